@@ -1,0 +1,118 @@
+"""The seam between the manager runtime and what really runs an attempt.
+
+The runtime owns the session with the scheduler, fencing, deadlines and outcomes; an `Executor` owns sandboxes, engines
+or models. One attempt is one call of `Executor.run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+import anyio
+
+from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2, outcome_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The attempt ran to its end."""
+
+    succeeded: outcome_pb2.Succeeded
+    usage: outcome_pb2.Usage = field(default_factory=outcome_pb2.Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The attempt failed; `failed` says why and may carry a partial result."""
+
+    failed: outcome_pb2.Failed
+    usage: outcome_pb2.Usage = field(default_factory=outcome_pb2.Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The attempt ended because `Attempt.stop_requested` was set; the runtime makes it a timeout or a cancel."""
+
+    partial: outcome_pb2.Succeeded | None = None
+    usage: outcome_pb2.Usage = field(default_factory=outcome_pb2.Usage)
+
+
+AttemptResult = Completed | Broken | Stopped
+
+
+class StopCause(Enum):
+    """Why an attempt is being stopped."""
+
+    CANCEL = "cancel"
+    TIMEOUT = "timeout"
+
+
+class PayloadAccess(Protocol):
+    """Reads and writes the payloads of actions."""
+
+    async def read(self, blob: common_pb2.Blob) -> bytes:
+        """Returns the bytes of a blob, inline or by reference.
+
+        Raises:
+            PayloadMissingError: The payload store does not have them.
+        """
+
+    async def write(self, content: bytes) -> common_pb2.Blob:
+        """Returns a blob for the bytes: inline up to 64 KiB, otherwise stored first."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt as its executor sees it.
+
+    Attributes:
+        grant: What it may use. Replaced as a whole when the scheduler resizes it.
+        action: What to do.
+        payloads: Access to payloads by reference.
+        stop_requested: Set when the attempt is to end now; `run` returns `Stopped` with what there is within 5 s,
+            after which its task is cancelled.
+        stop_cause: Why, once `stop_requested` is set.
+    """
+
+    grant: manager_service_pb2.Grant
+    action: action_pb2.ActionSpec
+    payloads: PayloadAccess
+    stop_requested: anyio.Event = field(default_factory=anyio.Event)
+    stop_cause: StopCause | None = None
+
+
+class Executor(Protocol):
+    """What a manager of one kind of resource provides."""
+
+    def services(self) -> Sequence[manager_service_pb2.HostedService]:
+        """The services to register."""
+
+    def capabilities(self) -> Mapping[str, str]:
+        """What it can and cannot enforce, for `Registration.capabilities`."""
+
+    def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
+        """The sandboxes it holds now; empty for executors without state."""
+
+    async def run(self, attempt: Attempt) -> AttemptResult:
+        """Runs one attempt to its end. The grant holds from the call to the return.
+
+        An exception that escapes becomes INFRA with reason "executor_error"; anything foreseeable is returned.
+        """
+
+    async def resize(self, attempt: Attempt) -> None:
+        """Applies `attempt.grant` after a change of its units and cores."""
+
+    async def pause(self, attempt: Attempt) -> None:
+        """Stops the attempt's progress without losing it."""
+
+    async def resume(self, attempt: Attempt) -> None:
+        """Undoes `pause`."""
+
+    async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
+        """Destroys a sandbox; one that is not there, or whose `sandbox_id` differs, is no error."""
+
+    async def close(self) -> None:
+        """Releases everything. Called once, shielded and time-limited."""

@@ -1,0 +1,177 @@
+"""What the core asks the journal to remember: one record per durable change.
+
+The core emits records, the shell hands them to the journal in order. A record names what changed and nothing else, so
+that the journal may merge several records of one action into one row before it commits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class JobOpened:
+    """A job was opened; `spec` is a serialized JobSpec."""
+
+    job_id: str
+    spec: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JobClosed:
+    """A job was closed: everything under it may be forgotten."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyVersionPublished:
+    """The newest policy version of a job."""
+
+    job_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryOpened:
+    """A trajectory was opened; `spec` is a serialized TrajectorySpec."""
+
+    job_id: str
+    trajectory_id: str
+    spec: bytes
+    policy_version: int
+    opened_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryPlaced:
+    """Where the sandbox of a trajectory lives; empty ids when it is gone. `held` maps resources to units kept by it."""
+
+    job_id: str
+    trajectory_id: str
+    sandbox_id: str
+    manager_id: str
+    held: dict[str, int]
+    held_cores: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryClosed:
+    """A trajectory ended; `end` is "completed" or "abandoned"."""
+
+    job_id: str
+    trajectory_id: str
+    end: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSubmitted:
+    """An action was accepted; `spec` is its serialized ActionSpec, `submitted_at` seconds since the epoch."""
+
+    job_id: str
+    action_id: str
+    trajectory_id: str
+    body_hash: bytes
+    spec: bytes
+    submitted_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ActionDispatched:
+    """An attempt was sent to a manager. Nothing waits for this record."""
+
+    job_id: str
+    action_id: str
+    attempt: int
+    epoch: int
+    sequence: int
+    manager_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActionRequeued:
+    """The attempt ended without an outcome; the next one will be `attempt + 1`."""
+
+    job_id: str
+    action_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActionFinished:
+    """The action has its outcome: a terminal state name and a serialized Outcome."""
+
+    job_id: str
+    action_id: str
+    state: str
+    outcome: bytes
+    finished_at: float
+
+
+Record = (
+    JobOpened
+    | JobClosed
+    | PolicyVersionPublished
+    | TrajectoryOpened
+    | TrajectoryPlaced
+    | TrajectoryClosed
+    | ActionSubmitted
+    | ActionDispatched
+    | ActionRequeued
+    | ActionFinished
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredJob:
+    """An open job as the journal has it."""
+
+    job_id: str
+    spec: bytes
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredTrajectory:
+    """A trajectory of an open job as the journal has it; `end` is empty while it is open."""
+
+    job_id: str
+    trajectory_id: str
+    spec: bytes
+    policy_version: int
+    opened_at: float
+    sandbox_id: str
+    manager_id: str
+    held: dict[str, int]
+    held_cores: tuple[int, ...]
+    end: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredAction:
+    """An action of an open job as the journal has it.
+
+    `state` is "queued", "dispatched" or a terminal state. For a finished action `spec` is empty: its outcome is read
+    from the journal when somebody asks.
+    """
+
+    job_id: str
+    action_id: str
+    trajectory_id: str
+    body_hash: bytes
+    spec: bytes
+    state: str
+    attempt: int
+    epoch: int
+    sequence: int
+    manager_id: str
+    submitted_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """Everything a restarted scheduler continues from. Actions come in the order of their first commit."""
+
+    jobs: tuple[RecoveredJob, ...] = ()
+    trajectories: tuple[RecoveredTrajectory, ...] = ()
+    actions: tuple[RecoveredAction, ...] = ()
