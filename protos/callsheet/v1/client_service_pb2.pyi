@@ -13,7 +13,7 @@ import google.protobuf.descriptor
 import google.protobuf.duration_pb2
 import google.protobuf.internal.containers
 import google.protobuf.message
-import google.rpc.status_pb2
+import callsheet.v1.google_rpc.status_pb2
 import typing
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
@@ -135,14 +135,14 @@ class ItemResult(google.protobuf.message.Message):
     sequence: builtins.int
     """The item's sequence."""
     @property
-    def status(self) -> google.rpc.status_pb2.Status:
+    def status(self) -> callsheet.v1.google_rpc.status_pb2.Status:
         """OK, or the refusal with one ErrorDetail. Unset is OK."""
 
     def __init__(
         self,
         *,
         sequence: builtins.int = ...,
-        status: google.rpc.status_pb2.Status | None = ...,
+        status: callsheet.v1.google_rpc.status_pb2.Status | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["status", b"status"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["sequence", b"sequence", "status", b"status"]) -> None: ...
