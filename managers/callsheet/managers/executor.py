@@ -6,13 +6,12 @@ or models. One attempt is one call of `Executor.run`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import anyio
-
 from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2, outcome_pb2
 
 
@@ -50,6 +49,35 @@ class StopCause(Enum):
     TIMEOUT = "timeout"
 
 
+class PayloadError(Exception):
+    """A payload could not be read or written.
+
+    An executor may let it escape from `run`: the runtime then fails the attempt with `reason` and `kind`.
+    """
+
+    reason = "payload_error"
+    kind: outcome_pb2.FailureKind.ValueType = outcome_pb2.FAILURE_KIND_INFRA
+
+
+class PayloadMissingError(PayloadError):
+    """The payload store does not have the bytes, or has other bytes than the reference says."""
+
+    reason = "payload_missing"
+
+
+class PayloadUnavailableError(PayloadError):
+    """The payload store could not be reached in time."""
+
+    reason = "payload_unavailable"
+
+
+class PayloadTooLargeError(PayloadError):
+    """The bytes are more than the payload store, or this manager, takes."""
+
+    reason = "payload_too_large"
+    kind = outcome_pb2.FAILURE_KIND_RESOURCE_LIMIT
+
+
 class PayloadAccess(Protocol):
     """Reads and writes the payloads of actions."""
 
@@ -58,10 +86,17 @@ class PayloadAccess(Protocol):
 
         Raises:
             PayloadMissingError: The payload store does not have them.
+            PayloadUnavailableError: The payload store cannot be reached.
+            PayloadTooLargeError: They are more than this manager takes.
         """
 
     async def write(self, content: bytes) -> common_pb2.Blob:
-        """Returns a blob for the bytes: inline up to 64 KiB, otherwise stored first."""
+        """Returns a blob for the bytes: inline up to 64 KiB, otherwise stored first.
+
+        Raises:
+            PayloadUnavailableError: The payload store cannot be reached.
+            PayloadTooLargeError: They are more than the payload store takes.
+        """
 
 
 @dataclass(slots=True)
@@ -103,7 +138,11 @@ class Executor(Protocol):
         """
 
     async def resize(self, attempt: Attempt) -> None:
-        """Applies `attempt.grant` after a change of its units and cores."""
+        """Applies `attempt.grant` after a change of its units and cores.
+
+        Like `pause` and `resume` it runs beside `run`, one call at a time for each attempt, and may be overtaken by the
+        end of `run`: an attempt that is not there is no error.
+        """
 
     async def pause(self, attempt: Attempt) -> None:
         """Stops the attempt's progress without losing it."""
@@ -116,3 +155,26 @@ class Executor(Protocol):
 
     async def close(self) -> None:
         """Releases everything. Called once, shielded and time-limited."""
+
+
+@runtime_checkable
+class InlineExecutor(Protocol):
+    """Optional: an executor some of whose attempts end at once, without waiting for anything."""
+
+    def run_inline(self, dispatch: manager_service_pb2.Dispatch) -> Completed | Broken | None:
+        """Runs an attempt on the spot and returns its result, or None to have it run by `Executor.run`.
+
+        Called on the event loop, so it must not block, and when it returns None it must not have done anything. No
+        AttemptStarted is sent for an attempt that ends here: its end says that it started.
+        """
+
+
+@runtime_checkable
+class SandboxLossReporter(Protocol):
+    """Optional: an executor that can lose a sandbox nobody released."""
+
+    def on_sandbox_lost(self, report: Callable[[manager_service_pb2.SandboxState, str], None]) -> None:
+        """Takes the function to call, on the event loop, with a lost sandbox and why it is gone, as a sentence.
+
+        Called once, before the first attempt.
+        """
