@@ -76,7 +76,8 @@ def run_protoc(programs: Path, out: Path) -> None:
     sources = sorted(str(path.relative_to(PROTOS)) for path in PROTOS.rglob("*.proto"))
     outputs = [f"--{kind}_out={out}" for kind in ("python", "grpc_python", "mypy", "mypy_grpc")]
     # grpc_tools.protoc adds its own copy of the well-known types to the include path.
-    command = [programs / "python", "-W", "ignore", "-m", "grpc_tools.protoc", "-I", PROTOS, *outputs, *sources]
+    python: list[str | Path] = [programs / "python", "-W", "ignore"]
+    command = [*python, "-m", "grpc_tools.protoc", "-I", PROTOS, *outputs, *sources]
     environment = os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"}
     result = subprocess.run(command, env=environment, cwd=PROTOS, check=False, capture_output=True, text=True)
     if result.returncode:

@@ -1,0 +1,72 @@
+# Callsheet's tasks. Each one sets up what it needs first; `make setup` does only that.
+#
+#   PYTHON=...        the interpreter to create .venv with (python3; 3.11 or later)
+#   TORCH_INDEX=...   an index to take torch from, for instance one with CPU-only builds; an installed torch is kept
+#   PYTEST_ARGS=...   arguments for `make test`
+#   UPGRADE=1         lets `make lock` move to newer versions
+
+PYTHON ?= python3
+BIN := .venv/bin
+SETUP := .venv/.callsheet-setup
+# What requirements.lock pins; a newer one is a decision, as its builds are large and tied to drivers.
+TORCH := 2.13.0
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.NOTPARALLEL:
+.PHONY: demo test check lint types layers protos protos-lint protos-check bench lock setup clean
+
+demo: $(SETUP)
+	scripts/system_packages.sh demo
+	$(BIN)/callsheet demo
+
+test: $(SETUP)
+	scripts/system_packages.sh test
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+check: lint types layers protos-lint protos-check
+
+# The hand-written status_pb2.py is named, as the pattern for generated files covers it.
+HAND_WRITTEN := protos/callsheet/v1/google_rpc/status_pb2.py
+lint: $(SETUP)
+	$(BIN)/ruff check . $(HAND_WRITTEN)
+	$(BIN)/ruff format --check . $(HAND_WRITTEN)
+
+types: $(SETUP)
+	$(BIN)/mypy
+
+layers: $(SETUP)
+	$(BIN)/lint-imports
+
+protos-lint: $(SETUP)
+	$(BIN)/buf lint
+
+protos-check: $(SETUP)
+	$(BIN)/python scripts/generate_protos.py --check
+
+protos: $(SETUP)
+	$(BIN)/python scripts/generate_protos.py
+
+bench: $(SETUP)
+	$(BIN)/callsheet bench dispatch
+
+# Versions only: no hashes (builds of torch differ), no addresses, no local versions such as +cpu, and none of the CUDA
+# packages, which torch's own metadata pins for each of its builds.
+lock: $(SETUP)
+	echo 'torch==$(TORCH)' > .venv/torch.txt
+	$(BIN)/pip-compile --quiet $(if $(UPGRADE),--upgrade) --all-extras --strip-extras --no-header --no-annotate \
+	    --no-emit-options --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+	    --constraint .venv/torch.txt --output-file requirements.lock pyproject.toml
+	sed -i -E -e '1i # The versions Callsheet is tested with, on Python 3.11 and later. Written by `make lock`.' \
+	    -e '/^(#|$$|callsheet |cuda|nvidia|triton)/d' -e 's/\+[a-z0-9.]+$$//' requirements.lock
+
+setup: $(SETUP)
+
+$(SETUP): pyproject.toml requirements.lock scripts/set_up.py
+	@command -v $(PYTHON) >/dev/null || { echo 'There is no $(PYTHON); Callsheet needs Python 3.11 or later.' >&2; exit 1; }
+	$(PYTHON) scripts/set_up.py
+	touch $@
+
+clean:
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find protos scheduler managers clients benchmarks tests scripts -name __pycache__ -prune -exec rm -rf {} +
