@@ -32,7 +32,7 @@ package_of() {
 # Where tests/support/binaries.py and the sandbox manager look, too.
 present() {
     local directory
-    command -v "$1" >/dev/null && return
+    [[ -x $(command -v "$1") ]] && return
     for directory in /usr/lib/postgresql/*/bin "$prefix"/usr/bin "$prefix"/usr/lib/postgresql/*/bin; do
         [[ -x $directory/$1 ]] && return
     done
