@@ -1,0 +1,130 @@
+"""Attempts that outlived a stream or a scheduler, and their way back to their actions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from callsheet.scheduler.core.commands import AcknowledgeEnd, CancelAttempt, ReleaseSandbox
+from callsheet.scheduler.core.entities import Action, Attempt, Manager, Orphan
+from callsheet.scheduler.core.events import AttemptEnded, AttemptSucceeded
+from callsheet.scheduler.core.lifecycle import enqueue
+from callsheet.scheduler.core.model import ActionKey, ActionState, RunningAttempt, SandboxRef
+from callsheet.scheduler.core.servability import service_of
+
+if TYPE_CHECKING:
+    from callsheet.scheduler.core.state import SchedulerState
+
+
+def adopt_running(state: SchedulerState, manager: Manager, running: RunningAttempt, now: float) -> None:
+    """Takes over an attempt that a manager says it runs."""
+    attempt = state.attempts.get(running.token)
+    if attempt is not None and attempt.manager is manager:
+        _mark_started(attempt, running.started, now)
+        return
+    if attempt is not None:
+        book_attempt(attempt, manager, running.resources, running.cores)
+        _mark_started(attempt, running.started, now)
+        return
+    action = state.find_action(running.key)
+    orphan = Orphan(
+        running.token,
+        manager.manager_id,
+        running.attempt,
+        running.body_hash,
+        running.started,
+        running.resources,
+        running.cores,
+    )
+    if action is None:
+        state.orphans[running.key] = orphan
+        state.timers.set(("orphan", running.key), now + state.settings.orphan_lease)
+    elif isinstance(action, Action) and waits_for(action, running.body_hash):
+        adopt_orphan(state, action, orphan, now)
+    elif manager.session is not None:
+        state.emit(CancelAttempt(manager.session, running.token, "another attempt has taken its place"))
+
+
+def waits_for(action: Action, body_hash: bytes) -> bool:
+    """Whether an attempt that the core does not know may be this action's: it has none, and the body is the same."""
+    return action.state is ActionState.QUEUED and action.attempt is None and action.request.body_hash == body_hash
+
+
+def book_attempt(attempt: Attempt, manager: Manager, units: dict[str, int], cores: tuple[int, ...]) -> None:
+    """Books an attempt that is already running on its manager."""
+    request = attempt.action.request
+    service = service_of(manager, request.kind, request.service)
+    name = service.description.name if service is not None else next(iter(manager.services))
+    trajectory = attempt.action.trajectory
+    lent = trajectory.held_cores if trajectory is not None and request.needs_sandbox else ()
+    attempt.manager, attempt.service = manager, name
+    attempt.lent_cores = lent
+    attempt.cores = tuple(core for core in cores if core not in lent)
+    attempt.units = dict(units)
+    manager.attempts[attempt.token] = attempt
+    manager.services[name].busy += 1
+    manager.node.take_exactly(attempt.units, attempt.cores)
+
+
+def adopt_orphan(state: SchedulerState, action: Action, orphan: Orphan, now: float) -> None:
+    """Makes an orphan the current attempt of its action. If it has ended, handling its end comes next."""
+    if state.orphans.pop(action.key, None) is not None:
+        state.timers.drop(("orphan", action.key))
+    manager = state.managers.get(orphan.manager_id)
+    if manager is None:
+        enqueue(state, action, now)
+        return
+    state.ready.remove(action)
+    attempt = Attempt(orphan.token, action, manager.manager_id, manager, "", orphan.attempt, now)
+    # An end does not say what its grant was; the fewest units keep the books of a sandbox it made.
+    units = action.request.demand.minimum() if orphan.ended is not None else orphan.units
+    book_attempt(attempt, manager, units, orphan.cores)
+    state.attempts[orphan.token] = attempt
+    action.attempt = attempt
+    action.attempts = max(action.attempts, orphan.attempt)
+    action.first_dispatched_at = action.first_dispatched_at or now
+    action.state = ActionState.DISPATCHED
+    if action.request.in_sandbox and action.trajectory is not None:
+        action.trajectory.occupied = attempt
+    action.story.append((now, f"adopted attempt {orphan.attempt} running on {manager.manager_id}"))
+    _mark_started(attempt, orphan.started, now)
+
+
+def _mark_started(attempt: Attempt, started: bool, now: float) -> None:
+    if not started or attempt.started_at:
+        return
+    attempt.started_at = attempt.last_progress = now
+    if attempt.action.attempt is attempt and attempt.action.state is ActionState.DISPATCHED:
+        attempt.action.state = ActionState.RUNNING
+
+
+def keep_orphan_end(state: SchedulerState, manager: Manager, event: AttemptEnded, now: float) -> None:
+    """Keeps the end of an attempt whose action nobody knows, until its submit comes again or its lease runs out."""
+    known = state.orphans.get(event.key)
+    units, cores = (known.units, known.cores) if known is not None else ({}, ())
+    state.orphans[event.key] = Orphan(
+        event.token, manager.manager_id, event.attempt, event.body_hash, event.started, units, cores, event
+    )
+    state.timers.set(("orphan", event.key), now + state.settings.orphan_lease)
+
+
+def drop_orphan(state: SchedulerState, key: ActionKey) -> None:
+    """Gives up on an orphan: nobody submitted its action again."""
+    orphan = state.orphans.pop(key, None)
+    manager = state.managers.get(orphan.manager_id) if orphan is not None else None
+    if orphan is None or manager is None or manager.session is None:
+        return
+    if orphan.ended is None:
+        state.emit(CancelAttempt(manager.session, orphan.token, "its action is unknown"))
+    else:
+        discard_end(state, manager, orphan.ended)
+
+
+def discard_end(state: SchedulerState, manager: Manager, event: AttemptEnded) -> None:
+    """Acknowledges an end that changes nothing, and destroys the sandbox it may have made."""
+    result = event.result
+    if isinstance(result, AttemptSucceeded) and result.sandbox_id:
+        owner = state.find_trajectory(event.key.job_id, result.trajectory_id)
+        if owner is None or owner.sandbox_id != result.sandbox_id:
+            ref = SandboxRef(event.key.job_id, result.trajectory_id, result.sandbox_id)
+            state.emit(ReleaseSandbox(manager.session, ref))
+    state.emit(AcknowledgeEnd(manager.session, event.token))

@@ -1,0 +1,223 @@
+"""Attempts: from a proposal to a grant, and to what the manager says became of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from callsheet.scheduler.core import events
+from callsheet.scheduler.core.adoption import adopt_orphan, book_attempt, discard_end, keep_orphan_end, waits_for
+from callsheet.scheduler.core.commands import AcknowledgeEnd, Cancellation, Dispatch, Expiry
+from callsheet.scheduler.core.entities import Action, Attempt, Manager, Orphan, Service
+from callsheet.scheduler.core.lifecycle import drop_attempt, drop_sandbox, fail_or_retry, finish, install_sandbox
+from callsheet.scheduler.core.model import ActionState, Demand, FailureKind
+from callsheet.scheduler.core.plan import Assignment
+from callsheet.scheduler.core.records import ActionDispatched
+from callsheet.scheduler.core.servability import service_of
+
+if TYPE_CHECKING:
+    from callsheet.scheduler.core.state import SchedulerState
+
+
+def on_plan(state: SchedulerState, event: events.PlanReady, now: float) -> None:
+    """Dispatches what a planner proposed, as far as the state of now allows it."""
+    for assignment in event.plan.assignments:
+        action = state.find_action(assignment.key)
+        manager = state.managers.get(assignment.manager_id)
+        if isinstance(action, Action) and action.ready_ticket and manager is not None and manager.accepting:
+            service = service_of(manager, action.request.kind, action.request.service)
+            if service is not None and _admissible(action, manager, service, assignment):
+                _dispatch(state, action, manager, service, units=assignment.units, now=now)
+
+
+def _admissible(action: Action, manager: Manager, service: Service, assignment: Assignment) -> bool:
+    request = action.request
+    pinned = request.needs_sandbox and action.trajectory is not None
+    if pinned and action.trajectory is not None and action.trajectory.manager_id != manager.manager_id:
+        return False
+    slots = service.free_slots
+    if slots is not None and slots <= 0:
+        return False
+    return within_demand(request.demand, assignment.units) and manager.node.fits(assignment.units)
+
+
+def within_demand(demand: Demand, units: dict[str, int]) -> bool:
+    """Whether units are what a demand asks for, and nothing else."""
+    named = 0
+    for entry in demand.entries:
+        given = units.get(entry.resource, 0)
+        if not entry.min_units <= given <= entry.max_units:
+            return False
+        named += entry.resource in units
+    return named == len(units)
+
+
+def _dispatch(
+    state: SchedulerState, action: Action, manager: Manager, service: Service, *, units: dict[str, int], now: float
+) -> None:
+    request, trajectory = action.request, action.trajectory
+    state.ready.remove(action)
+    action.attempts += 1
+    lent = trajectory.held_cores if trajectory is not None and request.needs_sandbox else ()
+    attempt = Attempt(
+        token=state.next_token(),
+        action=action,
+        manager_id=manager.manager_id,
+        manager=manager,
+        service=service.description.name,
+        number=action.attempts,
+        dispatched_at=now,
+        units=units,
+        cores=manager.node.take(units),
+        lent_cores=lent,
+        last_progress=now,
+    )
+    service.busy += 1
+    state.attempts[attempt.token] = manager.attempts[attempt.token] = attempt
+    action.attempt = attempt
+    action.state = ActionState.DISPATCHED
+    action.queue_s += now - action.queued_since
+    action.first_dispatched_at = action.first_dispatched_at or now
+    if request.in_sandbox and trajectory is not None:
+        trajectory.occupied = attempt
+    action.story.append((now, f"attempt {attempt.number} dispatched to {manager.manager_id}"))
+    arm_attempt(state, attempt, now)
+    key = action.key
+    state.persist(
+        ActionDispatched(
+            key.job_id, key.action_id, attempt.number, attempt.token.epoch, attempt.token.sequence, manager.manager_id
+        )
+    )
+    state.emit(
+        Dispatch(
+            session=manager.session,
+            request=request,
+            token=attempt.token,
+            attempt=attempt.number,
+            service=attempt.service,
+            resources=units,
+            cores=(*lent, *attempt.cores) if lent else attempt.cores,
+            start_to_close=request.timeouts.start_to_close,
+            sandbox_id=trajectory.sandbox_id if trajectory is not None and request.needs_sandbox else "",
+        )
+    )
+
+
+def attempt_deadline(state: SchedulerState, attempt: Attempt, now: float) -> float:
+    """When the scheduler should look after an attempt: missed heartbeats, or long past its execution time."""
+    timeouts = attempt.action.request.timeouts
+    began = attempt.started_at or attempt.dispatched_at
+    backstop = began + attempt.paused_for(now) + timeouts.start_to_close + state.settings.timeout_grace
+    return min(backstop, attempt.last_progress + timeouts.heartbeat) if timeouts.heartbeat else backstop
+
+
+def arm_attempt(state: SchedulerState, attempt: Attempt, now: float) -> None:
+    """Arms the deadline of an attempt, unless its action's comes first anyway."""
+    deadline = attempt_deadline(state, attempt, now)
+    action_deadline = state.timers.get(("action", attempt.action.key))
+    if action_deadline is None or deadline < action_deadline:
+        state.timers.set(("attempt", attempt.token), deadline)
+
+
+def _attempt_of(state: SchedulerState, event: events.AttemptStarted | events.AttemptProgressed) -> Attempt | None:
+    manager = state.managers.get(event.manager_id)
+    return manager.attempts.get(event.token) if manager is not None else None
+
+
+def on_started(state: SchedulerState, event: events.AttemptStarted, now: float) -> None:
+    """Notes that an attempt began."""
+    attempt = _attempt_of(state, event)
+    if attempt is None:
+        return
+    state.managers[event.manager_id].last_seen = now
+    attempt.last_progress = now
+    attempt.started_at = attempt.started_at or now
+    action = attempt.action
+    if action.attempt is attempt and action.state is ActionState.DISPATCHED:
+        action.state = ActionState.RUNNING
+        action.story.append((now, f"attempt {attempt.number} started"))
+
+
+def on_progressed(state: SchedulerState, event: events.AttemptProgressed, now: float) -> None:
+    """Notes that an attempt is alive."""
+    attempt = _attempt_of(state, event)
+    if attempt is not None:
+        state.managers[event.manager_id].last_seen = now
+        attempt.last_progress = now
+
+
+def on_ended(state: SchedulerState, event: events.AttemptEnded, now: float) -> None:
+    """Turns the end of an action's current attempt into its outcome or its retry; every other end is stale."""
+    manager = state.managers.get(event.manager_id)
+    if manager is None:
+        return
+    manager.last_seen = now
+    attempt = state.attempts.get(event.token)
+    if attempt is None:
+        _unknown_end(state, manager, event, now)
+        return
+    if attempt.manager is None:
+        book_attempt(attempt, manager, attempt.action.request.demand.minimum(), ())
+    manager.unlisted.discard(event.token)
+    action = attempt.action
+    if action.attempt is not attempt:
+        drop_attempt(state, attempt, now)
+        discard_end(state, manager, event)
+        return
+    _settle(state, manager, attempt, event, now)
+    state.emit(AcknowledgeEnd(manager.session, event.token))
+
+
+def _settle(state: SchedulerState, manager: Manager, attempt: Attempt, event: events.AttemptEnded, now: float) -> None:
+    action, result = attempt.action, event.result
+    if attempt.started_at == 0.0 and event.started:
+        attempt.started_at = attempt.dispatched_at
+    trajectory = action.trajectory
+    if isinstance(result, events.AttemptSucceeded) and result.sandbox_id and trajectory is not None:
+        install_sandbox(state, attempt, result.sandbox_id)
+        abandoned = trajectory.job.trajectories.get(trajectory.request.trajectory_id) is not trajectory
+        if abandoned or action.verdict is not None:
+            drop_sandbox(state, trajectory, now, lost=False)
+    # The next action of the sandbox must not start before this one has left the line, so the outcome comes first.
+    action.attempt = None
+    usage, execution_s = event.usage, event.execution_s
+    failed = result if isinstance(result, events.AttemptFailed) else None
+    partial = result.result if isinstance(result, events.AttemptSucceeded) else result.partial
+    if action.verdict is not None:
+        verdict = action.verdict
+        finish(state, action, _with_partial(verdict, partial), now, usage=usage, execution_s=execution_s, ended=attempt)
+    elif isinstance(result, events.AttemptSucceeded):
+        finish(state, action, result, now, usage=usage, execution_s=execution_s, ended=attempt)
+    elif action.cancel_reason is not None:
+        cancelled = Cancellation(action.cancel_reason, partial)
+        finish(state, action, cancelled, now, usage=usage, execution_s=execution_s, ended=attempt)
+    else:
+        failed = failed or events.AttemptFailed(
+            FailureKind.INFRA, "stopped_by_manager", "the manager ended the attempt by itself", partial
+        )
+        started = event.started
+        fail_or_retry(state, action, failed, now, started=started, usage=usage, execution_s=execution_s, ended=attempt)
+    drop_attempt(state, attempt, now)
+
+
+def _with_partial(verdict: object, partial: object) -> events.AttemptFailed | Expiry | Cancellation:
+    match verdict:
+        case events.AttemptFailed():
+            return events.AttemptFailed(verdict.kind, verdict.reason, verdict.message, partial, verdict.timeout)
+        case Cancellation():
+            return Cancellation(verdict.reason, partial)
+        case Expiry():
+            return verdict
+        case _:
+            raise AssertionError(f"{verdict!r} is decided by an attempt's end, never before it")
+
+
+def _unknown_end(state: SchedulerState, manager: Manager, event: events.AttemptEnded, now: float) -> None:
+    action = state.find_action(event.key)
+    if action is None:
+        keep_orphan_end(state, manager, event, now)
+    elif isinstance(action, Action) and event.token.epoch < state.epoch and waits_for(action, event.body_hash):
+        orphan = Orphan(event.token, manager.manager_id, event.attempt, event.body_hash, event.started, {}, (), event)
+        adopt_orphan(state, action, orphan, now)
+        on_ended(state, event, now)
+    else:
+        discard_end(state, manager, event)

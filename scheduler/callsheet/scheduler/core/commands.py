@@ -1,0 +1,213 @@
+"""What the core wants done.
+
+The shell carries commands out in the order they are returned. `Persist` goes to the journal. A command whose class says
+`after_commit` waits until every record before it is committed; all others are carried out at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from callsheet.scheduler.core.events import AttemptResult, ReplyTo
+from callsheet.scheduler.core.model import (
+    ActionKey,
+    ActionRequest,
+    ActionState,
+    RefusedError,
+    SandboxRef,
+    TimeoutKind,
+    Token,
+)
+from callsheet.scheduler.core.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Remember a change."""
+
+    after_commit: ClassVar[bool] = False
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """A request was carried out."""
+
+    after_commit: ClassVar[bool] = True
+    reply_to: ReplyTo
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """A request broke a rule."""
+
+    after_commit: ClassVar[bool] = False
+    reply_to: ReplyTo
+    refusal: RefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Send an outcome, as `OutcomeEncoder` made it, to all who wait for it."""
+
+    after_commit: ClassVar[bool] = True
+    watchers: tuple[object, ...]
+    key: ActionKey
+    message: object
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverStored:
+    """Send the outcome that the journal has."""
+
+    after_commit: ClassVar[bool] = True
+    watcher: object
+    key: ActionKey
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptManager:
+    """Tell a manager that it is registered."""
+
+    after_commit: ClassVar[bool] = False
+    session: object
+    manager_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseManager:
+    """End a manager's session: its registration broke a rule, or another session took its place."""
+
+    after_commit: ClassVar[bool] = False
+    session: object
+    refusal: RefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Run an attempt."""
+
+    after_commit: ClassVar[bool] = False
+    session: object
+    request: ActionRequest
+    token: Token
+    attempt: int
+    service: str
+    resources: dict[str, int]
+    cores: tuple[int, ...]
+    start_to_close: float
+    sandbox_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeAttempt:
+    """Change what an attempt may use."""
+
+    after_commit: ClassVar[bool] = False
+    session: object
+    token: Token
+    resources: dict[str, int]
+    cores: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PauseAttempt:
+    """Pause an attempt, or resume it."""
+
+    after_commit: ClassVar[bool] = False
+    session: object
+    token: Token
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAttempt:
+    """Stop an attempt."""
+
+    after_commit: ClassVar[bool] = False
+    session: object
+    token: Token
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgeEnd:
+    """A manager may forget an end."""
+
+    after_commit: ClassVar[bool] = True
+    session: object
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSandbox:
+    """Destroy a sandbox."""
+
+    after_commit: ClassVar[bool] = False
+    session: object
+    sandbox: SandboxRef
+
+
+@dataclass(frozen=True, slots=True)
+class DrainManager:
+    """Ask a manager to take no new attempts."""
+
+    after_commit: ClassVar[bool] = False
+    session: object
+
+
+Command = (
+    Persist
+    | Accept
+    | Refuse
+    | Deliver
+    | DeliverStored
+    | AcceptManager
+    | RefuseManager
+    | Dispatch
+    | ResizeAttempt
+    | PauseAttempt
+    | CancelAttempt
+    | AcknowledgeEnd
+    | ReleaseSandbox
+    | DrainManager
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """A deadline ran out before the action could finish."""
+
+    timeout: TimeoutKind
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """The action was cancelled; `partial` is what it had produced."""
+
+    reason: str
+    partial: object = None
+
+
+OutcomeResult = AttemptResult | Expiry | Cancellation
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeFacts:
+    """All there is to say about a finished action. Times are seconds since the epoch; 0 for a step never reached."""
+
+    key: ActionKey
+    state: ActionState
+    result: OutcomeResult
+    usage: object
+    attempts: int
+    manager_id: str
+    submitted: float
+    first_dispatched: float
+    dispatched: float
+    started: float
+    ended: float
+    queue_s: float
+    execution_s: float
+    paused_s: float

@@ -1,0 +1,100 @@
+"""Requests of operators and clients about what is already there: cancel, resize, pause, drain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from callsheet.scheduler.core import events
+from callsheet.scheduler.core.attempts import arm_attempt
+from callsheet.scheduler.core.commands import DrainManager, PauseAttempt, ResizeAttempt
+from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Manager
+from callsheet.scheduler.core.lifecycle import cancel
+from callsheet.scheduler.core.model import CPU, ActionKey, ActionState, RefusalCode, RefusedError
+
+if TYPE_CHECKING:
+    from callsheet.scheduler.core.state import SchedulerState
+
+
+def on_cancel(state: SchedulerState, event: events.CancelRequested, now: float) -> None:
+    """Cancels an action; one that has its outcome stays as it is."""
+    action = _known(state, event.key)
+    if isinstance(action, Action):
+        cancel(state, action, event.reason or "cancelled by its client", now)
+    state.accept(event.reply_to)
+
+
+def _known(state: SchedulerState, key: ActionKey) -> Action | FinishedAction:
+    action = state.find_action(key)
+    if action is None:
+        raise RefusedError(RefusalCode.NOT_FOUND, "key", "/".join(key), "names no action of an open job")
+    return action
+
+
+def _running(state: SchedulerState, key: ActionKey, wanted: ActionState) -> tuple[Action, Attempt, Manager]:
+    action = _known(state, key)
+    if isinstance(action, Action) and action.attempt is not None and action.state is wanted:
+        manager = action.attempt.manager
+        if manager is not None and manager.session is not None:
+            return action, action.attempt, manager
+    current = action.state.value
+    raise RefusedError(
+        RefusalCode.FAILED_PRECONDITION, "key", "/".join(key), f"must be {wanted.value} on a manager; it is {current}"
+    )
+
+
+def on_resize(state: SchedulerState, event: events.ResizeRequested, now: float) -> None:
+    """Changes the cores of a running attempt."""
+    action, attempt, manager = _running(state, event.key, ActionState.RUNNING)
+    entry = next((entry for entry in action.request.demand.entries if entry.resource == event.resource), None)
+    if entry is None or event.resource != CPU:
+        raise RefusedError(
+            RefusalCode.INVALID_ARGUMENT, "resource", event.resource, 'must be "cpu", and be part of the demand'
+        )
+    if not max(entry.min_units, 1) <= event.units <= entry.max_units:
+        rule = f"must be within the demand, {max(entry.min_units, 1)} to {entry.max_units}"
+        raise RefusedError(RefusalCode.INVALID_ARGUMENT, "units", event.units, rule)
+    more = event.units - attempt.units.get(CPU, 0)
+    node = manager.node
+    if more > 0:
+        if not node.fits({CPU: more}):
+            rule = f"needs {more} more cores than the node has free ({node.free.get(CPU, 0)})"
+            raise RefusedError(RefusalCode.FAILED_PRECONDITION, "units", event.units, rule)
+        attempt.cores = (*attempt.cores, *node.take({CPU: more}))
+    elif more < 0:
+        kept, surplus = attempt.cores[: event.units], attempt.cores[event.units :]
+        node.give_back({CPU: -more}, surplus)
+        attempt.cores = kept
+    attempt.units = {**attempt.units, CPU: event.units}
+    action.story.append((now, f"resized to {event.units} cores"))
+    cores = (*attempt.lent_cores, *attempt.cores)
+    state.emit(ResizeAttempt(manager.session, attempt.token, dict(attempt.units), cores))
+    state.accept(event.reply_to)
+
+
+def on_pause(state: SchedulerState, event: events.PauseRequested, now: float) -> None:
+    """Pauses a running attempt or resumes a paused one; its execution clock follows."""
+    wanted = ActionState.RUNNING if event.paused else ActionState.PAUSED
+    action, attempt, manager = _running(state, event.key, wanted)
+    if event.paused:
+        action.state = ActionState.PAUSED
+        attempt.paused_since = now
+    else:
+        action.state = ActionState.RUNNING
+        attempt.paused_s, attempt.paused_since = attempt.paused_for(now), 0.0
+        attempt.last_progress = now
+        arm_attempt(state, attempt, now)
+    action.story.append((now, "paused" if event.paused else "resumed"))
+    state.emit(PauseAttempt(manager.session, attempt.token, event.paused))
+    state.accept(event.reply_to)
+
+
+def on_drain(state: SchedulerState, event: events.DrainRequested, now: float) -> None:
+    """Takes a manager out of service once its attempts are over."""
+    manager = state.managers.get(event.manager_id)
+    if manager is None:
+        raise RefusedError(RefusalCode.NOT_FOUND, "manager_id", event.manager_id, "names no registered manager")
+    manager.draining = True
+    state.fleet_changed()
+    if manager.session is not None:
+        state.emit(DrainManager(manager.session))
+    state.accept(event.reply_to)

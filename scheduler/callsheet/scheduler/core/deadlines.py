@@ -1,0 +1,63 @@
+"""Deadlines by key: the earliest first, replaced and dropped without searching."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+_SLACK = 1024
+
+
+class Deadlines(Generic[K]):
+    """A priority queue with one time (seconds) per key.
+
+    Replaced and dropped entries stay in the heap until they come up or until they outnumber the live ones; then the
+    heap is built anew, so memory stays proportional to the live keys.
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[K, float] = {}
+        self._heap: list[tuple[float, int, K]] = []
+        self._pushes = 0
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def set(self, key: K, time: float) -> None:
+        """Sets or replaces a key's deadline."""
+        self._times[key] = time
+        self._pushes += 1
+        heapq.heappush(self._heap, (time, self._pushes, key))
+        if len(self._heap) > 2 * len(self._times) + _SLACK:
+            self._rebuild()
+
+    def get(self, key: K) -> float | None:
+        """A key's deadline, if it has one."""
+        return self._times.get(key)
+
+    def drop(self, key: K) -> None:
+        """Removes a key's deadline, if it has one."""
+        self._times.pop(key, None)
+
+    def next(self) -> float | None:
+        """The earliest deadline."""
+        heap = self._heap
+        while heap and self._times.get(heap[0][2]) != heap[0][0]:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
+    def pop_due(self, now: float) -> list[K]:
+        """Removes and returns the keys whose time has come, earliest first."""
+        due: list[K] = []
+        while (time := self.next()) is not None and time <= now:
+            key = heapq.heappop(self._heap)[2]
+            del self._times[key]
+            due.append(key)
+        return due
+
+    def _rebuild(self) -> None:
+        self._heap = [(time, order, key) for order, (key, time) in enumerate(self._times.items())]
+        heapq.heapify(self._heap)

@@ -1,0 +1,222 @@
+"""What the core keeps: jobs, trajectories, actions, attempts and managers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from callsheet.scheduler.core.commands import OutcomeResult
+from callsheet.scheduler.core.events import AttemptEnded
+from callsheet.scheduler.core.ledger import Node
+from callsheet.scheduler.core.model import (
+    ActionKey,
+    ActionRequest,
+    ActionState,
+    JobRequest,
+    SandboxRef,
+    ServiceDescription,
+    Token,
+    TrajectoryRequest,
+)
+
+
+@dataclass(slots=True)
+class Service:
+    """A hosted service and the attempts it runs now."""
+
+    description: ServiceDescription
+    busy: int = 0
+
+    @property
+    def free_slots(self) -> int | None:
+        """Attempts it can take now; None if it has no limit."""
+        slots = self.description.slots
+        return slots - self.busy if slots else None
+
+
+@dataclass(slots=True, eq=False)
+class Manager:
+    """A registered manager.
+
+    Attributes:
+        session: Where its commands go; None while its stream is down.
+        reconciled: Everything it kept over a broken stream has arrived, so new attempts may be sent.
+        unlisted: Attempts it did not list as running when it registered; decided at its first heartbeat.
+        listed_sandboxes: Sandboxes it had when it registered; those nobody owns are released at the first heartbeat.
+    """
+
+    manager_id: str
+    incarnation: str
+    node: Node
+    services: dict[str, Service]
+    session: object | None
+    last_seen: float
+    capabilities: Mapping[str, str]
+    draining: bool = False
+    reconciled: bool = False
+    unlisted: set[Token] = field(default_factory=set)
+    listed_sandboxes: tuple[SandboxRef, ...] = ()
+    attempts: dict[Token, Attempt] = field(default_factory=dict)
+    sandboxes: dict[tuple[str, str], Trajectory] = field(default_factory=dict)
+
+    @property
+    def accepting(self) -> bool:
+        """Whether attempts may be sent to it now."""
+        return self.session is not None and self.reconciled and not self.draining
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One try at an action, from its dispatch until the manager says it ended or is lost.
+
+    It can outlive its action: when the action got its outcome another way the attempt still holds its units.
+
+    Attributes:
+        units: Units booked on the node for this attempt.
+        cores: Core ids behind them.
+        lent_cores: Core ids that its trajectory holds and lends it.
+        manager: None after a restart, until the manager registers again.
+    """
+
+    token: Token
+    action: Action
+    manager_id: str
+    manager: Manager | None
+    service: str
+    number: int
+    dispatched_at: float
+    units: dict[str, int] = field(default_factory=dict)
+    cores: tuple[int, ...] = ()
+    lent_cores: tuple[int, ...] = ()
+    started_at: float = 0.0
+    last_progress: float = 0.0
+    paused_since: float = 0.0
+    paused_s: float = 0.0
+    cancel_sent: bool = False
+
+    def paused_for(self, now: float) -> float:
+        """Seconds it has been paused so far."""
+        return self.paused_s + (now - self.paused_since if self.paused_since else 0.0)
+
+
+@dataclass(slots=True, eq=False)
+class Action:
+    """An action that has no outcome yet.
+
+    Attributes:
+        arrival: Order of arrival; kept over retries, so a retried action does not lose its place.
+        ready_ticket: Its place in the ready queue; 0 while it waits for its turn in the sandbox or for a backoff.
+        attempt: The current attempt, while it is dispatched.
+        failed_on: The manager of the last attempt, if it failed; another one is preferred.
+        verdict: The outcome already decided, while its attempt is still being stopped.
+    """
+
+    request: ActionRequest
+    job: Job
+    trajectory: Trajectory | None
+    arrival: int
+    submitted_at: float
+    queued_since: float
+    state: ActionState = ActionState.QUEUED
+    ready_ticket: int = 0
+    attempts: int = 0
+    attempt: Attempt | None = None
+    first_dispatched_at: float = 0.0
+    queue_s: float = 0.0
+    backoff_until: float = 0.0
+    cancel_reason: str | None = None
+    failed_on: str = ""
+    verdict: OutcomeResult | None = None
+    watchers: list[object] = field(default_factory=list)
+    story: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def key(self) -> ActionKey:
+        """Its key."""
+        return self.request.key
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedAction:
+    """What stays of an action that has its outcome: enough to recognise a resubmit."""
+
+    body_hash: bytes
+    state: ActionState
+
+
+@dataclass(slots=True, eq=False)
+class Trajectory:
+    """An open trajectory.
+
+    Attributes:
+        sandbox_id: Its live sandbox; empty if it has none.
+        manager_id: The manager that holds the sandbox.
+        lost: Its last sandbox was lost and it has not been reset since.
+        line: Actions that need the sandbox, in order of submit; only the first may run.
+        occupied: The attempt that is in the sandbox (or makes it) now.
+        held: Units the sandbox keeps between actions, and the cores behind them.
+    """
+
+    request: TrajectoryRequest
+    job: Job
+    policy_version: int
+    last_activity: float
+    sandbox_id: str = ""
+    manager_id: str = ""
+    lost: bool = False
+    line: deque[Action] = field(default_factory=deque)
+    occupied: Attempt | None = None
+    open_actions: dict[str, Action] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=dict)
+    held_cores: tuple[int, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(job id, trajectory id)."""
+        return (self.request.job_id, self.request.trajectory_id)
+
+    @property
+    def sandbox(self) -> SandboxRef:
+        """Its live sandbox."""
+        return SandboxRef(self.request.job_id, self.request.trajectory_id, self.sandbox_id)
+
+
+@dataclass(slots=True)
+class Group:
+    """Siblings of one prompt."""
+
+    size: int
+    quorum: int
+    members: set[str] = field(default_factory=set)
+    completed: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """An open job and everything under it."""
+
+    request: JobRequest
+    policy_version: int = 0
+    trajectories: dict[str, Trajectory] = field(default_factory=dict)
+    closed_trajectories: dict[str, str] = field(default_factory=dict)
+    trajectory_specs: dict[str, bytes] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    actions: dict[str, Action | FinishedAction] = field(default_factory=dict)
+    open_actions: int = 0
+    finished_counts: dict[str, int] = field(default_factory=dict)
+    failure_counts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Orphan:
+    """An attempt of an action nobody knows: its submit was lost in a crash and its client will submit it again."""
+
+    token: Token
+    manager_id: str
+    attempt: int
+    body_hash: bytes
+    started: bool
+    units: dict[str, int]
+    cores: tuple[int, ...]
+    ended: AttemptEnded | None = None

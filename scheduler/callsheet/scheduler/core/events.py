@@ -1,0 +1,273 @@
+"""What happens to the core. Every change of its state is one of these, with the time it happened at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from callsheet.scheduler.core.model import (
+    ActionKey,
+    ActionRequest,
+    FailureKind,
+    JobRequest,
+    NodeDescription,
+    RunningAttempt,
+    SandboxRef,
+    ServiceDescription,
+    TimeoutKind,
+    Token,
+    TrajectoryRequest,
+)
+
+if TYPE_CHECKING:
+    from callsheet.scheduler.core.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyTo:
+    """Where the answer to a request goes; opaque to the core."""
+
+    session: object
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobOpenRequested:
+    """A client opens a job."""
+
+    reply_to: ReplyTo
+    job: JobRequest
+
+
+@dataclass(frozen=True, slots=True)
+class JobCloseRequested:
+    """A client closes a job."""
+
+    reply_to: ReplyTo
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryOpenRequested:
+    """A client opens a trajectory."""
+
+    reply_to: ReplyTo
+    trajectory: TrajectoryRequest
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryCloseRequested:
+    """A client closes a trajectory, as completed or as abandoned."""
+
+    reply_to: ReplyTo
+    job_id: str
+    trajectory_id: str
+    completed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSubmitted:
+    """A client submits an action; `watcher` (if any) wants its outcome."""
+
+    reply_to: ReplyTo
+    request: ActionRequest
+    watcher: object
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeRequested:
+    """Somebody wants the outcome of an action that was submitted before."""
+
+    reply_to: ReplyTo
+    key: ActionKey
+    watcher: object
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """A client cancels an action."""
+
+    reply_to: ReplyTo
+    key: ActionKey
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPublished:
+    """A job's trainer has a new policy version."""
+
+    reply_to: ReplyTo
+    job_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerJoined:
+    """A manager registered, for the first time or again; `session` is where its commands go."""
+
+    session: object
+    manager_id: str
+    incarnation: str
+    node: NodeDescription
+    services: tuple[ServiceDescription, ...]
+    running: tuple[RunningAttempt, ...] = ()
+    sandboxes: tuple[SandboxRef, ...] = ()
+    capabilities: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerDisconnected:
+    """A manager's stream broke; its attempts go on."""
+
+    session: object
+    manager_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerHeartbeat:
+    """A manager is alive. The first one after a registration says that all kept ends have been sent."""
+
+    manager_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerDraining:
+    """A manager takes no new attempts."""
+
+    manager_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStarted:
+    """A manager began an attempt."""
+
+    manager_id: str
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptProgressed:
+    """An attempt is alive."""
+
+    manager_id: str
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptSucceeded:
+    """How an attempt ended: well. `result` is opaque; the ids are set for an env_reset, which made that sandbox."""
+
+    result: object
+    sandbox_id: str = ""
+    trajectory_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailed:
+    """How an attempt ended: in a failure."""
+
+    kind: FailureKind
+    reason: str
+    message: str = ""
+    partial: object = None
+    timeout: TimeoutKind = TimeoutKind.NONE
+    retry_after: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptCancelled:
+    """How an attempt ended: stopped on request."""
+
+    partial: object = None
+
+
+AttemptResult = AttemptSucceeded | AttemptFailed | AttemptCancelled
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """An attempt ended; `usage` is opaque."""
+
+    manager_id: str
+    token: Token
+    key: ActionKey
+    attempt: int
+    result: AttemptResult
+    started: bool
+    execution_s: float
+    body_hash: bytes
+    usage: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxLost:
+    """A sandbox is gone without having been released."""
+
+    manager_id: str
+    sandbox: SandboxRef
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeRequested:
+    """An operator changes the units of a running attempt."""
+
+    reply_to: ReplyTo
+    key: ActionKey
+    resource: str
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
+class PauseRequested:
+    """An operator pauses (or, with `paused` False, resumes) a running attempt."""
+
+    reply_to: ReplyTo
+    key: ActionKey
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRequested:
+    """An operator takes a manager out of service."""
+
+    reply_to: ReplyTo
+    manager_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The time of the next deadline has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReady:
+    """A planner proposes assignments."""
+
+    plan: Plan
+
+
+Event = (
+    JobOpenRequested
+    | JobCloseRequested
+    | TrajectoryOpenRequested
+    | TrajectoryCloseRequested
+    | ActionSubmitted
+    | OutcomeRequested
+    | CancelRequested
+    | PolicyPublished
+    | ManagerJoined
+    | ManagerDisconnected
+    | ManagerHeartbeat
+    | ManagerDraining
+    | AttemptStarted
+    | AttemptProgressed
+    | AttemptEnded
+    | SandboxLost
+    | ResizeRequested
+    | PauseRequested
+    | DrainRequested
+    | TimerFired
+    | PlanReady
+)

@@ -1,0 +1,223 @@
+"""Managers and their sandboxes: joining, silence, loss, leaving."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from callsheet.scheduler.core import events
+from callsheet.scheduler.core.adoption import adopt_running
+from callsheet.scheduler.core.commands import AcceptManager, Cancellation, RefuseManager, ReleaseSandbox
+from callsheet.scheduler.core.entities import Attempt, Manager, Service
+from callsheet.scheduler.core.ledger import Node
+from callsheet.scheduler.core.lifecycle import STATE_LOST, drop_attempt, drop_sandbox, fail_or_retry, finish
+from callsheet.scheduler.core.model import FailureKind, NodeDescription, RefusalCode, RefusedError
+
+if TYPE_CHECKING:
+    from callsheet.scheduler.core.state import SchedulerState
+
+MANAGER_LOST = events.AttemptFailed(FailureKind.INFRA, "manager_lost", "the manager that ran the attempt is gone")
+NEVER_STARTED = events.AttemptFailed(
+    FailureKind.INFRA, "dispatch_lost", "the manager knows nothing of the attempt, so it never started"
+)
+
+
+def on_joined(state: SchedulerState, event: events.ManagerJoined, now: float) -> None:
+    """Registers a manager, for the first time or again, and takes over what it still runs."""
+    known = state.managers.get(event.manager_id)
+    if known is not None and known.incarnation != event.incarnation:
+        lose_manager(state, known, now)
+        known = None
+    if known is not None:
+        _reconnect(state, known, event)
+        manager = known
+    else:
+        try:
+            node = _node_for(state, event)
+        except RefusedError as refusal:
+            state.emit(RefuseManager(event.session, refusal))
+            return
+        manager = _register(state, event, node, now)
+    manager.last_seen = now
+    manager.listed_sandboxes = event.sandboxes
+    listed = {running.token for running in event.running}
+    for running in event.running:
+        adopt_running(state, manager, running, now)
+    manager.unlisted = {
+        token
+        for token, attempt in state.attempts.items()
+        if attempt.manager_id == manager.manager_id and token not in listed
+    }
+    state.timers.set(("manager", manager.manager_id), now + state.settings.manager_lease)
+    state.fleet_changed()
+    state.emit(AcceptManager(event.session, manager.manager_id))
+
+
+def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoined) -> None:
+    if manager.session is not None and manager.session is not event.session:
+        replaced = RefusedError(
+            RefusalCode.FAILED_PRECONDITION, "manager_id", manager.manager_id, "registered again on another stream"
+        )
+        state.emit(RefuseManager(manager.session, replaced))
+    manager.session = event.session
+    manager.reconciled = False
+    manager.draining = False
+
+
+def _node_for(state: SchedulerState, event: events.ManagerJoined) -> Node:
+    description = event.node
+    node = state.nodes.get(description.node_id)
+    if node is not None and node.managers and node.description != description:
+        raise RefusedError(
+            RefusalCode.FAILED_PRECONDITION,
+            "registration.node",
+            _short(description),
+            f"must be declared as its other managers {sorted(node.managers)} did: {_short(node.description)}",
+        )
+    return node if node is not None else Node(description)
+
+
+def _short(description: NodeDescription) -> str:
+    cores = sum(len(numa) for numa in description.numa_cores)
+    return f"{description.node_id}: {cores} cores, {dict(sorted(description.capacity.items()))}"
+
+
+def _register(state: SchedulerState, event: events.ManagerJoined, node: Node, now: float) -> Manager:
+    services = {description.name: Service(description) for description in event.services}
+    if not node.managers:
+        node.describe(event.node)
+    manager = Manager(event.manager_id, event.incarnation, node, services, event.session, now, event.capabilities)
+    state.nodes[node.node_id] = node
+    node.managers.add(manager.manager_id)
+    state.managers[manager.manager_id] = manager
+    update_reserve(state, node)
+    _recover_sandboxes(state, manager, event, now)
+    return manager
+
+
+def update_reserve(state: SchedulerState, node: Node) -> None:
+    """Recomputes what the services of a node hold for themselves."""
+    managers = [state.managers[manager_id] for manager_id in sorted(node.managers)]
+    node.reserve(service.description.reserved for manager in managers for service in manager.services.values())
+
+
+def _recover_sandboxes(state: SchedulerState, manager: Manager, event: events.ManagerJoined, now: float) -> None:
+    """After a restart of the scheduler: books the sandboxes the journal placed here, or learns that they are gone."""
+    present = {(ref.job_id, ref.trajectory_id): ref.sandbox_id for ref in event.sandboxes}
+    for job in list(state.jobs.values()):
+        for trajectory in list(job.trajectories.values()):
+            if trajectory.manager_id != manager.manager_id:
+                continue
+            if present.get(trajectory.key) == trajectory.sandbox_id:
+                manager.sandboxes[trajectory.key] = trajectory
+                manager.node.take_exactly(trajectory.held, trajectory.held_cores)
+            else:
+                drop_sandbox(state, trajectory, now, lost=True)
+
+
+def on_disconnected(state: SchedulerState, event: events.ManagerDisconnected, now: float) -> None:
+    """A stream broke: nothing new is sent; the lease goes on."""
+    manager = state.managers.get(event.manager_id)
+    if manager is not None and manager.session is event.session:
+        manager.session = None
+        manager.reconciled = False
+        if manager.draining and not manager.attempts:
+            lose_manager(state, manager, now)
+
+
+def on_heartbeat(state: SchedulerState, event: events.ManagerHeartbeat, now: float) -> None:
+    """Renews a lease. The first one after a registration settles what the manager did not list."""
+    manager = state.managers.get(event.manager_id)
+    if manager is None:
+        return
+    manager.last_seen = now
+    if not manager.reconciled:
+        _reconcile(state, manager, now)
+    if manager.listed_sandboxes:
+        _release_strays(state, manager)
+
+
+def _reconcile(state: SchedulerState, manager: Manager, now: float) -> None:
+    manager.reconciled = True
+    for token in sorted(manager.unlisted):
+        attempt = state.attempts.get(token)
+        if attempt is not None:
+            _end_attempt(state, attempt, NEVER_STARTED, now, started=False)
+    manager.unlisted.clear()
+    state.fleet_changed()
+
+
+def _release_strays(state: SchedulerState, manager: Manager) -> None:
+    """Destroys sandboxes that the manager had when it registered and that belong to no trajectory.
+
+    Waits while an attempt on that manager may still turn out to have made one of them.
+    """
+    if any(orphan.manager_id == manager.manager_id for orphan in state.orphans.values()):
+        return
+    for ref in manager.listed_sandboxes:
+        owner = state.find_trajectory(ref.job_id, ref.trajectory_id)
+        if owner is None or (owner.sandbox_id != ref.sandbox_id and owner.occupied is None):
+            state.emit(ReleaseSandbox(manager.session, ref))
+    manager.listed_sandboxes = ()
+
+
+def on_draining(state: SchedulerState, event: events.ManagerDraining, now: float) -> None:
+    """A manager takes no new attempts."""
+    manager = state.managers.get(event.manager_id)
+    if manager is not None:
+        manager.draining = True
+        state.fleet_changed()
+
+
+def on_sandbox_lost(state: SchedulerState, event: events.SandboxLost, now: float) -> None:
+    """A sandbox died by itself."""
+    trajectory = state.find_trajectory(event.sandbox.job_id, event.sandbox.trajectory_id)
+    if trajectory is not None and trajectory.sandbox_id == event.sandbox.sandbox_id:
+        drop_sandbox(state, trajectory, now, lost=True)
+
+
+def lose_manager(state: SchedulerState, manager: Manager, now: float) -> None:
+    """Gives up a manager with all it ran and held."""
+    if manager.session is not None:
+        lost = RefusedError(RefusalCode.FAILED_PRECONDITION, "manager_id", manager.manager_id, "its lease ran out")
+        state.emit(RefuseManager(manager.session, lost))
+    manager.session = None
+    lose_everything_on(state, manager.manager_id, now)
+    del state.managers[manager.manager_id]
+    state.timers.drop(("manager", manager.manager_id))
+    state.fleet_changed()
+    node = manager.node
+    node.managers.discard(manager.manager_id)
+    if node.managers:
+        update_reserve(state, node)
+    else:
+        del state.nodes[node.node_id]
+
+
+def lose_everything_on(state: SchedulerState, manager_id: str, now: float) -> None:
+    """Ends the attempts and forgets the sandboxes of a manager that is gone."""
+    for attempt in [attempt for attempt in state.attempts.values() if attempt.manager_id == manager_id]:
+        failed = STATE_LOST if attempt.action.request.needs_sandbox else MANAGER_LOST
+        _end_attempt(state, attempt, failed, now, started=True)
+    for job in list(state.jobs.values()):
+        for trajectory in list(job.trajectories.values()):
+            if trajectory.manager_id == manager_id:
+                drop_sandbox(state, trajectory, now, lost=True)
+    for key in [key for key, orphan in state.orphans.items() if orphan.manager_id == manager_id]:
+        del state.orphans[key]
+        state.timers.drop(("orphan", key))
+
+
+def _end_attempt(
+    state: SchedulerState, attempt: Attempt, failed: events.AttemptFailed, now: float, *, started: bool
+) -> None:
+    """Ends an attempt that its manager will not end."""
+    action = attempt.action
+    if action.attempt is attempt:
+        action.attempt = None
+        if action.verdict is not None:
+            finish(state, action, action.verdict, now, ended=attempt)
+        elif action.cancel_reason is not None:
+            finish(state, action, Cancellation(action.cancel_reason), now, ended=attempt)
+        else:
+            fail_or_retry(state, action, failed, now, started=started, ended=attempt)
+    drop_attempt(state, attempt, now)

@@ -1,0 +1,90 @@
+"""What must hold after every step. Tests and the simulator check it; a violation prints the story of an action."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from callsheet.scheduler.core.entities import Action, Manager
+from callsheet.scheduler.core.ledger import Node
+from callsheet.scheduler.core.model import CPU, ActionState
+
+if TYPE_CHECKING:
+    from callsheet.scheduler.core.state import SchedulerState
+
+
+class InvariantViolationError(AssertionError):
+    """The core's state contradicts itself."""
+
+
+def check_invariants(state: SchedulerState) -> None:
+    """Checks the books of every node, the slots of every service and the place of every action.
+
+    Raises:
+        InvariantViolationError: With the story of the action concerned, where there is one.
+    """
+    for node in state.nodes.values():
+        _check_node(state, node)
+    for manager in state.managers.values():
+        _check_manager(manager)
+    open_actions = 0
+    for job in state.jobs.values():
+        live = [action for action in job.actions.values() if isinstance(action, Action)]
+        open_actions += len(live)
+        _require(job.open_actions == len(live), f"job {job.request.job_id} miscounts its open actions")
+        for action in live:
+            _check_action(state, action)
+    _require(state.open_actions == open_actions, "open actions are miscounted")
+
+
+def _require(condition: bool, message: str, action: Action | None = None) -> None:
+    if not condition:
+        story = "".join(f"\n  {time:.6f} {event}" for time, event in action.story) if action is not None else ""
+        raise InvariantViolationError(message + story)
+
+
+def _check_node(state: SchedulerState, node: Node) -> None:
+    booked: dict[str, int] = {}
+    cores: list[int] = []
+    for manager_id in node.managers:
+        manager = state.managers[manager_id]
+        holders = [(attempt.units, attempt.cores) for attempt in manager.attempts.values()]
+        holders += [(trajectory.held, trajectory.held_cores) for trajectory in manager.sandboxes.values()]
+        for units, held_cores in holders:
+            cores.extend(held_cores)
+            for resource, count in units.items():
+                booked[resource] = booked.get(resource, 0) + count
+    _require(
+        {r: u for r, u in booked.items() if u} == {r: u for r, u in node.granted.items() if u},
+        f"node {node.node_id} books {node.granted} but {booked} is held",
+    )
+    _require(len(cores) == len(set(cores)), f"node {node.node_id} granted a core twice: {sorted(cores)}")
+    for resource, capacity in node.capacity.items():
+        free = capacity - node.reserved.get(resource, 0) - booked.get(resource, 0)
+        _require(node.free[resource] == free, f"node {node.node_id} miscounts free {resource}")
+    if node.free.get(CPU, 0) > 0:
+        _require(node.free_core_count() >= node.free[CPU], f"node {node.node_id} has fewer free cores than units")
+
+
+def _check_manager(manager: Manager) -> None:
+    for service in manager.services.values():
+        running = sum(attempt.service == service.description.name for attempt in manager.attempts.values())
+        _require(service.busy == running, f"{manager.manager_id} miscounts the slots of {service.description.name}")
+
+
+def _check_action(state: SchedulerState, action: Action) -> None:
+    _require(not action.state.terminal, f"{action.key} has its outcome but is kept as live", action)
+    has_attempt = action.state is not ActionState.QUEUED
+    _require((action.attempt is not None) == has_attempt, f"{action.key} is {action.state} without reason", action)
+    if action.attempt is not None:
+        _require(state.attempts.get(action.attempt.token) is action.attempt, f"{action.key} lost its attempt", action)
+        _require(not action.ready_ticket, f"{action.key} is running and ready at once", action)
+        return
+    trajectory = action.trajectory if action.request.in_sandbox else None
+    waits_in_line = (
+        trajectory is not None
+        and action in trajectory.line
+        and (trajectory.line[0] is not action or trajectory.occupied is not None)
+    )
+    waits = bool(action.ready_ticket) or waits_in_line or state.timers.get(("backoff", action.key)) is not None
+    _require(waits, f"{action.key} is queued but waits for nothing", action)
+    _require(state.timers.get(("action", action.key)) is not None, f"{action.key} has no deadline", action)

@@ -1,0 +1,122 @@
+"""The books of one node: which units and which cores are free, granted or reserved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from callsheet.scheduler.core.model import CPU, NodeDescription
+
+
+class Node:
+    """Units and cores of one machine.
+
+    Free units can fall below zero when a service reserves units that attempts still hold: nothing new is granted until
+    enough have come back. A reserved core that is still granted joins the reserve when it is given back.
+
+    Attributes:
+        capacity: Units by resource, cores included.
+        free: Units that can be granted now, by resource.
+        managers: Ids of the managers that registered this node.
+    """
+
+    def __init__(self, description: NodeDescription) -> None:
+        self.node_id = description.node_id
+        self.managers: set[str] = set()
+        self.granted: dict[str, int] = {}
+        self.reserved: dict[str, int] = {}
+        self.capacity: dict[str, int] = {}
+        self.free: dict[str, int] = {}
+        self._granted_cores: set[int] = set()
+        self._reserved_cores: frozenset[int] = frozenset()
+        self._free_cores: list[list[int]] = []
+        self.describe(description)
+
+    def describe(self, description: NodeDescription) -> None:
+        """Takes over a description; what is granted stays granted."""
+        self.description = description
+        cores = sum(len(numa) for numa in description.numa_cores)
+        self.capacity = {**description.capacity, **({CPU: cores} if cores else {})}
+        self._recount()
+
+    def reserve(self, services: Iterable[Mapping[str, int]]) -> None:
+        """Sets what the registered services hold for themselves; cores come from the end of the node's list."""
+        self.reserved = {}
+        for held in services:
+            for resource, units in held.items():
+                self.reserved[resource] = self.reserved.get(resource, 0) + units
+        self._recount()
+
+    def available(self, resource: str) -> int:
+        """Units that attempts can have at most: capacity less what services reserve."""
+        return self.capacity.get(resource, 0) - self.reserved.get(resource, 0)
+
+    def fits(self, units: Mapping[str, int]) -> bool:
+        """Whether the units are free."""
+        free = self.free
+        return all(free.get(resource, 0) >= count for resource, count in units.items())
+
+    def could_fit(self, units: Mapping[str, int]) -> bool:
+        """Whether the units would be free on an idle node."""
+        return all(self.available(resource) >= count for resource, count in units.items())
+
+    def take(self, units: Mapping[str, int]) -> tuple[int, ...]:
+        """Grants units that fit and returns the cores chosen for them, within one NUMA node where possible."""
+        cores: tuple[int, ...] = ()
+        for resource, count in units.items():
+            self.granted[resource] = self.granted.get(resource, 0) + count
+            self.free[resource] = self.free.get(resource, 0) - count
+            if resource == CPU:
+                cores = self._take_cores(count)
+        return cores
+
+    def take_exactly(self, units: Mapping[str, int], cores: Iterable[int]) -> None:
+        """Books units and cores that an attempt or a sandbox already has, fitting or not."""
+        for resource, count in units.items():
+            self.granted[resource] = self.granted.get(resource, 0) + count
+        self._granted_cores.update(cores)
+        self._recount()
+
+    def give_back(self, units: Mapping[str, int], cores: Iterable[int]) -> None:
+        """Returns granted units and cores."""
+        for resource, count in units.items():
+            left = self.granted.get(resource, 0) - count
+            if left:
+                self.granted[resource] = left
+            else:
+                self.granted.pop(resource, None)
+            self.free[resource] = self.free.get(resource, 0) + count
+        for core in cores:
+            self._granted_cores.discard(core)
+            if core not in self._reserved_cores:
+                self._free_cores[self._numa_of[core]].append(core)
+
+    def _take_cores(self, count: int) -> tuple[int, ...]:
+        candidates = [numa for numa in self._free_cores if len(numa) >= count]
+        chosen: list[int] = []
+        if candidates:
+            numa = min(candidates, key=len)
+            chosen = [numa.pop() for _ in range(count)]
+        else:
+            for numa in sorted(self._free_cores, key=len, reverse=True):
+                while numa and len(chosen) < count:
+                    chosen.append(numa.pop())
+        self._granted_cores.update(chosen)
+        return tuple(sorted(chosen))
+
+    def _recount(self) -> None:
+        numa_cores = self.description.numa_cores
+        self._numa_of = {core: index for index, numa in enumerate(numa_cores) for core in numa}
+        in_order = [core for numa in numa_cores for core in numa]
+        count = min(self.reserved.get(CPU, 0), len(in_order))
+        self._reserved_cores = frozenset(in_order[len(in_order) - count :])
+        taken = self._reserved_cores | self._granted_cores
+        # Reversed, so that pop() hands out the lowest core first.
+        self._free_cores = [[core for core in reversed(numa) if core not in taken] for numa in numa_cores]
+        self.free = {
+            resource: units - self.reserved.get(resource, 0) - self.granted.get(resource, 0)
+            for resource, units in self.capacity.items()
+        }
+
+    def free_core_count(self) -> int:
+        """Cores that could be handed out now."""
+        return sum(len(numa) for numa in self._free_cores)

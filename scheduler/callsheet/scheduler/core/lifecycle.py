@@ -1,0 +1,274 @@
+"""The steps of an action's life that several events share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from callsheet.scheduler.core.commands import (
+    CancelAttempt,
+    Cancellation,
+    Deliver,
+    Expiry,
+    OutcomeFacts,
+    OutcomeResult,
+    ReleaseSandbox,
+)
+from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Trajectory
+from callsheet.scheduler.core.events import AttemptCancelled, AttemptFailed, AttemptSucceeded
+from callsheet.scheduler.core.model import CPU, ActionState, FailureKind
+from callsheet.scheduler.core.records import ActionFinished, ActionRequeued, TrajectoryPlaced
+
+if TYPE_CHECKING:
+    from callsheet.scheduler.core.state import SchedulerState
+
+RETRIED = frozenset({FailureKind.INFRA, FailureKind.QUOTA})
+STATE_LOST = AttemptFailed(
+    FailureKind.INFRA, "state_lost", "the sandbox of the trajectory is gone; reset it to go on with a fresh one"
+)
+
+
+def enqueue(state: SchedulerState, action: Action, now: float) -> None:
+    """Lets a new or retried action wait for its turn in the sandbox, its backoff or the planner."""
+    action.state = ActionState.QUEUED
+    action.queued_since = now
+    if action.request.in_sandbox and action.trajectory is not None:
+        advance_line(state, action.trajectory, now)
+    elif action.backoff_until > now:
+        state.timers.set(("backoff", action.key), action.backoff_until)
+    else:
+        state.ready.add(action)
+
+
+def advance_line(state: SchedulerState, trajectory: Trajectory, now: float) -> None:
+    """Makes the first action that waits for the sandbox ready, once nothing else is in it."""
+    while trajectory.line and trajectory.occupied is None:
+        head = trajectory.line[0]
+        if head.ready_ticket:
+            return
+        if head.backoff_until > now:
+            state.timers.set(("backoff", head.key), head.backoff_until)
+            return
+        if head.request.needs_sandbox and not trajectory.sandbox_id:
+            finish(state, head, STATE_LOST, now)
+            continue
+        if not head.request.needs_sandbox and trajectory.sandbox_id:
+            drop_sandbox(state, trajectory, now, lost=False)
+        state.ready.add(head)
+        return
+
+
+def drop_attempt(state: SchedulerState, attempt: Attempt, now: float) -> None:
+    """Gives back what an attempt holds and lets the next action into its sandbox."""
+    state.attempts.pop(attempt.token, None)
+    state.timers.drop(("attempt", attempt.token))
+    if attempt.action.attempt is attempt:
+        attempt.action.attempt = None
+    manager = attempt.manager
+    if manager is not None and manager.attempts.pop(attempt.token, None) is not None:
+        manager.services[attempt.service].busy -= 1
+        manager.node.give_back(attempt.units, attempt.cores)
+    trajectory = attempt.action.trajectory
+    if trajectory is not None and trajectory.occupied is attempt:
+        trajectory.occupied = None
+        advance_line(state, trajectory, now)
+
+
+def install_sandbox(state: SchedulerState, attempt: Attempt, sandbox_id: str) -> None:
+    """Makes the sandbox that an env_reset created its trajectory's; what the sandbox keeps stays booked for it."""
+    trajectory, manager = attempt.action.trajectory, attempt.manager
+    if trajectory is None or manager is None:
+        raise AssertionError("an env_reset has a trajectory, and a manager that ran it")
+    kept = {entry.resource for entry in attempt.action.request.demand.entries if entry.held_by_trajectory}
+    trajectory.held = {resource: units for resource, units in attempt.units.items() if resource in kept}
+    attempt.units = {resource: units for resource, units in attempt.units.items() if resource not in kept}
+    if CPU in kept:
+        trajectory.held_cores, attempt.cores = attempt.cores, ()
+    trajectory.sandbox_id, trajectory.manager_id, trajectory.lost = sandbox_id, manager.manager_id, False
+    manager.sandboxes[trajectory.key] = trajectory
+    _persist_place(state, trajectory)
+
+
+def drop_sandbox(state: SchedulerState, trajectory: Trajectory, now: float, *, lost: bool) -> None:
+    """Parts a trajectory from its sandbox: `lost` if it is gone already, else the manager is told to destroy it."""
+    manager = state.managers.get(trajectory.manager_id)
+    if manager is not None and manager.sandboxes.pop(trajectory.key, None) is not None:
+        manager.node.give_back(trajectory.held, trajectory.held_cores)
+        if manager.session is not None:
+            state.emit(ReleaseSandbox(manager.session, trajectory.sandbox))
+    trajectory.sandbox_id = trajectory.manager_id = ""
+    trajectory.held, trajectory.held_cores = {}, ()
+    trajectory.lost = lost
+    _persist_place(state, trajectory)
+    if trajectory.line and trajectory.line[0].request.needs_sandbox:
+        state.ready.remove(trajectory.line[0])
+        advance_line(state, trajectory, now)
+
+
+def _persist_place(state: SchedulerState, trajectory: Trajectory) -> None:
+    job_id, trajectory_id = trajectory.key
+    state.persist(
+        TrajectoryPlaced(
+            job_id,
+            trajectory_id,
+            trajectory.sandbox_id,
+            trajectory.manager_id,
+            dict(trajectory.held),
+            trajectory.held_cores,
+        )
+    )
+
+
+def fail_or_retry(
+    state: SchedulerState,
+    action: Action,
+    failed: AttemptFailed,
+    now: float,
+    *,
+    started: bool,
+    usage: object = None,
+    execution_s: float = 0.0,
+    ended: Attempt | None = None,
+) -> None:
+    """Ends an action with a failure, or puts it back in the queue where its kind and policy allow another attempt."""
+    may_repeat = not (action.request.needs_sandbox and started)
+    if failed.kind in RETRIED and may_repeat and action.attempts < action.request.retry.max_attempts:
+        backoff = max(action.request.retry.backoff(action.attempts), failed.retry_after)
+        action.story.append((now, f"attempt {action.attempts} failed ({failed.reason}); again in {backoff:.1f} s"))
+        action.backoff_until = now + backoff
+        action.failed_on = ended.manager_id if ended is not None else ""
+        state.persist(ActionRequeued(*action.key, action.attempts))
+        enqueue(state, action, now)
+    else:
+        finish(state, action, failed, now, usage=usage, execution_s=execution_s, ended=ended)
+
+
+def stop_attempt(state: SchedulerState, attempt: Attempt, reason: str, now: float) -> None:
+    """Tells a manager to end an attempt, once; after the grace the action gets its outcome without it."""
+    if attempt.cancel_sent:
+        return
+    attempt.cancel_sent = True
+    state.timers.set(("attempt", attempt.token), now + state.settings.cancel_grace)
+    if attempt.manager is not None and attempt.manager.session is not None:
+        state.emit(CancelAttempt(attempt.manager.session, attempt.token, reason))
+
+
+def detach_attempt(state: SchedulerState, action: Action, attempt: Attempt, reason: str, now: float) -> None:
+    """Parts an action from an attempt that is still running; the attempt is stopped and keeps its units until it ends.
+
+    What it may still do to its sandbox is unknown, so the sandbox is destroyed.
+    """
+    stop_attempt(state, attempt, reason, now)
+    action.attempt = None
+    trajectory = action.trajectory
+    if trajectory is not None and trajectory.occupied is attempt:
+        trajectory.occupied = None
+        if trajectory.sandbox_id:
+            drop_sandbox(state, trajectory, now, lost=True)
+        trajectory.lost = True
+        advance_line(state, trajectory, now)
+
+
+def cancel(state: SchedulerState, action: Action, reason: str, now: float) -> None:
+    """Cancels an action: at once if it waits, else by stopping its attempt."""
+    if action.cancel_reason is None:
+        action.cancel_reason = reason
+        action.story.append((now, f"cancel requested: {reason}"))
+    if action.attempt is None:
+        finish(state, action, Cancellation(reason), now)
+    else:
+        stop_attempt(state, action.attempt, reason, now)
+
+
+_STATE_OF_RESULT: dict[type, ActionState] = {
+    AttemptSucceeded: ActionState.SUCCEEDED,
+    AttemptFailed: ActionState.FAILED,
+    AttemptCancelled: ActionState.CANCELLED,
+    Cancellation: ActionState.CANCELLED,
+    Expiry: ActionState.EXPIRED,
+}
+
+
+def finish(
+    state: SchedulerState,
+    action: Action,
+    result: OutcomeResult,
+    now: float,
+    *,
+    usage: object = None,
+    execution_s: float = 0.0,
+    ended: Attempt | None = None,
+) -> None:
+    """Gives an action its one outcome.
+
+    Args:
+        state: The scheduler's state.
+        action: An action without an outcome.
+        result: What became of it.
+        now: Seconds since the epoch.
+        usage: What the last attempt used.
+        execution_s: Seconds the manager spent executing it.
+        ended: The last attempt, if there was one.
+    """
+    waiting = action.state is ActionState.QUEUED
+    action.state = _STATE_OF_RESULT[type(result)]
+    facts = OutcomeFacts(
+        key=action.key,
+        state=action.state,
+        result=result,
+        usage=usage,
+        attempts=action.attempts,
+        manager_id=ended.manager_id if ended is not None else "",
+        submitted=action.submitted_at,
+        first_dispatched=action.first_dispatched_at,
+        dispatched=ended.dispatched_at if ended is not None else 0.0,
+        started=ended.started_at if ended is not None else 0.0,
+        ended=now,
+        queue_s=action.queue_s + (now - action.queued_since if waiting else 0.0),
+        execution_s=execution_s,
+        paused_s=ended.paused_for(now) if ended is not None else 0.0,
+    )
+    message, encoded = state.encode_outcome(facts)
+    action.story.append((now, f"outcome: {action.state.value}{_reason_of(result)}"))
+    state.persist(ActionFinished(*action.key, action.state.value, encoded, now))
+    if action.watchers:
+        state.emit(Deliver(tuple(action.watchers), action.key, message))
+    _count(action, result)
+    _forget(state, action, now)
+
+
+def _reason_of(result: OutcomeResult) -> str:
+    match result:
+        case AttemptFailed(kind=kind, reason=reason):
+            return f" ({kind.name} {reason})"
+        case Cancellation(reason=reason):
+            return f" ({reason})"
+        case Expiry(timeout=timeout):
+            return f" ({timeout.name.lower()})"
+        case _:
+            return ""
+
+
+def _count(action: Action, result: OutcomeResult) -> None:
+    job = action.job
+    job.finished_counts[action.state.value] = job.finished_counts.get(action.state.value, 0) + 1
+    if isinstance(result, AttemptFailed):
+        kind = result.kind.name.lower()
+        job.failure_counts[kind] = job.failure_counts.get(kind, 0) + 1
+
+
+def _forget(state: SchedulerState, action: Action, now: float) -> None:
+    state.ready.remove(action)
+    state.timers.drop(("action", action.key))
+    state.timers.drop(("backoff", action.key))
+    state.keep_story(action)
+    state.open_actions -= 1
+    action.job.open_actions -= 1
+    action.job.actions[action.key.action_id] = FinishedAction(action.request.body_hash, action.state)
+    trajectory = action.trajectory
+    if trajectory is None:
+        return
+    trajectory.last_activity = now
+    trajectory.open_actions.pop(action.key.action_id, None)
+    if action in trajectory.line:
+        trajectory.line.remove(action)
+        advance_line(state, trajectory, now)

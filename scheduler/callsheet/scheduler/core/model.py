@@ -1,0 +1,308 @@
+"""The core's vocabulary: kinds, states, demands, timeouts and the validated request of an action.
+
+Enumerations that cross the wire have the numbers of the contract.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import NamedTuple
+
+CPU = "cpu"
+MEMORY = "memory"
+
+
+class ActionKind(IntEnum):
+    """The five kinds of action."""
+
+    GENERATE = 1
+    ENV_RESET = 2
+    ENV_STEP = 3
+    TOOL_CALL = 4
+    REWARD = 5
+
+
+class ActionState(Enum):
+    """Where an action is in its life."""
+
+    QUEUED = "queued"
+    DISPATCHED = "dispatched"
+    RUNNING = "running"
+    PAUSED = "paused"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the action has its outcome."""
+        return self in _TERMINAL
+
+
+_TERMINAL = frozenset({ActionState.SUCCEEDED, ActionState.FAILED, ActionState.CANCELLED, ActionState.EXPIRED})
+
+
+class FailureKind(IntEnum):
+    """Who or what a failure is due to."""
+
+    POLICY = 1
+    ENV = 2
+    INFRA = 3
+    TIMEOUT = 4
+    QUOTA = 5
+    RESOURCE_LIMIT = 6
+    CANCELLED = 7
+
+
+class TimeoutKind(IntEnum):
+    """Which of the four timeouts ran out; NONE where a failure is no timeout."""
+
+    NONE = 0
+    SCHEDULE_TO_START = 1
+    START_TO_CLOSE = 2
+    SCHEDULE_TO_CLOSE = 3
+    HEARTBEAT = 4
+
+
+class PriorityClass(IntEnum):
+    """How a job ranks; smaller is served first."""
+
+    EVAL = 1
+    TRAIN = 2
+    BATCH = 3
+
+
+class RefusalCode(IntEnum):
+    """The canonical gRPC codes of refusals."""
+
+    INVALID_ARGUMENT = 3
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    UNAVAILABLE = 14
+
+
+class ActionKey(NamedTuple):
+    """Identifies an action; also the client's idempotency key."""
+
+    job_id: str
+    action_id: str
+
+
+class Token(NamedTuple):
+    """A fencing token; later grants are greater."""
+
+    epoch: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedUp:
+    """How execution time falls with units, relative to the fewest units.
+
+    Attributes:
+        amdahl_fraction: Parallel fraction in [0, 1]; ignored when there are points.
+        points: (units, speed-up) with increasing units; linear between, flat after the last.
+    """
+
+    amdahl_fraction: float = 1.0
+    points: tuple[tuple[int, float], ...] = ()
+
+    def at(self, units: int, min_units: int) -> float:
+        """Execution time at `min_units` divided by execution time at `units`."""
+        if not self.points:
+            ratio = units / max(min_units, 1)
+            return 1.0 / ((1.0 - self.amdahl_fraction) + self.amdahl_fraction / ratio)
+        previous_units, previous_gain = max(min_units, 1), 1.0
+        for point_units, gain in self.points:
+            if units < point_units:
+                share = (units - previous_units) / (point_units - previous_units)
+                return previous_gain + share * (gain - previous_gain)
+            previous_units, previous_gain = point_units, gain
+        return previous_gain
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceDemand:
+    """The need for one resource: `min_units..max_units`, held by the action or by its trajectory."""
+
+    resource: str
+    min_units: int
+    max_units: int
+    speed_up: SpeedUp = SpeedUp()
+    held_by_trajectory: bool = False
+
+    @property
+    def elastic(self) -> bool:
+        """Whether more than the fewest units help."""
+        return self.max_units > self.min_units
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A vector over resources. Requests share equal demands, so identity works as a class key."""
+
+    entries: tuple[ResourceDemand, ...] = ()
+
+    def minimum(self) -> dict[str, int]:
+        """The fewest units by resource, zeros left out."""
+        return {entry.resource: entry.min_units for entry in self.entries if entry.min_units}
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """The four deadlines in seconds; `heartbeat` 0 means none."""
+
+    schedule_to_start: float
+    start_to_close: float
+    schedule_to_close: float
+    heartbeat: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When and how often a failed attempt is tried again; times in seconds."""
+
+    max_attempts: int = 3
+    initial_backoff: float = 0.2
+    backoff_multiplier: float = 2.0
+    max_backoff: float = 30.0
+
+    def backoff(self, failed_attempt: int) -> float:
+        """Seconds to wait after the given attempt (from 1) failed."""
+        return min(self.max_backoff, self.initial_backoff * self.backoff_multiplier ** (failed_attempt - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class ActionRequest:
+    """A validated action.
+
+    Attributes:
+        service: Name of the hosted service that must serve it; empty for any service of the kind.
+        in_sandbox: It needs its trajectory's sandbox, or makes it.
+        body: The ActionSpec as the shell has it; opaque to the core.
+        spec: The serialized ActionSpec.
+        body_hash: Hash of the spec; two submits with one key must agree in it.
+        expected_duration: Seconds at the fewest units; 0 if unknown.
+    """
+
+    key: ActionKey
+    kind: ActionKind
+    trajectory_id: str
+    service: str
+    demand: Demand
+    timeouts: Timeouts
+    retry: RetryPolicy
+    weight: float
+    wait_if_unservable: bool
+    in_sandbox: bool
+    expected_duration: float
+    body_hash: bytes
+    spec: bytes
+    body: object = field(compare=False)
+    label: str = ""
+    task: str = ""
+
+    @property
+    def needs_sandbox(self) -> bool:
+        """It runs in a sandbox that must exist already, so it is pinned to its node and changes its state."""
+        return self.in_sandbox and self.kind is not ActionKind.ENV_RESET
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """A validated job."""
+
+    job_id: str
+    weight: float
+    priority_class: PriorityClass
+    max_actions: int
+    max_staleness: int
+    spec: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRequest:
+    """Membership in a group of siblings; `quorum` completed ones make the others redundant."""
+
+    group_id: str
+    size: int
+    quorum: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryRequest:
+    """A validated trajectory; `idle_timeout` in seconds."""
+
+    job_id: str
+    trajectory_id: str
+    group: GroupRequest | None
+    idle_timeout: float
+    spec: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxRef:
+    """One incarnation of a trajectory's sandbox."""
+
+    job_id: str
+    trajectory_id: str
+    sandbox_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDescription:
+    """A machine: units by resource (without cpu) and core ids by NUMA node."""
+
+    node_id: str
+    capacity: dict[str, int]
+    numa_cores: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceDescription:
+    """Something a manager can do; `slots` 0 means no limit; `reserved` units are held while it is registered."""
+
+    name: str
+    kinds: frozenset[ActionKind]
+    slots: int
+    reserved: dict[str, int]
+    policy_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningAttempt:
+    """An attempt that a manager reports when it registers."""
+
+    token: Token
+    key: ActionKey
+    attempt: int
+    started: bool
+    resources: dict[str, int]
+    cores: tuple[int, ...]
+    body_hash: bytes
+
+
+class RefusedError(Exception):
+    """A request broke a rule; nothing was changed.
+
+    Attributes:
+        code: Canonical gRPC code.
+        field: Path of the offending field.
+        value: The offending value.
+        rule: The rule as a sentence.
+        retry_after: Seconds after which trying again may help; None if it cannot.
+    """
+
+    def __init__(
+        self, code: RefusalCode, field: str, value: object, rule: str, retry_after: float | None = None
+    ) -> None:
+        super().__init__(f"{field}: {rule} (got {str(value)[:200]!r})")
+        self.code = code
+        self.field = field
+        self.value = str(value)[:200]
+        self.rule = rule
+        self.retry_after = retry_after

@@ -1,0 +1,29 @@
+"""Proposals of a planner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from callsheet.scheduler.core.model import ActionKey
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Run an action on a manager with these units (by resource, zeros left out)."""
+
+    key: ActionKey
+    manager_id: str
+    units: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a planning round proposes. The core checks each assignment against the state of now.
+
+    Attributes:
+        assignments: In the order in which they should be dispatched.
+        truncated: The round stopped at its cap; another one should follow at once.
+    """
+
+    assignments: tuple[Assignment, ...] = field(default_factory=tuple)
+    truncated: bool = False

@@ -1,0 +1,98 @@
+"""A state that continues from what the journal kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Group, Job
+from callsheet.scheduler.core.lifecycle import enqueue
+from callsheet.scheduler.core.model import ActionRequest, ActionState, JobRequest, Token, TrajectoryRequest
+from callsheet.scheduler.core.records import Recovered, RecoveredAction, RecoveredTrajectory
+from callsheet.scheduler.core.submission import COMPLETED, add_action, add_trajectory
+
+if TYPE_CHECKING:
+    from callsheet.scheduler.core.state import SchedulerState
+
+
+class RequestDecoder:
+    """Turns journalled specs back into requests; the shell provides it, since the core knows no wire format."""
+
+    def __init__(
+        self,
+        job: Callable[[bytes], JobRequest],
+        trajectory: Callable[[bytes], TrajectoryRequest],
+        action: Callable[[bytes], ActionRequest],
+    ) -> None:
+        self.job = job
+        self.trajectory = trajectory
+        self.action = action
+
+
+def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder, now: float) -> None:
+    """Fills an empty state. Dispatched actions and sandboxes wait one lease for their managers to register again."""
+    for job in recovered.jobs:
+        state.jobs[job.job_id] = Job(decode.job(job.spec), job.policy_version)
+    awaited: set[str] = set()
+    for trajectory in recovered.trajectories:
+        _restore_trajectory(state, trajectory, decode, awaited, now)
+    waiting: list[Action] = []
+    for row in recovered.actions:
+        if ActionState(row.state).terminal:
+            job_actions = state.jobs[row.job_id].actions
+            job_actions[row.action_id] = FinishedAction(row.body_hash, ActionState(row.state))
+        else:
+            action = _restore_action(state, row, decode, now)
+            if row.state == ActionState.DISPATCHED.value:
+                _await_attempt(state, action, row, now)
+                awaited.add(row.manager_id)
+            else:
+                waiting.append(action)
+    for action in waiting:
+        enqueue(state, action, now)
+    for manager_id in awaited:
+        state.timers.set(("manager", manager_id), now + state.settings.manager_lease)
+
+
+def _restore_trajectory(
+    state: SchedulerState, row: RecoveredTrajectory, decode: RequestDecoder, awaited: set[str], now: float
+) -> None:
+    job = state.jobs[row.job_id]
+    request = decode.trajectory(row.spec)
+    if row.end:
+        job.closed_trajectories[row.trajectory_id] = row.end
+        job.trajectory_specs[row.trajectory_id] = row.spec
+        if request.group is not None:
+            group = job.groups.setdefault(request.group.group_id, Group(request.group.size, request.group.quorum))
+            group.members.add(row.trajectory_id)
+            group.completed += row.end == COMPLETED
+        return
+    trajectory = add_trajectory(state, job, request, row.policy_version, now)
+    trajectory.sandbox_id, trajectory.manager_id = row.sandbox_id, row.manager_id
+    trajectory.held, trajectory.held_cores = dict(row.held), row.held_cores
+    # Whether it ever had a sandbox is not kept; saying "lost" lets an env_step fail as data instead of as a refusal.
+    trajectory.lost = not row.sandbox_id
+    if row.manager_id:
+        awaited.add(row.manager_id)
+
+
+def _restore_action(state: SchedulerState, row: RecoveredAction, decode: RequestDecoder, now: float) -> Action:
+    job = state.jobs[row.job_id]
+    request = decode.action(row.spec)
+    trajectory = job.trajectories.get(row.trajectory_id)
+    action = add_action(state, job, request, trajectory, now)
+    action.submitted_at = row.submitted_at
+    action.attempts = row.attempt
+    action.story.append((now, "recovered after a restart of the scheduler"))
+    return action
+
+
+def _await_attempt(state: SchedulerState, action: Action, row: RecoveredAction, now: float) -> None:
+    token = Token(row.epoch, row.sequence)
+    attempt = Attempt(token, action, row.manager_id, None, "", row.attempt, now, last_progress=now)
+    state.attempts[token] = attempt
+    action.attempt = attempt
+    action.state = ActionState.DISPATCHED
+    action.first_dispatched_at = now
+    if action.request.in_sandbox and action.trajectory is not None:
+        action.trajectory.occupied = attempt

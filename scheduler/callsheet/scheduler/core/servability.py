@@ -1,0 +1,74 @@
+"""Whether a manager can serve an action: at all, and now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from callsheet.scheduler.core.entities import Manager, Service, Trajectory
+from callsheet.scheduler.core.model import ActionKind, ActionRequest, Demand, RefusalCode, RefusedError
+
+if TYPE_CHECKING:
+    from callsheet.scheduler.core.state import SchedulerState
+
+
+def service_of(manager: Manager, kind: ActionKind, name: str) -> Service | None:
+    """The manager's service for a kind: the named one, or for an empty name the one with the most free slots."""
+    if name:
+        service = manager.services.get(name)
+        return service if service is not None and kind in service.description.kinds else None
+    candidates = [service for service in manager.services.values() if kind in service.description.kinds]
+    return max(candidates, key=_free_slots, default=None)
+
+
+def _free_slots(service: Service) -> float:
+    return float("inf") if service.free_slots is None else service.free_slots
+
+
+def can_ever_serve(manager: Manager, kind: ActionKind, service: str, demand: Demand) -> bool:
+    """Whether the manager could serve it on an idle node."""
+    return service_of(manager, kind, service) is not None and manager.node.could_fit(demand.minimum())
+
+
+def check_servable(state: SchedulerState, request: ActionRequest, trajectory: Trajectory | None) -> None:
+    """Refuses an action that no registered manager can ever serve, unless its client wants to wait.
+
+    Raises:
+        RefusedError: FAILED_PRECONDITION, naming the service or the resource that is missing.
+    """
+    if request.wait_if_unservable:
+        return
+    pinned = state.managers.get(trajectory.manager_id) if request.needs_sandbox and trajectory is not None else None
+    if pinned is not None:
+        if not can_ever_serve(pinned, request.kind, request.service, request.demand):
+            _refuse(request, [pinned])
+        return
+    class_key = (request.kind, request.service, request.demand)
+    servable = state.servable_cache.get(class_key)
+    if servable is None:
+        servable = any(can_ever_serve(manager, *class_key) for manager in state.managers.values())
+        state.servable_cache[class_key] = servable
+    if not servable and not (request.needs_sandbox and trajectory is not None):
+        _refuse(request, list(state.managers.values()))
+
+
+def _refuse(request: ActionRequest, managers: list[Manager]) -> None:
+    serving = [manager for manager in managers if service_of(manager, request.kind, request.service) is not None]
+    if not serving:
+        raise RefusedError(
+            RefusalCode.FAILED_PRECONDITION,
+            "service",
+            request.service,
+            f"no registered manager serves {request.kind.name.lower()} under this name",
+        )
+    for entry in request.demand.entries:
+        most = max(manager.node.available(entry.resource) for manager in serving)
+        if entry.min_units > most:
+            raise RefusedError(
+                RefusalCode.FAILED_PRECONDITION,
+                f"demand.resources[{entry.resource}].min_units",
+                entry.min_units,
+                f"is more than any node that serves it has ({most})",
+            )
+    raise RefusedError(
+        RefusalCode.FAILED_PRECONDITION, "demand", request.demand.minimum(), "no single node has all of these units"
+    )

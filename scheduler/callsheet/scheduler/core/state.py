@@ -1,0 +1,185 @@
+"""The scheduler's state and its one mutator.
+
+`SchedulerState.handle` takes events and returns commands. What each event does stands in `submission`, `attempts`,
+`fleet`, `control` and `timers`; what they share stands in `lifecycle`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from callsheet.scheduler.core import attempts, control, events, fleet, submission, timers
+from callsheet.scheduler.core.commands import Accept, Command, OutcomeFacts, Persist, Refuse
+from callsheet.scheduler.core.deadlines import Deadlines
+from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Manager, Orphan, Trajectory
+from callsheet.scheduler.core.events import Event, ReplyTo
+from callsheet.scheduler.core.ledger import Node
+from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState, Demand, RefusedError, Token
+from callsheet.scheduler.core.ready import ReadyQueue
+from callsheet.scheduler.core.records import Record
+from callsheet.scheduler.core.timers import TimerKey
+
+KEPT_STORIES = 10_000
+
+
+class OutcomeEncoder(Protocol):
+    """Turns what is known of a finished action into what clients get."""
+
+    def __call__(self, facts: OutcomeFacts) -> tuple[object, bytes]:
+        """Returns the message to deliver and the bytes to keep. Must not fail or block."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSettings:
+    """Bounds of the core; times in seconds.
+
+    Attributes:
+        max_open_actions: Actions without an outcome; beyond it submits are refused with RESOURCE_EXHAUSTED.
+        full_retry_after: What such a refusal says about when to try again.
+        manager_lease: Silence after which a manager is lost.
+        cancel_grace: How long a manager may take to end an attempt it was told to stop.
+        timeout_grace: How long past its execution timeout an attempt may stay silent.
+        orphan_lease: How long an attempt without a known action waits for its submit.
+    """
+
+    max_open_actions: int = 1_000_000
+    full_retry_after: float = 1.0
+    manager_lease: float = 15.0
+    cancel_grace: float = 15.0
+    timeout_grace: float = 30.0
+    orphan_lease: float = 120.0
+
+
+class SchedulerState:
+    """Jobs, trajectories, actions, attempts, managers and nodes; see the module's docstring."""
+
+    def __init__(self, epoch: int, encode_outcome: OutcomeEncoder, settings: CoreSettings | None = None) -> None:
+        self.epoch = epoch
+        self.settings = settings or CoreSettings()
+        self.encode_outcome = encode_outcome
+        self.jobs: dict[str, Job] = {}
+        self.managers: dict[str, Manager] = {}
+        self.nodes: dict[str, Node] = {}
+        self.attempts: dict[Token, Attempt] = {}
+        self.orphans: dict[ActionKey, Orphan] = {}
+        self.ready = ReadyQueue()
+        self.timers: Deadlines[TimerKey] = Deadlines()
+        self.open_actions = 0
+        self.servable_cache: dict[tuple[ActionKind, str, Demand], bool] = {}
+        self.fleet_version = 0
+        self._sequence = 0
+        self._arrivals = 0
+        self._commands: list[Command] = []
+        self._stories: OrderedDict[ActionKey, FinishedStory] = OrderedDict()
+
+    def handle(self, happened: Sequence[Event], now: float) -> list[Command]:
+        """Applies events in order and returns what is to be done.
+
+        Args:
+            happened: What happened, in order.
+            now: Seconds since the epoch; never smaller than in an earlier call.
+        """
+        self._commands = []
+        for event in happened:
+            handler: Callable[[SchedulerState, Any, float], None] = _HANDLERS[type(event)]
+            try:
+                handler(self, event, now)
+            except RefusedError as refusal:
+                self._commands.append(Refuse(event.reply_to, refusal))  # type: ignore[union-attr]
+        return self._commands
+
+    def next_deadline(self) -> float | None:
+        """When `TimerFired` should be handled next, in seconds since the epoch."""
+        return self.timers.next()
+
+    def emit(self, command: Command) -> None:
+        """Adds a command to what `handle` returns."""
+        self._commands.append(command)
+
+    def persist(self, record: Record) -> None:
+        """Adds a record for the journal."""
+        self._commands.append(Persist(record))
+
+    def accept(self, reply_to: ReplyTo) -> None:
+        """Adds the acknowledgement of a request."""
+        self._commands.append(Accept(reply_to))
+
+    def next_token(self) -> Token:
+        """A token greater than all before it."""
+        self._sequence += 1
+        return Token(self.epoch, self._sequence)
+
+    def next_arrival(self) -> int:
+        """The place of the next action in the order of arrival."""
+        self._arrivals += 1
+        return self._arrivals
+
+    def find_action(self, key: ActionKey) -> Action | FinishedAction | None:
+        """An action of an open job."""
+        job = self.jobs.get(key.job_id)
+        return job.actions.get(key.action_id) if job is not None else None
+
+    def find_trajectory(self, job_id: str, trajectory_id: str) -> Trajectory | None:
+        """An open trajectory."""
+        job = self.jobs.get(job_id)
+        return job.trajectories.get(trajectory_id) if job is not None else None
+
+    def fleet_changed(self) -> None:
+        """Forgets what was derived from the registered managers."""
+        self.fleet_version += 1
+        self.servable_cache.clear()
+
+    def keep_story(self, action: Action) -> None:
+        """Keeps the story of an action that has its outcome, among the last ones."""
+        self._stories[action.key] = FinishedStory(action.request.kind, action.state, tuple(action.story))
+        if len(self._stories) > KEPT_STORIES:
+            self._stories.popitem(last=False)
+
+    def finished_story(self, key: ActionKey) -> FinishedStory | None:
+        """What is still known of an action that has its outcome."""
+        return self._stories.get(key)
+
+    def story(self, key: ActionKey) -> list[tuple[float, str]]:
+        """All that happened to an action as (time, sentence); empty if it is unknown or forgotten."""
+        action = self.find_action(key)
+        if isinstance(action, Action):
+            return list(action.story)
+        finished = self._stories.get(key)
+        return list(finished.events) if finished is not None else []
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedStory:
+    """The life of an action that has its outcome."""
+
+    kind: ActionKind
+    state: ActionState
+    events: tuple[tuple[float, str], ...]
+
+
+_HANDLERS: dict[type, Callable[[SchedulerState, Any, float], None]] = {
+    events.JobOpenRequested: submission.on_job_open,
+    events.JobCloseRequested: submission.on_job_close,
+    events.TrajectoryOpenRequested: submission.on_trajectory_open,
+    events.TrajectoryCloseRequested: submission.on_trajectory_close,
+    events.ActionSubmitted: submission.on_submit,
+    events.OutcomeRequested: submission.on_outcome_requested,
+    events.PolicyPublished: submission.on_policy_published,
+    events.CancelRequested: control.on_cancel,
+    events.ResizeRequested: control.on_resize,
+    events.PauseRequested: control.on_pause,
+    events.DrainRequested: control.on_drain,
+    events.ManagerJoined: fleet.on_joined,
+    events.ManagerDisconnected: fleet.on_disconnected,
+    events.ManagerHeartbeat: fleet.on_heartbeat,
+    events.ManagerDraining: fleet.on_draining,
+    events.SandboxLost: fleet.on_sandbox_lost,
+    events.AttemptStarted: attempts.on_started,
+    events.AttemptProgressed: attempts.on_progressed,
+    events.AttemptEnded: attempts.on_ended,
+    events.PlanReady: attempts.on_plan,
+    events.TimerFired: timers.on_timer,
+}

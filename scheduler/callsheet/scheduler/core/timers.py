@@ -1,0 +1,148 @@
+"""What happens when a deadline comes up. A timer that fired too early for its purpose is armed again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from callsheet.scheduler.core import events
+from callsheet.scheduler.core.adoption import drop_orphan
+from callsheet.scheduler.core.attempts import arm_attempt, attempt_deadline
+from callsheet.scheduler.core.commands import Cancellation, Expiry
+from callsheet.scheduler.core.entities import Action, Attempt
+from callsheet.scheduler.core.fleet import lose_everything_on, lose_manager
+from callsheet.scheduler.core.lifecycle import (
+    advance_line,
+    detach_attempt,
+    fail_or_retry,
+    finish,
+    stop_attempt,
+)
+from callsheet.scheduler.core.model import ActionKey, ActionState, FailureKind, TimeoutKind, Token
+from callsheet.scheduler.core.submission import ABANDONED, close_trajectory
+
+if TYPE_CHECKING:
+    from callsheet.scheduler.core.state import SchedulerState
+
+TimerKey = (
+    tuple[Literal["action", "backoff", "orphan"], ActionKey]
+    | tuple[Literal["attempt"], Token]
+    | tuple[Literal["trajectory"], tuple[str, str]]
+    | tuple[Literal["manager"], str]
+)
+
+TIMED_OUT = events.AttemptFailed(
+    FailureKind.TIMEOUT,
+    "start_to_close",
+    "the execution timeout ran out and the manager did not end the attempt",
+    timeout=TimeoutKind.START_TO_CLOSE,
+)
+SILENT = events.AttemptFailed(
+    FailureKind.INFRA, "heartbeat", "the attempt gave no sign of life", timeout=TimeoutKind.HEARTBEAT
+)
+
+
+def on_timer(state: SchedulerState, event: events.TimerFired, now: float) -> None:
+    """Handles every deadline that has come."""
+    for key in state.timers.pop_due(now):
+        match key:
+            case ("action", ActionKey() as action_key):
+                _action_due(state, action_key, now)
+            case ("backoff", ActionKey() as action_key):
+                _backoff_over(state, action_key, now)
+            case ("orphan", ActionKey() as action_key):
+                drop_orphan(state, action_key)
+            case ("attempt", Token() as token):
+                attempt = state.attempts.get(token)
+                if attempt is not None:
+                    _attempt_due(state, attempt, now)
+            case ("trajectory", (str() as job_id, str() as trajectory_id)):
+                _trajectory_due(state, job_id, trajectory_id, now)
+            case ("manager", str() as manager_id):
+                _manager_due(state, manager_id, now)
+
+
+def _action_due(state: SchedulerState, key: ActionKey, now: float) -> None:
+    action = state.find_action(key)
+    if not isinstance(action, Action):
+        return
+    timeouts = action.request.timeouts
+    close_by = action.submitted_at + timeouts.schedule_to_close
+    if now >= close_by:
+        _expire(state, action, TimeoutKind.SCHEDULE_TO_CLOSE, now)
+    elif action.attempts == 0 and now >= action.submitted_at + timeouts.schedule_to_start:
+        _expire(state, action, TimeoutKind.SCHEDULE_TO_START, now)
+    else:
+        state.timers.set(("action", key), close_by)
+        if action.attempt is not None:
+            arm_attempt(state, action.attempt, now)
+
+
+def _expire(state: SchedulerState, action: Action, timeout: TimeoutKind, now: float) -> None:
+    if action.attempt is None:
+        finish(state, action, Expiry(timeout), now)
+    else:
+        action.verdict = action.verdict or Expiry(timeout)
+        stop_attempt(state, action.attempt, f"{timeout.name.lower()} ran out", now)
+
+
+def _backoff_over(state: SchedulerState, key: ActionKey, now: float) -> None:
+    action = state.find_action(key)
+    if not isinstance(action, Action) or action.state is not ActionState.QUEUED or action.ready_ticket:
+        return
+    action.backoff_until = 0.0
+    if action.request.in_sandbox and action.trajectory is not None:
+        advance_line(state, action.trajectory, now)
+    else:
+        state.ready.add(action)
+
+
+def _attempt_due(state: SchedulerState, attempt: Attempt, now: float) -> None:
+    action = attempt.action
+    if action.attempt is not attempt:
+        return
+    if attempt.cancel_sent:
+        _force(state, action, attempt, now)
+        return
+    if attempt.paused_since:
+        state.timers.set(("attempt", attempt.token), now + state.settings.timeout_grace)
+        return
+    if now < attempt_deadline(state, attempt, now):
+        state.timers.set(("attempt", attempt.token), attempt_deadline(state, attempt, now))
+        return
+    heartbeat = action.request.timeouts.heartbeat
+    if heartbeat and now >= attempt.last_progress + heartbeat:
+        detach_attempt(state, action, attempt, "it gave no sign of life", now)
+        fail_or_retry(state, action, SILENT, now, started=True, ended=attempt)
+    else:
+        action.verdict = TIMED_OUT
+        stop_attempt(state, attempt, TIMED_OUT.message, now)
+
+
+def _force(state: SchedulerState, action: Action, attempt: Attempt, now: float) -> None:
+    """The manager was told to stop the attempt and did not: the action gets its outcome without it."""
+    verdict = action.verdict or Cancellation(action.cancel_reason or "stopped")
+    detach_attempt(state, action, attempt, "the manager did not stop it in time", now)
+    finish(state, action, verdict, now, ended=attempt)
+
+
+def _trajectory_due(state: SchedulerState, job_id: str, trajectory_id: str, now: float) -> None:
+    trajectory = state.find_trajectory(job_id, trajectory_id)
+    if trajectory is None:
+        return
+    idle_until = trajectory.last_activity + trajectory.request.idle_timeout
+    if trajectory.open_actions:
+        state.timers.set(("trajectory", trajectory.key), now + trajectory.request.idle_timeout)
+    elif now < idle_until:
+        state.timers.set(("trajectory", trajectory.key), idle_until)
+    else:
+        close_trajectory(state, trajectory, ABANDONED, "its trajectory was idle for too long", now)
+
+
+def _manager_due(state: SchedulerState, manager_id: str, now: float) -> None:
+    manager = state.managers.get(manager_id)
+    if manager is None:
+        lose_everything_on(state, manager_id, now)
+    elif now >= manager.last_seen + state.settings.manager_lease:
+        lose_manager(state, manager, now)
+    else:
+        state.timers.set(("manager", manager_id), manager.last_seen + state.settings.manager_lease)

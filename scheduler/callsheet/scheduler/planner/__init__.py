@@ -1,0 +1,1 @@
+"""Planners: pure functions from the core's state to a proposal."""

@@ -1,0 +1,130 @@
+"""Why an action waits: the planner's own questions, asked for one action."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from callsheet.scheduler.core.entities import Action, Manager
+from callsheet.scheduler.core.model import ActionState
+from callsheet.scheduler.core.ready import ReadyQueue
+from callsheet.scheduler.core.servability import can_ever_serve, service_of
+from callsheet.scheduler.core.state import SchedulerState
+
+
+class WaitReason(IntEnum):
+    """Why an action is not running; the numbers are the contract's."""
+
+    NONE = 0
+    NEXT_ROUND = 1
+    EARLIER_IN_SANDBOX = 2
+    NO_SERVICE = 3
+    MANAGER_AWAY = 4
+    RESOURCES = 5
+    SLOTS = 6
+    HELD_FOR_OLDER = 7
+    BACKOFF = 8
+    RECOVERY = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A resource that is short on a node, in units."""
+
+    resource: str
+    needed: int
+    free: int
+    capacity: int
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A reason, the same as a sentence, and what is short."""
+
+    reason: WaitReason
+    sentence: str
+    shortages: tuple[Shortage, ...] = ()
+
+
+def explain(state: SchedulerState, action: Action, now: float) -> Explanation:
+    """Says why an action is where it is.
+
+    Args:
+        state: The scheduler's state.
+        action: An action without an outcome.
+        now: Seconds since the epoch.
+    """
+    attempt = action.attempt
+    if attempt is not None and attempt.manager is None:
+        return Explanation(
+            WaitReason.RECOVERY, f"it was running on {attempt.manager_id} before the restart; that manager is awaited"
+        )
+    if action.state is not ActionState.QUEUED:
+        return Explanation(WaitReason.NONE, f"it is {action.state.value}")
+    if not action.ready_ticket:
+        return _explain_not_ready(action, now)
+    key = ReadyQueue.key_of(action)
+    if key.pinned_to:
+        pinned = state.managers.get(key.pinned_to)
+        if pinned is None or not pinned.accepting:
+            return Explanation(WaitReason.MANAGER_AWAY, f"its sandbox is on {key.pinned_to}, which is away")
+        candidates = [pinned]
+    else:
+        candidates = list(state.managers.values())
+    able = [manager for manager in candidates if can_ever_serve(manager, key.kind, key.service, key.demand)]
+    if not able:
+        return Explanation(
+            WaitReason.NO_SERVICE,
+            f"none of {len(candidates)} managers serves {key.kind.name.lower()} {key.service!r} with {_units(action)}",
+        )
+    accepting = [manager for manager in able if manager.accepting]
+    if not accepting:
+        return Explanation(WaitReason.MANAGER_AWAY, f"all {len(able)} managers that can serve it are away or draining")
+    return _explain_resources(action, accepting)
+
+
+def _explain_not_ready(action: Action, now: float) -> Explanation:
+    if action.backoff_until > now:
+        left = action.backoff_until - now
+        return Explanation(WaitReason.BACKOFF, f"attempt {action.attempts} failed; the next one starts in {left:.1f} s")
+    trajectory = action.trajectory
+    ahead = list(trajectory.line).index(action) if trajectory is not None and action in trajectory.line else 0
+    return Explanation(
+        WaitReason.EARLIER_IN_SANDBOX, f"{ahead} earlier actions of its trajectory's sandbox have not ended"
+    )
+
+
+def _explain_resources(action: Action, managers: list[Manager]) -> Explanation:
+    request = action.request
+    with_slots = []
+    for manager in managers:
+        service = service_of(manager, request.kind, request.service)
+        if service is not None and (service.free_slots is None or service.free_slots > 0):
+            with_slots.append(manager)
+    if not with_slots:
+        return Explanation(WaitReason.SLOTS, f"all slots of {len(managers)} managers that serve it are taken")
+    minimum = request.demand.minimum()
+    shortages = [_shortages(manager, minimum) for manager in with_slots]
+    nearest = min(shortages, key=lambda short: (len(short), sum(item.needed - item.free for item in short)))
+    if nearest:
+        missing = ", ".join(
+            f"{item.needed} {item.resource} needed, {item.free} of {item.capacity} free" for item in nearest
+        )
+        return Explanation(WaitReason.RESOURCES, f"on {nearest[0].node_id}: {missing}", tuple(nearest))
+    return Explanation(
+        WaitReason.NEXT_ROUND, "it fits now; the next planning round takes it unless an older action holds the node"
+    )
+
+
+def _shortages(manager: Manager, minimum: dict[str, int]) -> list[Shortage]:
+    node = manager.node
+    return [
+        Shortage(resource, units, node.free.get(resource, 0), node.available(resource), node.node_id)
+        for resource, units in minimum.items()
+        if node.free.get(resource, 0) < units
+    ]
+
+
+def _units(action: Action) -> str:
+    return ", ".join(f"{units} {resource}" for resource, units in action.request.demand.minimum().items()) or "no units"

@@ -1,0 +1,183 @@
+"""The first planner: first come, first served, on the node where an action fits best.
+
+Ready actions are taken by priority and arrival. One that does not fit is passed over for others (backfilling); when it
+has waited too long, the node that comes closest is held for it, so that nothing that fits an idle node starves.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from callsheet.scheduler.core.entities import Action, Manager
+from callsheet.scheduler.core.ledger import Node
+from callsheet.scheduler.core.model import CPU
+from callsheet.scheduler.core.plan import Assignment, Plan
+from callsheet.scheduler.core.ready import ClassKey
+from callsheet.scheduler.core.servability import service_of
+from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.price import choose_units
+
+
+@dataclass(frozen=True, slots=True)
+class FirstComePlanner:
+    """See the module's docstring.
+
+    Attributes:
+        dispatch_cap: Assignments per round; the rest waits for the next round.
+        hold_after: Seconds an action waits before a node is held for it.
+    """
+
+    dispatch_cap: int = 2048
+    hold_after: float = 5.0
+
+    def plan(self, state: SchedulerState, now: float) -> Plan:
+        """Proposes assignments; see `Planner.plan`."""
+        state.ready.prune()
+        round_ = _Round(state, now, self.hold_after)
+        assignments: list[Assignment] = []
+        order = 0
+        heads: list[tuple[int, int, int, ClassKey, Iterator[Action], Action]] = []
+        for key, ready_class in state.ready.classes.items():
+            members = iter(ready_class)
+            head = next(members, None)
+            if head is not None:
+                order += 1
+                heads.append((key.priority, head.arrival, order, key, members, head))
+        heapq.heapify(heads)
+        while heads:
+            if len(assignments) >= self.dispatch_cap:
+                return Plan(tuple(assignments), truncated=True)
+            priority, _, order, key, members, action = heads[0]
+            assignment = round_.place(key, action)
+            following = next(members, None) if assignment is not None else None
+            if assignment is not None:
+                assignments.append(assignment)
+            if following is None:
+                heapq.heappop(heads)
+            else:
+                heapq.heapreplace(heads, (priority, following.arrival, order, key, members, following))
+        return Plan(tuple(assignments))
+
+
+class _Round:
+    """Scratch books of one planning round: what would be free after the assignments so far."""
+
+    def __init__(self, state: SchedulerState, now: float, hold_after: float) -> None:
+        self._state = state
+        self._now = now
+        self._hold_after = hold_after
+        self._free: dict[str, dict[str, int]] = {}
+        self._busy: dict[tuple[str, str], int] = {}
+        self._held: dict[str, set[str]] = {}
+        self._eligible: dict[ClassKey, list[Manager]] = {}
+        self._capacity: dict[str, int] = {}
+        self._waiting = dict(state.ready.waiting_weight)
+
+    def place(self, key: ClassKey, action: Action) -> Assignment | None:
+        """The best-fitting assignment of an action, booked; None if it fits nowhere now."""
+        minimum = key.demand.minimum()
+        best: tuple[tuple[bool, float, float], Manager] | None = None
+        for manager in self._managers(key):
+            rank = self._rank(manager, key, action, minimum)
+            if rank is not None and (best is None or rank < best[0]):
+                best = (rank, manager)
+        if best is None:
+            if self._now - action.queued_since >= self._hold_after:
+                self._hold_for(key, minimum)
+            return None
+        return self._book(best[1], key, action)
+
+    def _managers(self, key: ClassKey) -> list[Manager]:
+        eligible = self._eligible.get(key)
+        if eligible is None:
+            managers = self._state.managers
+            if key.pinned_to:
+                pinned = managers.get(key.pinned_to)
+                candidates = [pinned] if pinned is not None else []
+            else:
+                candidates = list(managers.values())
+            eligible = self._eligible[key] = [
+                manager
+                for manager in candidates
+                if manager.accepting and service_of(manager, key.kind, key.service) is not None
+            ]
+        return eligible
+
+    def _rank(
+        self, manager: Manager, key: ClassKey, action: Action, minimum: dict[str, int]
+    ) -> tuple[bool, float, float] | None:
+        service = service_of(manager, key.kind, key.service)
+        node = manager.node
+        if service is None:
+            return None
+        # Pinned actions are let through: by going on they free what their trajectories hold.
+        if not key.pinned_to and not self._held.get(node.node_id, set()).isdisjoint(minimum):
+            return None
+        slots = service.free_slots
+        planned = self._busy.get((manager.manager_id, service.description.name), 0)
+        if slots is not None and slots - planned <= 0:
+            return None
+        free = self._node_free(node)
+        left = 0.0
+        for resource, units in minimum.items():
+            if free.get(resource, 0) < units:
+                return None
+            left += (free[resource] - units) / max(node.capacity[resource], 1)
+        avoided = action.failed_on == manager.manager_id
+        return avoided, left, float(planned + service.busy)
+
+    def _node_free(self, node: Node) -> dict[str, int]:
+        free = self._free.get(node.node_id)
+        if free is None:
+            free = self._free[node.node_id] = dict(node.free)
+        return free
+
+    def _book(self, manager: Manager, key: ClassKey, action: Action) -> Assignment:
+        free = self._node_free(manager.node)
+        demand = key.demand
+        for entry in demand.entries:
+            self._waiting[entry.resource] = max(self._waiting.get(entry.resource, 0.0) - action.request.weight, 0.0)
+        if any(entry.elastic for entry in demand.entries):
+            request = action.request
+            units = choose_units(
+                demand,
+                request.weight,
+                request.expected_duration,
+                free=free,
+                waiting_weight=self._waiting,
+                capacity=self._total_capacity(),
+            )
+        else:
+            units = demand.minimum()
+        for resource, count in units.items():
+            free[resource] -= count
+        service = service_of(manager, key.kind, key.service)
+        if service is not None:
+            slot = (manager.manager_id, service.description.name)
+            self._busy[slot] = self._busy.get(slot, 0) + 1
+        return Assignment(action.key, manager.manager_id, units)
+
+    def _total_capacity(self) -> dict[str, int]:
+        if not self._capacity:
+            for node in self._state.nodes.values():
+                for resource in node.capacity:
+                    self._capacity[resource] = self._capacity.get(resource, 0) + max(node.available(resource), 0)
+        return self._capacity
+
+    def _hold_for(self, key: ClassKey, minimum: dict[str, int]) -> None:
+        """Keeps what the action needs on the node that lacks the least of it from younger, unpinned actions."""
+        candidates = [manager.node for manager in self._managers(key) if manager.node.could_fit(minimum)]
+        nodes = {node.node_id: node for node in candidates if node.node_id not in self._held}
+        if nodes and minimum:
+            nearest = min(nodes.values(), key=lambda node: (_shortage(self._node_free(node), minimum), node.node_id))
+            self._held[nearest.node_id] = set(minimum)
+
+
+def _shortage(free: dict[str, int], minimum: dict[str, int]) -> float:
+    """Missing units, cores counted heavier than megabytes by what a node usually has of them."""
+    return sum(
+        max(units - free.get(resource, 0), 0) * (1024.0 if resource == CPU else 1.0)
+        for resource, units in minimum.items()
+    )
