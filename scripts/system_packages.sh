@@ -50,19 +50,18 @@ find_missing() {
 # Debian starts the services of what it installs unless this file forbids it; nobody asked for a running database.
 policy=/usr/sbin/policy-rc.d
 
-install() {
-    local as_root=("$@") forbidden=
+install() (
+    as_root=("$@")
     say "installing ${missing[*]} with apt-get${as_root:+ through sudo}"
     if [[ ! -e $policy ]]; then
+        trap '"${as_root[@]}" rm -f "$policy"' EXIT
         printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
         "${as_root[@]}" chmod +x "$policy"
-        forbidden=yes
     fi
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq update || say "apt-get update failed; going on"
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get -qq -y --no-install-recommends install "${missing[@]}" </dev/null >&2 || say "apt-get install failed"
-    [[ -z $forbidden ]] || "${as_root[@]}" rm "$policy"
-}
+    apt_get=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq)
+    "${apt_get[@]}" update </dev/null || say "apt-get update failed; going on"
+    "${apt_get[@]}" -y --no-install-recommends install "${missing[@]}" </dev/null >/dev/null || say "apt-get install failed"
+)
 
 # The packages and what they need beyond what is installed; apt's own state and cache lie in a temporary directory.
 unpack() {
