@@ -1,0 +1,1 @@
+"""Durability: the write-ahead journal with its group commit, and the payload store."""

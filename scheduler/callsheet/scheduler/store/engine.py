@@ -1,0 +1,92 @@
+"""Connections to the journal's database, each checked for durable commits before its first use."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any, Final
+
+from callsheet.scheduler.store.errors import DurabilityError
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.engine import URL
+
+SQLITE_FILE: Final = "journal.sqlite3"
+LOCK_TIMEOUT_S: Final = 10
+STATEMENT_TIMEOUT_S: Final = 300
+
+# An execution option: connections with it only read. On SQLite all others take the write lock when they begin, so that
+# what they read first is still true when they write.
+READ_ONLY: Final = "callsheet_read_only"
+
+
+def create_journal_engine(data_dir: Path, database_url: str | None) -> Engine:
+    """An engine for SQLite in `data_dir`, or for PostgreSQL at `database_url`. Connects to nothing yet.
+
+    Raises:
+        ValueError: `database_url` is not of PostgreSQL.
+        sqlalchemy.exc.ArgumentError: `database_url` is no URL.
+    """
+    if database_url is None:
+        return _sqlite_engine(URL.create("sqlite", database=str(data_dir / SQLITE_FILE)))
+    url = make_url(database_url)
+    name = url.get_backend_name()
+    if name != "postgresql":
+        raise ValueError(f"database_url: {name!r} is not supported: it must start with 'postgresql://'")
+    return _postgresql_engine(url.set(drivername="postgresql+psycopg"))
+
+
+def _sqlite_engine(url: URL) -> Engine:
+    engine = create_engine(url, connect_args={"timeout": LOCK_TIMEOUT_S})
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: Any, _record: object) -> None:
+        # No BEGIN by the driver: it would skip statements that define tables, and be a deferred one.
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        for name, setting, required in (("journal_mode", "WAL", "wal"), ("synchronous", "FULL", "2")):
+            cursor.execute(f"PRAGMA {name} = {setting}")
+            value = str(cursor.execute(f"PRAGMA {name}").fetchone()[0]).lower()
+            if value != required:
+                raise DurabilityError(name, value, setting)
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        read_only = connection.get_execution_options().get(READ_ONLY, False)
+        connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+def _postgresql_engine(url: URL) -> Engine:
+    engine = create_engine(
+        url,
+        # Positional parameters, as SQLite has them: rows are then tuples for both.
+        paramstyle="format",
+        connect_args={
+            "connect_timeout": 10,
+            "application_name": f"callsheet-scheduler {socket.gethostname()} pid {os.getpid()}"[:63],
+            "keepalives_idle": 30,
+        },
+    )
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: Any, _record: object) -> None:
+        connection.autocommit = True
+        connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'")
+        connection.execute(f"SET statement_timeout = '{STATEMENT_TIMEOUT_S}s'")
+        if _shown(connection, "synchronous_commit") == "off":
+            connection.execute("SET synchronous_commit = 'on'")
+        if _shown(connection, "synchronous_commit") == "off":
+            raise DurabilityError("synchronous_commit", "off", "on")
+        fsync = _shown(connection, "fsync")
+        if fsync != "on":
+            raise DurabilityError("fsync", fsync, "on")
+        connection.autocommit = False
+
+    return engine
+
+
+def _shown(connection: Any, setting: str) -> str:
+    return str(connection.execute(f"SHOW {setting}").fetchone()[0])

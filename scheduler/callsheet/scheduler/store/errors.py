@@ -1,0 +1,127 @@
+"""What can go wrong in the store.
+
+StoreError
+├── JournalError
+│   ├── DataDirectoryLockedError   another scheduler has the data directory
+│   ├── DatabaseLockedError        another scheduler has the database
+│   ├── DurabilityError            the database would acknowledge what it may lose
+│   ├── JournalVersionError        written by a newer Callsheet
+│   ├── StaleEpochError            a newer scheduler has taken over
+│   ├── InconsistentRecordError    a record that cannot follow those before it
+│   ├── JournalBackloggedError     the writer has more to do than its bound
+│   └── JournalStoppedError        the writer takes nothing more
+└── PayloadStoreError
+    ├── PayloadNotFoundError       no such bytes
+    ├── PayloadTooLargeError       over the size limit
+    ├── PayloadMismatchError       not the bytes that were announced
+    ├── PayloadCorruptError        stored bytes have changed
+    └── PayloadDurabilityError     Redis would acknowledge what it may lose
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class StoreError(Exception):
+    """Base of all errors of the store."""
+
+
+class JournalError(StoreError):
+    """Base of all errors of the journal and its writer."""
+
+
+class DataDirectoryLockedError(JournalError):
+    """Another scheduler has locked the data directory; `holder` is its process id where that could be read."""
+
+    def __init__(self, data_dir: Path, holder: int | None) -> None:
+        by = "another scheduler" if holder is None else f"the scheduler with process id {holder}"
+        super().__init__(f"data directory {str(data_dir)!r} is in use by {by}: one scheduler per data directory")
+        self.data_dir = data_dir
+        self.holder = holder
+
+
+class DatabaseLockedError(JournalError):
+    """Another scheduler is connected to the database; `holder` is the name of its connection where it could be read."""
+
+    def __init__(self, database: str, holder: str | None) -> None:
+        by = holder or "another scheduler"
+        super().__init__(f"database {database} is in use by {by}: one scheduler per database")
+        self.database = database
+        self.holder = holder
+
+
+class DurabilityError(JournalError):
+    """A connection has a setting under which a commit that was acknowledged can be lost."""
+
+    def __init__(self, setting: str, value: str, required: str) -> None:
+        super().__init__(f"the journal's database has {setting} = {value!r}, and durable commits need {required}")
+
+
+class JournalVersionError(JournalError):
+    """The journal's schema is newer than this program."""
+
+
+class StaleEpochError(JournalError):
+    """Another scheduler has begun a newer epoch; this one may write nothing more."""
+
+    def __init__(self, own: int, stored: int) -> None:
+        super().__init__(f"this scheduler's epoch is {own} and the journal's is {stored}: another scheduler took over")
+        self.own = own
+        self.stored = stored
+
+
+class InconsistentRecordError(JournalError):
+    """A record contradicts the journal: the record before it is missing, or its action has an outcome already."""
+
+
+class JournalBackloggedError(JournalError):
+    """More records wait for their commit than the writer's bound allows."""
+
+    def __init__(self, backlog: int, limit: int) -> None:
+        super().__init__(f"{backlog} records wait for their commit, and the limit is {limit}")
+        self.backlog = backlog
+        self.limit = limit
+
+
+class JournalStoppedError(JournalError):
+    """The writer was closed or has failed, and takes no more records."""
+
+
+class PayloadStoreError(StoreError):
+    """Base of all errors of payload stores."""
+
+
+class PayloadNotFoundError(PayloadStoreError):
+    """The store has no payload of this content."""
+
+    def __init__(self, sha256: str) -> None:
+        super().__init__(f"no payload with sha256 {sha256!r} is stored")
+        self.sha256 = sha256
+
+
+class PayloadTooLargeError(PayloadStoreError):
+    """A payload is longer than the limit of the store, in bytes."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"a payload may have at most {limit} bytes")
+        self.limit = limit
+
+
+class PayloadMismatchError(PayloadStoreError):
+    """The bytes are not those that were announced."""
+
+    def __init__(self, expected: str, actual: str) -> None:
+        super().__init__(f"the payload was announced as {expected} and is {actual}")
+
+
+class PayloadCorruptError(PayloadStoreError):
+    """Stored bytes no longer have the digest under which they were stored."""
+
+    def __init__(self, sha256: str) -> None:
+        super().__init__(f"the stored payload {sha256!r} is damaged: its bytes have another digest")
+        self.sha256 = sha256
+
+
+class PayloadDurabilityError(PayloadStoreError):
+    """The Redis server may lose what it has acknowledged."""

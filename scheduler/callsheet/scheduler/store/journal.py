@@ -1,0 +1,274 @@
+"""The write-ahead journal: what a restarted scheduler continues from."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import structlog
+from callsheet.scheduler.core.records import (
+    Record,
+    Recovered,
+    RecoveredAction,
+    RecoveredJob,
+    RecoveredTrajectory,
+)
+from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine
+from callsheet.scheduler.store.errors import StaleEpochError
+from callsheet.scheduler.store.locks import DataDirectoryLock, lock_database
+from callsheet.scheduler.store.merge import Changes, Numbering, merge
+from callsheet.scheduler.store.migrate import migrate
+from callsheet.scheduler.store.schema import actions, closed_jobs, jobs, scheduler, trajectories
+from callsheet.scheduler.store.statements import action_writer, job_writer, trajectory_writer
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+_log = structlog.get_logger(__name__)
+
+
+def open_journal(data_dir: Path, database_url: str | None = None, *, lock_timeout_s: float = 5.0) -> Journal:
+    """Open the journal in `data_dir` (SQLite), or at `database_url` (PostgreSQL); migrates it if it is older.
+
+    The data directory is created and locked either way, since payloads are in it.
+
+    Args:
+        data_dir: The scheduler's own directory.
+        database_url: For instance "postgresql://user@host/name"; None for SQLite.
+        lock_timeout_s: Seconds to wait for the database to let go of a scheduler that was killed.
+
+    Raises:
+        DataDirectoryLockedError: Another scheduler has the directory.
+        DatabaseLockedError: Another scheduler has the database.
+        DurabilityError: The database would acknowledge commits that it may lose.
+        JournalVersionError: A newer Callsheet wrote it.
+        ValueError: `database_url` is not of PostgreSQL.
+        sqlalchemy.exc.SQLAlchemyError: The database cannot be reached or used.
+    """
+    lock = DataDirectoryLock(data_dir)
+    try:
+        journal = Journal(data_dir, database_url, lock)
+    except BaseException:
+        lock.release()
+        raise
+    try:
+        journal.prepare(lock_timeout_s)
+    except BaseException:
+        journal.close()
+        raise
+    return journal
+
+
+class Journal:
+    """The journal of one scheduler, from `open_journal`.
+
+    Call `begin_epoch` once, then `load`, then `commit`, each from one thread at a time; `outcome` from any thread. All
+    writes check, in their own transaction, that no newer epoch has begun.
+    """
+
+    def __init__(self, data_dir: Path, database_url: str | None, lock: DataDirectoryLock) -> None:
+        self._lock = lock
+        self._engine = create_journal_engine(data_dir, database_url)
+        self._reader = self._engine.execution_options(**{READ_ONLY: True})
+        # One connection for all writes. On PostgreSQL it also holds the advisory lock: when it breaks, so does the
+        # next commit, and this scheduler ends.
+        self._connection: Connection | None = None
+        self._write_lock = threading.Lock()
+        self._epoch = 0
+        self._numbering = Numbering()
+        self._garbage: list[int] = []
+        dialect = self._engine.dialect
+        self._jobs = job_writer(dialect)
+        self._trajectories = trajectory_writer(dialect)
+        self._actions = action_writer(dialect)
+
+    def prepare(self, lock_timeout_s: float) -> None:
+        """Connect, take the database's lock, migrate. Part of `open_journal`."""
+        self._connection = self._engine.connect()
+        lock_database(self._connection, lock_timeout_s)
+        migrate(self._connection)
+        _log.info("journal_opened", database=self._engine.url.render_as_string())
+
+    def __enter__(self) -> Self:
+        """Nothing to do: it is open."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that `begin_epoch` began; 0 before."""
+        return self._epoch
+
+    def begin_epoch(self) -> int:
+        """Begin a new epoch, and commit it: the number is never given out again. From now on no older one can write."""
+        statement = update(scheduler).values(epoch=scheduler.c.epoch + 1).returning(scheduler.c.epoch)
+        with self._write_lock, self._connected().begin():
+            self._epoch = self._connected().execute(statement).scalar_one()
+            self._garbage = list(self._connected().scalars(select(closed_jobs.c.number).order_by(closed_jobs.c.number)))
+            self._numbering = _load_numbering(self._connected(), self._garbage)
+        return self._epoch
+
+    def load(self) -> Recovered:
+        """Read the open jobs, and all their trajectories and actions.
+
+        Raises:
+            StaleEpochError: Another scheduler has begun a newer epoch.
+        """
+        with self._transaction() as connection:
+            return Recovered(_load_jobs(connection), _load_trajectories(connection), _load_actions(connection))
+
+    def commit(self, records: Sequence[Record]) -> None:
+        """Write `records`, in their order, in one transaction. They are durable when it returns.
+
+        After an error the journal must not be used any more: what it knows of its own rows may be ahead of them.
+
+        Raises:
+            StaleEpochError: Another scheduler has begun a newer epoch; nothing was written.
+            InconsistentRecordError: A record cannot follow those before it; nothing was written.
+            sqlalchemy.exc.SQLAlchemyError: The database failed; whether it was written is unknown.
+        """
+        with self._transaction() as connection:
+            changes = merge(records, self._numbering)
+            self._write(connection, changes)
+        self._garbage.extend(changes.closed_jobs)
+
+    def outcome(self, job_id: str, action_id: str) -> bytes | None:
+        """The outcome of an action of an open job as it was committed, or None. May be called anywhere."""
+        statement = (
+            select(actions.c.outcome)
+            .join(jobs, jobs.c.number == actions.c.job_number)
+            .where(jobs.c.job_id == job_id, actions.c.action_id == action_id)
+        )
+        with self._reader.connect() as connection:
+            return connection.scalar(statement)
+
+    @property
+    def has_garbage(self) -> bool:
+        """Whether rows of closed jobs are still there; `purge` deletes them."""
+        return bool(self._garbage)
+
+    def purge(self, limit: int) -> None:
+        """Delete up to `limit` rows of a closed job in one transaction, so that a large job stalls nobody.
+
+        Raises:
+            StaleEpochError: Another scheduler has begun a newer epoch.
+        """
+        if not self._garbage:
+            return
+        number = self._garbage[0]
+        with self._transaction() as connection:
+            left = limit
+            for table in (actions, trajectories):
+                some = select(table.c.id).where(table.c.job_number == number).limit(left)
+                left -= connection.execute(delete(table).where(table.c.id.in_(some))).rowcount
+            if left > 0:
+                connection.execute(delete(closed_jobs).where(closed_jobs.c.number == number))
+        if left > 0:
+            self._garbage.pop(0)
+
+    def close(self) -> None:
+        """Disconnect and let go of the data directory; a second call does nothing."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._engine.dispose()
+        self._lock.release()
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            raise RuntimeError("the journal is closed")
+        return self._connection
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        """A transaction in which the stored epoch is ours until it ends."""
+        if not self._epoch:
+            raise RuntimeError("begin_epoch comes before everything else")
+        # The lock on the row (on SQLite the transaction's own) keeps a newer epoch from beginning before our commit.
+        fence = select(scheduler.c.epoch).with_for_update(read=True)
+        with self._write_lock, self._connected().begin():
+            stored = self._connected().execute(fence).scalar_one()
+            if stored != self._epoch:
+                raise StaleEpochError(self._epoch, stored)
+            yield self._connected()
+
+    def _write(self, connection: Connection, changes: Changes) -> None:
+        if changes.closed_jobs:
+            connection.execute(delete(jobs).where(jobs.c.number.in_(changes.closed_jobs)))
+            connection.execute(insert(closed_jobs), [{"number": number} for number in changes.closed_jobs])
+        self._jobs.insert(connection, changes.new_jobs.values())
+        self._jobs.update(connection, changes.job_updates.values())
+        self._trajectories.insert(connection, changes.new_trajectories.values())
+        self._trajectories.update(connection, changes.trajectory_updates.values())
+        self._actions.insert(connection, changes.new_actions.values())
+        self._actions.update(connection, changes.action_updates.values())
+
+
+def _load_numbering(connection: Connection, garbage: Sequence[int]) -> Numbering:
+    open_jobs = {row.job_id: row.number for row in connection.execute(select(jobs.c.job_id, jobs.c.number))}
+    return Numbering(
+        open_jobs=open_jobs,
+        next_job=1 + max([0, *open_jobs.values(), *garbage]),
+        next_trajectory=1 + (connection.scalar(select(func.max(trajectories.c.id))) or 0),
+        next_action=1 + (connection.scalar(select(func.max(actions.c.id))) or 0),
+    )
+
+
+def _load_jobs(connection: Connection) -> tuple[RecoveredJob, ...]:
+    columns = (jobs.c.job_id, jobs.c.spec, jobs.c.policy_version)
+    rows = connection.execute(select(*columns).order_by(jobs.c.number))
+    return tuple(RecoveredJob(*row) for row in rows)
+
+
+def _load_trajectories(connection: Connection) -> tuple[RecoveredTrajectory, ...]:
+    statement = (
+        select(jobs.c.job_id, trajectories)
+        .join(jobs, jobs.c.number == trajectories.c.job_number)
+        .order_by(trajectories.c.id)
+    )
+    return tuple(
+        RecoveredTrajectory(
+            job_id=row.job_id,
+            trajectory_id=row.trajectory_id,
+            spec=row.spec,
+            policy_version=row.policy_version,
+            opened_at=row.opened_at,
+            sandbox_id=row.sandbox_id,
+            manager_id=row.manager_id,
+            held=json.loads(row.held),
+            held_cores=tuple(json.loads(row.held_cores)),
+            end=row.end,
+        )
+        for row in connection.execute(statement)
+    )
+
+
+def _load_actions(connection: Connection) -> tuple[RecoveredAction, ...]:
+    column = actions.c
+    statement = (
+        select(
+            jobs.c.job_id,
+            column.action_id,
+            column.trajectory_id,
+            column.body_hash,
+            column.spec,
+            column.state,
+            column.attempt,
+            column.epoch,
+            column.sequence,
+            column.manager_id,
+            column.submitted_at,
+        )
+        .join(jobs, jobs.c.number == column.job_number)
+        .order_by(column.id)
+    )
+    # In the order of RecoveredAction's fields; there may be very many.
+    return tuple(RecoveredAction(*row) for row in connection.execute(statement))

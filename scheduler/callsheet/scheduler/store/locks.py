@@ -1,0 +1,84 @@
+"""One scheduler per data directory, and one per database."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from callsheet.scheduler.store.errors import DatabaseLockedError, DataDirectoryLockedError
+from filelock import FileLock, Timeout
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import OperationalError
+
+LOCK_FILE: Final = "scheduler.lock"
+HOLDER_FILE: Final = "scheduler.pid"
+
+# The advisory lock of PostgreSQL is a number: the first eight bytes of the project's name.
+ADVISORY_LOCK_KEY: Final = int.from_bytes(b"callshee", "big")
+
+
+class DataDirectoryLock:
+    """Holds the lock of a data directory, which is created if need be, until `release` or the end of the process."""
+
+    def __init__(self, data_dir: Path) -> None:
+        """Take the lock.
+
+        Raises:
+            DataDirectoryLockedError: Another scheduler holds it.
+        """
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._holder_file = data_dir / HOLDER_FILE
+        # Not bound to a thread: the one that closes the journal need not be the one that opened it.
+        self._lock = FileLock(data_dir / LOCK_FILE, timeout=0, thread_local=False)
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise DataDirectoryLockedError(data_dir, self._holder()) from None
+        # In a file of its own, since taking the lock may truncate the lock file.
+        self._holder_file.write_text(f"{os.getpid()}\n", encoding="ascii")
+
+    def release(self) -> None:
+        """Give the lock back; a second call does nothing."""
+        if self._lock.is_locked:
+            self._holder_file.unlink(missing_ok=True)
+            self._lock.release()
+
+    def _holder(self) -> int | None:
+        try:
+            return int(self._holder_file.read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return None
+
+
+def lock_database(connection: Connection, timeout_s: float) -> None:
+    """Take the advisory lock of a PostgreSQL database for as long as `connection` lives; on SQLite there is none.
+
+    Waits, since a server may take a moment to notice that a killed scheduler is gone.
+
+    Raises:
+        DatabaseLockedError: Another scheduler still holds it after `timeout_s` seconds.
+    """
+    if connection.dialect.name != "postgresql":
+        return
+    try:
+        with connection.begin():
+            connection.execute(text(f"SET LOCAL lock_timeout = '{max(1, round(timeout_s * 1000))}ms'"))
+            connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": ADVISORY_LOCK_KEY})
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) != "55P03":  # lock_not_available
+            raise
+        holder = _database_holder(connection)
+        raise DatabaseLockedError(connection.engine.url.render_as_string(), holder) from None
+
+
+def _database_holder(connection: Connection) -> str | None:
+    query = text(
+        "SELECT activity.application_name FROM pg_locks AS lock JOIN pg_stat_activity AS activity USING (pid)"
+        " WHERE lock.locktype = 'advisory' AND lock.granted"
+        " AND lock.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        " AND (lock.classid::bigint << 32) + lock.objid::bigint = :key"
+    )
+    with connection.begin():
+        name = connection.scalar(query, {"key": ADVISORY_LOCK_KEY})
+    return None if name is None else str(name)

@@ -1,0 +1,255 @@
+"""Turns a sequence of records into the fewest row changes: pure, so that any split into batches can be tested.
+
+Changes to one row are merged: an action that was submitted, dispatched and finished in one batch is one INSERT of its
+final state. A row is a dict from column name to value; of a row that exists already it has the changed columns only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias, cast
+
+from callsheet.scheduler.core.records import (
+    ActionDispatched,
+    ActionFinished,
+    ActionRequeued,
+    ActionSubmitted,
+    JobClosed,
+    JobOpened,
+    PolicyVersionPublished,
+    Record,
+    TrajectoryClosed,
+    TrajectoryOpened,
+    TrajectoryPlaced,
+)
+from callsheet.scheduler.store.errors import InconsistentRecordError
+
+Row: TypeAlias = dict[str, object]
+Key: TypeAlias = tuple[int, str]
+"""A job's number and the id of a trajectory or action in it."""
+
+QUEUED: Final = "queued"
+DISPATCHED: Final = "dispatched"
+
+
+@dataclass(slots=True)
+class Numbering:
+    """The surrogate keys in use. `next_job`, `next_trajectory` and `next_action` were never given to a live row."""
+
+    open_jobs: dict[str, int] = field(default_factory=dict)
+    next_job: int = 1
+    next_trajectory: int = 1
+    next_action: int = 1
+
+
+@dataclass(slots=True)
+class Changes:
+    """What one transaction writes. Updates carry their row's key beside the changed columns."""
+
+    closed_jobs: list[int] = field(default_factory=list)
+    new_jobs: dict[int, Row] = field(default_factory=dict)
+    job_updates: dict[int, Row] = field(default_factory=dict)
+    new_trajectories: dict[Key, Row] = field(default_factory=dict)
+    trajectory_updates: dict[Key, Row] = field(default_factory=dict)
+    new_actions: dict[Key, Row] = field(default_factory=dict)
+    action_updates: dict[Key, Row] = field(default_factory=dict)
+
+
+def merge(records: Iterable[Record], numbering: Numbering) -> Changes:
+    """Merge `records`, in their order, into row changes; advances `numbering`.
+
+    A job that is closed takes all with it, and later changes to what was under it mean nothing: they are dropped.
+
+    Raises:
+        InconsistentRecordError: A job is opened twice, something is opened in a job that is not open, or an action that
+            got its outcome in this batch is changed again.
+    """
+    changes = Changes()
+    for record in records:
+        _MERGERS[type(record)](changes, numbering, record)
+    return changes
+
+
+def _open_job(changes: Changes, numbering: Numbering, record: JobOpened) -> None:
+    if record.job_id in numbering.open_jobs:
+        raise InconsistentRecordError(f"job {record.job_id!r} was opened twice")
+    number = numbering.next_job
+    numbering.next_job += 1
+    numbering.open_jobs[record.job_id] = number
+    changes.new_jobs[number] = {
+        "number": number,
+        "job_id": record.job_id,
+        "policy_version": 0,
+        "spec": record.spec,
+    }
+
+
+def _close_job(changes: Changes, numbering: Numbering, record: JobClosed) -> None:
+    number = numbering.open_jobs.pop(record.job_id, None)
+    if number is None:
+        return
+    # Whatever this batch had for the job need not be written, not even the job if it was opened here.
+    for rows in (
+        changes.new_trajectories,
+        changes.trajectory_updates,
+        changes.new_actions,
+        changes.action_updates,
+    ):
+        for key in [key for key in rows if key[0] == number]:
+            del rows[key]
+    changes.job_updates.pop(number, None)
+    if changes.new_jobs.pop(number, None) is None:
+        changes.closed_jobs.append(number)
+
+
+def _publish_policy_version(changes: Changes, numbering: Numbering, record: PolicyVersionPublished) -> None:
+    number = numbering.open_jobs.get(record.job_id)
+    if number is None:
+        return
+    row = changes.new_jobs.get(number)
+    if row is None:
+        row = changes.job_updates.setdefault(number, {"key_number": number})
+    row["policy_version"] = record.version
+
+
+def _open_trajectory(changes: Changes, numbering: Numbering, record: TrajectoryOpened) -> None:
+    number = _number_of_open_job(numbering, record)
+    key = (number, record.trajectory_id)
+    if key in changes.new_trajectories or key in changes.trajectory_updates:
+        raise InconsistentRecordError(f"trajectory {record.trajectory_id!r} of {record.job_id!r} was opened twice")
+    changes.new_trajectories[key] = {
+        "id": numbering.next_trajectory,
+        "job_number": number,
+        "trajectory_id": record.trajectory_id,
+        "policy_version": record.policy_version,
+        "opened_at": record.opened_at,
+        "sandbox_id": "",
+        "manager_id": "",
+        "held": "{}",
+        "held_cores": "[]",
+        "end": "",
+        "spec": record.spec,
+    }
+    numbering.next_trajectory += 1
+
+
+def _place_trajectory(changes: Changes, numbering: Numbering, record: TrajectoryPlaced) -> None:
+    row = _row(changes.new_trajectories, changes.trajectory_updates, numbering, record.job_id, record.trajectory_id)
+    if row is not None:
+        row["sandbox_id"] = record.sandbox_id
+        row["manager_id"] = record.manager_id
+        row["held"] = json.dumps(record.held, separators=(",", ":"))
+        row["held_cores"] = json.dumps(record.held_cores, separators=(",", ":"))
+
+
+def _close_trajectory(changes: Changes, numbering: Numbering, record: TrajectoryClosed) -> None:
+    row = _row(changes.new_trajectories, changes.trajectory_updates, numbering, record.job_id, record.trajectory_id)
+    if row is not None:
+        row["end"] = record.end
+
+
+def _submit_action(changes: Changes, numbering: Numbering, record: ActionSubmitted) -> None:
+    number = _number_of_open_job(numbering, record)
+    key = (number, record.action_id)
+    if key in changes.new_actions or key in changes.action_updates:
+        raise InconsistentRecordError(f"action {record.action_id!r} of {record.job_id!r} was submitted twice")
+    changes.new_actions[key] = {
+        "id": numbering.next_action,
+        "job_number": number,
+        "action_id": record.action_id,
+        "trajectory_id": record.trajectory_id,
+        "state": QUEUED,
+        "attempt": 0,
+        "epoch": 0,
+        "sequence": 0,
+        "manager_id": "",
+        "submitted_at": record.submitted_at,
+        "finished_at": None,
+        "body_hash": record.body_hash,
+        "spec": record.spec,
+        "outcome": None,
+    }
+    numbering.next_action += 1
+
+
+def _dispatch_action(changes: Changes, numbering: Numbering, record: ActionDispatched) -> None:
+    row = _unfinished_row(changes, numbering, record)
+    if row is not None:
+        row["state"] = DISPATCHED
+        row["attempt"] = record.attempt
+        row["epoch"] = record.epoch
+        row["sequence"] = record.sequence
+        row["manager_id"] = record.manager_id
+
+
+def _requeue_action(changes: Changes, numbering: Numbering, record: ActionRequeued) -> None:
+    row = _unfinished_row(changes, numbering, record)
+    if row is not None:
+        row["state"] = QUEUED
+        row["attempt"] = record.attempt
+        row["epoch"] = 0
+        row["sequence"] = 0
+        row["manager_id"] = ""
+
+
+def _finish_action(changes: Changes, numbering: Numbering, record: ActionFinished) -> None:
+    row = _unfinished_row(changes, numbering, record)
+    if row is not None:
+        row["state"] = record.state
+        row["outcome"] = record.outcome
+        row["finished_at"] = record.finished_at
+        row["spec"] = b""
+
+
+def _number_of_open_job(numbering: Numbering, record: TrajectoryOpened | ActionSubmitted) -> int:
+    number = numbering.open_jobs.get(record.job_id)
+    if number is None:
+        raise InconsistentRecordError(f"{type(record).__name__} in job {record.job_id!r}, which is not open")
+    return number
+
+
+def _row(new: Mapping[Key, Row], updates: dict[Key, Row], numbering: Numbering, job_id: str, row_id: str) -> Row | None:
+    """The row to change, new in this batch or an update; None if its job is closed."""
+    number = numbering.open_jobs.get(job_id)
+    if number is None:
+        return None
+    key = (number, row_id)
+    row = new.get(key)
+    if row is None:
+        row = updates.get(key)
+        if row is None:
+            row = updates[key] = {"key_job_number": number, "key_id": row_id}
+    return row
+
+
+def _unfinished_row(
+    changes: Changes, numbering: Numbering, record: ActionDispatched | ActionRequeued | ActionFinished
+) -> Row | None:
+    row = _row(changes.new_actions, changes.action_updates, numbering, record.job_id, record.action_id)
+    if row is not None and row.get("outcome") is not None:
+        raise InconsistentRecordError(
+            f"{type(record).__name__} for action {record.action_id!r} of {record.job_id!r}, which has its outcome"
+        )
+    return row
+
+
+_Merger: TypeAlias = Callable[[Changes, Numbering, Record], None]
+
+# Each function takes its own record type; the table is what makes that safe.
+_MERGERS: Final = cast(
+    dict[type[Record], _Merger],
+    {
+        JobOpened: _open_job,
+        JobClosed: _close_job,
+        PolicyVersionPublished: _publish_policy_version,
+        TrajectoryOpened: _open_trajectory,
+        TrajectoryPlaced: _place_trajectory,
+        TrajectoryClosed: _close_trajectory,
+        ActionSubmitted: _submit_action,
+        ActionDispatched: _dispatch_action,
+        ActionRequeued: _requeue_action,
+        ActionFinished: _finish_action,
+    },
+)

@@ -1,0 +1,103 @@
+"""The journal's tables.
+
+`migrations/` creates them; this metadata is what the statements are built from, and a test compares the two.
+
+An open job has a number, so that its rows do not repeat its id. Trajectories and actions have a surrogate id that grows
+with their first commit: measured on SQLite it writes twice as many rows per second as a table clustered by
+(job, action id), and it is the order in which a restarted scheduler wants them back.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Double,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+metadata: Final = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
+
+# SQLite makes only a column of type INTEGER the row id itself.
+_Identifier: Final = BigInteger().with_variant(Integer(), "sqlite")
+
+scheduler: Final = Table(
+    "scheduler",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, nullable=False),
+    CheckConstraint("id = 1", name="single_row"),
+)
+"""One row: the epoch of the newest scheduler."""
+
+jobs: Final = Table(
+    "jobs",
+    metadata,
+    Column("number", _Identifier, primary_key=True, autoincrement=False),
+    Column("job_id", Text, nullable=False),
+    Column("policy_version", BigInteger, nullable=False),
+    Column("spec", LargeBinary, nullable=False),
+    UniqueConstraint("job_id"),
+)
+"""The open jobs."""
+
+closed_jobs: Final = Table(
+    "closed_jobs",
+    metadata,
+    Column("number", _Identifier, primary_key=True, autoincrement=False),
+)
+"""Numbers of closed jobs whose trajectories and actions are still to be deleted."""
+
+trajectories: Final = Table(
+    "trajectories",
+    metadata,
+    Column("id", _Identifier, primary_key=True, autoincrement=False),
+    Column("job_number", BigInteger, nullable=False),
+    Column("trajectory_id", Text, nullable=False),
+    Column("policy_version", BigInteger, nullable=False),
+    Column("opened_at", Double, nullable=False),
+    Column("sandbox_id", Text, nullable=False),
+    Column("manager_id", Text, nullable=False),
+    Column("held", Text, nullable=False),
+    Column("held_cores", Text, nullable=False),
+    Column("end", Text, nullable=False),
+    Column("spec", LargeBinary, nullable=False),
+    UniqueConstraint("job_number", "trajectory_id"),
+)
+"""Trajectories; `held` and `held_cores` are JSON."""
+
+# The two bodies come last: SQLite then reads the short columns of a row without the pages its bodies overflow to.
+actions: Final = Table(
+    "actions",
+    metadata,
+    Column("id", _Identifier, primary_key=True, autoincrement=False),
+    Column("job_number", BigInteger, nullable=False),
+    Column("action_id", Text, nullable=False),
+    Column("trajectory_id", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("manager_id", Text, nullable=False),
+    Column("submitted_at", Double, nullable=False),
+    Column("finished_at", Double),
+    Column("body_hash", LargeBinary, nullable=False),
+    Column("spec", LargeBinary, nullable=False),
+    Column("outcome", LargeBinary),
+    UniqueConstraint("job_number", "action_id"),
+)
+"""Actions. `outcome` is null until there is one; `spec` is emptied then, since nothing reads it any more."""
