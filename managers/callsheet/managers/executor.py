@@ -145,7 +145,7 @@ class Executor(Protocol):
         """
 
     async def pause(self, attempt: Attempt) -> None:
-        """Stops the attempt's progress without losing it."""
+        """Stops the attempt's progress without losing it. A paused attempt can still be asked to stop."""
 
     async def resume(self, attempt: Attempt) -> None:
         """Undoes `pause`."""

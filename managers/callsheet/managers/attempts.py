@@ -1,0 +1,301 @@
+"""Runs attempts: from their start to the report of their end, with deadlines, resizes, pauses and stops between."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from enum import Enum
+from time import monotonic
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+from callsheet.managers.clock import ExecutionClock, GrantMeter
+from callsheet.managers.deadlines import Deadlines
+from callsheet.managers.ends import Spent, StopOrder, StopReport, describe_end, infra_failure
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Executor, PayloadAccess, PayloadError, Stopped
+from callsheet.managers.fencing import ActionId, Token
+from callsheet.managers.live_attempt import LiveAttempt
+from callsheet.managers.reports import Reports
+from callsheet.managers.sandbox_memory import SandboxMemory, runs_in_sandbox
+from callsheet.managers.settings import ManagerSettings
+from callsheet.managers.steering import Steering
+from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+from structlog.typing import FilteringBoundLogger
+
+log: FilteringBoundLogger = structlog.get_logger()
+
+PROGRESS_PER_HEARTBEAT = 3
+
+
+class Due(Enum):
+    """What is due when a deadline of an attempt comes."""
+
+    START_TO_CLOSE = "start_to_close"
+    PROGRESS = "progress"
+    STOP_GRACE = "stop_grace"
+
+
+class AttemptRunner:
+    """The attempts that run now.
+
+    Args:
+        executor: What runs them.
+        payloads: What it reads and writes payloads with.
+        reports: Where starts and ends are told.
+        memory: What has run in live sandboxes.
+        settings: Time limits.
+        tasks: The task group attempts run in.
+    """
+
+    def __init__(
+        self,
+        *,
+        executor: Executor,
+        payloads: PayloadAccess,
+        reports: Reports,
+        memory: SandboxMemory,
+        settings: ManagerSettings,
+        tasks: TaskGroup,
+    ) -> None:
+        self._executor = executor
+        self._payloads = payloads
+        self._reports = reports
+        self._memory = memory
+        self._settings = settings
+        self._tasks = tasks
+        self._steering = Steering(executor, tasks, settings.control_timeout_s, self._clock_resumed)
+        self._live: dict[Token, LiveAttempt] = {}
+        self._by_action: dict[ActionId, LiveAttempt] = {}
+        self._deadlines: Deadlines[tuple[Due, LiveAttempt]] = Deadlines()
+        self._deadline_moved = anyio.Event()
+        self._idle = anyio.Event()
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def find(self, token: Token) -> LiveAttempt | None:
+        """Returns the running attempt with a token, if there is one."""
+        return self._live.get(token)
+
+    def find_action(self, action: ActionId) -> LiveAttempt | None:
+        """Returns the newest running attempt at an action, if there is one."""
+        return self._by_action.get(action)
+
+    def describe_running(self) -> list[manager_service_pb2.RunningAttempt]:
+        """Returns all running attempts as a registration lists them."""
+        return [_running_attempt(live.attempt.grant) for live in self._live.values()]
+
+    def start(self, dispatch: manager_service_pb2.Dispatch) -> None:
+        """Starts an attempt: its clock runs, AttemptStarted is sent, and its executor is called."""
+        # A copy, because a part of a received message keeps the memory of the whole batch.
+        own = manager_service_pb2.Dispatch()
+        own.CopyFrom(dispatch)
+        now = monotonic()
+        attempt = Attempt(own.grant, own.action, self._payloads)
+        live = LiveAttempt(attempt, ExecutionClock(now), GrantMeter(own.grant.resources, now))
+        self._enter(live, now)
+        self._tasks.start_soon(self._run, live)
+
+    def adopt(self, live: LiveAttempt, grant: manager_service_pb2.Grant) -> None:
+        """Goes on with a running attempt under a newer grant, as its action must not run twice."""
+        self._live.pop(live.token, None)
+        self._change_grant(live, grant)
+        live.pause_wanted = False
+        self._steering.steer(live)
+        self._enter(live, monotonic())
+
+    def resize(self, resize: manager_service_pb2.Resize) -> None:
+        """Changes what an attempt may use."""
+        live = self._live.get(Token.of(resize.token))
+        if live is None:
+            _log_unknown("resize", resize.token)
+            return
+        grant = manager_service_pb2.Grant()
+        grant.CopyFrom(live.attempt.grant)
+        grant.ClearField("resources")
+        grant.resources.update(resize.resources)
+        grant.cores[:] = resize.cores
+        self._change_grant(live, grant)
+
+    def pause(self, pause: manager_service_pb2.Pause) -> None:
+        """Stops an attempt's clock at once, and its progress as soon as its executor can."""
+        live = self._live.get(Token.of(pause.token))
+        if live is None:
+            _log_unknown("pause", pause.token)
+            return
+        live.pause_wanted = True
+        live.clock.pause(monotonic())
+        self._deadlines.discard((Due.START_TO_CLOSE, live))
+        self._steering.steer(live)
+
+    def resume(self, resume: manager_service_pb2.Resume) -> None:
+        """Undoes a pause; the clock goes on once the executor has resumed."""
+        live = self._live.get(Token.of(resume.token))
+        if live is None:
+            _log_unknown("resume", resume.token)
+            return
+        live.pause_wanted = False
+        self._steering.steer(live)
+
+    def cancel(self, cancel: manager_service_pb2.CancelAttempt) -> None:
+        """Has an attempt stop and end as cancelled."""
+        live = self._live.get(Token.of(cancel.token))
+        if live is None:
+            _log_unknown("cancel", cancel.token)
+            return
+        self.stop(live, StopOrder(StopReport.CANCELLED, cancel.reason))
+
+    def stop(self, live: LiveAttempt, order: StopOrder) -> None:
+        """Asks an attempt to stop; the first order counts."""
+        if live.order is not None:
+            return
+        live.order = order
+        live.attempt.stop_cause = order.cause
+        live.attempt.stop_requested.set()
+        self._deadlines.discard((Due.START_TO_CLOSE, live))
+        self._set_deadline((Due.STOP_GRACE, live), monotonic() + self._settings.stop_grace_s)
+
+    def stop_all(self, order: StopOrder) -> None:
+        """Asks every attempt to stop."""
+        for live in list(self._live.values()):
+            self.stop(live, order)
+
+    async def wait_idle(self) -> None:
+        """Waits until nothing runs."""
+        while self._live:
+            self._idle = anyio.Event()
+            await self._idle.wait()
+
+    async def watch(self) -> None:
+        """Enforces the deadlines of all attempts, for ever."""
+        while True:
+            self._deadline_moved = anyio.Event()
+            for due, live in self._deadlines.pop_due(monotonic()):
+                self._come_due(due, live)
+            next_at = self._deadlines.next_at()
+            with anyio.move_on_after(None if next_at is None else max(0.0, next_at - monotonic())):
+                await self._deadline_moved.wait()
+
+    def report_end(
+        self,
+        dispatched: tuple[manager_service_pb2.Grant, action_pb2.ActionSpec],
+        result: AttemptResult,
+        order: StopOrder | None,
+        spent: Spent,
+    ) -> None:
+        """Reports how an attempt ended, and remembers it where it must not run again."""
+        grant, action = dispatched
+        end = describe_end(grant, result, order, spent)
+        self._reports.ended(end)
+        if grant.sandbox_id and runs_in_sandbox(action):
+            self._memory.remember(action, grant.sandbox_id, end)
+
+    def _enter(self, live: LiveAttempt, now: float) -> None:
+        token = live.token
+        self._live[token] = live
+        self._by_action[live.action_id] = live
+        if live.order is None:
+            self._watch_clock(live)
+        self._watch_progress(live, now)
+        self._reports.started(token)
+        log.debug("attempt_started", **live.log_context())
+
+    async def _run(self, live: LiveAttempt) -> None:
+        with live.scope:
+            self._end(live, await self._result_of(live))
+
+    async def _result_of(self, live: LiveAttempt) -> AttemptResult:
+        try:
+            return await self._executor.run(live.attempt)
+        except PayloadError as error:
+            failed = outcome_pb2.Failed(kind=error.kind, reason=error.reason, message=str(error))
+            log.warning("payload_failed", reason=error.reason, detail=str(error), **live.log_context())
+            return Broken(failed)
+        except anyio.get_cancelled_exc_class() as error:
+            # A cancellation that nobody here asked for, for instance that of an rpc which the executor awaited.
+            if anyio.current_effective_deadline() == -math.inf:
+                raise
+            return self._executor_error(live, error)
+        except Exception as error:
+            return self._executor_error(live, error)
+
+    def _executor_error(self, live: LiveAttempt, error: BaseException) -> Broken:
+        log.error("executor_error", exc_info=error, **live.log_context())
+        return Broken(infra_failure("executor_error", type(error).__name__))
+
+    def _end(self, live: LiveAttempt, result: AttemptResult) -> None:
+        if live.ended:
+            log.warning("attempt_returned_after_its_end", **live.log_context())
+            return
+        live.ended = True
+        now = monotonic()
+        self._live.pop(live.token, None)
+        if self._by_action.get(live.action_id) is live:
+            del self._by_action[live.action_id]
+        for due in Due:
+            self._deadlines.discard((due, live))
+        spent = Spent(live.clock.elapsed(now), live.meter.unit_seconds(now))
+        self.report_end((live.attempt.grant, live.attempt.action), result, live.order, spent)
+        log.debug("attempt_ended", result=type(result).__name__, **live.log_context())
+        if not self._live:
+            self._idle.set()
+
+    def _come_due(self, due: Due, live: LiveAttempt) -> None:
+        if due is Due.PROGRESS:
+            self._reports.progressed(live.token)
+            self._watch_progress(live, monotonic())
+        elif due is Due.START_TO_CLOSE:
+            limit_s = live.attempt.grant.start_to_close.ToTimedelta().total_seconds()
+            log.info("attempt_timed_out", limit_s=limit_s, **live.log_context())
+            self.stop(
+                live, StopOrder(StopReport.START_TO_CLOSE, f"it ran longer than its start_to_close of {limit_s:g} s")
+            )
+        else:
+            log.error("attempt_stuck", grace_s=self._settings.stop_grace_s, **live.log_context())
+            self._end(live, Stopped())
+            live.scope.cancel()
+
+    def _watch_clock(self, live: LiveAttempt) -> None:
+        grant = live.attempt.grant
+        at = live.clock.reaches(grant.start_to_close.ToTimedelta().total_seconds())
+        if at is not None and grant.HasField("start_to_close"):
+            self._set_deadline((Due.START_TO_CLOSE, live), at)
+
+    def _clock_resumed(self, live: LiveAttempt) -> None:
+        if live.order is None:
+            self._watch_clock(live)
+
+    def _watch_progress(self, live: LiveAttempt, now: float) -> None:
+        heartbeat_s = live.attempt.grant.heartbeat.ToTimedelta().total_seconds()
+        if heartbeat_s > 0:
+            self._set_deadline((Due.PROGRESS, live), now + heartbeat_s / PROGRESS_PER_HEARTBEAT)
+
+    def _set_deadline(self, key: tuple[Due, LiveAttempt], at: float) -> None:
+        if self._deadlines.set(key, at):
+            self._deadline_moved.set()
+
+    def _change_grant(self, live: LiveAttempt, grant: manager_service_pb2.Grant) -> None:
+        before = live.attempt.grant
+        live.attempt.grant = grant
+        if before.resources != grant.resources or before.cores != grant.cores:
+            live.meter.change(grant.resources, monotonic())
+            live.resize_wanted = True
+            self._steering.steer(live)
+
+
+def _running_attempt(grant: manager_service_pb2.Grant) -> manager_service_pb2.RunningAttempt:
+    resources: Mapping[str, int] = grant.resources
+    return manager_service_pb2.RunningAttempt(
+        token=grant.token,
+        key=grant.key,
+        attempt=grant.attempt,
+        started=True,
+        resources=resources,
+        cores=grant.cores,
+        body_hash=grant.body_hash,
+    )
+
+
+def _log_unknown(verb: str, token: manager_service_pb2.FencingToken) -> None:
+    log.info("ignored_for_unknown_attempt", verb=verb, token=tuple(Token.of(token)))

@@ -1,0 +1,125 @@
+"""How an attempt ended, as the scheduler is told: pure translations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from callsheet.managers.executor import AttemptResult, Broken, Completed, StopCause, Stopped
+from callsheet.v1 import manager_service_pb2, outcome_pb2
+
+AttemptEnded = manager_service_pb2.AttemptEnded
+
+
+class StopReport(Enum):
+    """What an attempt that stopped on request is reported as."""
+
+    CANCELLED = "cancelled"
+    START_TO_CLOSE = "start_to_close"
+    MANAGER_STOPPED = "manager_stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class StopOrder:
+    """Why the runtime stops an attempt; `reason` is a sentence."""
+
+    report: StopReport
+    reason: str
+
+    @property
+    def cause(self) -> StopCause:
+        """What the executor is told."""
+        return StopCause.TIMEOUT if self.report is StopReport.START_TO_CLOSE else StopCause.CANCEL
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What an attempt took: execution seconds, and granted unit-seconds by resource."""
+
+    execution_s: float
+    granted_unit_s: Mapping[str, float]
+
+
+def describe_end(
+    grant: manager_service_pb2.Grant, result: AttemptResult, order: StopOrder | None, spent: Spent
+) -> AttemptEnded:
+    """Returns the end of an attempt that had started.
+
+    Args:
+        grant: Its grant.
+        result: What its executor returned.
+        order: The order to stop it, if there was one.
+        spent: What it took.
+    """
+    end = AttemptEnded(
+        token=grant.token,
+        key=grant.key,
+        attempt=grant.attempt,
+        usage=result.usage,
+        execution_s=spent.execution_s,
+        started=True,
+        body_hash=grant.body_hash,
+    )
+    end.usage.granted_unit_s.update(spent.granted_unit_s)
+    if isinstance(result, Completed):
+        end.succeeded.CopyFrom(result.succeeded)
+    elif isinstance(result, Broken):
+        end.failed.CopyFrom(result.failed)
+    else:
+        _describe_stop(end, result, order)
+    return end
+
+
+def _describe_stop(end: AttemptEnded, result: Stopped, order: StopOrder | None) -> None:
+    if order is None:
+        end.failed.CopyFrom(infra_failure("executor_error", "the executor stopped the attempt without being asked to"))
+    elif order.report is StopReport.CANCELLED:
+        end.cancelled.reason = order.reason
+    elif order.report is StopReport.START_TO_CLOSE:
+        end.failed.kind = outcome_pb2.FAILURE_KIND_TIMEOUT
+        end.failed.timeout = outcome_pb2.TIMEOUT_KIND_START_TO_CLOSE
+        end.failed.reason = "start_to_close"
+        end.failed.message = order.reason
+    else:
+        end.failed.CopyFrom(infra_failure("manager_stopped", order.reason))
+    if result.partial is not None:
+        (end.cancelled if end.HasField("cancelled") else end.failed).partial.CopyFrom(result.partial)
+
+
+def infra_failure(reason: str, message: str) -> outcome_pb2.Failed:
+    """Returns an INFRA failure."""
+    return outcome_pb2.Failed(kind=outcome_pb2.FAILURE_KIND_INFRA, reason=reason, message=message)
+
+
+def refusal(grant: manager_service_pb2.Grant, reason: str, message: str) -> AttemptEnded:
+    """Returns the end of an attempt that was never started."""
+    return AttemptEnded(
+        token=grant.token,
+        key=grant.key,
+        attempt=grant.attempt,
+        failed=infra_failure(reason, message),
+        started=False,
+        body_hash=grant.body_hash,
+    )
+
+
+def bounded(end: AttemptEnded, max_bytes: int) -> AttemptEnded:
+    """Returns the end itself, or an INFRA "result_too_large" in its place if it is over `max_bytes`.
+
+    An end that no scheduler accepts would break every stream it is sent on, for ever.
+    """
+    size = end.ByteSize()
+    if size <= max_bytes:
+        return end
+    message = f"the result has {size} bytes, more than the {max_bytes} that one message may have"
+    return AttemptEnded(
+        token=end.token,
+        key=end.key,
+        attempt=end.attempt,
+        failed=infra_failure("result_too_large", message),
+        usage=end.usage,
+        execution_s=end.execution_s,
+        started=end.started,
+        body_hash=end.body_hash,
+    )

@@ -1,0 +1,241 @@
+"""A manager that does nothing, for benchmarks and fault tests: it measures everything around the work."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+
+import anyio
+from anyio.abc import TaskStatus
+from callsheet.managers.clock import ExecutionClock
+from callsheet.managers.ends import infra_failure
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
+from callsheet.managers.runtime import run_manager
+from callsheet.managers.sandbox_memory import runs_in_sandbox
+from callsheet.managers.settings import ManagerSettings
+from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+
+ALL_KINDS = (
+    action_pb2.ACTION_KIND_GENERATE,
+    action_pb2.ACTION_KIND_ENV_RESET,
+    action_pb2.ACTION_KIND_ENV_STEP,
+    action_pb2.ACTION_KIND_TOOL_CALL,
+    action_pb2.ACTION_KIND_REWARD,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NoopService:
+    """A service to register; `slots` 0 means no limit."""
+
+    name: str = "noop"
+    kinds: tuple[action_pb2.ActionKind.ValueType, ...] = ALL_KINDS
+    slots: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NoopSettings:
+    """Settings of the no-op manager.
+
+    Attributes:
+        services: What it registers.
+        execution_s: How long an attempt takes on its execution clock; 0 ends it on the spot.
+        follow_expected_duration: An action with an `expected_duration` takes that long instead.
+        start_log: A file that gets one line of JSON for every start of an attempt, written at once with O_APPEND before
+            anything else happens, so that a test can count executions whatever is killed.
+    """
+
+    services: Sequence[NoopService] = (NoopService(),)
+    execution_s: float = 0.0
+    follow_expected_duration: bool = True
+    start_log: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.services:
+            raise ValueError("services: () is empty; at least one must be given")
+        if self.execution_s < 0:
+            raise ValueError(f"execution_s: {self.execution_s} must be 0 or more")
+
+
+async def serve_noop(
+    settings: ManagerSettings,
+    noop: NoopSettings | None = None,
+    *,
+    stop: anyio.Event | None = None,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Runs a no-op manager until it is told to leave; see `run_manager`."""
+    await run_manager(settings, NoopExecutor(noop or NoopSettings()), stop=stop, task_status=task_status)
+
+
+@dataclass(slots=True, eq=False)
+class _Nap:
+    """An attempt that takes time."""
+
+    clock: ExecutionClock
+    changed: anyio.Event = field(default_factory=anyio.Event)
+
+    def change(self) -> None:
+        changed, self.changed = self.changed, anyio.Event()
+        changed.set()
+
+
+class NoopExecutor:
+    """Serves all kinds; its sandboxes are names."""
+
+    def __init__(self, settings: NoopSettings) -> None:
+        self._settings = settings
+        self._sandboxes: dict[tuple[str, str], manager_service_pb2.SandboxState] = {}
+        self._naps: dict[int, _Nap] = {}
+        self._log_file = None if settings.start_log is None else _open_log(settings.start_log)
+
+    def services(self) -> Sequence[manager_service_pb2.HostedService]:
+        """The services to register."""
+        return [
+            manager_service_pb2.HostedService(name=service.name, kinds=service.kinds, slots=service.slots)
+            for service in self._settings.services
+        ]
+
+    def capabilities(self) -> Mapping[str, str]:
+        """Says that it does nothing."""
+        return {"executor": "noop"}
+
+    def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
+        """The sandboxes it pretends to hold."""
+        return list(self._sandboxes.values())
+
+    def run_inline(self, dispatch: manager_service_pb2.Dispatch) -> Completed | Broken | None:
+        """Ends an attempt on the spot if it takes no time."""
+        if self._duration_s(dispatch.action) > 0:
+            return None
+        self._log_start(dispatch.grant, dispatch.action)
+        return self._lost_state(dispatch.grant, dispatch.action) or self._result(dispatch.action)
+
+    async def run(self, attempt: Attempt) -> AttemptResult:
+        """Lets the attempt's time pass."""
+        self._log_start(attempt.grant, attempt.action)
+        lost = self._lost_state(attempt.grant, attempt.action)
+        if lost is not None:
+            return lost
+        nap = self._naps[id(attempt)] = _Nap(ExecutionClock(monotonic()))
+        try:
+            await self._sleep(attempt, nap)
+        finally:
+            del self._naps[id(attempt)]
+        if attempt.stop_requested.is_set():
+            return Stopped()
+        return self._lost_state(attempt.grant, attempt.action) or self._result(attempt.action)
+
+    async def resize(self, attempt: Attempt) -> None:
+        """Takes the new grant; there is nothing to change."""
+
+    async def pause(self, attempt: Attempt) -> None:
+        """Stops the attempt's time."""
+        nap = self._naps.get(id(attempt))
+        if nap is not None:
+            nap.clock.pause(monotonic())
+            nap.change()
+
+    async def resume(self, attempt: Attempt) -> None:
+        """Lets the attempt's time go on."""
+        nap = self._naps.get(id(attempt))
+        if nap is not None:
+            nap.clock.resume(monotonic())
+            nap.change()
+
+    async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
+        """Forgets a sandbox."""
+        place = (sandbox.job_id, sandbox.trajectory_id)
+        held = self._sandboxes.get(place)
+        if held is not None and held.sandbox_id == sandbox.sandbox_id:
+            del self._sandboxes[place]
+
+    async def close(self) -> None:
+        """Forgets everything."""
+        self._sandboxes.clear()
+        if self._log_file is not None:
+            os.close(self._log_file)
+            self._log_file = None
+
+    async def _sleep(self, attempt: Attempt, nap: _Nap) -> None:
+        duration_s = self._duration_s(attempt.action)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_wake_when_stopped, attempt, nap)
+            while not attempt.stop_requested.is_set():
+                wakes_at = nap.clock.reaches(duration_s)
+                left_s = None if wakes_at is None else wakes_at - monotonic()
+                if left_s is not None and left_s <= 0:
+                    break
+                with anyio.move_on_after(left_s):
+                    await nap.changed.wait()
+            tasks.cancel_scope.cancel()
+
+    def _duration_s(self, action: action_pb2.ActionSpec) -> float:
+        if self._settings.follow_expected_duration and action.HasField("expected_duration"):
+            return action.expected_duration.ToTimedelta().total_seconds()
+        return self._settings.execution_s
+
+    def _log_start(self, grant: manager_service_pb2.Grant, action: action_pb2.ActionSpec) -> None:
+        if self._log_file is None:
+            return
+        line = {
+            "kind": action.WhichOneof("payload"),
+            "job": action.job_id,
+            "action": action.action_id,
+            "attempt": grant.attempt,
+            "sandbox": grant.sandbox_id,
+        }
+        os.write(self._log_file, json.dumps(line).encode() + b"\n")
+
+    def _lost_state(self, grant: manager_service_pb2.Grant, action: action_pb2.ActionSpec) -> Broken | None:
+        if not runs_in_sandbox(action):
+            return None
+        held = self._sandboxes.get((action.job_id, action.trajectory_id))
+        if held is not None and held.sandbox_id == grant.sandbox_id:
+            return None
+        return Broken(infra_failure("state_lost", f"sandbox {grant.sandbox_id!r} is not here"))
+
+    def _result(self, action: action_pb2.ActionSpec) -> Completed:
+        kind = action.WhichOneof("payload")
+        if kind == "env_reset":
+            return self._new_sandbox(action)
+        return RESULTS[kind or ""]
+
+    def _new_sandbox(self, action: action_pb2.ActionSpec) -> Completed:
+        sandbox_id = uuid.uuid4().hex
+        self._sandboxes[action.job_id, action.trajectory_id] = manager_service_pb2.SandboxState(
+            job_id=action.job_id, trajectory_id=action.trajectory_id, sandbox_id=sandbox_id
+        )
+        return Completed(outcome_pb2.Succeeded(env_reset=outcome_pb2.EnvResetResult(sandbox_id=sandbox_id)))
+
+
+async def _wake_when_stopped(attempt: Attempt, nap: _Nap) -> None:
+    await attempt.stop_requested.wait()
+    nap.change()
+
+
+def _open_log(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+
+def _one_token() -> outcome_pb2.GenerateResult:
+    return outcome_pb2.GenerateResult(
+        token_ids=[0],
+        log_probs=[0.0],
+        finish_reason=outcome_pb2.FINISH_REASON_LENGTH,
+        policy_versions=[outcome_pb2.PolicyVersionSpan(begin=0, end=1)],
+    )
+
+
+RESULTS: Mapping[str, Completed] = {
+    "generate": Completed(outcome_pb2.Succeeded(generate=_one_token())),
+    "env_step": Completed(outcome_pb2.Succeeded(env_step=outcome_pb2.CommandResult())),
+    "tool_call": Completed(outcome_pb2.Succeeded(tool_call=outcome_pb2.ToolCallResult())),
+    "reward": Completed(outcome_pb2.Succeeded(reward=outcome_pb2.RewardResult())),
+}
+"""The least result of each kind that has no state. Shared: the runtime copies what it reports."""

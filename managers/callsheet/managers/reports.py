@@ -1,0 +1,150 @@
+"""Everything a manager tells the scheduler, over whichever stream is up at the time."""
+
+from __future__ import annotations
+
+import anyio
+from callsheet.managers.ends import bounded
+from callsheet.managers.fencing import Token
+from callsheet.managers.outbox import Outbox, UnacknowledgedEnds
+from callsheet.managers.settings import ManagerSettings
+from callsheet.v1 import manager_service_pb2
+
+ManagerItem = manager_service_pb2.ManagerItem
+HEARTBEAT = ManagerItem(heartbeat=manager_service_pb2.Heartbeat())
+DRAINING = ManagerItem(draining=manager_service_pb2.Draining())
+
+
+class Mailbox:
+    """The outbox of one stream, with a wake-up for each side. Bounded by whoever fills it: see `wait_below`."""
+
+    def __init__(self) -> None:
+        self._outbox = Outbox()
+        self._filled = anyio.Event()
+        self._emptied = anyio.Event()
+        self._finished = False
+
+    def put(self, item: ManagerItem) -> None:
+        """Appends an item; it is written as soon as the stream takes it."""
+        self._outbox.put(item)
+        self._filled.set()
+
+    def finish(self) -> None:
+        """Says that nothing will be put any more."""
+        self._finished = True
+        self._filled.set()
+
+    async def next_batch(self) -> manager_service_pb2.ManagerSessionRequest | None:
+        """Waits until there is an item, and returns as many as one message may carry; None once it is finished."""
+        while True:
+            batch = self._outbox.take_batch()
+            if batch is not None:
+                self._emptied.set()
+                return batch
+            if self._finished:
+                return None
+            self._filled = anyio.Event()
+            await self._filled.wait()
+
+    async def wait_below(self, limit: int) -> None:
+        """Waits until fewer than `limit` items are left."""
+        while len(self._outbox) >= limit:
+            self._emptied = anyio.Event()
+            await self._emptied.wait()
+
+
+class Reports:
+    """Sends reports while a stream is up, and keeps the ends of attempts until they are acknowledged.
+
+    While no stream is up all else is dropped: the next registration says the same.
+    """
+
+    def __init__(self, settings: ManagerSettings) -> None:
+        self._ends = UnacknowledgedEnds(settings.max_unacknowledged_ends, settings.max_unacknowledged_bytes)
+        self._max_end_bytes = settings.max_end_bytes
+        self._mailbox: Mailbox | None = None
+        self._draining = False
+        self._all_acknowledged = anyio.Event()
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many ends are kept."""
+        return len(self._ends)
+
+    def full(self, running: int) -> bool:
+        """Returns whether one more attempt beside `running` ones could end without room to keep its end."""
+        return self._ends.full(running)
+
+    def open(self, mailbox: Mailbox) -> None:
+        """Takes a stream whose registration was accepted.
+
+        The kept ends go first and a heartbeat follows them: it tells the scheduler that attempts it has not heard of by
+        then never started.
+        """
+        self._mailbox = mailbox
+        if self._draining:
+            mailbox.put(DRAINING)
+        for item in self._ends.items():
+            mailbox.put(item)
+        mailbox.put(HEARTBEAT)
+
+    def close(self) -> None:
+        """Notes that no stream is up any more."""
+        self._mailbox = None
+
+    def heartbeat(self) -> None:
+        """Reports that the manager is alive."""
+        self._send(HEARTBEAT)
+
+    def started(self, token: Token) -> None:
+        """Reports that an attempt began."""
+        self._send(ManagerItem(started=manager_service_pb2.AttemptStarted(token=token.message())))
+
+    def progressed(self, token: Token) -> None:
+        """Reports that an attempt is alive."""
+        self._send(ManagerItem(progress=manager_service_pb2.AttemptProgress(token=token.message())))
+
+    def ended(self, end: manager_service_pb2.AttemptEnded) -> None:
+        """Reports how an attempt ended, again and again until it is acknowledged."""
+        item = ManagerItem(ended=bounded(end, self._max_end_bytes))
+        self._ends.add(Token.of(end.token), item)
+        self._send(item)
+
+    def refused(self, end: manager_service_pb2.AttemptEnded) -> None:
+        """Reports, once, that an attempt was not started.
+
+        It need not be kept: after a new registration the scheduler takes an attempt that nobody knows as not started.
+        """
+        self._send(ManagerItem(ended=end))
+
+    def end_repeated(self, token: Token) -> bool:
+        """Reports a kept end once more, and returns whether there is one."""
+        item = self._ends.get(token)
+        if item is None:
+            return False
+        self._send(item)
+        return True
+
+    def acknowledged(self, token: Token) -> None:
+        """Forgets an end that the scheduler has committed (or found stale)."""
+        self._ends.acknowledge(token)
+        if not self._ends:
+            self._all_acknowledged.set()
+
+    def sandbox_lost(self, sandbox: manager_service_pb2.SandboxState, reason: str) -> None:
+        """Reports that a sandbox is gone without having been released."""
+        self._send(ManagerItem(sandbox_lost=manager_service_pb2.SandboxLost(sandbox=sandbox, reason=reason)))
+
+    def draining(self) -> None:
+        """Reports, now and after every new registration, that the manager is leaving."""
+        self._draining = True
+        self._send(DRAINING)
+
+    async def wait_acknowledged(self) -> None:
+        """Waits until no end is kept."""
+        while self._ends:
+            self._all_acknowledged = anyio.Event()
+            await self._all_acknowledged.wait()
+
+    def _send(self, item: ManagerItem) -> None:
+        if self._mailbox is not None:
+            self._mailbox.put(item)

@@ -1,0 +1,175 @@
+"""One ManagerSession stream, from the dial to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import anyio
+import grpc
+import grpc.aio
+from callsheet.managers.reports import Mailbox
+from callsheet.v1 import manager_service_pb2
+
+if TYPE_CHECKING:
+    from callsheet.v1.manager_service_pb2_grpc import ManagerServiceAsyncStub
+
+    Call = grpc.aio.StreamStreamCall[
+        manager_service_pb2.ManagerSessionRequest, manager_service_pb2.ManagerSessionResponse
+    ]
+
+# A heartbeat is due "at least" every interval, so it is sent a little sooner.
+HEARTBEAT_HASTE = 0.8
+SHORTEST_HEARTBEAT_S = 0.01
+FAREWELL_S = 1.0
+
+
+class SessionEndedError(Exception):
+    """The stream is over; `code` is the scheduler's status, or None if it is not known."""
+
+    def __init__(self, message: str, code: grpc.StatusCode | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Party(Protocol):
+    """The manager as its session sees it."""
+
+    def registration(self) -> manager_service_pb2.Registration:
+        """Returns what to introduce itself with."""
+
+    def connected(self, registered: manager_service_pb2.Registered, mailbox: Mailbox) -> None:
+        """Takes the answer to the registration, and where to put what is to be sent."""
+
+    def disconnected(self) -> None:
+        """Notes that `mailbox` leads nowhere any more."""
+
+    def heartbeat(self) -> None:
+        """Reports that it is alive."""
+
+    def handle(self, item: manager_service_pb2.SchedulerItem) -> None:
+        """Takes an item of the scheduler."""
+
+
+@dataclass(slots=True)
+class Session:
+    """One stream.
+
+    Attributes:
+        stub: The service.
+        party: Whose session it is.
+        leave: Once set, what is waiting is sent and the stream is closed.
+        registration_timeout_s: How long the scheduler may take to answer the registration.
+        stall_timeout_s: How long it may leave `max_outbox_items` unread.
+        max_outbox_items: Items waiting beyond which nothing more is read.
+    """
+
+    stub: ManagerServiceAsyncStub
+    party: Party
+    leave: anyio.Event
+    registration_timeout_s: float
+    stall_timeout_s: float
+    max_outbox_items: int
+
+    async def run(self) -> None:
+        """Serves the stream until `leave` is set.
+
+        Raises:
+            SessionEndedError: The stream ended otherwise.
+        """
+        call = self.stub.ManagerSession()
+        try:
+            registered = await self._register(call)
+            mailbox = Mailbox()
+            self.party.connected(registered, mailbox)
+            try:
+                await self._serve(call, mailbox, registered)
+            finally:
+                self.party.disconnected()
+        finally:
+            call.cancel()
+
+    async def _register(self, call: Call) -> manager_service_pb2.Registered:
+        item = manager_service_pb2.ManagerItem(registration=self.party.registration())
+        request = manager_service_pb2.ManagerSessionRequest(items=[item])
+        try:
+            with anyio.fail_after(self.registration_timeout_s):
+                await _write(call, request)
+                response = await _read(call)
+        except TimeoutError:
+            raise SessionEndedError(f"no answer to the registration in {self.registration_timeout_s:g} s") from None
+        if response is None or len(response.items) != 1 or not response.items[0].HasField("registered"):
+            raise SessionEndedError("the first answer of the scheduler is not `registered`")
+        return response.items[0].registered
+
+    async def _serve(self, call: Call, mailbox: Mailbox, registered: manager_service_pb2.Registered) -> None:
+        interval_s = registered.heartbeat_interval.ToTimedelta().total_seconds()
+        errors: list[SessionEndedError] = []
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._receive, call, mailbox)
+                tasks.start_soon(_send, call, mailbox)
+                tasks.start_soon(self._beat, interval_s)
+                await self.leave.wait()
+                mailbox.finish()
+                # Cut short by the error of `_receive` when the scheduler ends the stream in turn.
+                await anyio.sleep(FAREWELL_S)
+                tasks.cancel_scope.cancel()
+        except* SessionEndedError as group:
+            errors.extend(error for error in group.exceptions if isinstance(error, SessionEndedError))
+        if errors and not self.leave.is_set():
+            raise errors[0]
+
+    async def _receive(self, call: Call, mailbox: Mailbox) -> None:
+        while True:
+            response = await _read(call)
+            if response is None:
+                raise SessionEndedError("the scheduler closed the stream")
+            for item in response.items:
+                self.party.handle(item)
+            try:
+                with anyio.fail_after(self.stall_timeout_s):
+                    await mailbox.wait_below(self.max_outbox_items)
+            except TimeoutError:
+                raise SessionEndedError(f"the scheduler read nothing for {self.stall_timeout_s:g} s") from None
+
+    async def _beat(self, interval_s: float) -> None:
+        while True:
+            await anyio.sleep(max(SHORTEST_HEARTBEAT_S, interval_s * HEARTBEAT_HASTE))
+            self.party.heartbeat()
+
+
+async def _send(call: Call, mailbox: Mailbox) -> None:
+    while (batch := await mailbox.next_batch()) is not None:
+        await _write(call, batch)
+    await call.done_writing()
+
+
+async def _read(call: Call) -> manager_service_pb2.ManagerSessionResponse | None:
+    """Returns the next message, or None at the end of the stream."""
+    try:
+        response = await call.read()
+    except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+        raise _session_error(error) from error
+    return response if isinstance(response, manager_service_pb2.ManagerSessionResponse) else None
+
+
+async def _write(call: Call, request: manager_service_pb2.ManagerSessionRequest) -> None:
+    try:
+        await call.write(request)
+    except asyncio.InvalidStateError as error:
+        raise SessionEndedError("the scheduler closed the stream") from error
+    except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+        raise _session_error(error) from error
+
+
+def _session_error(error: grpc.aio.AioRpcError | asyncio.CancelledError) -> SessionEndedError:
+    """Returns what an error of a call means. A cancellation that this process asked for is passed on instead."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return SessionEndedError(f"{error.code().name}: {error.details()}", error.code())
+    if anyio.current_effective_deadline() == -math.inf:
+        raise error
+    # grpc.aio reports a call that was cancelled from within this process by the same exception.
+    return SessionEndedError("the call was cancelled")
