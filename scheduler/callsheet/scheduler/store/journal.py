@@ -84,6 +84,8 @@ class Journal:
         self._jobs = job_writer(dialect)
         self._trajectories = trajectory_writer(dialect)
         self._actions = action_writer(dialect)
+        # The lock on the row (on SQLite the transaction's own) keeps a newer epoch from beginning before our commit.
+        self._fence = str(select(scheduler.c.epoch).with_for_update(read=True).compile(dialect=dialect))
 
     def prepare(self, lock_timeout_s: float) -> None:
         """Connect, take the database's lock, migrate. Part of `open_journal`."""
@@ -192,10 +194,8 @@ class Journal:
         """A transaction in which the stored epoch is ours until it ends."""
         if not self._epoch:
             raise RuntimeError("begin_epoch comes before everything else")
-        # The lock on the row (on SQLite the transaction's own) keeps a newer epoch from beginning before our commit.
-        fence = select(scheduler.c.epoch).with_for_update(read=True)
         with self._write_lock, self._connected().begin():
-            stored = self._connected().execute(fence).scalar_one()
+            stored = self._connected().exec_driver_sql(self._fence).scalar_one()
             if stored != self._epoch:
                 raise StaleEpochError(self._epoch, stored)
             yield self._connected()

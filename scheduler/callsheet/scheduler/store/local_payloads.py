@@ -1,0 +1,223 @@
+"""Payloads as files of the data directory.
+
+    objects/<sha256>             the bytes
+    jobs/<digest of the job id>/<sha256>    a hard link to an object that the job retains
+    incoming/                    what is being written
+
+The file system counts the links, so an object with one link is one that nobody retains. There is one process per data
+directory; within it, one lock keeps an object from being retained and removed at the same time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection
+from functools import partial
+from pathlib import Path
+from typing import IO, Final, Self, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+from callsheet.scheduler.store.errors import PayloadNotFoundError
+from callsheet.scheduler.store.payloads import (
+    CHUNK_BYTES,
+    DEFAULT_MAX_BYTES,
+    DEFAULT_UNUSED_S,
+    PayloadMeter,
+    StoredPayload,
+    check_key,
+    rechunk,
+    verified,
+)
+
+_T = TypeVar("_T")
+_THREADS: Final = 8
+
+
+class LocalPayloadStore:
+    """A `PayloadStore` in a directory of a local file system. Open it with `open`."""
+
+    def __init__(self, directory: Path, max_bytes: int, unused_s: float) -> None:
+        self._objects = directory / "objects"
+        self._jobs = directory / "jobs"
+        self._incoming = directory / "incoming"
+        self._max_bytes = max_bytes
+        self._unused_s = unused_s
+        self._lock = threading.Lock()
+        self._threads = CapacityLimiter(_THREADS)
+
+    @classmethod
+    async def open(
+        cls, directory: Path, *, max_bytes: int = DEFAULT_MAX_BYTES, unused_s: float = DEFAULT_UNUSED_S
+    ) -> Self:
+        """Open the store in `directory`, which is created if need be; the caller holds the lock of what it is in.
+
+        Args:
+            directory: Where the payloads are; nothing else may be there.
+            max_bytes: The most bytes of one payload.
+            unused_s: Seconds that a payload is kept while no job retains it.
+        """
+        store = cls(directory, max_bytes, unused_s)
+        await store._in_thread(store._prepare)
+        return store
+
+    async def put(self, chunks: AsyncIterable[bytes], expected: StoredPayload | None = None) -> StoredPayload:
+        """See `PayloadStore.put`."""
+        meter = PayloadMeter(self._max_bytes)
+        file = await self._in_thread(self._create)
+        try:
+            async for chunk in rechunk(chunks):
+                await self._in_thread(partial(_append, file, meter, chunk))
+            payload = meter.finish(expected)
+            await self._in_thread(lambda: self._keep(file, payload))
+        finally:
+            _discard(file)
+        return payload
+
+    async def get(self, sha256: str) -> AsyncIterator[bytes]:
+        """See `PayloadStore.get`."""
+        async for chunk in verified(self._read(sha256), sha256):
+            yield chunk
+
+    async def size(self, sha256: str) -> int:
+        """See `PayloadStore.size`."""
+        path = self._object(sha256)
+        try:
+            return (await self._in_thread(path.stat)).st_size
+        except FileNotFoundError:
+            raise PayloadNotFoundError(sha256) from None
+
+    async def retain(self, job_id: str, sha256s: Collection[str]) -> None:
+        """See `PayloadStore.retain`."""
+        await self._in_thread(lambda: self._retain(job_id, sha256s))
+
+    async def release_job(self, job_id: str) -> None:
+        """See `PayloadStore.release_job`."""
+        await self._in_thread(lambda: self._release(self._links_of(job_id)))
+
+    async def release_all_but(self, job_ids: Collection[str]) -> None:
+        """See `PayloadStore.release_all_but`."""
+        await self._in_thread(lambda: self._release_all_but(job_ids))
+
+    async def remove_unused(self) -> int:
+        """See `PayloadStore.remove_unused`."""
+        return await self._in_thread(lambda: self._remove_unused(time.time() - self._unused_s))
+
+    async def aclose(self) -> None:
+        """See `PayloadStore.aclose`: nothing is open between calls."""
+
+    async def _in_thread(self, function: Callable[[], _T]) -> _T:
+        return await to_thread.run_sync(function, limiter=self._threads)
+
+    async def _read(self, sha256: str) -> AsyncIterator[bytes]:
+        path = self._object(sha256)
+        try:
+            file = await self._in_thread(lambda: path.open("rb"))
+        except FileNotFoundError:
+            raise PayloadNotFoundError(sha256) from None
+        with file:
+            while chunk := await self._in_thread(lambda: file.read(CHUNK_BYTES)):
+                yield chunk
+
+    def _object(self, sha256: str) -> Path:
+        check_key(sha256)
+        return self._objects / sha256
+
+    def _links_of(self, job_id: str) -> Path:
+        # A job id may have characters that a file name may not.
+        return self._jobs / hashlib.sha256(job_id.encode()).hexdigest()
+
+    def _prepare(self) -> None:
+        for directory in (self._objects, self._jobs, self._incoming):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _sync_directory(directory.parent)
+        # Whatever was being written when the last scheduler ended.
+        for left_over in self._incoming.iterdir():
+            left_over.unlink()
+
+    def _create(self) -> IO[bytes]:
+        return tempfile.NamedTemporaryFile(dir=self._incoming, delete=False)
+
+    def _keep(self, file: IO[bytes], payload: StoredPayload) -> None:
+        """Make a complete file the object of its content, durably."""
+        file.flush()
+        os.fsync(file.fileno())
+        path = self._objects / payload.sha256
+        with self._lock:
+            try:
+                # Not written again: jobs may have links to it.
+                os.utime(path)
+            except FileNotFoundError:
+                Path(file.name).rename(path)
+                _sync_directory(self._objects)
+
+    def _retain(self, job_id: str, sha256s: Collection[str]) -> None:
+        links = self._links_of(job_id)
+        with self._lock:
+            for sha256 in sha256s:
+                if not self._object(sha256).exists():
+                    raise PayloadNotFoundError(sha256)
+            new = [sha256 for sha256 in sha256s if not (links / sha256).exists()]
+            if not new:
+                return
+            if not links.exists():
+                links.mkdir(mode=0o700)
+                _sync_directory(self._jobs)
+            for sha256 in dict.fromkeys(new):
+                (links / sha256).hardlink_to(self._objects / sha256)
+            _sync_directory(links)
+
+    def _release(self, links: Path) -> None:
+        if not links.exists():
+            return
+        # The lock is taken for one file at a time, so that a job with very many holds up nobody.
+        for link in list(links.iterdir()):
+            with self._lock:
+                link.unlink()
+                self._remove_if_unlinked(self._objects / link.name)
+        with self._lock:
+            # Something may have been retained meanwhile; then it is not empty, and stays.
+            if not any(links.iterdir()):
+                links.rmdir()
+
+    def _release_all_but(self, job_ids: Collection[str]) -> None:
+        kept = {self._links_of(job_id).name for job_id in job_ids}
+        for links in list(self._jobs.iterdir()):
+            if links.name not in kept:
+                self._release(links)
+
+    def _remove_unused(self, put_before: float) -> int:
+        removed = 0
+        for path in list(self._objects.iterdir()):
+            with self._lock:
+                if path.exists() and path.stat().st_mtime < put_before:
+                    removed += self._remove_if_unlinked(path)
+        return removed
+
+    def _remove_if_unlinked(self, path: Path) -> bool:
+        unlinked = path.exists() and path.stat().st_nlink == 1
+        if unlinked:
+            path.unlink()
+        return unlinked
+
+
+def _append(file: IO[bytes], meter: PayloadMeter, chunk: bytes) -> None:
+    meter.add(chunk)
+    file.write(chunk)
+
+
+def _discard(file: IO[bytes]) -> None:
+    """Close a file and remove it, unless it has become an object and so has another name."""
+    file.close()
+    Path(file.name).unlink(missing_ok=True)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

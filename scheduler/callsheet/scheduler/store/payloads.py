@@ -1,0 +1,159 @@
+"""The payload store: bytes by their content, beside the streams.
+
+A payload that was put belongs to nobody at first. An action that uses it makes its job retain it, and it is kept until
+every job that retains it is released. One that nobody retains is removed after a while.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Collection
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from anyio import to_thread
+from callsheet.scheduler.store.errors import (
+    PayloadCorruptError,
+    PayloadMismatchError,
+    PayloadNotFoundError,
+    PayloadTooLargeError,
+)
+
+CHUNK_BYTES: Final = 1024 * 1024
+"""Bytes of a chunk as stores write and return them; the last one of a payload is shorter."""
+
+DEFAULT_MAX_BYTES: Final = 1024**3
+DEFAULT_UNUSED_S: Final = 24 * 3600.0
+
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPayload:
+    """A payload's SHA-256 in lower-case hexadecimal, which is also its key, and its length in bytes."""
+
+    sha256: str
+    size: int
+
+
+class PayloadStore(Protocol):
+    """Content-addressed bytes. Everything is durable when its call returns; all calls may run at the same time."""
+
+    async def put(self, chunks: AsyncIterable[bytes], expected: StoredPayload | None = None) -> StoredPayload:
+        """Store what `chunks` add up to; storing it again renews the time that it is kept unused.
+
+        Raises:
+            PayloadTooLargeError: It is longer than the store's limit.
+            PayloadMismatchError: It is not `expected`.
+        """
+
+    def get(self, sha256: str) -> AsyncIterator[bytes]:
+        """The bytes in chunks of at most CHUNK_BYTES. The last chunk comes only if the digest is right.
+
+        Raises:
+            PayloadNotFoundError: On the first chunk: there is none. Later: it was removed meanwhile.
+            PayloadCorruptError: Instead of the last chunk: the stored bytes have changed.
+        """
+
+    async def size(self, sha256: str) -> int:
+        """The length in bytes.
+
+        Raises:
+            PayloadNotFoundError: There is none.
+        """
+
+    async def retain(self, job_id: str, sha256s: Collection[str]) -> None:
+        """Keep these payloads until `job_id` is released. Repeating it changes nothing.
+
+        Raises:
+            PayloadNotFoundError: One is not there; none was retained for it.
+        """
+
+    async def release_job(self, job_id: str) -> None:
+        """Remove every payload that only this job retains. A job that retains nothing is fine."""
+
+    async def release_all_but(self, job_ids: Collection[str]) -> None:
+        """Release every other job: for a start, since a release may be lost when the scheduler is killed."""
+
+    async def remove_unused(self) -> int:
+        """Remove payloads that no job retains and that were put too long ago; returns how many this call removed."""
+
+    async def aclose(self) -> None:
+        """Let go of connections and files."""
+
+
+class PayloadMeter:
+    """Digest, length and limit of bytes that pass by."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def add(self, chunk: bytes) -> None:
+        """Count a chunk. It takes about a millisecond per MiB, so an event loop calls it in a thread.
+
+        Raises:
+            PayloadTooLargeError: The limit is exceeded.
+        """
+        self._size += len(chunk)
+        if self._size > self._max_bytes:
+            raise PayloadTooLargeError(self._max_bytes)
+        self._digest.update(chunk)
+
+    def finish(self, expected: StoredPayload | None) -> StoredPayload:
+        """What passed by.
+
+        Raises:
+            PayloadMismatchError: It is not `expected`.
+        """
+        actual = StoredPayload(self._digest.hexdigest(), self._size)
+        if expected is not None and actual != expected:
+            raise PayloadMismatchError(_describe(expected), _describe(actual))
+        return actual
+
+
+async def rechunk(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """The same bytes in chunks of exactly CHUNK_BYTES, but for the last."""
+    buffer = bytearray()
+    async for chunk in chunks:
+        buffer += chunk
+        while len(buffer) >= CHUNK_BYTES:
+            yield bytes(buffer[:CHUNK_BYTES])
+            del buffer[:CHUNK_BYTES]
+    if buffer:
+        yield bytes(buffer)
+
+
+async def verified(chunks: AsyncIterator[bytes], sha256: str) -> AsyncIterator[bytes]:
+    """Pass chunks on, the last one only if the digest of all is `sha256`.
+
+    Raises:
+        PayloadCorruptError: It is not.
+    """
+    digest = hashlib.sha256()
+    held: bytes | None = None
+    async for chunk in chunks:
+        await to_thread.run_sync(digest.update, chunk)
+        if held is not None:
+            yield held
+        held = chunk
+    if digest.hexdigest() != sha256:
+        raise PayloadCorruptError(sha256)
+    if held is not None:
+        yield held
+
+
+def check_key(sha256: str) -> None:
+    """Refuse what cannot be a key; since keys become file names, nothing else may pass.
+
+    Raises:
+        PayloadNotFoundError: It is not 64 lower-case hexadecimal digits.
+    """
+    if _SHA256.fullmatch(sha256) is None:
+        raise PayloadNotFoundError(sha256)
+
+
+def _describe(payload: StoredPayload) -> str:
+    return f"{payload.size} bytes with sha256 {payload.sha256}"

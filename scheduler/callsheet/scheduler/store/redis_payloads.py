@@ -1,0 +1,222 @@
+"""Payloads in Redis, for schedulers whose data directory does not outlive their machine.
+
+    <namespace>:content:<sha256>    hash: chunk number -> bytes, "size" -> length
+    <namespace>:holders:<sha256>    set: ids of the jobs that retain it
+    <namespace>:job:<job id>        set: what the job retains
+    <namespace>:jobs                set: ids of all jobs that retain something
+    <namespace>:incoming:<random>   what is being written; expires if its writer dies
+
+What belongs together is changed by one script, so no failure leaves it half done. Content that no job retains expires.
+A Redis cluster is not supported, since the scripts touch several slots.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterable, AsyncIterator, Collection
+from typing import Any, Final, Self
+
+from anyio import to_thread
+from callsheet.scheduler.store.errors import PayloadDurabilityError, PayloadNotFoundError, PayloadStoreError
+from callsheet.scheduler.store.payloads import (
+    DEFAULT_MAX_BYTES,
+    DEFAULT_UNUSED_S,
+    PayloadMeter,
+    StoredPayload,
+    check_key,
+    rechunk,
+    verified,
+)
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+_TIMEOUT_S: Final = 30.0
+_INCOMING_MS: Final = 600_000
+
+# KEYS: incoming, content, holders. ARGV: fields that incoming must have, milliseconds to keep unused content.
+_KEEP: Final = """
+if redis.call('EXISTS', KEYS[2]) == 1 then
+  redis.call('UNLINK', KEYS[1])
+else
+  if redis.call('HLEN', KEYS[1]) ~= tonumber(ARGV[1]) then return 0 end
+  redis.call('RENAME', KEYS[1], KEYS[2])
+end
+if redis.call('EXISTS', KEYS[3]) == 1 then
+  redis.call('PERSIST', KEYS[2])
+else
+  redis.call('PEXPIRE', KEYS[2], ARGV[2])
+end
+return 1
+"""
+
+# ARGV: namespace, job id, digests. Returns the first digest that is not there, or an empty string.
+_RETAIN: Final = """
+for i = 3, #ARGV do
+  if redis.call('EXISTS', ARGV[1] .. ':content:' .. ARGV[i]) == 0 then return ARGV[i] end
+end
+for i = 3, #ARGV do
+  redis.call('SADD', ARGV[1] .. ':holders:' .. ARGV[i], ARGV[2])
+  redis.call('SADD', ARGV[1] .. ':job:' .. ARGV[2], ARGV[i])
+  redis.call('PERSIST', ARGV[1] .. ':content:' .. ARGV[i])
+end
+redis.call('SADD', ARGV[1] .. ':jobs', ARGV[2])
+return ''
+"""
+
+# ARGV: namespace, job id.
+_RELEASE: Final = """
+local job = ARGV[1] .. ':job:' .. ARGV[2]
+for _, sha256 in ipairs(redis.call('SMEMBERS', job)) do
+  local holders = ARGV[1] .. ':holders:' .. sha256
+  redis.call('SREM', holders, ARGV[2])
+  if redis.call('EXISTS', holders) == 0 then redis.call('UNLINK', ARGV[1] .. ':content:' .. sha256) end
+end
+redis.call('UNLINK', job)
+redis.call('SREM', ARGV[1] .. ':jobs', ARGV[2])
+"""
+
+
+class RedisPayloadStore:
+    """A `PayloadStore` in Redis. Open it with `open`."""
+
+    def __init__(self, client: Redis, namespace: str, max_bytes: int, unused_s: float) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._max_bytes = max_bytes
+        self._unused_ms = max(1, round(unused_s * 1000))
+        self._keep = client.register_script(_KEEP)
+        self._retain = client.register_script(_RETAIN)
+        self._release = client.register_script(_RELEASE)
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        namespace: str = "callsheet",
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        unused_s: float = DEFAULT_UNUSED_S,
+        require_durable: bool = True,
+    ) -> Self:
+        """Connect to `url`, for instance "redis://host:6379/0".
+
+        Args:
+            url: Where Redis is.
+            namespace: Prefix of all keys; schedulers that share a Redis need different ones.
+            max_bytes: The most bytes of one payload.
+            unused_s: Seconds that a payload is kept while no job retains it.
+            require_durable: Refuse a server that may lose what it has acknowledged.
+
+        Raises:
+            PayloadDurabilityError: The server's settings do not keep what it acknowledges.
+            redis.exceptions.RedisError: The server cannot be reached or used.
+        """
+        client = Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
+        try:
+            if require_durable:
+                await _check_durable(client)
+            else:
+                await client.ping()
+        except BaseException:
+            await client.aclose()
+            raise
+        return cls(client, namespace, max_bytes, unused_s)
+
+    async def put(self, chunks: AsyncIterable[bytes], expected: StoredPayload | None = None) -> StoredPayload:
+        """See `PayloadStore.put`."""
+        meter = PayloadMeter(self._max_bytes)
+        incoming = f"{self._namespace}:incoming:{uuid.uuid4().hex}"
+        count = 0
+        async for chunk in rechunk(chunks):
+            await to_thread.run_sync(meter.add, chunk)
+            await self._write(incoming, str(count), chunk)
+            count += 1
+        payload = meter.finish(expected)
+        await self._write(incoming, "size", str(payload.size).encode())
+        keys = [incoming, self._content(payload.sha256), f"{self._namespace}:holders:{payload.sha256}"]
+        if not await self._keep(keys=keys, args=[count + 1, self._unused_ms]):
+            raise PayloadStoreError(f"the upload took a break of more than {_INCOMING_MS // 1000} s and has expired")
+        return payload
+
+    async def get(self, sha256: str) -> AsyncIterator[bytes]:
+        """See `PayloadStore.get`."""
+        async for chunk in verified(self._read(sha256), sha256):
+            yield chunk
+
+    async def size(self, sha256: str) -> int:
+        """See `PayloadStore.size`."""
+        check_key(sha256)
+        size = await self._field(sha256, "size")
+        if size is None:
+            raise PayloadNotFoundError(sha256)
+        return int(size)
+
+    async def retain(self, job_id: str, sha256s: Collection[str]) -> None:
+        """See `PayloadStore.retain`."""
+        for sha256 in sha256s:
+            check_key(sha256)
+        if sha256s:
+            missing: bytes = await self._retain(args=[self._namespace, job_id, *sha256s])
+            if missing:
+                raise PayloadNotFoundError(missing.decode())
+
+    async def release_job(self, job_id: str) -> None:
+        """See `PayloadStore.release_job`."""
+        await self._release(args=[self._namespace, job_id])
+
+    async def release_all_but(self, job_ids: Collection[str]) -> None:
+        """See `PayloadStore.release_all_but`."""
+        members: Any = self._client.smembers(f"{self._namespace}:jobs")
+        for job_id in {member.decode() for member in await members} - set(job_ids):
+            await self.release_job(job_id)
+
+    async def remove_unused(self) -> int:
+        """See `PayloadStore.remove_unused`: Redis does it by itself."""
+        return 0
+
+    async def aclose(self) -> None:
+        """See `PayloadStore.aclose`."""
+        await self._client.aclose()
+
+    async def _read(self, sha256: str) -> AsyncIterator[bytes]:
+        left = await self.size(sha256)
+        number = 0
+        while left > 0:
+            chunk = await self._field(sha256, str(number))
+            if chunk is None:
+                raise PayloadNotFoundError(sha256)
+            yield chunk
+            left -= len(chunk)
+            number += 1
+
+    async def _write(self, incoming: str, field: str, value: bytes) -> None:
+        async with self._client.pipeline(transaction=True) as pipeline:
+            pipeline.hset(incoming, field, value)
+            pipeline.pexpire(incoming, _INCOMING_MS)
+            await pipeline.execute()
+
+    async def _field(self, sha256: str, field: str) -> bytes | None:
+        # The client's annotations are for its synchronous and asynchronous form at once.
+        reply: Any = self._client.hget(self._content(sha256), field)
+        value: bytes | None = await reply
+        return value
+
+    def _content(self, sha256: str) -> str:
+        return f"{self._namespace}:content:{sha256}"
+
+
+async def _check_durable(client: Redis) -> None:
+    """Refuse settings under which an acknowledged write can be lost."""
+    info: Any = await client.info()
+    try:
+        appendfsync = (await client.config_get("appendfsync")).get("appendfsync")
+    except ResponseError as error:
+        raise PayloadDurabilityError(f"Redis does not let its appendfsync setting be read: {error}") from error
+    policy = str(info.get("maxmemory_policy", ""))
+    for setting, value, required, holds in (
+        ("appendonly", "yes" if info.get("aof_enabled") else "no", "yes", bool(info.get("aof_enabled"))),
+        ("appendfsync", appendfsync, "always", appendfsync == "always"),
+        ("maxmemory-policy", policy, "noeviction or volatile-*", not policy.startswith("allkeys")),
+    ):
+        if not holds:
+            raise PayloadDurabilityError(f"Redis has {setting} = {value!r}, and durable payloads need {required}")
