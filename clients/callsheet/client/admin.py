@@ -1,0 +1,207 @@
+"""What operators and tools call: status, explanations, manual control, and single outcomes. One rpc per call.
+
+async with AdminClient("127.0.0.1:7077") as admin:
+    print((await admin.explain("my-job", "a-1")).explanation)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import grpc.aio
+from callsheet.client.admin_decode import decode_explanation, decode_status
+from callsheet.client.admin_values import Explanation, SchedulerStatus
+from callsheet.client.channel import close_channel, error_of_call, open_channel
+from callsheet.client.encode import duration
+from callsheet.client.errors import ClientClosedError, invalid
+from callsheet.client.outcomes import Outcome
+from callsheet.client.payloads import PayloadTransfer, read_outcome
+from callsheet.client.per_loop import PerLoop
+from callsheet.client.settings import ClientOptions
+from callsheet.v1 import (
+    admin_service_pb2,
+    admin_service_pb2_grpc,
+    client_service_pb2,
+    client_service_pb2_grpc,
+    common_pb2,
+)
+
+MAX_OUTCOME_WAIT_S = 600.0
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    """A channel and the stubs on it."""
+
+    channel: grpc.aio.Channel
+    admin: Any
+    client: Any
+    payloads: PayloadTransfer
+
+
+class AdminClient:
+    """A scheduler's address for tools. Connects when first used, once per process and event loop.
+
+    Every method may raise ConnectionLostError when there is no answer in time, and RefusedError.
+    """
+
+    def __init__(self, target: str, options: ClientOptions | None = None) -> None:
+        if not target:
+            raise invalid("target", target, "an address, for instance 127.0.0.1:7077")
+        self.target = target
+        self.options = options or ClientOptions()
+        self._closed = False
+        self._connections: PerLoop[_Connection] = PerLoop()
+
+    async def status(self) -> SchedulerStatus:
+        """Returns jobs, managers, nodes and counts."""
+        return decode_status(await self._call(self._connection().admin.GetStatus, admin_service_pb2.GetStatusRequest()))
+
+    async def explain(self, job_id: str, action_id: str) -> Explanation:
+        """Returns why an action is where it is, and its whole story.
+
+        Args:
+            job_id: Its job; empty where the action id is unique among open jobs.
+            action_id: The action.
+
+        Raises:
+            NotFoundError: It is unknown.
+        """
+        request = admin_service_pb2.ExplainRequest(key=_key(job_id, action_id))
+        return decode_explanation(await self._call(self._connection().admin.Explain, request))
+
+    async def pause(self, job_id: str, action_id: str) -> None:
+        """Pauses a running attempt; its grant stays.
+
+        Raises:
+            FailedPreconditionError: It is not running.
+        """
+        request = admin_service_pb2.PauseActionRequest(key=_key(job_id, action_id))
+        await self._call(self._connection().admin.PauseAction, request)
+
+    async def resume(self, job_id: str, action_id: str) -> None:
+        """Resumes a paused attempt.
+
+        Raises:
+            FailedPreconditionError: It is not paused.
+        """
+        request = admin_service_pb2.ResumeActionRequest(key=_key(job_id, action_id))
+        await self._call(self._connection().admin.ResumeAction, request)
+
+    async def resize(self, job_id: str, action_id: str, *, units: int, resource: str = "cpu") -> None:
+        """Changes the units of a running attempt.
+
+        Raises:
+            FailedPreconditionError: It is not running, or the node lacks the units.
+            InvalidArgumentError: The units are outside the demand's range.
+        """
+        request = admin_service_pb2.ResizeActionRequest(key=_key(job_id, action_id), resource=resource, units=units)
+        await self._call(self._connection().admin.ResizeAction, request)
+
+    async def drain(self, manager_id: str) -> None:
+        """Takes a manager out of service once its attempts are over.
+
+        Raises:
+            NotFoundError: It is not registered.
+        """
+        request = admin_service_pb2.DrainManagerRequest(manager_id=manager_id)
+        await self._call(self._connection().admin.DrainManager, request)
+
+    async def cancel(self, job_id: str, action_id: str, reason: str = "") -> None:
+        """Asks for a cancel of an action; the outcome follows.
+
+        Raises:
+            NotFoundError: The action is unknown.
+        """
+        request = client_service_pb2.CancelActionRequest(key=_key(job_id, action_id), reason=reason[:256])
+        await self._call(self._connection().client.CancelAction, request)
+
+    async def close_job(self, job_id: str) -> None:
+        """Closes a job: closes its trajectories and cancels its actions.
+
+        Raises:
+            NotFoundError: It is not open.
+        """
+        await self._call(self._connection().client.CloseJob, client_service_pb2.CloseJobRequest(job_id=job_id))
+
+    async def outcome(self, job_id: str, action_id: str, *, wait_s: float = 0.0) -> Outcome[Any] | None:
+        """Returns the outcome of an action; None if it has not ended.
+
+        Args:
+            job_id: Its job.
+            action_id: The action.
+            wait_s: Seconds to wait for it, at most 600.
+
+        Raises:
+            NotFoundError: The action is unknown.
+            PayloadError: A result by reference could not be read.
+        """
+        if not 0 <= wait_s <= MAX_OUTCOME_WAIT_S:
+            raise invalid("wait", wait_s, f"between 0 and {MAX_OUTCOME_WAIT_S:g} s")
+        request = client_service_pb2.GetOutcomeRequest(key=_key(job_id, action_id), wait=duration("wait", wait_s))
+        connection = self._connection()
+        response: client_service_pb2.GetOutcomeResponse = await self._call(
+            connection.client.GetOutcome, request, wait_s=wait_s
+        )
+        return await read_outcome(response.outcome, connection.payloads) if response.HasField("outcome") else None
+
+    async def aclose(self) -> None:
+        """Closes the connection of the running loop, and those of other loops that still run."""
+        self._closed = True
+        running = asyncio.get_running_loop()
+        for loop, connection in self._connections.take_all().items():
+            closing = close_channel(connection.channel)
+            if loop is running:
+                await closing
+            elif loop.is_running():
+                asyncio.run_coroutine_threadsafe(closing, loop)
+            else:
+                closing.close()
+
+    async def __aenter__(self) -> Self:
+        """Returns the client; it connects when it is first used."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Closes the client."""
+        await self.aclose()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickles the address and the options; connections stay here."""
+        return {"target": self.target, "options": self.options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Makes a client that has not connected yet."""
+        self.__init__(state["target"], state["options"])  # type: ignore[misc]
+
+    async def _call(self, rpc: Callable[..., Any], request: Any, *, wait_s: float = 0.0) -> Any:
+        try:
+            return await rpc(request, timeout=self.options.call_timeout_s + wait_s)
+        except grpc.aio.AioRpcError as error:
+            raise error_of_call(error) from error
+
+    def _connection(self) -> _Connection:
+        connection = self._connections.get()
+        if connection is None:
+            if self._closed:
+                raise ClientClosedError("the client is closed")
+            channel = open_channel(self.target, self.options)
+            connection = _Connection(
+                channel,
+                admin_service_pb2_grpc.AdminServiceStub(channel),
+                client_service_pb2_grpc.ClientServiceStub(channel),
+                PayloadTransfer(channel, self.options),
+            )
+            self._connections.put(connection)
+        return connection
+
+
+def _key(job_id: str, action_id: str) -> common_pb2.ActionKey:
+    return common_pb2.ActionKey(job_id=job_id, action_id=action_id)

@@ -1,0 +1,81 @@
+"""From the messages of the admin service to the client's values."""
+
+from __future__ import annotations
+
+from callsheet.client.actions import ActionKind
+from callsheet.client.admin_values import (
+    ActionState,
+    Explanation,
+    JobStatus,
+    ManagerStatus,
+    NodeStatus,
+    SchedulerStatus,
+    ServiceStatus,
+    Shortage,
+    StoryEvent,
+    WaitReason,
+)
+from callsheet.client.decode import by_number, unix_seconds
+from callsheet.v1 import action_pb2, admin_service_pb2, manager_service_pb2
+
+_KIND = by_number(ActionKind, "ACTION_KIND_", action_pb2.ActionKind)
+_STATE = by_number(ActionState, "ACTION_STATE_", admin_service_pb2.ActionState)
+_WAIT_REASON = by_number(WaitReason, "WAIT_REASON_", admin_service_pb2.WaitReason)
+
+
+def decode_status(message: admin_service_pb2.GetStatusResponse) -> SchedulerStatus:
+    """Returns the status of a scheduler."""
+    return SchedulerStatus(
+        message.epoch,
+        unix_seconds(message.started),
+        tuple(map(_job, message.jobs)),
+        tuple(map(_manager, message.managers)),
+        tuple(NodeStatus(node.node_id, dict(node.capacity), dict(node.free)) for node in message.nodes),
+    )
+
+
+def decode_explanation(message: admin_service_pb2.ExplainResponse) -> Explanation:
+    """Returns the explanation of an action."""
+    return Explanation(
+        message.key.job_id,
+        message.key.action_id,
+        _KIND.get(message.kind),
+        _STATE.get(message.state, ActionState.UNSPECIFIED),
+        _WAIT_REASON.get(message.wait_reason, WaitReason.UNSPECIFIED),
+        message.explanation,
+        tuple(Shortage(s.resource, s.needed, s.free, s.capacity, s.node_id) for s in message.shortages),
+        tuple(StoryEvent(unix_seconds(event.time), event.event) for event in message.story),
+    )
+
+
+def _job(message: admin_service_pb2.JobStatus) -> JobStatus:
+    return JobStatus(
+        message.job_id,
+        message.open_trajectories,
+        dict(message.actions),
+        dict(message.failures),
+        message.policy_version,
+    )
+
+
+def _manager(message: admin_service_pb2.ManagerStatus) -> ManagerStatus:
+    return ManagerStatus(
+        message.manager_id,
+        message.node_id,
+        message.connected,
+        message.draining,
+        tuple(map(_service, message.services)),
+        message.attempts,
+        message.sandboxes,
+        dict(message.capabilities),
+    )
+
+
+def _service(message: manager_service_pb2.HostedService) -> ServiceStatus:
+    return ServiceStatus(
+        message.name,
+        tuple(_KIND[kind] for kind in message.kinds if kind in _KIND),
+        message.slots or None,
+        dict(message.reserved),
+        message.policy_version,
+    )

@@ -1,0 +1,186 @@
+"""What the scheduler tells operators: its status, and the story of an action. Times are Unix seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from callsheet.client.actions import ActionKind
+
+
+class ActionState(Enum):
+    """The states of an action."""
+
+    UNSPECIFIED = "unspecified"
+    """Not told, or a state newer than this client."""
+    QUEUED = "queued"
+    DISPATCHED = "dispatched"
+    RUNNING = "running"
+    PAUSED = "paused"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+class WaitReason(Enum):
+    """Why a queued action is not running."""
+
+    UNSPECIFIED = "unspecified"
+    """It is not waiting, or for a reason newer than this client."""
+    NEXT_ROUND = "next_round"
+    EARLIER_IN_SANDBOX = "earlier_in_sandbox"
+    NO_SERVICE = "no_service"
+    MANAGER_AWAY = "manager_away"
+    RESOURCES = "resources"
+    SLOTS = "slots"
+    HELD_FOR_OLDER = "held_for_older"
+    BACKOFF = "backoff"
+    RECOVERY = "recovery"
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """One job.
+
+    Attributes:
+        job_id: Its id.
+        open_trajectories: Open trajectories.
+        actions: Actions by state, for instance {"queued": 3}.
+        failures: Failed actions by failure kind, for instance {"infra": 1}.
+        policy_version: The newest published policy version.
+    """
+
+    job_id: str
+    open_trajectories: int
+    actions: Mapping[str, int]
+    failures: Mapping[str, int]
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatus:
+    """Something a manager can do.
+
+    Attributes:
+        name: "sandbox", "test-suite", a model, an API.
+        kinds: The kinds of action it serves.
+        slots: The most attempts at once; None: no limit but the node's resources.
+        reserved: Units of the node's resources it holds as long as it is registered.
+        policy_version: For models: the policy version they serve.
+    """
+
+    name: str
+    kinds: tuple[ActionKind, ...]
+    slots: int | None
+    reserved: Mapping[str, int]
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerStatus:
+    """One manager.
+
+    Attributes:
+        manager_id: Its id.
+        node_id: Its node.
+        connected: Whether its stream is up.
+        draining: Whether it is leaving.
+        services: What it can do.
+        attempts: Attempts it runs.
+        sandboxes: Sandboxes it holds.
+        capabilities: What it can and cannot enforce, as registered.
+    """
+
+    manager_id: str
+    node_id: str
+    connected: bool
+    draining: bool
+    services: tuple[ServiceStatus, ...]
+    attempts: int
+    sandboxes: int
+    capabilities: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One node.
+
+    Attributes:
+        node_id: Its id.
+        capacity: Units by resource.
+        free: Free units by resource.
+    """
+
+    node_id: str
+    capacity: Mapping[str, int]
+    free: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStatus:
+    """The whole scheduler.
+
+    Attributes:
+        epoch: Grows by one with every start.
+        started_at: Its start.
+        jobs: Open jobs.
+        managers: Known managers.
+        nodes: Known nodes.
+    """
+
+    epoch: int
+    started_at: float
+    jobs: tuple[JobStatus, ...]
+    managers: tuple[ManagerStatus, ...]
+    nodes: tuple[NodeStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A resource that is short on a node, in units."""
+
+    resource: str
+    needed: int
+    free: int
+    capacity: int
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoryEvent:
+    """One event in an action's life.
+
+    Attributes:
+        at: When.
+        event: What, as a sentence.
+    """
+
+    at: float
+    event: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why an action is where it is.
+
+    Attributes:
+        job_id: Its job.
+        action_id: The action.
+        kind: Its kind; None for one newer than this client.
+        state: Its state.
+        wait_reason: Why it waits.
+        explanation: The same as a sentence, with numbers.
+        shortages: What is short, on the node that comes closest.
+        story: What happened so far, in order.
+    """
+
+    job_id: str
+    action_id: str
+    kind: ActionKind | None
+    state: ActionState
+    wait_reason: WaitReason
+    explanation: str
+    shortages: tuple[Shortage, ...]
+    story: tuple[StoryEvent, ...]

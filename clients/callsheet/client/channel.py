@@ -1,0 +1,109 @@
+"""gRPC channels: one per process and event loop, made when first needed."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import grpc
+import grpc.aio
+from callsheet.client.decode import refusal, refusal_of_status
+from callsheet.client.errors import CallsheetError, ConnectionLostError, ForkedProcessError
+from callsheet.client.settings import ClientOptions
+from callsheet.v1.google_rpc import status_pb2
+from google.protobuf.message import DecodeError
+
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+"""The largest message to receive or send. Batches stay near 1 MiB; one outcome alone may be larger."""
+
+_CHANNEL_OPTIONS: dict[str, int | str] = {
+    "grpc.max_receive_message_length": MAX_MESSAGE_BYTES,
+    "grpc.max_send_message_length": MAX_MESSAGE_BYTES,
+    "grpc.initial_reconnect_backoff_ms": 100,
+    # Also the time a connection attempt may take, so not as small as the backoff.
+    "grpc.min_reconnect_backoff_ms": 5_000,
+    "grpc.max_reconnect_backoff_ms": 5_000,
+    "grpc.keepalive_time_ms": 30_000,
+    "grpc.keepalive_timeout_ms": 10_000,
+    "grpc.keepalive_permit_without_calls": 0,
+    # The session resumes by itself; a retry inside gRPC would hide a broken stream from it.
+    "grpc.enable_retries": 0,
+    # Clients of one process must not share a connection by accident: each loop owns its channel.
+    "grpc.use_local_subchannel_pool": 1,
+}
+
+# A response with one of these cannot get better by waiting.
+_HOPELESS = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+_NO_CONNECTION = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
+
+
+class _OpenChannels:
+    """Counts the open channels of this process, to know in a forked child whether gRPC is unusable there."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.forked = False
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._after_fork)
+
+    def _after_fork(self) -> None:
+        self.forked = self.forked or self.count > 0
+        self.count = 0
+
+
+_open_channels = _OpenChannels()
+
+
+def open_channel(target: str, options: ClientOptions) -> grpc.aio.Channel:
+    """Opens a channel; to be closed by `close_channel`.
+
+    Raises:
+        ForkedProcessError: The process was forked while its parent had an open channel: gRPC would hang.
+    """
+    if _open_channels.forked:
+        raise ForkedProcessError(
+            "this process was forked while its parent was connected: close the client before forking, or start "
+            'processes with "spawn" or "forkserver"'
+        )
+    merged = _CHANNEL_OPTIONS | dict(options.channel_options)
+    channel = grpc.aio.insecure_channel(target, options=tuple(merged.items()))
+    _open_channels.count += 1
+    return channel
+
+
+async def close_channel(channel: grpc.aio.Channel) -> None:
+    """Closes a channel and cancels what still runs on it."""
+    _open_channels.count -= 1
+    await channel.close()
+
+
+def is_hopeless(code: grpc.StatusCode) -> bool:
+    """Whether waiting and trying again cannot help a stream that ended with this code."""
+    return code in _HOPELESS
+
+
+def error_of_call(error: grpc.aio.AioRpcError) -> CallsheetError:
+    """Returns the client's exception for a failed call: the refusal it carries, or the lost connection."""
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            found = _refusal_in(value)
+            if found is not None:
+                return found
+    text = error.details() or "no details"
+    if error.code() in _NO_CONNECTION:
+        return ConnectionLostError(f"{error.code().name}: {text}")
+    return refusal(error.code().value[0], text, None)
+
+
+def _refusal_in(serialized: Any) -> CallsheetError | None:
+    try:
+        return refusal_of_status(status_pb2.Status.FromString(serialized))
+    except DecodeError:
+        return None  # not ours; the code and details of the call tell what is known

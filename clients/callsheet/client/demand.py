@@ -1,0 +1,135 @@
+"""What an action needs: a vector over resources, each entry fixed or elastic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+
+from callsheet.client.errors import invalid
+
+
+class Hold(Enum):
+    """How long the units of a resource stay with their holder."""
+
+    ACTION = "action"
+    """Given back when the attempt ends."""
+    TRAJECTORY = "trajectory"
+    """Kept by the trajectory's sandbox until the trajectory closes. Only env_reset may ask for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elastic:
+    """A range of units, with the gain from more than the fewest.
+
+    Attributes:
+        min_units: The fewest units it runs with.
+        max_units: The most units it can use.
+        amdahl_fraction: Amdahl's parallel fraction, 0 (no gain) to 1 (linear).
+        speed_up: Measured instead: units to (time at `min_units` / time at these units). Neither means linear.
+        hold: How long the units are held.
+    """
+
+    min_units: int
+    max_units: int
+    amdahl_fraction: float | None = None
+    speed_up: Mapping[int, float] | None = None
+    hold: Hold = Hold.ACTION
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """The need for one resource.
+
+    Attributes:
+        name: "cpu" (cores), "memory" (MiB), "gpu" (devices), or any name that managers register.
+        min_units: The fewest units it runs with; 0 or more.
+        max_units: The most units it can use; None means `min_units`: not elastic.
+        amdahl_fraction: Amdahl's parallel fraction, 0 (no gain) to 1 (linear).
+        speed_up: Points (units, time at `min_units` / time at these units) with increasing units, measured instead.
+            Neither means linear.
+        hold: How long the units are held.
+
+    Raises:
+        InvalidArgumentError: A number out of its range, or two speed-up curves.
+    """
+
+    name: str
+    min_units: int
+    max_units: int | None = None
+    amdahl_fraction: float | None = None
+    speed_up: tuple[tuple[int, float], ...] = ()
+    hold: Hold = Hold.ACTION
+
+    def __post_init__(self) -> None:
+        """Checks what needs no knowledge of any manager."""
+        where = f"demand.{self.name}"
+        if not self.name:
+            raise invalid("demand.resource", self.name, "a resource has a name")
+        if self.min_units < 0:
+            raise invalid(f"{where}.min_units", self.min_units, "units are 0 or more")
+        if self.max_units is not None and self.max_units < self.min_units:
+            raise invalid(f"{where}.max_units", self.max_units, f"at least min_units ({self.min_units})")
+        if self.amdahl_fraction is not None and not 0 <= self.amdahl_fraction <= 1:
+            raise invalid(f"{where}.amdahl_fraction", self.amdahl_fraction, "between 0 and 1")
+        if self.amdahl_fraction is not None and self.speed_up:
+            raise invalid(f"{where}.speed_up", self.speed_up, "amdahl_fraction and speed_up exclude each other")
+        self._check_points(where)
+
+    def _check_points(self, where: str) -> None:
+        units = [point for point, _ in self.speed_up]
+        if any(later <= earlier for earlier, later in pairwise(units)) or min(units, default=1) < 1:
+            raise invalid(f"{where}.speed_up", self.speed_up, "units are at least 1 and strictly increase")
+        if not all(gain > 0 and math.isfinite(gain) for _, gain in self.speed_up):
+            raise invalid(f"{where}.speed_up", self.speed_up, "a speed-up is above 0 and finite")
+
+
+class Demand:
+    """A vector over resources, each named once.
+
+    Resources whose name is a Python identifier can be given by keyword; any other, or one that is held by the
+    trajectory, as a `Resource`:
+
+        Demand(cpu=Elastic(1, 4, amdahl_fraction=0.9), memory=256)
+        Demand(Resource("memory", 512, hold=Hold.TRAJECTORY), Resource("gpu.h100", 1), cpu=2)
+
+    `Demand()` asks for nothing but a slot of the service.
+
+    Attributes:
+        resources: The entries, in the order they were given.
+
+    Raises:
+        InvalidArgumentError: A resource named twice, or an entry that is wrong in itself.
+    """
+
+    __slots__ = ("resources",)
+
+    def __init__(self, *entries: Resource, **units: int | Elastic) -> None:
+        resources = (*entries, *(_named(name, need) for name, need in units.items()))
+        seen: set[str] = set()
+        for resource in resources:
+            if resource.name in seen:
+                raise invalid("demand.resource", resource.name, "each resource is named once")
+            seen.add(resource.name)
+        self.resources: tuple[Resource, ...] = resources
+
+    def __eq__(self, other: object) -> bool:
+        """Demands are equal if their entries are, in the same order."""
+        return isinstance(other, Demand) and self.resources == other.resources
+
+    def __hash__(self) -> int:
+        """By the entries."""
+        return hash(self.resources)
+
+    def __repr__(self) -> str:
+        """As it could have been written."""
+        return f"Demand({', '.join(map(repr, self.resources))})"
+
+
+def _named(name: str, need: int | Elastic) -> Resource:
+    if isinstance(need, int):
+        return Resource(name, need)
+    points = tuple(sorted(need.speed_up.items())) if need.speed_up else ()
+    return Resource(name, need.min_units, need.max_units, need.amdahl_fraction, points, need.hold)

@@ -1,0 +1,164 @@
+"""What a session still owes its callers: items without a result and actions without an outcome.
+
+Pure bookkeeping, no I/O and no clock. An item is `open` from the moment it is added until it is settled; a submit is
+settled by its outcome (or refusal), any other item by its result. Items wait to be written in the order of their
+sequence numbers. When the stream breaks, every open item waits again, in that order: that is the whole resume, since
+every item of the contract is idempotent and a submit that is known attaches.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from callsheet.client.errors import CallsheetError, RefusedError
+
+OutcomeT = TypeVar("OutcomeT")
+OutcomeT_contra = TypeVar("OutcomeT_contra", contravariant=True)
+ActionKey: TypeAlias = tuple[str, str]
+"""Job id and action id."""
+
+MAX_BATCH_ITEMS = 1024
+MAX_BATCH_BYTES = 1024 * 1024
+
+
+class Waiter(Protocol[OutcomeT_contra]):
+    """Whoever waits for an item."""
+
+    def accept(self) -> None:
+        """Called at most once: the scheduler has made the item durable."""
+
+    def settle(self, ended: OutcomeT_contra | CallsheetError | None) -> None:
+        """Called at most once: the outcome of a submit, None for another item that was accepted, or its error."""
+
+
+@dataclass(slots=True, eq=False)
+class Item(Generic[OutcomeT]):
+    """One open item.
+
+    Attributes:
+        sequence: Its number, unique in the session and kept when it is sent again.
+        message: A serialized ClientSessionRequest that holds this item alone.
+        waiter: Told what becomes of it.
+        key: The action, for a submit.
+        replay_success: Codes of refusals that mean success once the item was sent before, as the lost first try did it.
+        times_sent: How often it was put into a batch.
+        accepted: Whether a result OK has come.
+        early: An outcome that came before the result.
+    """
+
+    sequence: int
+    message: bytes
+    waiter: Waiter[OutcomeT]
+    key: ActionKey | None = None
+    replay_success: frozenset[str] = frozenset()
+    times_sent: int = 0
+    accepted: bool = False
+    early: OutcomeT | None = field(default=None, repr=False)
+
+
+class Ledger(Generic[OutcomeT]):
+    """The open items of one session."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Item[OutcomeT]] = {}
+        self._by_key: dict[ActionKey, Item[OutcomeT]] = {}
+        # Not a dict: taking the first of a dict again and again walks over all that were taken before.
+        self._waiting: OrderedDict[int, Item[OutcomeT]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Open items."""
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[Item[OutcomeT]]:
+        """Open items in the order of their sequence."""
+        return iter(tuple(self._open.values()))
+
+    @property
+    def waiting(self) -> int:
+        """Items that wait to be written."""
+        return len(self._waiting)
+
+    def add(self, item: Item[OutcomeT]) -> None:
+        """Adds an item with a sequence above all earlier ones; its key must not be open."""
+        self._open[item.sequence] = item
+        if item.key is not None:
+            self._by_key[item.key] = item
+        self._waiting[item.sequence] = item
+
+    def open_submit(self, key: ActionKey) -> Item[OutcomeT] | None:
+        """Returns the open submit of an action."""
+        return self._by_key.get(key)
+
+    def is_open(self, item: Item[OutcomeT]) -> bool:
+        """Whether the item has not been settled or dropped."""
+        return item.sequence in self._open
+
+    def next_batch(self) -> bytes:
+        """Takes what waits, up to the contract's bounds, and returns it as one serialized request; empty if nothing is.
+
+        Serialized messages joined together are, by protobuf's rules, the message whose repeated fields are joined.
+        """
+        messages: list[bytes] = []
+        size = 0
+        while self._waiting and len(messages) < MAX_BATCH_ITEMS:
+            sequence, item = self._waiting.popitem(last=False)
+            if messages and size + len(item.message) > MAX_BATCH_BYTES:
+                self._waiting[sequence] = item
+                self._waiting.move_to_end(sequence, last=False)
+                break
+            messages.append(item.message)
+            size += len(item.message)
+            item.times_sent += 1
+        return b"".join(messages)
+
+    def resume(self) -> None:
+        """Makes every open item wait again, in order: the stream that carried them is gone."""
+        self._waiting = OrderedDict(self._open)
+
+    def result(self, sequence: int, refusal: RefusedError | None) -> None:
+        """Takes in the result of an item; one that is not open is ignored."""
+        item = self._open.get(sequence)
+        if item is None:
+            return
+        if refusal is not None and not (item.times_sent > 1 and refusal.code in item.replay_success):
+            self._settle(item, refusal)
+            return
+        if not item.accepted:
+            item.accepted = True
+            item.waiter.accept()
+        if item.key is None:
+            self._settle(item, None)
+        elif item.early is not None:
+            self._settle(item, item.early)
+
+    def outcome(self, key: ActionKey, outcome: OutcomeT) -> None:
+        """Takes in an outcome; one that nobody waits for (any more) is ignored.
+
+        An outcome settles only a submit that was accepted: an unaccepted one may have another body, and so be refused.
+        """
+        item = self._by_key.get(key)
+        if item is None:
+            return
+        if item.accepted:
+            self._settle(item, outcome)
+        else:
+            item.early = outcome
+
+    def drop(self, item: Item[OutcomeT]) -> None:
+        """Forgets an item without settling it: nobody waits for it any more."""
+        self._open.pop(item.sequence, None)
+        self._waiting.pop(item.sequence, None)
+        if item.key is not None and self._by_key.get(item.key) is item:
+            del self._by_key[item.key]
+
+    def fail_all(self, error: CallsheetError) -> None:
+        """Settles every open item with an error."""
+        for item in self:
+            self._settle(item, error)
+
+    def _settle(self, item: Item[OutcomeT], ended: OutcomeT | CallsheetError | None) -> None:
+        self.drop(item)
+        item.waiter.settle(ended)

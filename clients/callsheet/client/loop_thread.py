@@ -1,0 +1,65 @@
+"""An event loop in a thread of its own, for callers that have none."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_STOP_TIMEOUT_S = 10.0
+
+
+class LoopThread:
+    """Runs coroutines for plain threads. Its thread does not keep the interpreter alive: it is stopped at exit.
+
+    anyio's blocking portal would do the same, but its thread is waited for at exit before anything can stop it.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Starts the thread and returns once its loop runs."""
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=_run, args=(loop,), name=name, daemon=True)
+        self._loop = loop
+        thread.start()
+        self._finalizer = weakref.finalize(self, _stop, loop, thread)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine and returns its result; an interrupt of the caller cancels it.
+
+        Raises:
+            RuntimeError: Called from the loop's own thread, which would wait for itself.
+        """
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """Cancels what still runs and ends the thread."""
+        self._finalizer()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()
+
+
+def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    if thread.is_alive():
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(_STOP_TIMEOUT_S)

@@ -1,0 +1,297 @@
+"""The session of one process and loop with the scheduler: one stream of batches, resumed whenever it breaks.
+
+What is owed to callers lives in the `Ledger`; this module moves it. All items go through one bounded outbox: a writer
+sends whatever waits as soon as the stream takes it, so a lone item leaves at once and a burst leaves in batches. A
+reader hands results and outcomes to whoever waits for them; decoding is left to their tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import grpc
+import grpc.aio
+from callsheet.client.channel import close_channel, is_hopeless, open_channel
+from callsheet.client.decode import refusal_of_status
+from callsheet.client.errors import CallsheetError, ClientClosedError, ConnectionLostError, invalid
+from callsheet.client.ledger import ActionKey, Item, Ledger
+from callsheet.client.payloads import PayloadTransfer
+from callsheet.client.settings import ClientOptions, backoff_s
+from callsheet.client.ticket import Ticket
+from callsheet.v1 import client_service_pb2, outcome_pb2
+
+logger = logging.getLogger("callsheet.client")
+
+MAX_ITEM_BYTES = 4 * 1024 * 1024 - 4096
+"""gRPC servers take 4 MiB by default: one larger item would break the stream again with each resume."""
+
+_SERVICE = client_service_pb2.DESCRIPTOR.services_by_name["ClientService"]
+_METHOD = f"/{_SERVICE.full_name}/{_SERVICE.methods_by_name['ClientSession'].name}"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnd:
+    """How a stream ended: its status, and whether the scheduler had said anything on it."""
+
+    code: grpc.StatusCode
+    details: str
+    answered: bool
+
+
+class Session:
+    """Sends items and settles their tickets. Belongs to the loop it was made in; connects when there is work."""
+
+    def __init__(self, target: str, options: ClientOptions) -> None:
+        """Makes the channel, which connects later, and starts the session's task.
+
+        Raises:
+            ForkedProcessError: gRPC cannot work in this process.
+        """
+        self._target = target
+        self._options = options
+        self._random = random.Random()
+        self._ledger: Ledger[outcome_pb2.Outcome] = Ledger()
+        self._sequence = 0
+        self._work = asyncio.Event()
+        self._controls = 0
+        self._no_controls = asyncio.Event()
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._failures = 0
+        self._down_since: float | None = None
+        self._channel = open_channel(target, options)
+        self.payloads = PayloadTransfer(self._channel, options)
+        # Not a child of the caller's task group: the session serves every task of its loop and ends with the client.
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"callsheet session with {target}")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the session's task has ended; a new session is needed."""
+        return self._task.done()
+
+    def open_submit(self, key: ActionKey) -> Item[outcome_pb2.Outcome] | None:
+        """Returns the open submit of an action."""
+        return self._ledger.open_submit(key)
+
+    async def room(self) -> None:
+        """Returns once the outbox has room; to be followed by `put_now` without waiting in between.
+
+        Raises:
+            ConnectionLostError: There was no connection for too long while the outbox was full.
+            ClientClosedError: The session has ended.
+        """
+        while self._ledger.waiting >= self._options.outbox_items and not self.is_over:
+            await self._wait_for_room()
+
+    def put_now(
+        self,
+        item: client_service_pb2.ClientItem,
+        *,
+        key: ActionKey | None = None,
+        replay_success: frozenset[str] = frozenset(),
+    ) -> Ticket[outcome_pb2.Outcome]:
+        """Puts an item into the outbox and returns its ticket.
+
+        Does not look at the outbox's bound. Without `room` before it, it is for what must not wait and is bounded by
+        other things: one cancel per action, one close per trajectory.
+
+        Args:
+            item: The item, without a sequence.
+            key: The action, for a submit.
+            replay_success: See `Item`.
+
+        Raises:
+            InvalidArgumentError: The item is too large for a message.
+            ClientClosedError: The session has ended.
+        """
+        if self.is_over:
+            raise ClientClosedError("the client is closed")
+        self._sequence += 1
+        item.sequence = self._sequence
+        message = client_service_pb2.ClientSessionRequest(items=(item,)).SerializeToString()
+        if len(message) > MAX_ITEM_BYTES:
+            raise invalid("item", f"{len(message)} bytes", f"an item has at most {MAX_ITEM_BYTES} bytes")
+        ticket: Ticket[outcome_pb2.Outcome] = Ticket() if key is not None else _ControlTicket(self._control_ended)
+        if key is None:
+            self._controls += 1
+            self._no_controls.clear()
+        self._ledger.add(Item(self._sequence, message, ticket, key, replay_success))
+        self._work.set()
+        return ticket
+
+    def withdraw(self, key: ActionKey) -> bool:
+        """Takes back a submit that was never sent; returns whether it could."""
+        item = self._ledger.open_submit(key)
+        if item is None or item.times_sent:
+            return False
+        self._ledger.drop(item)
+        self._make_room()
+        return True
+
+    async def aclose(self) -> None:
+        """Waits shortly for the answers to what is not a submit (cancels, closes), then ends the session.
+
+        Open items end with ClientClosedError; the actions that were accepted go on in the scheduler.
+        """
+        if self._controls and not self._failures:
+            with anyio.move_on_after(self._options.close_timeout_s, shield=True):
+                await self._no_controls.wait()
+        self.stop()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([self._task], timeout=self._options.close_timeout_s)
+
+    def stop(self) -> None:
+        """Ends the session without waiting for anything."""
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        error: CallsheetError = ClientClosedError("the client was closed")
+        try:
+            await self._keep_connected()
+        except Exception as failure:
+            logger.exception("session failed target=%s", self._target)
+            error = ConnectionLostError(f"the session failed: {failure!r}")
+        finally:
+            self._fail_all(error)
+            await close_channel(self._channel)
+
+    async def _keep_connected(self) -> None:
+        while True:
+            await self._until_work()
+            end = await self._run_stream()
+            self._ledger.resume()
+            await self._recover(end)
+
+    async def _until_work(self) -> None:
+        while not self._ledger and not self._room:
+            self._failures = 0
+            self._down_since = None
+            self._work.clear()
+            await self._work.wait()
+
+    async def _run_stream(self) -> StreamEnd:
+        # Requests go out as the bytes that the ledger joined. gRPC calls made without wait_for_ready fail at once while
+        # there is no connection, so the waiting stays here.
+        open_stream: Any = self._channel.stream_stream(
+            _METHOD, response_deserializer=client_service_pb2.ClientSessionResponse.FromString
+        )
+        call: Any = open_stream()
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._write, call, name="callsheet session writer")
+                end = await self._read(call)
+                group.cancel_scope.cancel()
+        finally:
+            call.cancel()
+        return end
+
+    async def _write(self, call: Any) -> None:
+        while True:
+            batch = self._ledger.next_batch()
+            if not batch:
+                self._work.clear()
+                await self._work.wait()
+                continue
+            self._make_room()
+            try:
+                await call.write(batch)
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                return  # the stream is over; the reader learns why
+
+    async def _read(self, call: Any) -> StreamEnd:
+        answered = False
+        try:
+            while (response := await call.read()) is not grpc.aio.EOF:
+                if not answered:
+                    answered = True
+                    self._connected()
+                self._take(response)
+            return StreamEnd(await call.code(), await call.details(), answered)
+        except grpc.aio.AioRpcError as error:
+            return StreamEnd(error.code(), error.details() or "", answered)
+
+    def _take(self, response: client_service_pb2.ClientSessionResponse) -> None:
+        ledger = self._ledger
+        for result in response.results:
+            ledger.result(result.sequence, refusal_of_status(result.status) if result.HasField("status") else None)
+        for outcome in response.outcomes:
+            ledger.outcome((outcome.key.job_id, outcome.key.action_id), outcome)
+
+    def _connected(self) -> None:
+        if self._failures:
+            logger.info("session resumed target=%s open_items=%d", self._target, len(self._ledger))
+        self._failures = 0
+        self._down_since = None
+
+    async def _recover(self, end: StreamEnd) -> None:
+        """Waits before the next try, or gives open work up."""
+        now = anyio.current_time()
+        self._failures += 1
+        self._down_since = now if self._down_since is None else self._down_since
+        left_s = self._down_since + self._options.give_up_after_s - now
+        if is_hopeless(end.code) or left_s <= 0:
+            self._give_up(end)
+            return
+        wait_s = min(backoff_s(self._failures, self._options, self._random), left_s)
+        logger.log(
+            logging.WARNING if self._failures == 1 and self._ledger else logging.DEBUG,
+            "session lost target=%s code=%s details=%r open_items=%d retry_in_s=%.3f",
+            self._target, end.code.name, end.details, len(self._ledger), wait_s,
+        )  # fmt: skip
+        await anyio.sleep(wait_s)
+
+    def _give_up(self, end: StreamEnd) -> None:
+        logger.error("session given up target=%s code=%s open_items=%d", self._target, end.code.name, len(self._ledger))
+        self._fail_all(ConnectionLostError(f"no connection to {self._target}: {end.code.name}: {end.details}"))
+        self._failures = 0
+        self._down_since = None
+
+    def _fail_all(self, error: CallsheetError) -> None:
+        self._ledger.fail_all(error)
+        while self._room:
+            waiter = self._room.popleft()
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    def _control_ended(self) -> None:
+        self._controls -= 1
+        if not self._controls:
+            self._no_controls.set()
+
+    async def _wait_for_room(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._room.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._make_room()  # it was woken and cancelled at once: the room goes to the next
+            raise
+
+    def _make_room(self) -> None:
+        free = self._options.outbox_items - self._ledger.waiting
+        while self._room and free > 0:
+            waiter = self._room.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                free -= 1
+
+
+class _ControlTicket(Ticket[outcome_pb2.Outcome]):
+    """The ticket of an item that is no submit: also counted, so that closing can wait for its answer."""
+
+    __slots__ = ("_on_end",)
+
+    def __init__(self, on_end: Any) -> None:
+        super().__init__()
+        self._on_end = on_end
+
+    def settle(self, ended: outcome_pb2.Outcome | CallsheetError | None) -> None:
+        """Tells the end of the item."""
+        super().settle(ended)
+        self._on_end()
