@@ -1,0 +1,202 @@
+"""Runs generate actions on an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import anyio
+import structlog
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
+from callsheet.managers.inference.driver import (
+    EngineBusyError,
+    EngineDriver,
+    EngineError,
+    EngineFailedError,
+    FinishReason,
+    GenerateRequest,
+    Generation,
+    RequestRefusedError,
+    Sampling,
+)
+from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+
+log = structlog.get_logger(__name__)
+
+_FINISH_REASONS = {
+    FinishReason.STOP: outcome_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: outcome_pb2.FINISH_REASON_LENGTH,
+    FinishReason.ABORT: outcome_pb2.FINISH_REASON_ABORT,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """How an engine is registered.
+
+    Attributes:
+        model: Name of the hosted service.
+        slots: The most attempts at once; 0 means no limit.
+        reserved: Units of the node it holds while it is registered: its compute threads as "cpu".
+        capabilities: What to say of the engine, for people and reports.
+    """
+
+    model: str = "policy"
+    slots: int = 64
+    reserved: Mapping[str, int] | None = None
+    capabilities: Mapping[str, str] | None = None
+
+
+class InferenceExecutor:
+    """An `Executor` for one engine. Hundreds of attempts may run at once; each is one request of the engine."""
+
+    def __init__(self, driver: EngineDriver, options: ServiceOptions | None = None) -> None:
+        """Takes the driver over: `close` closes it."""
+        self.driver = driver
+        self._options = options or ServiceOptions()
+
+    def services(self) -> Sequence[manager_service_pb2.HostedService]:
+        """The model, with the policy version it serves now."""
+        return [
+            manager_service_pb2.HostedService(
+                name=self._options.model,
+                kinds=[action_pb2.ACTION_KIND_GENERATE],
+                slots=self._options.slots,
+                reserved=dict(self._options.reserved or {}),
+                policy_version=self.driver.policy_version,
+            )
+        ]
+
+    def capabilities(self) -> Mapping[str, str]:
+        """What the engine can do."""
+        abilities = self.driver.capabilities
+        return {
+            "pause": "keep" if abilities.pause_request else "none",
+            "prefix_cache": _yes_no(abilities.prefix_cache),
+            "batch_invariant": _yes_no(abilities.batch_invariant),
+            **(self._options.capabilities or {}),
+        }
+
+    def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
+        """None."""
+        return []
+
+    async def run(self, attempt: Attempt) -> AttemptResult:
+        """Generates; a stop aborts the request and returns the tokens so far.
+
+        An abort that came from the engine itself (a weight update, a pause) is a success with FINISH_REASON_ABORT:
+        the client has the partial tokens and may go on from them.
+        """
+        if attempt.action.WhichOneof("payload") != "generate":
+            return _broken(
+                outcome_pb2.FAILURE_KIND_INFRA, "unsupported_kind", "this manager runs generate actions only"
+            )
+        try:
+            request = request_of(attempt)
+        except ValueError as error:
+            return _broken(outcome_pb2.FAILURE_KIND_POLICY, "invalid_sampling", str(error))
+        outcome = await self._generate(attempt, request)
+        if isinstance(outcome, EngineError):
+            return _broken_by(outcome)
+        succeeded = outcome_pb2.Succeeded(generate=result_of(outcome))
+        usage = outcome_pb2.Usage(cpu_s=outcome.cpu_s)
+        if outcome.finish_reason is FinishReason.ABORT and attempt.stop_requested.is_set():
+            return Stopped(partial=succeeded, usage=usage)
+        return Completed(succeeded, usage)
+
+    async def resize(self, attempt: Attempt) -> None:
+        """Nothing to do: the engine's cores are reserved, an attempt holds none."""
+
+    async def pause(self, attempt: Attempt) -> None:
+        """Keeps the request in the engine's memory without decoding it.
+
+        Raises:
+            UnsupportedError: The engine cannot pause single requests.
+        """
+        await self.driver.pause_request(request_id_of(attempt.grant))
+
+    async def resume(self, attempt: Attempt) -> None:
+        """Undoes `pause`."""
+        await self.driver.resume_request(request_id_of(attempt.grant))
+
+    async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
+        """Nothing to do: it has none."""
+
+    async def close(self) -> None:
+        """Closes the engine."""
+        await self.driver.close()
+
+    async def _generate(self, attempt: Attempt, request: GenerateRequest) -> Generation | EngineError:
+        outcome: Generation | EngineError
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._abort_when_stopped, attempt, request.request_id)
+            try:
+                # The wait is bounded by the attempt's execution clock: the runtime sets `stop_requested`.
+                outcome = await self.driver.generate(request)
+            except EngineError as error:
+                outcome = error
+            tasks.cancel_scope.cancel()
+        return outcome
+
+    async def _abort_when_stopped(self, attempt: Attempt, request_id: str) -> None:
+        await attempt.stop_requested.wait()
+        await self.driver.abort(request_id)
+
+
+def request_id_of(grant: manager_service_pb2.Grant) -> str:
+    """Returns the engine's id for an attempt: unique, and of a fixed width, as some engines abort by prefix."""
+    return f"{grant.token.epoch:016x}-{grant.token.sequence:016x}"
+
+
+def request_of(attempt: Attempt) -> GenerateRequest:
+    """Translates an attempt's payload.
+
+    Raises:
+        ValueError: A sampling parameter breaks its rule.
+    """
+    payload = attempt.action.generate
+    sampling = payload.sampling
+    return GenerateRequest(
+        request_id=request_id_of(attempt.grant),
+        prompt_token_ids=tuple(payload.prompt_token_ids),
+        sampling=Sampling(
+            max_new_tokens=sampling.max_new_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p or 1.0,
+            top_k=sampling.top_k,
+            seed=sampling.seed,
+            stop_token_ids=frozenset(sampling.stop_token_ids),
+        ),
+    )
+
+
+def result_of(generation: Generation) -> outcome_pb2.GenerateResult:
+    """Translates what an engine produced."""
+    return outcome_pb2.GenerateResult(
+        token_ids=generation.token_ids,
+        log_probs=generation.log_probs,
+        finish_reason=_FINISH_REASONS[generation.finish_reason],
+        policy_versions=[
+            outcome_pb2.PolicyVersionSpan(version=span.version, begin=span.begin, end=span.end)
+            for span in generation.version_spans
+        ],
+        cached_tokens=generation.cached_tokens,
+    )
+
+
+def _broken_by(error: EngineError) -> Broken:
+    if isinstance(error, RequestRefusedError):
+        return _broken(outcome_pb2.FAILURE_KIND_POLICY, error.reason, str(error))
+    if isinstance(error, EngineBusyError):
+        return _broken(outcome_pb2.FAILURE_KIND_INFRA, "engine_busy", str(error))
+    if isinstance(error, EngineFailedError):
+        return _broken(outcome_pb2.FAILURE_KIND_INFRA, "engine_failed", str(error))
+    return _broken(outcome_pb2.FAILURE_KIND_INFRA, "engine_error", str(error))
+
+
+def _broken(kind: outcome_pb2.FailureKind.ValueType, reason: str, message: str) -> Broken:
+    return Broken(outcome_pb2.Failed(kind=kind, reason=reason, message=message))
+
+
+def _yes_no(value: bool) -> str:
+    return "yes" if value else "no"

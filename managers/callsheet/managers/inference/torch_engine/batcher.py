@@ -1,0 +1,297 @@
+"""Continuous batching: requests join and leave between decode steps. No threads, no event loop.
+
+A step admits waiting requests, first come, while the KV cache has room; prefills a bounded number of prompt tokens;
+and decodes one token of every running sequence. A sequence gets room for its longest possible output at admission, so
+it never has to be thrown out again.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from callsheet.managers.inference.driver import (
+    EngineLoad,
+    FinishReason,
+    GenerateRequest,
+    Generation,
+    RequestRefusedError,
+)
+from callsheet.managers.inference.torch_engine.prefix_cache import PrefixCache, chunk_keys
+from callsheet.managers.inference.torch_engine.runner import DecodeRow, ModelRunner
+from callsheet.managers.inference.torch_engine.sampling import choose_tokens
+from callsheet.managers.inference.torch_engine.sequence import Sequence
+from callsheet.managers.models.config import TransformerConfig
+from torch import Tensor
+
+
+class Gate(Enum):
+    """How much of a step is done."""
+
+    OPEN = "open"
+    NO_ADMISSION = "no admission"
+    FROZEN = "frozen"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """Bounds of a batch.
+
+    Attributes:
+        max_running: The most sequences in the batch.
+        prefill_chunk: Prompt tokens computed in one piece; the grain of prefix reuse.
+        prefill_tokens_per_step: Prompt tokens after which a step goes on to decode.
+        prefix_cache_tokens: Prompt tokens whose KV is kept for reuse; 0 keeps none.
+    """
+
+    max_running: int = 64
+    prefill_chunk: int = 128
+    prefill_tokens_per_step: int = 512
+    prefix_cache_tokens: int = 8192
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("max_running", 1),
+            ("prefill_chunk", 1),
+            ("prefill_tokens_per_step", 1),
+            ("prefix_cache_tokens", 0),
+        ):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A request's end, with the tag it was submitted with."""
+
+    tag: object
+    result: Generation | RequestRefusedError
+
+
+def check_request(request: GenerateRequest, config: TransformerConfig) -> None:
+    """Refuses a request that the model can never serve.
+
+    Raises:
+        RequestRefusedError: The prompt is empty, has ids outside the vocabulary, or leaves no room for a new token.
+    """
+    prompt = request.prompt_token_ids
+    if not prompt:
+        raise RequestRefusedError("empty_prompt", "prompt_token_ids is empty; it must hold at least one token")
+    if min(prompt) < 0 or max(prompt) >= config.vocabulary_size:
+        bad = next(token for token in prompt if not 0 <= token < config.vocabulary_size)
+        raise RequestRefusedError(
+            "token_out_of_vocabulary",
+            f"prompt_token_ids holds {bad}; ids must be 0 to {config.vocabulary_size - 1}",
+        )
+    if len(prompt) >= config.context_length:
+        raise RequestRefusedError(
+            "context_length",
+            f"prompt_token_ids has {len(prompt)} tokens; with one new token at least they must fit in "
+            f"the context of {config.context_length}",
+        )
+
+
+class Batcher:
+    """The engine's state machine. Not thread-safe.
+
+    Attributes:
+        version: The policy version of the weights in force.
+        gate: How much of a step is done.
+    """
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        limits: BatchLimits,
+        version: int,
+        clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """Starts empty; `clock` gives the CPU seconds that are charged to requests."""
+        self.version = version
+        self.gate = Gate.OPEN
+        self._runner = runner
+        self._limits = limits
+        self._clock = clock
+        self._prefixes = PrefixCache(limits.prefix_cache_tokens // limits.prefill_chunk)
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []
+        self._finished: list[Finished] = []
+
+    @property
+    def running(self) -> int:
+        """Sequences in the batch, paused ones included."""
+        return len(self._running)
+
+    def load(self) -> EngineLoad:
+        """What the engine is doing."""
+        everything = [*self._running, *self._waiting]
+        return EngineLoad(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            paused=sum(sequence.paused for sequence in everything),
+            kv_tokens_used=self._runner.ranges.used,
+            kv_tokens_total=self._runner.ranges.capacity,
+        )
+
+    def submit(self, request: GenerateRequest, tag: object) -> None:
+        """Queues a request that `check_request` accepts."""
+        room = self._runner.config.context_length - len(request.prompt_token_ids)
+        self._waiting.append(
+            Sequence(
+                request=request,
+                tag=tag,
+                limit=min(request.sampling.max_new_tokens, room),
+                stream=random.Random(request.sampling.seed),
+                chunk_keys=chunk_keys(request.prompt_token_ids, self._limits.prefill_chunk),
+            )
+        )
+
+    def abort(self, request_id: str) -> None:
+        """Ends a request with the tokens it has; an unknown id is no error."""
+        for sequence in self._named(request_id):
+            self._finish(sequence, FinishReason.ABORT)
+
+    def abort_running(self) -> None:
+        """Ends all requests that have begun with the tokens they have."""
+        for sequence in list(self._running):
+            self._finish(sequence, FinishReason.ABORT)
+
+    def abort_all(self) -> None:
+        """Ends all requests with the tokens they have."""
+        for sequence in [*self._running, *self._waiting]:
+            self._finish(sequence, FinishReason.ABORT)
+
+    def set_paused(self, request_id: str, paused: bool) -> None:
+        """Keeps one request from progress, or lets it go on; an unknown id is no error."""
+        for sequence in self._named(request_id):
+            sequence.paused = paused
+
+    def forget_prefixes(self) -> None:
+        """Empties the prefix cache; running sequences keep their KV."""
+        self._prefixes.clear()
+
+    def replace_weights(self, state: dict[str, Tensor], version: int) -> None:
+        """Changes the weights between two steps. Running sequences keep the KV that the old weights made."""
+        self._runner.load_state(state)
+        self.version = version
+        self._prefixes.clear()
+        for sequence in self._running:
+            sequence.cacheable = False
+
+    def can_step(self) -> bool:
+        """Whether a step would do anything."""
+        if self._finished:
+            return True
+        if self.gate is Gate.FROZEN:
+            return False
+        if any(not sequence.paused for sequence in self._running):
+            return True
+        return self.gate is Gate.OPEN and self._admissible() is not None
+
+    def step(self) -> list[Finished]:
+        """Does one step as far as the gate allows; returns what ended since the last one."""
+        if self.gate is Gate.OPEN:
+            self._admit()
+        if self.gate is not Gate.FROZEN:
+            self._prefill()
+            self._decode()
+        finished, self._finished = self._finished, []
+        return finished
+
+    def _named(self, request_id: str) -> list[Sequence]:
+        return [one for one in (*self._running, *self._waiting) if one.request.request_id == request_id]
+
+    def _admissible(self) -> Sequence | None:
+        """The next waiting request, if there is a seat and KV cache for it; strictly first come, so none starves."""
+        if len(self._running) >= self._limits.max_running:
+            return None
+        first = next((sequence for sequence in self._waiting if not sequence.paused), None)
+        return first if first is not None and self._runner.ranges.fits(first.most_tokens) else None
+
+    def _admit(self) -> None:
+        while (sequence := self._admissible()) is not None:
+            sequence.place = self._runner.ranges.allocate(sequence.most_tokens)
+            self._waiting.remove(sequence)
+            self._running.append(sequence)
+            self._reuse_prefix(sequence)
+
+    def _reuse_prefix(self, sequence: Sequence) -> None:
+        """Copies the KV of known leading chunks; the last prompt token is always computed, as its logits are needed."""
+        assert sequence.place is not None
+        chunk = self._limits.prefill_chunk
+        usable = (sequence.prompt_length - 1) // chunk
+        for values in self._prefixes.find(sequence.chunk_keys[:usable]):
+            self._runner.write_kv(sequence.place, sequence.prefilled, values)
+            sequence.prefilled += chunk
+        sequence.cached_tokens = sequence.prefilled
+
+    def _prefill(self) -> None:
+        budget = self._limits.prefill_tokens_per_step
+        for sequence in list(self._running):
+            while budget > 0 and not sequence.paused and sequence.prefilled < sequence.prompt_length:
+                budget -= self._prefill_chunk(sequence)
+
+    def _prefill_chunk(self, sequence: Sequence) -> int:
+        """Computes the next chunk of a prompt and, after the last one, the first token; returns the chunk's tokens."""
+        assert sequence.place is not None
+        started = self._clock()
+        begin = sequence.prefilled
+        chunk = sequence.request.prompt_token_ids[begin : begin + self._limits.prefill_chunk]
+        logits = self._runner.prefill(chunk, begin, sequence.place)
+        sequence.prefilled = end = begin + len(chunk)
+        if sequence.cacheable and len(chunk) == self._limits.prefill_chunk:
+            key = sequence.chunk_keys[begin // self._limits.prefill_chunk]
+            self._prefixes.put(key, self._runner.read_kv(sequence.place, begin, end))
+        chosen = _choose([sequence], logits) if end == sequence.prompt_length else ([], [])
+        sequence.cpu_s += self._clock() - started
+        self._take([sequence], *chosen)
+        return len(chunk)
+
+    def _decode(self) -> None:
+        ready = [sequence for sequence in self._running if sequence.decoding]
+        for begin in range(0, len(ready), self._runner.tile_rows):
+            tile = ready[begin : begin + self._runner.tile_rows]
+            started = self._clock()
+            chosen = _choose(tile, self._runner.decode([_decode_row(sequence) for sequence in tile]))
+            share = (self._clock() - started) / len(tile)
+            for sequence in tile:
+                sequence.cpu_s += share
+            self._take(tile, *chosen)
+
+    def _take(self, sequences: list[Sequence], tokens: list[int], log_probs: list[float]) -> None:
+        """Gives each sequence its token, if there is one, and ends those that are done."""
+        for sequence, token, log_prob in zip(sequences, tokens, log_probs, strict=False):
+            if not math.isfinite(log_prob):
+                self._finish(sequence, None)
+                continue
+            sequence.append(token, log_prob, self.version)
+            if (reason := sequence.finish_reason()) is not None:
+                self._finish(sequence, reason)
+
+    def _finish(self, sequence: Sequence, reason: FinishReason | None) -> None:
+        """Takes a sequence out; no reason means that its logits were not finite."""
+        if sequence.place is None:
+            self._waiting.remove(sequence)
+        else:
+            self._running.remove(sequence)
+            self._runner.ranges.release(sequence.place)
+        if reason is None:
+            message = f"policy version {self.version} gave logits that are not finite"
+            self._finished.append(Finished(sequence.tag, RequestRefusedError("non_finite_logits", message)))
+        else:
+            self._finished.append(Finished(sequence.tag, sequence.generation(reason)))
+
+
+def _decode_row(sequence: Sequence) -> DecodeRow:
+    assert sequence.place is not None
+    return DecodeRow(sequence.token_ids[-1], sequence.next_position, sequence.place)
+
+
+def _choose(sequences: list[Sequence], logits: Tensor) -> tuple[list[int], list[float]]:
+    samplings = [sequence.request.sampling for sequence in sequences]
+    return choose_tokens(logits, samplings, [sequence.stream.random() for sequence in sequences])

@@ -1,0 +1,247 @@
+"""The torch engine behind the `EngineDriver` protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import cast
+
+import anyio
+import anyio.to_thread
+import structlog
+from callsheet.managers.inference.driver import (
+    EngineBusyError,
+    EngineCapabilities,
+    EngineFailedError,
+    EngineHealth,
+    EngineLoad,
+    GenerateRequest,
+    Generation,
+    PauseMode,
+    RequestRefusedError,
+    UpdateMode,
+    WeightUpdate,
+    WeightUpdateError,
+)
+from callsheet.managers.inference.torch_engine.batcher import Batcher, BatchLimits, Finished, Gate, check_request
+from callsheet.managers.inference.torch_engine.runner import ModelRunner
+from callsheet.managers.inference.torch_engine.thread import ComputeThread
+from callsheet.managers.models.weights import WeightsError, read_config, read_state, shapes
+from torch import Tensor
+
+log = structlog.get_logger(__name__)
+
+CALL_TIMEOUT_S = 60.0
+"""The longest wait for the compute thread to come to a step's end."""
+CLOSE_TIMEOUT_S = 5.0
+
+_Answer = asyncio.Future[Generation]
+
+
+class TorchEngineDriver:
+    """Drives a `Batcher` in a thread of its own. Must be used from one event loop."""
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        limits: BatchLimits | None = None,
+        *,
+        policy_version: int = 0,
+        threads: int = 1,
+        cores: Sequence[int] = (),
+        max_requests: int = 4096,
+    ) -> None:
+        """Starts the engine.
+
+        Args:
+            runner: The model and its KV cache; belongs to the engine from now on.
+            limits: Bounds of the batch.
+            policy_version: Version of the weights the model has.
+            threads: Threads of torch's kernels.
+            cores: Cores to pin them to; empty leaves the process's cores.
+            max_requests: The most live requests, running and waiting; more are refused as busy.
+        """
+        self._runner = runner
+        self._batcher = Batcher(runner, limits or BatchLimits(), policy_version)
+        self._prefix_cache = (limits or BatchLimits()).prefix_cache_tokens > 0
+        self._shapes = shapes(runner.model)
+        self._max_requests = max_requests
+        self._live: dict[str, _Answer] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._control = anyio.Lock()
+        self._paused = False
+        self._thread = ComputeThread(
+            self._batcher,
+            threads=threads,
+            cores=cores,
+            on_finished=lambda finished: self._in_loop(partial(_deliver, finished)),
+            on_failure=lambda: self._in_loop(self._fail_all),
+        )
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        """See `EngineDriver`."""
+        return EngineCapabilities(
+            pause_modes=frozenset(PauseMode),
+            update_modes=frozenset(UpdateMode),
+            version_spans=True,
+            pause_request=True,
+            prefix_cache=self._prefix_cache,
+            batch_invariant=True,
+        )
+
+    @property
+    def policy_version(self) -> int:
+        """See `EngineDriver`."""
+        return self._batcher.version
+
+    @property
+    def load(self) -> EngineLoad:
+        """See `EngineDriver`."""
+        return self._thread.load
+
+    @property
+    def health(self) -> EngineHealth:
+        """See `EngineDriver`."""
+        failure = self._thread.dead_reason
+        return EngineHealth(alive=failure is None, paused=self._paused, reason=failure or "")
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """See `EngineDriver`."""
+        check_request(request, self._runner.config)
+        if request.request_id in self._live:
+            raise RequestRefusedError("duplicate_request", f"request_id {request.request_id!r} is live already")
+        if len(self._live) >= self._max_requests:
+            raise EngineBusyError(f"{len(self._live)} requests are live; the bound is {self._max_requests}")
+        self._loop = asyncio.get_running_loop()
+        answer: _Answer = self._loop.create_future()
+        self._thread.post(partial(self._batcher.submit, request, answer))
+        self._live[request.request_id] = answer
+        try:
+            return await answer
+        finally:
+            del self._live[request.request_id]
+            if answer.cancelled():
+                self._post_if_alive(partial(self._batcher.abort, request.request_id))
+
+    async def abort(self, request_id: str) -> None:
+        """See `EngineDriver`."""
+        self._post_if_alive(partial(self._batcher.abort, request_id))
+
+    async def pause_request(self, request_id: str) -> None:
+        """See `EngineDriver`."""
+        self._post_if_alive(partial(self._batcher.set_paused, request_id, True))
+
+    async def resume_request(self, request_id: str) -> None:
+        """See `EngineDriver`."""
+        self._post_if_alive(partial(self._batcher.set_paused, request_id, False))
+
+    async def pause(self, mode: PauseMode, timeout_s: float = 60.0) -> None:
+        """See `EngineDriver`. A drain lets running requests finish even if the engine is paused with KEEP."""
+        async with self._control:
+            if mode is PauseMode.DRAIN:
+                await self._drain(timeout_s)
+            if mode is PauseMode.ABORT:
+                await self._call(self._batcher.abort_running)
+            await self._call(partial(self._set_gate, Gate.FROZEN))
+            self._paused = True
+        log.info("engine paused", mode=mode.value)
+
+    async def resume(self) -> None:
+        """See `EngineDriver`."""
+        async with self._control:
+            self._paused = False
+            self._restore_gate()
+        log.info("engine resumed")
+
+    async def flush(self) -> None:
+        """See `EngineDriver`."""
+        await self._call(self._batcher.forget_prefixes)
+
+    async def update_weights(self, update: WeightUpdate) -> None:
+        """See `EngineDriver`."""
+        if update.version < 0:
+            raise WeightUpdateError(f"version is {update.version}; it must be at least 0")
+        state = await anyio.to_thread.run_sync(self._read_state, update)
+        async with self._control:
+            try:
+                if update.mode is UpdateMode.DRAIN:
+                    await self._drain(update.timeout_s)
+                await self._call(partial(self._swap, state, update))
+            except TimeoutError as error:
+                raise WeightUpdateError(f"the engine did not drain within {update.timeout_s} s") from error
+            finally:
+                self._restore_gate()
+        log.info("weights updated", version=update.version, mode=update.mode.value)
+
+    async def close(self) -> None:
+        """See `EngineDriver`."""
+        if self._thread.dead_reason is None:
+            await self._call(self._batcher.abort_all)
+        await anyio.to_thread.run_sync(self._thread.close, CLOSE_TIMEOUT_S)
+
+    def _read_state(self, update: WeightUpdate) -> dict[str, Tensor]:
+        try:
+            config = read_config(update.path)
+            if config != self._runner.config:
+                raise WeightUpdateError(f"{update.path}: its config.json is not that of the running model")
+            return read_state(update.path, self._shapes)
+        except WeightsError as error:
+            raise WeightUpdateError(str(error)) from error
+
+    def _swap(self, state: dict[str, Tensor], update: WeightUpdate) -> None:
+        """Runs in the compute thread."""
+        if update.mode is UpdateMode.ABORT:
+            self._batcher.abort_running()
+        self._batcher.replace_weights(state, update.version)
+
+    async def _drain(self, timeout_s: float) -> None:
+        """Returns once nothing runs, with admission stopped; a timeout puts the gate back."""
+        await self._call(partial(self._set_gate, Gate.NO_ADMISSION))
+        try:
+            with anyio.fail_after(timeout_s):
+                await asyncio.wrap_future(self._thread.drained())
+        except BaseException:
+            self._restore_gate()
+            raise
+
+    def _set_gate(self, gate: Gate) -> None:
+        self._batcher.gate = gate
+
+    def _restore_gate(self) -> None:
+        self._post_if_alive(partial(self._set_gate, Gate.FROZEN if self._paused else Gate.OPEN))
+
+    async def _call(self, function: Callable[[], object]) -> None:
+        """Runs a function in the compute thread between two steps."""
+        with anyio.fail_after(CALL_TIMEOUT_S):
+            await asyncio.wrap_future(self._thread.call(function))
+
+    def _post_if_alive(self, command: Callable[[], None]) -> None:
+        if self._thread.dead_reason is None:
+            self._thread.post(command)
+
+    def _in_loop(self, callback: Callable[[], None]) -> None:
+        """Runs a callback in the event loop; called from the compute thread."""
+        if self._loop is None:
+            return
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            log.info("event loop is closed, results dropped", live=len(self._live))
+
+    def _fail_all(self) -> None:
+        for answer in self._live.values():
+            if not answer.done():
+                answer.set_exception(EngineFailedError(self._thread.dead_reason or "the engine failed"))
+
+
+def _deliver(finished: list[Finished]) -> None:
+    for one in finished:
+        answer = cast(_Answer, one.tag)
+        if answer.done():
+            continue
+        if isinstance(one.result, Generation):
+            answer.set_result(one.result)
+        else:
+            answer.set_exception(one.result)

@@ -1,0 +1,172 @@
+"""Runs the model over the KV cache so that no token depends on what else is in the batch.
+
+Floating-point sums depend on the shapes of the kernels that make them: a product with one row may differ in its last
+bits from the same row inside a product of eight, and one differing bit can change a token. Hence every kernel here
+gets a shape that depends on its own sequence or on constants only:
+
+- A prompt is prefilled alone, cut at multiples of a fixed chunk.
+- A decode step computes its rows in tiles of a fixed number of rows, padded where fewer are there.
+- Attention of a decoded token runs over its own sequence alone.
+
+What is left is a row's place in its tile. `invariant_tile` checks on the running machine, bit by bit, that the place
+does not matter, and falls back to tiles of one row where it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name torch's own documentation uses
+from callsheet.managers.inference.torch_engine.ranges import Range, RangeAllocator
+from callsheet.managers.models.transformer import LanguageModel
+from torch import Tensor
+
+ALIGNMENT = 16
+"""Ranges of the KV cache begin at multiples of this many tokens, which keeps the memory of every view aligned."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRow:
+    """One sequence's part of a decode step: the token fed, its position, and where the sequence's KV is."""
+
+    token_id: int
+    position: int
+    place: Range
+
+
+class ModelRunner:
+    """A language model and its KV cache on one device. Not thread-safe."""
+
+    def __init__(self, model: LanguageModel, *, kv_cache_tokens: int, tile_rows: int = 8, device: str = "cpu") -> None:
+        """Moves the model to the device and allocates the cache.
+
+        Args:
+            model: The model.
+            kv_cache_tokens: Capacity, a multiple of `ALIGNMENT` and at least the model's context.
+            tile_rows: Rows of a decode tile.
+            device: "cpu", "cuda" or any other torch device.
+
+        Raises:
+            ValueError: The capacity breaks its rule.
+        """
+        config = model.config
+        if kv_cache_tokens < config.context_length:
+            raise ValueError(
+                f"kv_cache_tokens is {kv_cache_tokens}; it must be at least context_length ({config.context_length})"
+            )
+        self.config = config
+        self.device = torch.device(device)
+        self.model = model.to(self.device).eval().requires_grad_(False)
+        self.ranges = RangeAllocator(kv_cache_tokens, ALIGNMENT)
+        # One place more than the allocator knows takes the keys and values of padding rows.
+        shape = (2 * config.layers, config.heads, kv_cache_tokens + 1, config.head_width)
+        self._cache = torch.zeros(shape, device=self.device)
+        self._scratch = kv_cache_tokens
+        self.tile_rows = invariant_tile(self.model, tile_rows, self.device)
+
+    def prefill(self, token_ids: Sequence[int], begin: int, place: Range) -> Tensor:
+        """Computes one chunk of a prompt.
+
+        Args:
+            token_ids: The chunk.
+            begin: Position of its first token; everything before is in the cache.
+            place: Where the sequence's KV is.
+
+        Returns:
+            Logits of the chunk's last token, [1, vocabulary].
+        """
+        end = begin + len(token_ids)
+        positions = torch.arange(begin, end, device=self.device)
+        mask = torch.arange(end, device=self.device) <= positions[:, None] if begin else None
+        whole = self._cache[:, :, place.start : place.start + end]
+
+        def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            keys, values = whole[2 * layer], whole[2 * layer + 1]
+            keys[:, begin:] = key.transpose(0, 1)
+            values[:, begin:] = value.transpose(0, 1)
+            context = F.scaled_dot_product_attention(
+                query.transpose(0, 1)[None], keys[None], values[None], attn_mask=mask, is_causal=mask is None
+            )
+            return context[0].transpose(0, 1)
+
+        tokens = torch.tensor(token_ids, device=self.device)
+        hidden = self.model.transformer(tokens, positions, attend)
+        logits: Tensor = self.model.head(hidden[-1:])
+        return logits
+
+    def decode(self, rows: Sequence[DecodeRow]) -> Tensor:
+        """Computes one tile of a decode step.
+
+        Args:
+            rows: At most `tile_rows` sequences, each one once.
+
+        Returns:
+            Logits [tile_rows, vocabulary]; rows after the last sequence mean nothing.
+        """
+        padding = self.tile_rows - len(rows)
+        inputs = torch.tensor(
+            [(row.token_id, row.position, row.place.start + row.position) for row in rows]
+            + [(0, 0, self._scratch)] * padding,
+            device=self.device,
+        )
+        tokens, positions, slots = inputs.unbind(1)
+        views = [
+            self._cache[:, :, row.place.start : row.place.start + row.position + 1].unsqueeze(1).unbind(0)
+            for row in rows
+        ]
+        blank = torch.zeros(padding, self.config.heads, self.config.head_width, device=self.device)
+
+        def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            self._cache[2 * layer].index_copy_(1, slots, key.transpose(0, 1))
+            self._cache[2 * layer + 1].index_copy_(1, slots, value.transpose(0, 1))
+            queries = query[:, None, :, None].unbind(0)
+            contexts = [
+                F.scaled_dot_product_attention(queries[index], view[2 * layer], view[2 * layer + 1])[0].transpose(0, 1)
+                for index, view in enumerate(views)
+            ]
+            return torch.cat([*contexts, blank])
+
+        logits: Tensor = self.model.head(self.model.transformer(tokens, positions, attend))
+        return logits
+
+    def read_kv(self, place: Range, begin: int, end: int) -> Tensor:
+        """Returns a view of the KV of a sequence's positions `begin` to `end - 1`."""
+        return self._cache[:, :, place.start + begin : place.start + end]
+
+    def write_kv(self, place: Range, begin: int, values: Tensor) -> None:
+        """Copies KV that `read_kv` gave into a sequence from position `begin`."""
+        start = place.start + begin
+        self._cache[:, :, start : start + values.shape[2]] = values
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Replaces the weights in place; names and shapes must be the model's."""
+        self.model.load_state_dict(state)
+
+
+def invariant_tile(model: LanguageModel, tile_rows: int, device: torch.device) -> int:
+    """Returns `tile_rows` if a row's result depends neither on its place in a tile nor on the other rows, else 1.
+
+    Checked on the model's own shapes with attention left out, as that runs for each sequence alone.
+    """
+    tokens = torch.randint(model.config.vocabulary_size, (tile_rows,), generator=torch.Generator().manual_seed(0)).to(
+        device
+    )
+    positions = torch.arange(tile_rows, device=device)
+
+    def outputs(order: Tensor) -> Tensor:
+        hidden = model.transformer(tokens[order], positions[order], lambda _layer, _query, _key, value: value)
+        result: Tensor = model.head(hidden)
+        return result
+
+    with torch.inference_mode():
+        expected = outputs(positions)
+        for shift in range(1, tile_rows):
+            moved = torch.roll(positions, shift)
+            repeated = torch.full_like(positions, shift)
+            if not torch.equal(outputs(moved), expected[moved]):
+                return 1
+            if not torch.equal(outputs(repeated), expected[repeated]):
+                return 1
+    return tile_rows

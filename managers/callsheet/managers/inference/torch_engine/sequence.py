@@ -1,0 +1,89 @@
+"""One request on its way through the engine."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from callsheet.managers.inference.driver import FinishReason, GenerateRequest, Generation, VersionSpan
+from callsheet.managers.inference.torch_engine.ranges import Range
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """State of one request.
+
+    Attributes:
+        request: What was asked.
+        tag: The caller's handle, given back with the result.
+        limit: The most new tokens: what was asked, cut to the context.
+        stream: The request's own random numbers.
+        chunk_keys: Keys of the prompt's whole chunks.
+        place: Its KV; None until it is admitted.
+        prefilled: Prompt tokens whose KV is there.
+        paused: Whether it is kept from progress.
+        cacheable: Whether its prompt's KV may be reused; False once the weights changed under it.
+        spans: Version spans so far.
+    """
+
+    request: GenerateRequest
+    tag: object
+    limit: int
+    stream: random.Random
+    chunk_keys: list[bytes]
+    place: Range | None = None
+    prefilled: int = 0
+    cached_tokens: int = 0
+    paused: bool = False
+    cacheable: bool = True
+    cpu_s: float = 0.0
+    token_ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    spans: list[VersionSpan] = field(default_factory=list)
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of the prompt and the longest output."""
+        return self.prompt_length + self.limit
+
+    @property
+    def decoding(self) -> bool:
+        """Whether its prompt is done and it may take part in a decode step."""
+        return bool(self.token_ids) and not self.paused
+
+    @property
+    def next_position(self) -> int:
+        """Position of the newest token, whose KV is not there yet."""
+        return self.prompt_length + len(self.token_ids) - 1
+
+    def append(self, token_id: int, log_prob: float, version: int) -> None:
+        """Adds an output token made by a policy version."""
+        index = len(self.token_ids)
+        self.token_ids.append(token_id)
+        self.log_probs.append(log_prob)
+        if self.spans and self.spans[-1].version == version:
+            self.spans[-1] = VersionSpan(version, self.spans[-1].begin, index + 1)
+        else:
+            self.spans.append(VersionSpan(version, index, index + 1))
+
+    def finish_reason(self) -> FinishReason | None:
+        """Why it is over, or None while it is not."""
+        if self.token_ids and self.token_ids[-1] in self.request.sampling.stop_token_ids:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(self.token_ids) >= self.limit else None
+
+    def generation(self, reason: FinishReason) -> Generation:
+        """What it produced so far."""
+        return Generation(
+            token_ids=tuple(self.token_ids),
+            log_probs=tuple(self.log_probs),
+            finish_reason=reason,
+            version_spans=tuple(self.spans),
+            cached_tokens=self.cached_tokens,
+            cpu_s=self.cpu_s,
+        )

@@ -1,0 +1,1 @@
+"""Torch models that the inference and the reward manager share."""

@@ -1,0 +1,304 @@
+"""What every `EngineDriver` must do, run against each driver there is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.abc import TaskGroup
+from callsheet.managers.inference.driver import (
+    EngineBusyError,
+    EngineDriver,
+    EngineFailedError,
+    FinishReason,
+    Generation,
+    PauseMode,
+    RequestRefusedError,
+    UpdateMode,
+    VersionSpan,
+    WeightUpdate,
+    WeightUpdateError,
+)
+from callsheet.managers.inference.torch_engine.batcher import BatchLimits
+from callsheet.managers.inference.torch_engine.driver import TorchEngineDriver
+from callsheet.managers.inference.torch_engine.runner import ModelRunner
+from callsheet.managers.models.config import TransformerConfig
+from callsheet.managers.models.weights import save_weights
+
+from tests.support.torch_models import full_pass_log_probs, prompt, request, small_model
+
+pytestmark = pytest.mark.anyio
+WAIT_S = 30
+# A context so long that a request for all of it is still running when the test wants to interfere.
+CONFIG = TransformerConfig(context_length=16_384, layers=2, width=64, heads=2, hidden_width=96)
+ENDLESS = 16_000
+
+
+@dataclass
+class Subject:
+    """A driver and what a test needs to know of its model."""
+
+    driver: EngineDriver
+    weights: Callable[[int], Path]
+    expected: Callable[[int, tuple[int, ...], tuple[int, ...]], list[float]]
+
+
+@pytest.fixture(params=["torch"])
+async def subject(tmp_path: Path) -> AsyncIterator[Subject]:
+    """Weights are random, named by their seed; the driver starts with seed 0 as version 0."""
+
+    def weights(seed: int) -> Path:
+        directory = tmp_path / str(seed)
+        save_weights(small_model(seed, CONFIG), CONFIG, directory)
+        return directory
+
+    def expected(seed: int, tokens: tuple[int, ...], output: tuple[int, ...]) -> list[float]:
+        return full_pass_log_probs(small_model(seed, CONFIG), tokens, output)
+
+    runner = ModelRunner(small_model(0, CONFIG), kv_cache_tokens=4 * CONFIG.context_length)
+    driver = TorchEngineDriver(runner, BatchLimits(prefill_chunk=32), max_requests=64)
+    yield Subject(driver, weights, expected)
+    await driver.close()
+
+
+@dataclass
+class Running:
+    """A generate call in the background."""
+
+    result: Generation | Exception | None = None
+    done: anyio.Event | None = None
+
+    async def outcome(self) -> Generation:
+        """Its result, awaited."""
+        assert self.done is not None
+        with anyio.fail_after(WAIT_S):
+            await self.done.wait()
+        assert isinstance(self.result, Generation), self.result
+        return self.result
+
+
+async def _into(running: Running, work: Coroutine[object, object, Generation]) -> None:
+    assert running.done is not None
+    try:
+        running.result = await work
+    except Exception as error:
+        running.result = error
+    finally:
+        running.done.set()
+
+
+def begin(tasks: TaskGroup, subject: Subject, name: str, length: int = 20, **sampling: int | float) -> Running:
+    """Starts a request."""
+    running = Running(done=anyio.Event())
+    work = subject.driver.generate(request(name, prompt(length), **sampling))
+    tasks.start_soon(_into, running, work)
+    return running
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for the engine to come to a state that it only shows when asked."""
+    with anyio.fail_after(WAIT_S):
+        while not condition():  # noqa: ASYNC110 - a driver tells of its load, it does not signal it
+            await anyio.sleep(0.001)
+
+
+async def test_generate(subject: Subject) -> None:
+    result = await subject.driver.generate(request("a", prompt(100), max_new_tokens=24, seed=5))
+    assert len(result.token_ids) == 24
+    assert result.finish_reason is FinishReason.LENGTH
+    assert result.version_spans == (VersionSpan(0, 0, 24),)
+    assert result.log_probs == pytest.approx(subject.expected(0, prompt(100), result.token_ids), abs=2e-5)
+    assert result.cpu_s > 0
+
+
+async def test_concurrent_requests_equal_single_ones(subject: Subject) -> None:
+    async with anyio.create_task_group() as tasks:
+        together = [begin(tasks, subject, f"{seed:04}", 30 + seed, seed=seed) for seed in range(24)]
+    for seed, running in enumerate(together):
+        single = await subject.driver.generate(request("single", prompt(30 + seed), seed=seed))
+        result = await running.outcome()
+        if subject.driver.capabilities.batch_invariant:
+            assert (result.token_ids, result.log_probs) == (single.token_ids, single.log_probs)
+
+
+async def test_abort_returns_partial_tokens(subject: Subject) -> None:
+    async with anyio.create_task_group() as tasks:
+        victim = begin(tasks, subject, "0001", max_new_tokens=ENDLESS)
+        other = begin(tasks, subject, "00010", max_new_tokens=10)
+        await other.outcome()
+        await subject.driver.abort("0001")
+        result = await victim.outcome()
+    assert result.finish_reason is FinishReason.ABORT
+    assert 0 < len(result.token_ids) < ENDLESS
+    assert len(result.token_ids) == len(result.log_probs) == result.version_spans[-1].end
+    assert (await other.outcome()).finish_reason is FinishReason.LENGTH
+    await subject.driver.abort("unknown")
+
+
+async def test_cancelling_the_caller_frees_the_engine(subject: Subject) -> None:
+    async with anyio.create_task_group() as tasks:
+        begin(tasks, subject, "a", max_new_tokens=ENDLESS)
+        await until(lambda: subject.driver.load.running == 1)
+        tasks.cancel_scope.cancel()
+    await until(lambda: subject.driver.load.running == 0 and subject.driver.load.kv_tokens_used == 0)
+    assert (await subject.driver.generate(request("a", prompt(9)))).finish_reason is FinishReason.LENGTH
+
+
+async def test_one_request_pauses_and_goes_on(subject: Subject) -> None:
+    expected = await subject.driver.generate(request("x", prompt(20), max_new_tokens=2000, seed=2))
+    async with anyio.create_task_group() as tasks:
+        paused = begin(tasks, subject, "a", max_new_tokens=2000, seed=2)
+        await until(lambda: subject.driver.load.running == 1)
+        await subject.driver.pause_request("a")
+        await until(lambda: subject.driver.load.paused == 1)
+        await subject.driver.generate(request("b", prompt(9), max_new_tokens=100))
+        assert paused.result is None
+        await subject.driver.resume_request("a")
+        assert (await paused.outcome()).token_ids == expected.token_ids
+    await subject.driver.pause_request("unknown")
+    await subject.driver.resume_request("unknown")
+
+
+@pytest.mark.parametrize("mode", list(PauseMode))
+async def test_pause_and_resume(subject: Subject, mode: PauseMode) -> None:
+    if mode not in subject.driver.capabilities.pause_modes:
+        pytest.skip(f"the driver lacks pause mode {mode.value}")
+    length = 2000 if mode is PauseMode.DRAIN else ENDLESS
+    async with anyio.create_task_group() as tasks:
+        running = begin(tasks, subject, "a", max_new_tokens=length)
+        await until(lambda: subject.driver.load.running == 1)
+        await subject.driver.pause(mode, timeout_s=WAIT_S)
+        assert subject.driver.health.paused
+        assert subject.driver.health.alive
+        later = begin(tasks, subject, "b", max_new_tokens=5)
+        await until(lambda: subject.driver.load.waiting == 1)
+        if mode is PauseMode.KEEP:
+            assert running.result is None
+            assert subject.driver.load.running == 1
+        else:
+            reason = (await running.outcome()).finish_reason
+            assert reason is (FinishReason.LENGTH if mode is PauseMode.DRAIN else FinishReason.ABORT)
+        assert later.result is None
+        await subject.driver.resume()
+        assert (await later.outcome()).finish_reason is FinishReason.LENGTH
+        await subject.driver.abort("a")
+    assert not subject.driver.health.paused
+    await subject.driver.resume()
+
+
+async def test_a_drain_that_takes_too_long_gives_up_and_goes_on(subject: Subject) -> None:
+    async with anyio.create_task_group() as tasks:
+        begin(tasks, subject, "a", max_new_tokens=ENDLESS)
+        await until(lambda: subject.driver.load.running == 1)
+        with pytest.raises(TimeoutError):
+            await subject.driver.pause(PauseMode.DRAIN, timeout_s=0.01)
+        assert not subject.driver.health.paused
+        update = WeightUpdate(subject.weights(1), 1, UpdateMode.DRAIN, timeout_s=0.01)
+        with pytest.raises(WeightUpdateError, match="did not drain"):
+            await subject.driver.update_weights(update)
+        assert (await subject.driver.generate(request("b", prompt(5)))).version_spans[0].version == 0
+        await subject.driver.abort("a")
+
+
+@pytest.mark.parametrize("mode", list(UpdateMode))
+async def test_update_weights(subject: Subject, mode: UpdateMode) -> None:
+    if mode not in subject.driver.capabilities.update_modes:
+        pytest.skip(f"the driver lacks update mode {mode.value}")
+    length = {UpdateMode.DRAIN: 2000, UpdateMode.ABORT: ENDLESS, UpdateMode.KEEP: 3000}[mode]
+    update = WeightUpdate(subject.weights(1), 3, mode, timeout_s=WAIT_S)
+    async with anyio.create_task_group() as tasks:
+        running = begin(tasks, subject, "a", max_new_tokens=length)
+        await until(lambda: subject.driver.load.running == 1)
+        await subject.driver.update_weights(update)
+        assert subject.driver.policy_version == 3
+        result = await running.outcome()
+    versions = [span.version for span in result.version_spans]
+    if mode is UpdateMode.KEEP:
+        assert result.finish_reason is FinishReason.LENGTH
+        assert versions == [0, 3]
+        assert result.version_spans[0].end == result.version_spans[1].begin
+    else:
+        assert result.finish_reason is (FinishReason.LENGTH if mode is UpdateMode.DRAIN else FinishReason.ABORT)
+        assert versions in ([0], [])
+    after = await subject.driver.generate(request("b", prompt(40)))
+    assert after.log_probs == pytest.approx(subject.expected(1, prompt(40), after.token_ids), abs=2e-5)
+    assert after.version_spans == (VersionSpan(3, 0, 16),)
+
+
+async def test_an_update_under_a_pause_happens_at_once(subject: Subject) -> None:
+    async with anyio.create_task_group() as tasks:
+        running = begin(tasks, subject, "a", max_new_tokens=2000)
+        await until(lambda: subject.driver.load.running == 1)
+        await subject.driver.pause(PauseMode.KEEP)
+        await subject.driver.update_weights(WeightUpdate(subject.weights(1), 1, UpdateMode.KEEP))
+        assert subject.driver.health.paused
+        assert running.result is None
+        await subject.driver.resume()
+        assert (await running.outcome()).version_spans[-1].version == 1
+
+
+async def test_unusable_weights_leave_the_old_ones(subject: Subject, tmp_path: Path) -> None:
+    before = await subject.driver.generate(request("a", prompt(9)))
+    broken = subject.weights(1)
+    (broken / "weights.pt").write_bytes(b"torn")
+    for path in (tmp_path / "nowhere", broken):
+        with pytest.raises(WeightUpdateError, match=str(path.name)):
+            await subject.driver.update_weights(WeightUpdate(path, 1, UpdateMode.KEEP))
+    other = TransformerConfig(layers=1)
+    save_weights(small_model(1, other), other, tmp_path / "other")
+    with pytest.raises(WeightUpdateError, match="not that of the running model"):
+        await subject.driver.update_weights(WeightUpdate(tmp_path / "other", 1, UpdateMode.KEEP))
+    with pytest.raises(WeightUpdateError, match="version is -1"):
+        await subject.driver.update_weights(WeightUpdate(subject.weights(1), -1, UpdateMode.KEEP))
+    after = await subject.driver.generate(request("a", prompt(9)))
+    assert (after.token_ids, after.version_spans) == (before.token_ids, before.version_spans)
+
+
+async def test_flush(subject: Subject) -> None:
+    if not subject.driver.capabilities.prefix_cache:
+        pytest.skip("the driver has no prefix cache")
+    await subject.driver.generate(request("a", prompt(100)))
+    assert (await subject.driver.generate(request("b", prompt(100)))).cached_tokens == 96
+    await subject.driver.flush()
+    assert (await subject.driver.generate(request("c", prompt(100)))).cached_tokens == 0
+
+
+async def test_refusals(subject: Subject) -> None:
+    with pytest.raises(RequestRefusedError) as too_long:
+        await subject.driver.generate(request("a", prompt(CONFIG.context_length)))
+    assert too_long.value.reason == "context_length"
+    async with anyio.create_task_group() as tasks:
+        begin(tasks, subject, "a", max_new_tokens=ENDLESS)
+        await until(lambda: subject.driver.load.running == 1)
+        with pytest.raises(RequestRefusedError) as twice:
+            await subject.driver.generate(request("a", prompt(4)))
+        assert twice.value.reason == "duplicate_request"
+        await subject.driver.abort("a")
+
+
+async def test_a_full_queue_is_refused(subject: Subject) -> None:
+    await subject.driver.pause(PauseMode.KEEP)
+    async with anyio.create_task_group() as tasks:
+        waiting = [begin(tasks, subject, f"{index:04}", max_new_tokens=1) for index in range(64)]
+        await until(lambda: subject.driver.load.waiting == 64)
+        with pytest.raises(EngineBusyError, match="the bound is 64"):
+            await subject.driver.generate(request("more", prompt(4)))
+        await subject.driver.resume()
+        assert [len((await one.outcome()).token_ids) for one in waiting] == [1] * 64
+
+
+async def test_close_ends_what_is_running(subject: Subject) -> None:
+    async with anyio.create_task_group() as tasks:
+        running = begin(tasks, subject, "a", max_new_tokens=ENDLESS)
+        await until(lambda: subject.driver.load.running == 1)
+        await subject.driver.close()
+        assert (await running.outcome()).finish_reason is FinishReason.ABORT
+    assert not subject.driver.health.alive
+    with pytest.raises(EngineFailedError):
+        await subject.driver.generate(request("b", prompt(4)))
+    with pytest.raises(EngineFailedError):
+        await subject.driver.pause(PauseMode.KEEP)
+    await subject.driver.close()

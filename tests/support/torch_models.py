@@ -1,0 +1,41 @@
+"""Small real models for tests."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from callsheet.managers.inference.driver import GenerateRequest, Sampling
+from callsheet.managers.models.config import TransformerConfig
+from callsheet.managers.models.transformer import LanguageModel, initialise
+
+# Kernels this small gain nothing from a second thread, and threads that wait for each other are slow on a busy machine.
+torch.set_num_threads(1)
+
+SMALL = TransformerConfig(context_length=256, layers=2, width=64, heads=2, hidden_width=96)
+
+
+def small_model(seed: int = 0, config: TransformerConfig = SMALL) -> LanguageModel:
+    """A language model with random weights."""
+    model = LanguageModel(config)
+    initialise(model, seed)
+    return model.eval().requires_grad_(False)
+
+
+def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
+    """Random byte tokens."""
+    numbers = random.Random(seed)
+    return tuple(numbers.randrange(256) for _ in range(length))
+
+
+def request(name: str, tokens: tuple[int, ...], **sampling: int | float | frozenset[int]) -> GenerateRequest:
+    """A request; sampling parameters by name, 16 new tokens unless told."""
+    return GenerateRequest(name, tokens, Sampling(**{"max_new_tokens": 16, **sampling}))  # type: ignore[arg-type]
+
+
+def full_pass_log_probs(model: LanguageModel, tokens: tuple[int, ...], output: tuple[int, ...]) -> list[float]:
+    """Log-probabilities of `output` after `tokens` from one plain pass without a cache, in float64 at the end."""
+    whole = torch.tensor([[*tokens, *output]])
+    with torch.no_grad():
+        table = torch.log_softmax(model(whole)[0].double(), dim=-1)
+    return [float(table[len(tokens) - 1 + index, token]) for index, token in enumerate(output)]

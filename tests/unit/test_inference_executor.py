@@ -1,0 +1,239 @@
+"""The executor over the real engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
+from callsheet.managers.inference.build import build_inference_executor
+from callsheet.managers.inference.driver import PauseMode, UpdateMode, WeightUpdate
+from callsheet.managers.inference.executor import InferenceExecutor
+from callsheet.managers.inference.settings import InferenceSettings
+from callsheet.managers.models.config import TransformerConfig
+from callsheet.managers.models.transformer import LanguageModel, initialise
+from callsheet.managers.models.weights import WeightsError, save_weights
+from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2, outcome_pb2
+
+from tests.support.torch_models import full_pass_log_probs, prompt, small_model
+
+pytestmark = pytest.mark.anyio
+CONFIG = TransformerConfig(context_length=16_384, layers=1, width=32, heads=2, hidden_width=48)
+SETTINGS = InferenceSettings(shape=CONFIG, kv_cache_tokens=4 * CONFIG.context_length)
+WAIT_S = 30
+
+
+class NoPayloads:
+    """Generate actions read and write none."""
+
+    async def read(self, blob: common_pb2.Blob) -> bytes:
+        raise AssertionError(blob)
+
+    async def write(self, content: bytes) -> common_pb2.Blob:
+        raise AssertionError(content)
+
+
+def attempt_of(
+    sequence: int, tokens: tuple[int, ...], sampling: action_pb2.SamplingParameters | None = None
+) -> Attempt:
+    return Attempt(
+        grant=manager_service_pb2.Grant(
+            token=manager_service_pb2.FencingToken(epoch=1, sequence=sequence), service="policy"
+        ),
+        action=action_pb2.ActionSpec(
+            generate=action_pb2.GenerateInput(
+                prompt_token_ids=tokens,
+                sampling=sampling or action_pb2.SamplingParameters(max_new_tokens=16, temperature=1.0, seed=sequence),
+            )
+        ),
+        payloads=NoPayloads(),
+    )
+
+
+@pytest.fixture
+async def executor() -> AsyncIterator[InferenceExecutor]:
+    built = build_inference_executor(SETTINGS)
+    yield built
+    await built.close()
+
+
+def completed(result: AttemptResult) -> outcome_pb2.GenerateResult:
+    assert isinstance(result, Completed), result
+    return result.succeeded.generate
+
+
+async def test_generate(executor: InferenceExecutor) -> None:
+    as_protocol: Executor = executor
+    result = await as_protocol.run(attempt_of(7, prompt(50)))
+    generated = completed(result)
+    assert len(generated.token_ids) == 16
+    expected = full_pass_log_probs(small_model(0, CONFIG), prompt(50), tuple(generated.token_ids))
+    assert list(generated.log_probs) == pytest.approx(expected, abs=2e-5)
+    assert generated.finish_reason == outcome_pb2.FINISH_REASON_LENGTH
+    assert [(span.version, span.begin, span.end) for span in generated.policy_versions] == [(0, 0, 16)]
+    assert result.usage.cpu_s > 0
+
+
+async def test_stop_tokens_and_sampling_reach_the_engine(executor: InferenceExecutor) -> None:
+    greedy = action_pb2.SamplingParameters(max_new_tokens=8, temperature=0)
+    free = completed(await executor.run(attempt_of(1, prompt(9), greedy)))
+    greedy.stop_token_ids.append(free.token_ids[3])
+    stopped = completed(await executor.run(attempt_of(2, prompt(9), greedy)))
+    assert stopped.finish_reason == outcome_pb2.FINISH_REASON_STOP
+    assert list(stopped.token_ids) == list(free.token_ids)[: list(free.token_ids).index(free.token_ids[3]) + 1]
+
+
+async def test_hundreds_of_attempts_at_once(executor: InferenceExecutor) -> None:
+    results: dict[int, AttemptResult] = {}
+
+    async def run(sequence: int) -> None:
+        results[sequence] = await executor.run(attempt_of(sequence, prompt(10, sequence)))
+
+    async with anyio.create_task_group() as tasks:
+        for sequence in range(1, 201):
+            tasks.start_soon(run, sequence)
+    assert all(len(completed(results[sequence]).token_ids) == 16 for sequence in range(1, 201))
+
+
+async def test_a_stop_gives_partial_tokens(executor: InferenceExecutor) -> None:
+    attempt = attempt_of(1, prompt(9), action_pb2.SamplingParameters(max_new_tokens=16_000, temperature=1.0))
+    results: list[AttemptResult] = []
+
+    async def run() -> None:
+        results.append(await executor.run(attempt))
+
+    with anyio.fail_after(WAIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await executor.run(attempt_of(2, prompt(9)))
+            attempt.stop_requested.set()
+    (result,) = results
+    assert isinstance(result, Stopped)
+    assert result.partial is not None
+    partial = result.partial.generate
+    assert partial.finish_reason == outcome_pb2.FINISH_REASON_ABORT
+    assert 0 < len(partial.token_ids) == len(partial.log_probs) < 16_000
+
+
+async def test_a_stop_before_the_start(executor: InferenceExecutor) -> None:
+    attempt = attempt_of(1, prompt(9), action_pb2.SamplingParameters(max_new_tokens=16_000))
+    attempt.stop_requested.set()
+    with anyio.fail_after(WAIT_S):
+        assert isinstance(await executor.run(attempt), Stopped)
+
+
+async def test_pause_and_resume_one_attempt(executor: InferenceExecutor) -> None:
+    sampling = action_pb2.SamplingParameters(max_new_tokens=300, temperature=1.0, seed=4)
+    expected = completed(await executor.run(attempt_of(1, prompt(9), sampling)))
+    attempt = attempt_of(2, prompt(9), sampling)
+    results: list[AttemptResult] = []
+
+    async def run() -> None:
+        results.append(await executor.run(attempt))
+
+    with anyio.fail_after(WAIT_S):
+        async with anyio.create_task_group() as tasks:
+            await executor.driver.pause(PauseMode.KEEP)
+            tasks.start_soon(run)
+            await anyio.wait_all_tasks_blocked()
+            await executor.pause(attempt)
+            await executor.driver.resume()
+            await executor.run(attempt_of(3, prompt(9), sampling))
+            assert results == []
+            assert executor.driver.load.paused == 1
+            await executor.resize(attempt)
+            await executor.resume(attempt)
+    assert completed(results[0]).token_ids == expected.token_ids
+
+
+async def test_an_abort_by_the_engine_is_a_success_with_partial_tokens(
+    executor: InferenceExecutor, tmp_path: Path
+) -> None:
+    model = LanguageModel(CONFIG)
+    initialise(model, 1)
+    save_weights(model, CONFIG, tmp_path)
+    results: list[AttemptResult] = []
+
+    async def run() -> None:
+        sampling = action_pb2.SamplingParameters(max_new_tokens=16_000, temperature=1.0)
+        results.append(await executor.run(attempt_of(1, prompt(9), sampling)))
+
+    with anyio.fail_after(WAIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await executor.run(attempt_of(2, prompt(9)))
+            await executor.driver.update_weights(WeightUpdate(tmp_path, 5, UpdateMode.ABORT))
+    assert completed(results[0]).finish_reason == outcome_pb2.FINISH_REASON_ABORT
+    assert executor.services()[0].policy_version == 5
+
+
+@pytest.mark.parametrize(
+    ("tokens", "sampling", "reason"),
+    [
+        (prompt(16_384), {"max_new_tokens": 4}, "context_length"),
+        ((5, 400), {"max_new_tokens": 4}, "token_out_of_vocabulary"),
+        ((5,), {"max_new_tokens": 0}, "invalid_sampling"),
+        ((5,), {"max_new_tokens": 4, "top_p": 1.5}, "invalid_sampling"),
+        ((5,), {"max_new_tokens": 4, "temperature": float("inf")}, "invalid_sampling"),
+    ],
+)
+async def test_what_can_never_be_served_fails_as_policy(
+    executor: InferenceExecutor, tokens: tuple[int, ...], sampling: dict[str, float], reason: str
+) -> None:
+    result = await executor.run(attempt_of(1, tokens, action_pb2.SamplingParameters(**sampling)))  # type: ignore[arg-type]
+    assert isinstance(result, Broken)
+    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_POLICY, reason)
+    assert result.failed.message
+
+
+async def test_a_dead_engine_fails_as_infra(executor: InferenceExecutor) -> None:
+    await executor.driver.close()
+    result = await executor.run(attempt_of(1, prompt(4)))
+    assert isinstance(result, Broken)
+    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, "engine_failed")
+
+
+async def test_another_kind_of_action_is_refused(executor: InferenceExecutor) -> None:
+    attempt = attempt_of(1, prompt(4))
+    attempt.action.env_step.SetInParent()
+    result = await executor.run(attempt)
+    assert isinstance(result, Broken)
+    assert result.failed.reason == "unsupported_kind"
+
+
+async def test_registration(executor: InferenceExecutor) -> None:
+    (service,) = executor.services()
+    assert service == manager_service_pb2.HostedService(
+        name="policy", kinds=[action_pb2.ACTION_KIND_GENERATE], slots=64, reserved={"cpu": 1}, policy_version=0
+    )
+    capabilities = executor.capabilities()
+    assert capabilities["weights"] == "random"
+    assert capabilities["engine"] == "torch"
+    assert int(capabilities["kv_cache_bytes"]) == 4 * 16_384 * CONFIG.kv_bytes_per_token
+    assert list(executor.sandboxes()) == []
+
+
+async def test_weights_from_a_directory(tmp_path: Path) -> None:
+    model = small_model(3, CONFIG)
+    save_weights(model, CONFIG, tmp_path)
+    settings = InferenceSettings(weights=tmp_path, policy_version=9, kv_cache_tokens=CONFIG.context_length, model="m")
+    built = build_inference_executor(settings)
+    generated = completed(await built.run(attempt_of(1, prompt(20))))
+    expected = full_pass_log_probs(model, prompt(20), tuple(generated.token_ids))
+    assert list(generated.log_probs) == pytest.approx(expected, abs=2e-5)
+    assert generated.policy_versions[0].version == 9
+    assert (built.services()[0].name, built.capabilities()["weights"]) == ("m", "file")
+    await built.close()
+
+
+def test_missing_weights_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"config\.json"):
+        build_inference_executor(InferenceSettings(weights=tmp_path))
+
+
+@pytest.mark.parametrize(("field", "value"), [("threads", 0), ("slots", 0), ("model", ""), ("policy_version", -1)])
+def test_bad_settings_are_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=field):
+        InferenceSettings(**{field: value})  # type: ignore[arg-type]
