@@ -1,0 +1,38 @@
+"""The named choices of the command line. Imports nothing."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """A process of a stack."""
+
+    SCHEDULER = "scheduler"
+    SANDBOX = "sandbox"
+    INFERENCE = "inference"
+    REWARD = "reward"
+    NOOP = "noop"
+
+
+class Isolation(StrEnum):
+    """What keeps sandboxes apart."""
+
+    BUBBLEWRAP = "bubblewrap"
+    NONE = "none"
+
+
+class LogFormat(StrEnum):
+    """How a log line looks."""
+
+    JSON = "json"
+    CONSOLE = "console"
+
+
+class LogLevel(StrEnum):
+    """The least important lines that are kept."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"

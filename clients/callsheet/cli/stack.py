@@ -1,0 +1,157 @@
+"""A whole Callsheet on this machine, each part in its own process, for commands, benchmarks and tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import anyio
+import anyio.abc
+from callsheet.cli.choices import Isolation, LogFormat, LogLevel, Role
+from callsheet.cli.processes import ChildProcess, ProcessSpec
+from callsheet.cli.stack_settings import (
+    STANDARD_MANAGERS,
+    RestartPolicy,
+    StackSettings,
+    engine_threads,
+    role_arguments,
+)
+from callsheet.cli.supervisor import Supervisor
+
+__all__ = [
+    "STANDARD_MANAGERS",
+    "Isolation",
+    "LogFormat",
+    "LogLevel",
+    "RestartPolicy",
+    "Role",
+    "Stack",
+    "StackSettings",
+    "engine_threads",
+    "local_stack",
+]
+
+_SCHEDULER_GRACE_S = 10.0
+# On top of a manager's own drain: its last acknowledgements and the release of its executor.
+_MANAGER_GRACE_MARGIN_S = 15.0
+
+
+class Stack:
+    """A running stack.
+
+    Attributes:
+        settings: What it was started with.
+        address: Where the scheduler listens, "host:port"; the same after its restarts.
+    """
+
+    def __init__(self, settings: StackSettings) -> None:
+        self.settings = settings
+        self.address = settings.listen
+        self._cores = settings.cpus or len(os.sched_getaffinity(0))
+        self._supervisors = {role: self._supervisor(role) for role in (Role.SCHEDULER, *settings.managers)}
+
+    def process(self, role: Role) -> ChildProcess | None:
+        """The process that serves a role now; None between the end of one and the start of the next."""
+        return self._supervisors[role].process
+
+    def pid(self, role: Role) -> int:
+        """The process id of a role.
+
+        Raises:
+            LookupError: It does not run now.
+        """
+        process = self.process(role)
+        if process is None:
+            raise LookupError(f"{role.value} does not run now")
+        return process.pid
+
+    def kill(self, role: Role) -> None:
+        """Sends SIGKILL to a role's process. It is started again as the restart policy says.
+
+        Raises:
+            ProcessFailedError: It does not run now.
+        """
+        self._supervisors[role].kill()
+
+    async def kill_and_wait(self, role: Role) -> None:
+        """Sends SIGKILL to a role's process and waits until it has ended."""
+        pid = self.pid(role)
+        self.kill(role)
+        await self._supervisors[role].wait_for(lambda process: process is None or process.pid != pid)
+
+    async def start(self, role: Role) -> None:
+        """Starts a role's process now if it has ended, and waits until it serves."""
+        supervisor = self._supervisors[role]
+        if supervisor.process is None:
+            supervisor.request_start()
+        await supervisor.wait_for(lambda process: process is not None)
+
+    async def wait_serving(self, role: Role, *, other_than: int = 0) -> int:
+        """Waits until a process of a role serves, and returns its id.
+
+        Args:
+            role: Which one.
+            other_than: Id of an earlier process that does not count.
+        """
+        supervisor = self._supervisors[role]
+        await supervisor.wait_for(lambda process: process is not None and process.pid != other_than)
+        return self.pid(role)
+
+    def _supervisor(self, role: Role) -> Supervisor:
+        grace_s = _SCHEDULER_GRACE_S if role is Role.SCHEDULER else self.settings.drain_s + _MANAGER_GRACE_MARGIN_S
+        return Supervisor(role, lambda: self._spec(role), self.settings.restart, grace_s)
+
+    def _spec(self, role: Role) -> ProcessSpec:
+        log_path = self.settings.data_dir / "logs" / f"{role.value}.log" if self.settings.logs_to_files else None
+        return ProcessSpec(
+            name=role.value,
+            module="callsheet.cli.main",
+            arguments=role_arguments(role, self.settings, address=self.address, cores=self._cores),
+            log_path=log_path,
+            ready_timeout_s=self.settings.ready_timeout_s,
+        )
+
+    async def run_scheduler(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Starts the scheduler and learns its address."""
+        supervisor = self._supervisors[Role.SCHEDULER]
+        await tasks.start(supervisor.run)
+        process = supervisor.process
+        if process is not None:
+            self.address = process.facts["address"]
+
+    async def run_managers(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Starts all managers, together, and waits until each is registered."""
+        async with anyio.create_task_group() as starts:
+            for role in self.settings.managers:
+                starts.start_soon(tasks.start, self._supervisors[role].run)
+
+    def stop(self, *roles: Role) -> None:
+        """Asks the processes of these roles to end for good."""
+        for role in roles:
+            self._supervisors[role].stop()
+
+
+@asynccontextmanager
+async def local_stack(settings: StackSettings) -> AsyncIterator[Stack]:
+    """Runs a stack for the length of a `with` block: ready at its beginning, gone at its end.
+
+    Managers are stopped first and may finish their attempts; then the scheduler. Processes that end by themselves are
+    started again as the settings say.
+
+    Raises:
+        ProcessFailedError: A process did not become ready, or failed too often (inside an exception group).
+        ValueError: The settings do not fit this machine.
+    """
+    if Role.INFERENCE in settings.managers:
+        engine_threads(settings.cpus or len(os.sched_getaffinity(0)), settings.engine_threads)
+    (settings.data_dir / "logs").mkdir(parents=True, exist_ok=True)
+    stack = Stack(settings)
+    async with AsyncExitStack() as exits:
+        scheduler = await exits.enter_async_context(anyio.create_task_group())
+        exits.callback(stack.stop, Role.SCHEDULER)
+        await stack.run_scheduler(scheduler)
+        managers = await exits.enter_async_context(anyio.create_task_group())
+        exits.callback(stack.stop, *settings.managers)
+        await stack.run_managers(managers)
+        yield stack

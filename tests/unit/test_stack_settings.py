@@ -1,0 +1,61 @@
+"""The division of a machine and the command lines of a stack's processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from callsheet.cli.choices import Isolation, Role
+from callsheet.cli.stack_settings import RestartPolicy, StackSettings, engine_threads, role_arguments
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(2, 1), (4, 1), (8, 2), (64, 16)])
+def test_the_engine_takes_a_quarter_of_the_cores(cores: int, expected: int) -> None:
+    assert engine_threads(cores, None) == expected
+
+
+@pytest.mark.parametrize(("cores", "requested"), [(1, None), (2, 2), (4, 0), (4, 5)])
+def test_the_engine_never_takes_all_cores(cores: int, requested: int | None) -> None:
+    with pytest.raises(ValueError, match="engine threads"):
+        engine_threads(cores, requested)
+
+
+def test_the_scheduler_is_no_manager() -> None:
+    with pytest.raises(ValueError, match="managers: 'scheduler'"):
+        StackSettings(Path("data"), managers=(Role.SCHEDULER,))
+
+
+def test_a_manager_can_be_there_once() -> None:
+    with pytest.raises(ValueError, match="once"):
+        StackSettings(Path("data"), managers=(Role.NOOP, Role.NOOP))
+
+
+def test_all_managers_of_a_stack_declare_the_same_node() -> None:
+    settings = StackSettings(Path("/data"), memory_mib=1024)
+    lines = [role_arguments(role, settings, address="a:1", cores=4) for role in settings.managers]
+    for line in lines:
+        assert line[line.index("--cpus") + 1] == "4"
+        assert line[line.index("--memory-mib") + 1] == "1024"
+        assert line[line.index("--scheduler") + 1] == "a:1"
+
+
+def test_the_scheduler_gets_its_address_and_directory() -> None:
+    line = role_arguments(Role.SCHEDULER, StackSettings(Path("/data")), address="127.0.0.1:0", cores=2)
+    assert line[:5] == ["scheduler", "--listen", "127.0.0.1:0", "--data-dir", "/data"]
+
+
+def test_isolation_reaches_those_that_make_sandboxes() -> None:
+    settings = StackSettings(Path("/data"), isolation=Isolation.NONE)
+    line = role_arguments(Role.SANDBOX, settings, address="a:1", cores=2)
+    assert line[line.index("--isolation") + 1] == "none"
+    assert "--isolation" not in role_arguments(Role.INFERENCE, settings, address="a:1", cores=2)
+
+
+def test_more_arguments_come_last() -> None:
+    settings = StackSettings(Path("/data"), arguments={Role.NOOP: ("--execution-s", "1")})
+    assert role_arguments(Role.NOOP, settings, address="a:1", cores=2)[-2:] == ["--execution-s", "1"]
+
+
+def test_backoff_doubles_up_to_its_ceiling() -> None:
+    policy = RestartPolicy(initial_backoff_s=0.5, max_backoff_s=3.0)
+    assert [policy.backoff_s(failures) for failures in (1, 2, 3, 4, 100)] == [0.5, 1.0, 2.0, 3.0, 3.0]
