@@ -1,0 +1,178 @@
+"""The manager's side of an agent. Everything the agent says is untrusted."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import anyio
+from callsheet.managers.sandbox.backend import SandboxLostError
+from callsheet.managers.sandbox.packets import PacketSocket, ProtocolError, integer, memory_file
+
+_MOST_CPU_US = 10**15
+_MOST_MEMORY_KIB = 1 << 40
+_STAGES = frozenset({"run", "cwd", "path", "write", "archive", "read", "fork"})
+_LARGEST_ERRNO = 4095
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """How a job ended.
+
+    Attributes:
+        status: As wait(2) tells it.
+        cpu_s: CPU seconds of the process and the children it waited for.
+        peak_memory_bytes: Largest resident size of one of them.
+        refused: Where and with which errno it failed before it began; None if it began.
+    """
+
+    status: int
+    cpu_s: float
+    peak_memory_bytes: int
+    refused: tuple[str, int] | None
+
+
+class Job:
+    """Something the agent runs; `result` stays None when the sandbox was lost first."""
+
+    def __init__(self) -> None:
+        """A job that was asked for."""
+        self.finished = anyio.Event()
+        self.result: JobResult | None = None
+
+
+class AgentConnection:
+    """The stream to one agent."""
+
+    def __init__(self, own: socket.socket, on_lost: Callable[[str], None]) -> None:
+        """Args: own: From `packets.socket_pair`. on_lost: Called when the agent is gone without `close`."""
+        self._on_lost = on_lost
+        self._jobs: dict[int, Job] = {}
+        self._signals: dict[int, anyio.Event] = {}
+        self._next_id = 1
+        self._hello = anyio.Event()
+        self._pid = 0
+        self._loss: str | None = None
+        self._packets = PacketSocket(own, self._handle, self._lose)
+
+    @property
+    def pid(self) -> int:
+        """The agent's process id as this process sees it; the kernel vouches for it."""
+        return self._pid
+
+    @property
+    def loss(self) -> str | None:
+        """Why the agent is gone."""
+        return self._loss
+
+    async def until_hello(self) -> None:
+        """Waits until the agent serves, or raises SandboxLostError."""
+        await self._hello.wait()
+        self._check()
+
+    async def start(
+        self, operation: Literal["run", "write", "read"], details: Mapping[str, object], descriptors: Sequence[int]
+    ) -> Job:
+        """Asks for a job. The descriptors stay the caller's.
+
+        Raises:
+            SandboxLostError: The agent is gone.
+        """
+        self._check()
+        number = self._take_id()
+        job = self._jobs[number] = Job()
+        file = memory_file("callsheet-request", json.dumps(details).encode())
+        try:
+            await self._packets.send({"op": operation, "id": number}, [file, *descriptors])
+        except OSError as error:
+            self._jobs.pop(number, None)
+            raise SandboxLostError(self._loss or str(error)) from error
+        finally:
+            os.close(file)
+        return job
+
+    async def signal(self, number: int) -> None:
+        """Sends a signal to every process of the sandbox but the agent, and waits until it is done."""
+        self._check()
+        request = self._take_id()
+        done = self._signals[request] = anyio.Event()
+        try:
+            await self._packets.send({"op": "signal", "id": request, "signal": number})
+            await done.wait()
+        except OSError as error:
+            raise SandboxLostError(self._loss or str(error)) from error
+        finally:
+            self._signals.pop(request, None)
+        self._check()
+
+    def close(self, reason: str) -> None:
+        """Ends the stream, which ends the agent; those who wait get SandboxLostError."""
+        self._packets.close()
+        self._end(reason)
+
+    def _check(self) -> None:
+        if self._loss is not None:
+            raise SandboxLostError(self._loss)
+
+    def _take_id(self) -> int:
+        self._next_id += 1
+        return self._next_id - 1
+
+    def _lose(self, reason: str) -> None:
+        if self._end(reason):
+            self._on_lost(reason)
+
+    def _end(self, reason: str) -> bool:
+        """Wakes everyone; returns whether this was the first end."""
+        if self._loss is not None:
+            return False
+        self._loss = reason
+        self._hello.set()
+        for job in self._jobs.values():
+            job.finished.set()
+        for done in self._signals.values():
+            done.set()
+        self._jobs.clear()
+        return True
+
+    def _handle(self, packet: Mapping[str, object], sender: int) -> None:
+        event = packet.get("event")
+        if self._pid == 0 and event == "hello":
+            self._pid = sender
+            self._hello.set()
+            return
+        if sender != self._pid:
+            raise ProtocolError(f"a packet from process {sender}")
+        number = integer(packet, "id", 1, self._next_id - 1)
+        if event == "started":
+            return
+        if event == "signalled":
+            done = self._signals.get(number)
+            if done is not None:
+                done.set()
+            return
+        if event != "exited" or number not in self._jobs:
+            raise ProtocolError("an event out of place")
+        job = self._jobs.pop(number)
+        job.result = JobResult(
+            integer(packet, "status", 0, 0xFFFF),
+            integer(packet, "cpu_us", 0, _MOST_CPU_US) / 1e6,
+            integer(packet, "peak_kib", 0, _MOST_MEMORY_KIB) * 1024,
+            _refusal(packet.get("refused")),
+        )
+        job.finished.set()
+
+
+def _refusal(value: object) -> tuple[str, int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2 or value[0] not in _STAGES:
+        raise ProtocolError("refused: must be a stage and an errno")
+    number = value[1]
+    if not isinstance(number, int) or not 0 <= number <= _LARGEST_ERRNO:
+        raise ProtocolError("refused: must be a stage and an errno")
+    return str(value[0]), number

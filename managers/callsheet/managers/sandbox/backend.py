@@ -1,0 +1,207 @@
+"""The seam between what an action asks for and what isolates it: backends make sandboxes, sandboxes run commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import anyio
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """What a new sandbox is to be.
+
+    Attributes:
+        sandbox_id: Unique among the sandboxes of a manager; letters, digits, "-" and "_".
+        memory_mib: Memory of all its processes and files together, in MiB.
+        disk_mib: Size of its working directory, and again of its temporary directory, in MiB.
+        max_processes: The most processes and threads of its commands together.
+        cores: The cores it starts on.
+    """
+
+    sandbox_id: str
+    memory_mib: int
+    disk_mib: int
+    max_processes: int
+    cores: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSpec:
+    """A command to run.
+
+    Attributes:
+        arguments: The program and its arguments.
+        environment: Variables added to the sandbox's own; PYTHONPATH is put before the sandbox's.
+        working_directory: Checked components below the working directory, joined by "/".
+        stdin: Its standard input.
+        max_output_bytes: Bytes of stdout and of stderr to keep, each.
+    """
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    working_directory: str = ""
+    stdin: bytes = b""
+    max_output_bytes: int = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileSpec:
+    """A file to write; `path` holds checked components below the working directory, joined by "/"."""
+
+    path: str
+    content: bytes
+    unpack: bool = False
+    mode: int = 0o644
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOutcome:
+    """A finished command.
+
+    Attributes:
+        exit_code: Meaningless if `signal` is set.
+        signal: What ended it; 0 if it exited by itself.
+        stdout: Head and tail.
+        stderr: Head and tail.
+        stdout_dropped: Bytes left out of the middle.
+        stderr_dropped: Bytes left out of the middle.
+        wall_s: Seconds by the manager's clock.
+        cpu_s: CPU seconds of the command and, as far as the backend can tell, everything it started.
+        peak_memory_bytes: Largest memory use; of the whole sandbox where groups are used, else of one process.
+        out_of_memory: A process was killed for the sandbox's memory limit meanwhile.
+        process_limit: A fork was refused for the sandbox's limit of processes meanwhile.
+        stopped: It was stopped on request.
+    """
+
+    exit_code: int
+    signal: int
+    stdout: bytes
+    stderr: bytes
+    stdout_dropped: int
+    stderr_dropped: int
+    wall_s: float
+    cpu_s: float
+    peak_memory_bytes: int
+    out_of_memory: bool = False
+    process_limit: bool = False
+    stopped: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended by a signal or with a non-zero exit code."""
+        return bool(self.signal or self.exit_code)
+
+
+class SandboxCreateError(Exception):
+    """A sandbox could not be made here; the message says why."""
+
+
+class SandboxLostError(Exception):
+    """The sandbox is gone: its first process died or was destroyed."""
+
+
+class CannotExecuteError(Exception):
+    """A command could not be started: no such program, no such directory, or no process left for it.
+
+    Attributes:
+        reason: "cannot_execute", "bad_working_directory" or "pids".
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class FileRefusedError(Exception):
+    """A file could not be written.
+
+    Attributes:
+        reason: "bad_path", "bad_archive", "disk_full" or "pids".
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class StoppedError(Exception):
+    """Stopped on request before there was a result."""
+
+
+class Sandbox(Protocol):
+    """One live sandbox. Its actions come one after another; `pause`, `grant` and `destroy` may come at any time."""
+
+    @property
+    def spec(self) -> SandboxSpec:
+        """What it was made as."""
+
+    @property
+    def loss(self) -> str | None:
+        """Why it is gone; None while it lives."""
+
+    async def grant(self, cores: frozenset[int]) -> None:
+        """Puts all its processes on these cores and no others.
+
+        Raises:
+            SandboxLostError: It is gone.
+            OSError: The cores do not exist here.
+        """
+
+    async def pause(self) -> None:
+        """Freezes all its processes; they keep memory and state and get no CPU."""
+
+    async def resume(self) -> None:
+        """Undoes `pause`."""
+
+    async def write_file(self, file: FileSpec, stop: anyio.Event) -> None:
+        """Writes a file below the working directory, making directories as needed.
+
+        Raises:
+            FileRefusedError: The path, the archive or the space does not allow it.
+            StoppedError: `stop` was set meanwhile.
+            SandboxLostError: It is gone.
+        """
+
+    async def execute(self, command: CommandSpec, stop: anyio.Event) -> CommandOutcome:
+        """Runs a command to its end, or to `stop`, which kills what it started.
+
+        Raises:
+            CannotExecuteError: It did not start.
+            SandboxLostError: The sandbox is gone.
+        """
+
+    def temporary_path(self, name: str) -> str:
+        """Returns the path, as commands see it, of a file in the temporary directory."""
+
+    async def read_temporary(self, name: str, limit: int) -> bytes | None:
+        """Returns a file of the temporary directory, at most `limit` bytes of it; None if it is no regular file.
+
+        Raises:
+            SandboxLostError: It is gone.
+        """
+
+    async def kill(self) -> None:
+        """Kills all its commands and background processes; the sandbox and its files stay."""
+
+    async def destroy(self) -> None:
+        """Ends it and removes everything it left. Safe to call again."""
+
+
+class SandboxBackend(Protocol):
+    """Makes sandboxes of one kind."""
+
+    def capabilities(self) -> Mapping[str, str]:
+        """What it isolates and limits, and what it does not, in words."""
+
+    async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> Sandbox:
+        """Makes a sandbox. `on_lost` is called once if it ends by anything but `destroy`.
+
+        Raises:
+            SandboxCreateError: It could not be made.
+        """
+
+    async def close(self) -> None:
+        """Releases what is shared by its sandboxes, which are destroyed before."""

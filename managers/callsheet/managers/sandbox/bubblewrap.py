@@ -1,0 +1,226 @@
+"""Sandboxes in namespaces of their own, made by bubblewrap as an unprivileged user."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from callsheet.managers.sandbox.backend import SandboxCreateError, SandboxSpec
+from callsheet.managers.sandbox.cgroups import GroupLayout
+from callsheet.managers.sandbox.packets import memory_file
+from callsheet.managers.sandbox.processes import ProcessPlan
+from callsheet.managers.sandbox.seccomp import build_filter
+from callsheet.managers.sandbox.settings import POOL_UID_BASE, POOL_UID_COUNT, SandboxSettings
+
+WORK = "/work"
+TEMPORARY = "/tmp"
+COMMAND_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+_AGENT = Path(__file__).with_name("agent.py")
+_AGENT_INSIDE = "/run/callsheet/agent.py"
+_STAGES_INSIDE = "/opt/callsheet/stage"
+_UID_INSIDE = 1000
+_SHARED_MEMORY_MIB = 64
+# Directories of / that are links into /usr on merged systems and real directories on others.
+_SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_SYSTEM_FILES = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime")
+_WRITTEN_FILES: Mapping[str, bytes] = {
+    "/etc/passwd": b"sandbox:x:1000:1000:sandbox:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
+    "/etc/group": b"sandbox:x:1000:\nnogroup:x:65534:\n",
+    "/etc/hosts": b"127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "/etc/nsswitch.conf": b"passwd: files\ngroup: files\nhosts: files\n",
+}
+
+
+def find_bwrap() -> Path | None:
+    """Returns the bwrap program: CALLSHEET_BWRAP, else PATH, else unpacked below this Python environment.
+
+    A CALLSHEET_BWRAP that names no program is answered with None, not with another program.
+    """
+    named = os.environ.get("CALLSHEET_BWRAP")
+    if named:
+        return Path(named) if os.access(named, os.X_OK) else None
+    found = shutil.which("bwrap")
+    if found is not None:
+        return Path(found)
+    unpacked = Path(sys.prefix, "system/usr/bin/bwrap")
+    return unpacked if os.access(unpacked, os.X_OK) else None
+
+
+def find_system_python() -> Path | None:
+    """Returns the Python that runs inside sandboxes: the first python3 of /usr/local/bin, /usr/bin and /bin."""
+    found = shutil.which("python3", path=COMMAND_PATH)
+    return Path(found) if found is not None else None
+
+
+class UserPool:
+    """Hands out user ids, one a sandbox, so that sandboxes share nothing that is counted or allowed by user."""
+
+    def __init__(self, offset: int) -> None:
+        """Args: offset: Where to begin; different for the managers of a machine."""
+        self._next = offset % POOL_UID_COUNT
+        self._used: set[int] = set()
+        self._lock = threading.Lock()
+
+    def take(self) -> int:
+        """Returns a free id; raises SandboxCreateError when all are taken."""
+        with self._lock:
+            for _ in range(POOL_UID_COUNT):
+                uid = POOL_UID_BASE + self._next
+                self._next = (self._next + 1) % POOL_UID_COUNT
+                if uid not in self._used:
+                    self._used.add(uid)
+                    return uid
+        raise SandboxCreateError(f"all {POOL_UID_COUNT} user ids for sandboxes are taken")
+
+    def give_back(self, uid: int) -> None:
+        """Makes it free again."""
+        with self._lock:
+            self._used.discard(uid)
+
+
+class BubblewrapPlanner:
+    """Says how to start the first process of a sandbox under bwrap."""
+
+    def __init__(self, settings: SandboxSettings, layout: GroupLayout | None) -> None:
+        """Raises SandboxCreateError when there is no bwrap, no Python or no seccomp table here."""
+        found = settings.bwrap or find_bwrap()
+        if found is None:
+            raise SandboxCreateError(
+                "there is no bwrap program (bubblewrap): not in CALLSHEET_BWRAP, PATH or .venv/system"
+            )
+        if find_system_python() is None:
+            raise SandboxCreateError(f"there is no python3 in {COMMAND_PATH} to run inside the sandboxes")
+        self._bwrap = found.resolve()
+        self._python = str(find_system_python())
+        self._settings = settings
+        self._by_cpuset = layout is not None and "cpuset" in layout.controllers
+        self._layout = layout
+        # Never as host root: a payload with the kernel's user id 0 could write the host's settings below /proc.
+        self._users = UserPool(zlib.crc32(settings.manager_id.encode())) if os.geteuid() == 0 else None
+        try:
+            self._filter = build_filter(forbid_affinity=not self._by_cpuset)
+        except RuntimeError as error:
+            raise SandboxCreateError(str(error)) from error
+
+    def capabilities(self) -> Mapping[str, str]:
+        """What bwrap isolates."""
+        user = "a pool user for each sandbox" if self._users is not None else "the manager's own user for all sandboxes"
+        return {
+            "isolation": "bubblewrap",
+            "user": user,
+            "network": "none but a loopback of its own",
+            "filesystem": "system read-only; working and temporary directories in memory, sized",
+            "seccomp": "refuses namespaces, mounts, tracing, kernel interfaces and foreign socket families",
+        }
+
+    def plan(self, spec: SandboxSpec, stages: Sequence[str], resources: ExitStack) -> ProcessPlan:
+        """Returns the process to start. Descriptors it opens are closed with `resources`."""
+
+        def opened(descriptor: int) -> int:
+            resources.callback(os.close, descriptor)
+            return descriptor
+
+        files = {**_WRITTEN_FILES, _AGENT_INSIDE: _AGENT.read_bytes()}
+        inherited = [opened(memory_file("callsheet-seccomp", self._filter))]
+        inherited += [opened(memory_file("callsheet-file", content)) for content in files.values()]
+        # Descriptor 0 is the agent's socket; the others follow in this order.
+        named = {path: f"{{fd:{index}}}" for index, path in enumerate(files, start=2)}
+        stages_inside = [f"{_STAGES_INSIDE}/{index}" for index in range(len(stages))]
+        argv = [
+            "bwrap",
+            *_namespace_options(),
+            *_system_options(),
+            *_written_options(named),
+            *(word for pair in zip(stages, stages_inside, strict=True) for word in ("--ro-bind", *pair)),
+            *_memory_options(spec),
+            *("--seccomp", "{fd:1}", "--chdir", WORK, "--", self._python, "-I", "-S"),
+            *(_AGENT_INSIDE, "{fd:0}", WORK, TEMPORARY),
+        ]
+        program = opened(os.open(self._bwrap, os.O_RDONLY | os.O_CLOEXEC))
+        users = self._users
+        uid = users.take() if users is not None else None
+        return ProcessPlan(
+            argv=argv,
+            program=program,
+            path=None,
+            process_environment=self._library_path(),
+            uid=uid,
+            inherited=inherited,
+            temporary=TEMPORARY,
+            environment={
+                "PATH": COMMAND_PATH,
+                "HOME": TEMPORARY,
+                "TMPDIR": TEMPORARY,
+                "LANG": "C.UTF-8",
+                "USER": "sandbox",
+                **_python_path(self._settings, stages_inside),
+            },
+            limits=self._limits(spec),
+            clean_up=lambda: users.give_back(uid) if users is not None and uid is not None else None,
+        )
+
+    def _limits(self, spec: SandboxSpec) -> Mapping[str, int]:
+        """What groups do not limit here. Set inside the user namespace, RLIMIT_NPROC counts this sandbox alone."""
+        controllers = self._layout.controllers if self._layout is not None else {}
+        limits: dict[str, int] = {}
+        if "pids" not in controllers:
+            limits["RLIMIT_NPROC"] = spec.max_processes + 1
+        if "memory" not in controllers:
+            limits["RLIMIT_DATA"] = spec.memory_mib << 20
+        return limits
+
+    def _library_path(self) -> Mapping[str, str]:
+        """For a bwrap that was unpacked beside its libraries instead of installed."""
+        root = self._bwrap.parent.parent.parent
+        if self._bwrap.parent != root / "usr" / "bin" or root == Path("/"):
+            return {}
+        directories = [*root.glob("usr/lib/*-linux-gnu"), *root.glob("lib/*-linux-gnu")]
+        return {"LD_LIBRARY_PATH": ":".join(map(str, directories))} if directories else {}
+
+
+def _python_path(settings: SandboxSettings, stages: Sequence[str]) -> Mapping[str, str]:
+    """PYTHONPATH of commands: the stages that ask for it."""
+    paths = [path for stage, path in zip(settings.stages, stages, strict=True) if stage.on_python_path]
+    return {"PYTHONPATH": ":".join(paths)} if paths else {}
+
+
+def _namespace_options() -> Iterator[str]:
+    yield from ("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts")
+    yield from ("--uid", str(_UID_INSIDE), "--gid", str(_UID_INSIDE), "--hostname", "sandbox")
+    yield from ("--disable-userns", "--cap-drop", "ALL", "--clearenv")
+    yield from ("--die-with-parent", "--new-session", "--as-pid-1")
+
+
+def _system_options() -> Iterator[str]:
+    """The read-only system. /sys is left out: it shows, and as root changes, the host."""
+    yield from ("--ro-bind", "/usr", "/usr")
+    for name in _SYSTEM_LINKS:
+        path = Path("/") / name
+        if path.is_symlink():
+            yield from ("--symlink", str(path.readlink()), str(path))
+        elif path.is_dir():
+            yield from ("--ro-bind", str(path), str(path))
+    for file in _SYSTEM_FILES:
+        yield from ("--ro-bind-try", file, file)
+
+
+def _written_options(named: Mapping[str, str]) -> Iterator[str]:
+    for path, descriptor in named.items():
+        yield from ("--perms", "0444", "--file", descriptor, path)
+
+
+def _memory_options(spec: SandboxSpec) -> Iterator[str]:
+    """The writable places, each of a size. bwrap's own /dev would leave /dev/shm unbounded."""
+    disk, shared = str(spec.disk_mib << 20), str(min(_SHARED_MEMORY_MIB, spec.disk_mib) << 20)
+    yield from ("--dev", "/dev", "--perms", "1777", "--size", shared, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
+    yield from ("--proc", "/proc", "--dir", "/var", "--symlink", "../tmp", "/var/tmp")
+    yield from ("--perms", "1777", "--size", disk, "--tmpfs", TEMPORARY)
+    yield from ("--perms", "0755", "--size", disk, "--tmpfs", WORK)
+    yield from ("--remount-ro", "/")

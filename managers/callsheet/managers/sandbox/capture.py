@@ -1,0 +1,126 @@
+"""Bounded capture of a command's output: the head and the tail are kept, the middle is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+
+_CHUNK = 65536
+
+
+class HeadTailBuffer:
+    """Keeps at most `limit` bytes of a stream: its first half and its last half."""
+
+    def __init__(self, limit: int) -> None:
+        """Args: limit: Bytes to keep, at least 1."""
+        if limit < 1:
+            raise ValueError(f"limit: {limit}: must be at least 1")
+        self._head_limit = (limit + 1) // 2
+        self._tail_limit = limit - self._head_limit
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._total = 0
+
+    @property
+    def total(self) -> int:
+        """Bytes appended so far."""
+        return self._total
+
+    @property
+    def dropped(self) -> int:
+        """Bytes left out between head and tail."""
+        return max(0, self._total - self._head_limit - self._tail_limit)
+
+    def append(self, chunk: bytes) -> None:
+        """Adds the next bytes of the stream."""
+        self._total += len(chunk)
+        room = self._head_limit - len(self._head)
+        if room > 0:
+            self._head += chunk[:room]
+            chunk = chunk[room:]
+        self._tail += chunk
+        # Cutting at twice the limit instead of at every chunk keeps the cost linear in the stream.
+        if len(self._tail) > 2 * self._tail_limit:
+            self._cut_tail()
+
+    def content(self) -> bytes:
+        """Returns head and tail; without a gap when nothing was dropped."""
+        self._cut_tail()
+        return bytes(self._head + self._tail)
+
+    def _cut_tail(self) -> None:
+        excess = len(self._tail) - self._tail_limit
+        if excess > 0:
+            del self._tail[:excess]
+
+
+class OutputPipe:
+    """A pipe that a command writes into and the event loop empties.
+
+    A background process may hold the pipe after its command ended. `finish` then takes what was written until that
+    moment, and the rest is read and dropped, so that the process neither blocks nor dies of a broken pipe.
+    """
+
+    def __init__(self, limit: int) -> None:
+        """Args: limit: Bytes to keep. Must be made and used on the event loop's thread."""
+        self._loop = asyncio.get_running_loop()
+        self._buffer: HeadTailBuffer = HeadTailBuffer(limit)
+        self._keeping = True
+        self._read_end, self._write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        self._capacity = fcntl.fcntl(self._read_end, fcntl.F_GETPIPE_SZ)
+        self._open = True
+        self._loop.add_reader(self._read_end, self._read_some)
+
+    @property
+    def write_end(self) -> int:
+        """The descriptor to hand to the command."""
+        return self._write_end
+
+    @property
+    def buffer(self) -> HeadTailBuffer:
+        """What was captured."""
+        return self._buffer
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody may still write."""
+        return self._open
+
+    def close_write_end(self) -> None:
+        """Drops this process's own copy of the write end; without this the end is never seen."""
+        if self._write_end >= 0:
+            os.close(self._write_end)
+            self._write_end = -1
+
+    def finish(self) -> None:
+        """Takes what the pipe holds now; everything later is dropped."""
+        left = self._capacity
+        while self._open and left > 0:
+            before = self._buffer.total
+            if not self._read_some():
+                break
+            left -= self._buffer.total - before
+        self._keeping = False
+
+    def close(self) -> None:
+        """Stops reading. Writers that are left get a broken pipe."""
+        self.close_write_end()
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._read_end)
+            os.close(self._read_end)
+
+    def _read_some(self) -> bool:
+        """Reads one chunk; returns whether there was one."""
+        try:
+            chunk = os.read(self._read_end, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not chunk:
+            self.close()
+            return False
+        if self._keeping:
+            self._buffer.append(chunk)
+        return True

@@ -1,0 +1,238 @@
+"""The manager's side of the launcher process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+from callsheet.managers.sandbox.packets import PacketSocket, ProtocolError, integer, socket_pair
+
+_PROGRAM = Path(__file__).with_name("launcher.py")
+_START_SECONDS = 20.0
+_END_SECONDS = 5.0
+_LARGEST_PID = 1 << 22
+
+
+class LauncherError(Exception):
+    """The launcher, or a process it was to start, does not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnRequest:
+    """One process to start.
+
+    Attributes:
+        argv: "{fd:I}" in a word becomes the number of the I-th inherited descriptor.
+        stderr: Descriptor for its standard error.
+        path: The program; None executes `program` instead.
+        program: Descriptor of the program where `path` is None.
+        environment: All of its environment.
+        uid: The user and group id to drop to; None keeps the manager's.
+        groups: Open cgroup.procs files to enter first.
+        inherited: Descriptors it gets.
+    """
+
+    argv: Sequence[str]
+    stderr: int
+    path: str | None = None
+    program: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    uid: int | None = None
+    groups: Sequence[int] = ()
+    inherited: Sequence[int] = ()
+
+
+class Child:
+    """A process that the launcher started."""
+
+    def __init__(self, pid: int) -> None:
+        """Args: pid: Of the process, which the launcher has not reaped before `ended` is set."""
+        self.pid = pid
+        self.ended = anyio.Event()
+
+
+class LauncherClient:
+    """Starts processes through one launcher. Use `start_launcher` to make one."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        """Args: process: The launcher, just started."""
+        self._process = process
+        self._packets: PacketSocket | None = None
+        self._ready = anyio.Event()
+        self._failure = ""
+        self._directories: tuple[str, ...] = ()
+        self._children: dict[int, Child] = {}
+        self._spawning: dict[int, tuple[anyio.Event, list[Child | str]]] = {}
+        self._next_id = 1
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can start processes."""
+        return self._packets is not None and not self._failure
+
+    @property
+    def directories(self) -> Sequence[str]:
+        """Where sandboxes find the directories named at the start, in their order."""
+        return self._directories
+
+    def attach(self, packets: PacketSocket) -> None:
+        """Gives it its stream."""
+        self._packets = packets
+
+    async def until_ready(self) -> None:
+        """Waits for its first word.
+
+        Raises:
+            LauncherError: It cannot work here; the message says why.
+        """
+        with anyio.move_on_after(_START_SECONDS):
+            await self._ready.wait()
+        if not self._ready.is_set() or self._failure:
+            raise LauncherError(self._failure or f"the launcher said nothing for {_START_SECONDS:g} s")
+
+    async def spawn(self, request: SpawnRequest) -> Child:
+        """Starts a process; the caller closes its own descriptors afterwards.
+
+        Raises:
+            LauncherError: The launcher is gone or cannot fork. What fails later shows on the process's stderr.
+        """
+        if self._packets is None or self._failure:
+            raise LauncherError(self._failure or "the launcher is closed")
+        number = self._next_id
+        self._next_id += 1
+        done = anyio.Event()
+        answer: list[Child | str] = []
+        self._spawning[number] = (done, answer)
+        program = [request.program] if request.path is None and request.program is not None else []
+        packet = {
+            "op": "spawn",
+            "id": number,
+            "path": request.path,
+            "argv": list(request.argv),
+            "env": dict(request.environment),
+            "uid": request.uid,
+            "groups": len(request.groups),
+        }
+        try:
+            # Shielded: a process that was asked for must end up with an owner.
+            with anyio.move_on_after(_START_SECONDS, shield=True):
+                await self._packets.send(packet, [request.stderr, *program, *request.groups, *request.inherited])
+                await done.wait()
+        except OSError as error:
+            raise LauncherError(f"the launcher is gone: {error}") from error
+        finally:
+            del self._spawning[number]
+        child = answer[0] if answer else "no answer from the launcher"
+        if isinstance(child, str):
+            raise LauncherError(child)
+        return child
+
+    async def kill(self, child: Child) -> None:
+        """Sends SIGKILL; does nothing once the process was reaped or the launcher is gone (which kills as well)."""
+        if self._packets is not None and not self._failure and not child.ended.is_set():
+            try:
+                await self._packets.send({"op": "kill", "pid": child.pid})
+            except OSError as error:
+                self.on_closed(str(error))
+
+    async def close(self) -> None:
+        """Ends the launcher."""
+        if self._packets is not None:
+            self._packets.close()
+            self._packets = None
+        self.on_closed("the launcher is closed")
+        await anyio.to_thread.run_sync(self._wait)
+
+    def on_packet(self, packet: Mapping[str, object], sender: int) -> None:
+        """Handles one packet of the launcher."""
+        if sender != self._process.pid:
+            raise ProtocolError(f"a packet from process {sender}")
+        event = packet.get("event")
+        if event == "ready":
+            directories = packet.get("directories")
+            self._directories = tuple(map(str, directories)) if isinstance(directories, list) else ()
+            self._ready.set()
+        elif event == "unusable":
+            self.on_closed(str(packet.get("message")))
+        elif event == "exited":
+            child = self._children.pop(integer(packet, "pid", 1, _LARGEST_PID), None)
+            if child is not None:
+                child.ended.set()
+        elif event in {"spawned", "failed"}:
+            self._answer(packet)
+
+    def on_closed(self, reason: str) -> None:
+        """Everything it started dies with it; those who wait are told."""
+        self._failure = self._failure or reason
+        self._ready.set()
+        for child in self._children.values():
+            child.ended.set()
+        self._children.clear()
+        for done, _ in self._spawning.values():
+            done.set()
+
+    def _answer(self, packet: Mapping[str, object]) -> None:
+        child: Child | str
+        if packet["event"] == "spawned":
+            child = Child(integer(packet, "pid", 1, _LARGEST_PID))
+            self._children[child.pid] = child
+        else:
+            child = str(packet.get("message"))
+        waiting = self._spawning.get(integer(packet, "id", 1, self._next_id))
+        if waiting is not None:
+            done, answer = waiting
+            answer.append(child)
+            done.set()
+
+    def _wait(self) -> None:
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+async def start_launcher(marker: str, directories: Sequence[Path]) -> LauncherClient:
+    """Starts a launcher.
+
+    Args:
+        marker: Put into the environment of everything it starts, for the janitor.
+        directories: Absolute directories that sandboxes will bind.
+
+    Raises:
+        LauncherError: It cannot work here.
+    """
+    own, other = socket_pair()
+
+    def start() -> subprocess.Popen[bytes]:
+        # -I and -S: nothing of the user's environment or site-packages runs in it. Its own session keeps Ctrl-C away.
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_PROGRAM), str(other.fileno()), marker, *map(str, directories)],
+            pass_fds=[other.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env={"CALLSHEET_SANDBOX_OF": marker},
+            start_new_session=True,
+        )
+
+    try:
+        process = await anyio.to_thread.run_sync(start)
+    except BaseException:
+        own.close()
+        raise
+    finally:
+        other.close()
+    client = LauncherClient(process)
+    client.attach(PacketSocket(own, client.on_packet, client.on_closed))
+    try:
+        await client.until_ready()
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await client.close()
+        raise
+    return client

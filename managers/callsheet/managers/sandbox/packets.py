@@ -1,0 +1,156 @@
+"""JSON packets with file descriptors over a SOCK_SEQPACKET pair, on the event loop."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import fcntl
+import json
+import os
+import socket
+import struct
+from collections.abc import Callable, Mapping, Sequence
+
+import anyio
+
+_LARGEST_PACKET = 1 << 16
+_CREDENTIALS = struct.Struct("3i")
+
+PacketHandler = Callable[[Mapping[str, object], int], None]
+
+
+class ProtocolError(Exception):
+    """The other side broke the protocol; nothing it says can be relied on any more."""
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Returns this process's end, non-blocking and told each packet's sender by the kernel, and the other end."""
+    own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    own.setblocking(False)
+    return own, other
+
+
+def memory_file(name: str, content: bytes) -> int:
+    """Returns a descriptor of a sealed memory file: whoever gets it can read it and never change it."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+class PacketSocket:
+    """One end of a pair. Packets go to a handler on the event loop; a broken or ended stream is told once."""
+
+    def __init__(self, own: socket.socket, on_packet: PacketHandler, on_closed: Callable[[str], None]) -> None:
+        """Args:
+        own: From `socket_pair`; this object owns it now.
+        on_packet: Gets each packet and its sender's process id. What it raises as ProtocolError ends the stream.
+        on_closed: Gets a reason when the stream ends by anything but `close`.
+        """
+        self._socket = own
+        self._on_packet = on_packet
+        self._on_closed = on_closed
+        self._loop = asyncio.get_running_loop()
+        self._open = True
+        self._writable = anyio.Event()
+        self._writable.set()
+        self._loop.add_reader(own, self._read)
+
+    async def send(self, packet: Mapping[str, object], descriptors: Sequence[int] = ()) -> None:
+        """Sends one packet; the descriptors stay the caller's.
+
+        Raises:
+            OSError: The stream has ended.
+        """
+        content = json.dumps(packet).encode()
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        while self._open:
+            try:
+                self._socket.sendmsg([content], rights)
+            except BlockingIOError:
+                await self._until_writable()
+            else:
+                return
+        raise BrokenPipeError("the packet socket is closed")
+
+    def close(self) -> None:
+        """Ends the stream; `on_closed` is not called."""
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+            self._socket.close()
+            self._writable.set()
+
+    async def _until_writable(self) -> None:
+        """Returns when it is worth trying again, or the stream was closed."""
+        if self._writable.is_set():
+            self._writable = anyio.Event()
+            self._loop.add_writer(self._socket, self._on_writable)
+        await self._writable.wait()
+
+    def _on_writable(self) -> None:
+        self._loop.remove_writer(self._socket)
+        self._writable.set()
+
+    def _fail(self, reason: str) -> None:
+        if self._open:
+            self.close()
+            self._on_closed(reason)
+
+    def _read(self) -> None:
+        """Takes one packet; the loop calls again while there are more."""
+        try:
+            content, control, flags, _ = self._socket.recvmsg(_LARGEST_PACKET, socket.CMSG_SPACE(_CREDENTIALS.size))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._fail(f"reading failed: {error}")
+            return
+        if not content:
+            self._fail("the process is gone")
+            return
+        try:
+            if flags & socket.MSG_TRUNC:
+                raise ProtocolError(f"a packet of more than {_LARGEST_PACKET} bytes")
+            self._on_packet(_parse(content), _sender(control))
+        except ProtocolError as error:
+            self._fail(f"broken protocol: {error}")
+
+
+def integer(packet: Mapping[str, object], name: str, lowest: int, highest: int) -> int:
+    """Returns an integer field of an untrusted packet.
+
+    Raises:
+        ProtocolError: It is missing, no integer or out of range.
+    """
+    value = packet.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+        raise ProtocolError(f"{name}: must be an integer from {lowest} to {highest}")
+    return value
+
+
+def _parse(content: bytes) -> Mapping[str, object]:
+    try:
+        packet = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError("a packet that is no JSON") from error
+    if not isinstance(packet, dict):
+        raise ProtocolError("a packet that is no JSON object")
+    return packet
+
+
+def _sender(control: Sequence[tuple[int, int, bytes]]) -> int:
+    for level, kind, data in control:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and len(data) >= _CREDENTIALS.size:
+            return int(_CREDENTIALS.unpack_from(data)[0])
+    raise ProtocolError("a packet without credentials")

@@ -1,0 +1,72 @@
+"""Sandboxes that are nothing but processes in a directory: for machines without namespaces and code that is trusted."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from callsheet.managers.sandbox.backend import SandboxSpec
+from callsheet.managers.sandbox.bubblewrap import COMMAND_PATH, find_system_python
+from callsheet.managers.sandbox.cgroups import GroupLayout
+from callsheet.managers.sandbox.processes import ProcessPlan
+from callsheet.managers.sandbox.settings import SandboxSettings
+
+_AGENT = Path(__file__).with_name("agent.py")
+
+
+class PlainPlanner:
+    """Says how to start an agent without any isolation."""
+
+    def __init__(self, settings: SandboxSettings, layout: GroupLayout | None, directory: Path, marker: str) -> None:
+        """Args:
+        directory: Where the directories of sandboxes are made.
+        marker: Put into the environment of commands, so that the janitor finds those that outlive their agent.
+        """
+        self._settings = settings
+        self._layout = layout
+        self._directory = directory
+        self._marker = marker
+
+    def capabilities(self) -> Mapping[str, str]:
+        """What is missing, in words."""
+        return {
+            "isolation": "none",
+            "user": "the manager's own user: commands can read and change whatever the manager can",
+            "network": "not isolated",
+            "filesystem": "not isolated and not sized; a directory of its own below the data directory",
+            "seccomp": "none",
+        }
+
+    def plan(self, spec: SandboxSpec, stages: Sequence[str], resources: ExitStack) -> ProcessPlan:
+        """Returns the process to start."""
+        del resources, stages
+        home = self._directory / spec.sandbox_id
+        work, temporary = home / "work", home / "tmp"
+        work.mkdir(parents=True)
+        temporary.mkdir()
+        sources = [str(stage.source) for stage in self._settings.stages if stage.on_python_path]
+        # The running interpreter comes last: only a system without a Python of its own falls back to it.
+        path = COMMAND_PATH if find_system_python() is not None else f"{COMMAND_PATH}:{Path(sys.executable).parent}"
+        controllers = self._layout.controllers if self._layout is not None else {}
+        return ProcessPlan(
+            argv=[sys.executable, "-I", "-S", str(_AGENT), "{fd:0}", str(work), str(temporary)],
+            program=None,
+            path=sys.executable,
+            process_environment={},
+            uid=None,
+            inherited=[],
+            temporary=str(temporary),
+            environment={
+                "PATH": path,
+                "HOME": str(temporary),
+                "TMPDIR": str(temporary),
+                "LANG": "C.UTF-8",
+                "CALLSHEET_SANDBOX_OF": self._marker,
+                **({"PYTHONPATH": ":".join(sources)} if sources else {}),
+            },
+            limits={} if "memory" in controllers else {"RLIMIT_DATA": spec.memory_mib << 20},
+            clean_up=lambda: shutil.rmtree(home, ignore_errors=True),
+        )

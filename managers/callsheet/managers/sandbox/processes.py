@@ -1,0 +1,236 @@
+"""The backend proper: starts what a planner planned, waits for the agent and hands out sandboxes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, TypeVarTuple, Unpack
+
+import anyio
+import anyio.to_thread
+import structlog
+from callsheet.managers.sandbox.agent_client import AgentConnection
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox, SandboxParts
+from callsheet.managers.sandbox.backend import SandboxCreateError, SandboxLostError, SandboxSpec
+from callsheet.managers.sandbox.cgroups import GroupLayout, SandboxGroup
+from callsheet.managers.sandbox.launcher_client import LauncherClient, LauncherError, SpawnRequest, start_launcher
+from callsheet.managers.sandbox.packets import socket_pair
+from callsheet.managers.sandbox.settings import SandboxSettings
+
+_CREATE_SECONDS = 20.0
+_WORKER_THREADS = 8
+_MOST_ERROR_BYTES = 4096
+
+_Result = TypeVar("_Result")
+_Args = TypeVarTuple("_Args")
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPlan:
+    """How to start the first process of a sandbox.
+
+    Attributes:
+        argv: With "{fd:0}" for the agent's socket and "{fd:I}" for the I-th of `inherited`, counted from 1.
+        program: Descriptor of the program, or None where `path` is set.
+        path: Path of the program.
+        process_environment: Environment of the process itself.
+        uid: User and group to drop to; None keeps the manager's.
+        inherited: Further descriptors it gets.
+        temporary: The temporary directory as commands see it.
+        environment: Default environment of commands.
+        limits: Resource limits of commands by their names in `resource`.
+        clean_up: Removes what the plan made, once the process is gone or did not start.
+    """
+
+    argv: Sequence[str]
+    program: int | None
+    path: str | None
+    process_environment: Mapping[str, str]
+    uid: int | None
+    inherited: Sequence[int]
+    temporary: str
+    environment: Mapping[str, str]
+    limits: Mapping[str, int]
+    clean_up: Callable[[], None]
+
+
+class Planner(Protocol):
+    """What distinguishes one backend from another."""
+
+    def capabilities(self) -> Mapping[str, str]:
+        """What it isolates."""
+
+    def plan(self, spec: SandboxSpec, stages: Sequence[str], resources: ExitStack) -> ProcessPlan:
+        """Says how to start a sandbox. May block for milliseconds; raises SandboxCreateError or OSError.
+
+        Args:
+            stages: Where the launcher shows the stage directories.
+            resources: Closes the descriptors of the plan once the process has them.
+        """
+
+
+class ProcessBackend:
+    """Implements `backend.SandboxBackend` for both kinds of isolation."""
+
+    def __init__(self, settings: SandboxSettings, planner: Planner, layout: GroupLayout | None, marker: str) -> None:
+        """Args:
+        layout: Where control groups can be made.
+        marker: Names the manager in group names and environments.
+        """
+        self._settings = settings
+        self._planner = planner
+        self._layout = layout
+        self._marker = marker
+        self._launcher: LauncherClient | None = None
+        self._launching = anyio.Lock()
+        self._creating = anyio.CapacityLimiter(settings.concurrent_creates)
+        self._threads = anyio.CapacityLimiter(_WORKER_THREADS)
+
+    def capabilities(self) -> Mapping[str, str]:
+        """What it isolates, and how it limits."""
+        controllers = self._layout.controllers if self._layout is not None else {}
+        isolated = self._planner.capabilities()
+        processes = "set as RLIMIT_NPROC inside the sandbox's user namespace"
+        if isolated["isolation"] == "none":
+            processes = "not limited"
+        return {
+            **isolated,
+            "cpu": "cpuset group" if "cpuset" in controllers else "affinity set from outside",
+            "memory": "group, files in memory included" if "memory" in controllers else "RLIMIT_DATA of each process",
+            "processes": "group" if "pids" in controllers else processes,
+            "idle": "frozen by group" if self._layout is not None else "stopped by SIGSTOP",
+            "stop": "the command's own processes"
+            if self._layout is not None
+            else "all processes of the sandbox, background ones too",
+            "cpu_accounting": "group" if self._layout is not None else "processes that were waited for",
+        }
+
+    async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> AgentSandbox:
+        """Makes a sandbox."""
+        async with self._creating:
+            try:
+                return await self._create(spec, on_lost, await self._get_launcher())
+            except (OSError, LauncherError, SandboxLostError) as error:
+                raise SandboxCreateError(str(error)) from error
+
+    async def close(self) -> None:
+        """Ends the launcher, and with it whatever sandbox was not destroyed."""
+        async with self._launching:
+            if self._launcher is not None:
+                await self._launcher.close()
+                self._launcher = None
+
+    async def _get_launcher(self) -> LauncherClient:
+        """Returns the launcher; starts one at first and after it was killed."""
+        async with self._launching:
+            if self._launcher is not None and not self._launcher.alive:
+                _log.warning("launcher_lost", manager_id=self._settings.manager_id)
+                await self._launcher.close()
+                self._launcher = None
+            if self._launcher is None:
+                try:
+                    self._launcher = await start_launcher(
+                        self._marker, [stage.source for stage in self._settings.stages]
+                    )
+                except (LauncherError, OSError) as error:
+                    raise SandboxCreateError(str(error)) from error
+            return self._launcher
+
+    async def _create(
+        self, spec: SandboxSpec, on_lost: Callable[[str], None], launcher: LauncherClient
+    ) -> AgentSandbox:
+        with ExitStack() as resources:
+            plan, group = await self._blocking(self._prepare, spec, launcher.directories, resources)
+            errors, errors_writer = os.pipe()
+            resources.callback(os.close, errors)
+            own, other = socket_pair()
+            connection = AgentConnection(own, on_lost)
+            try:
+                with closing(other), ExitStack() as given:
+                    given.callback(os.close, errors_writer)
+                    child = await launcher.spawn(_request(plan, errors_writer, _entries(group, given), other))
+            except BaseException:
+                connection.close("it could not be made")
+                with anyio.CancelScope(shield=True):
+                    await self._blocking(_undo, plan, group)
+                raise
+            parts = SandboxParts(
+                launcher, child, group, plan.temporary, plan.environment, plan.limits, plan.clean_up, self._threads
+            )
+            sandbox = AgentSandbox(spec, connection, parts)
+            try:
+                await self._until_serving(connection, errors)
+                if group is None or not group.pins_cores:
+                    await sandbox.grant(spec.cores)
+            except BaseException:
+                await sandbox.destroy()
+                raise
+            return sandbox
+
+    def _prepare(
+        self, spec: SandboxSpec, directories: Sequence[str], resources: ExitStack
+    ) -> tuple[ProcessPlan, SandboxGroup | None]:
+        """Blocks: plans the process and makes its groups."""
+        plan = self._planner.plan(spec, directories, resources)
+        if self._layout is None:
+            return plan, None
+        group: SandboxGroup | None = None
+        try:
+            name = f"{self._marker}-{spec.sandbox_id}"
+            group = SandboxGroup(self._layout, name, spec.memory_mib, spec.max_processes)
+            if group.pins_cores:
+                group.set_cores(spec.cores)
+        except BaseException:
+            _undo(plan, group)
+            raise
+        return plan, group
+
+    async def _until_serving(self, connection: AgentConnection, errors: int) -> None:
+        with anyio.move_on_after(_CREATE_SECONDS) as waiting:
+            try:
+                await connection.until_hello()
+            except SandboxLostError as error:
+                os.set_blocking(errors, False)
+                try:
+                    said = os.read(errors, _MOST_ERROR_BYTES).decode(errors="replace").strip()
+                except BlockingIOError:
+                    said = ""
+                raise SandboxCreateError(said or str(error)) from error
+        if waiting.cancelled_caught:
+            raise SandboxCreateError(f"its first process said nothing for {_CREATE_SECONDS:g} s")
+
+    async def _blocking(self, function: Callable[[Unpack[_Args]], _Result], *args: *_Args) -> _Result:
+        return await anyio.to_thread.run_sync(function, *args, limiter=self._threads)
+
+
+def _entries(group: SandboxGroup | None, given: ExitStack) -> list[int]:
+    """Opens the groups' entries; they are closed with `given`."""
+    entries = group.open_entries() if group is not None else []
+    for entry in entries:
+        given.callback(os.close, entry)
+    return entries
+
+
+def _undo(plan: ProcessPlan, group: SandboxGroup | None) -> None:
+    """Removes what was made for a sandbox that did not come to be."""
+    if group is not None:
+        group.remove()
+    plan.clean_up()
+
+
+def _request(plan: ProcessPlan, errors: int, groups: Sequence[int], agent: socket.socket) -> SpawnRequest:
+    return SpawnRequest(
+        argv=plan.argv,
+        stderr=errors,
+        path=plan.path,
+        program=plan.program,
+        environment=plan.process_environment,
+        uid=plan.uid,
+        groups=groups,
+        inherited=[agent.fileno(), *plan.inherited],
+    )

@@ -1,0 +1,221 @@
+"""Builds the seccomp filter of a sandbox as classic BPF, without libseccomp.
+
+The filter allows by default and refuses what a namespace does not contain: system calls that reach the kernel's
+configuration, other namespaces or other processes' memory, and socket families that lead out of the network namespace
+(AF_VSOCK reaches the host of a virtual machine even from an empty one). System call numbers belong to an architecture,
+so an architecture without a table is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType
+
+_AUDIT_ARCH_X86_64 = 0xC000003E
+_X32_SYSCALL_BIT = 0x40000000
+
+_RETURN_ALLOW = 0x7FFF0000
+_RETURN_KILL_PROCESS = 0x80000000
+_RETURN_ERRNO = 0x00050000
+
+# Offsets in struct seccomp_data (little endian): number, architecture, low halves of the first two arguments.
+_OFFSET_NUMBER = 0
+_OFFSET_ARCHITECTURE = 4
+_OFFSET_ARGUMENT_0 = 16
+_OFFSET_ARGUMENT_1 = 24
+
+# CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
+_CLONE_NAMESPACE_FLAGS = 0x00000080 | 0x7E020000
+
+_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
+ALLOWED_SOCKET_FAMILIES = (_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK)
+
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+
+# x86_64 numbers of what is always refused with EPERM.
+_REFUSED_X86_64: Mapping[str, int] = MappingProxyType(
+    {
+        "acct": 163,
+        "add_key": 248,
+        "adjtimex": 159,
+        "bpf": 321,
+        "clock_adjtime": 305,
+        "clock_settime": 227,
+        "delete_module": 176,
+        "fanotify_init": 300,
+        "finit_module": 313,
+        "fsconfig": 431,
+        "fsmount": 432,
+        "fsopen": 430,
+        "fspick": 433,
+        "init_module": 175,
+        "ioperm": 173,
+        "iopl": 172,
+        "kcmp": 312,
+        "kexec_file_load": 320,
+        "kexec_load": 246,
+        "keyctl": 250,
+        "lookup_dcookie": 212,
+        "modify_ldt": 154,
+        "mount": 165,
+        "mount_setattr": 442,
+        "move_mount": 429,
+        "name_to_handle_at": 303,
+        "open_by_handle_at": 304,
+        "open_tree": 428,
+        "perf_event_open": 298,
+        "personality": 135,
+        "pidfd_getfd": 438,
+        "pivot_root": 155,
+        "process_madvise": 440,
+        "process_vm_readv": 310,
+        "process_vm_writev": 311,
+        "ptrace": 101,
+        "quotactl": 179,
+        "quotactl_fd": 443,
+        "reboot": 169,
+        "request_key": 249,
+        "setdomainname": 171,
+        "sethostname": 170,
+        "setns": 308,
+        "settimeofday": 164,
+        "swapoff": 168,
+        "swapon": 167,
+        "syslog": 103,
+        "umount2": 166,
+        "unshare": 272,
+        "userfaultfd": 323,
+        "vhangup": 153,
+    }
+)
+# Refused with ENOSYS, which makes programs take their older way: clone's flags can be inspected and clone3's cannot.
+_ABSENT_X86_64: Mapping[str, int] = MappingProxyType(
+    {"clone3": 435, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427}
+)
+_SCHED_SETAFFINITY, _CLONE, _IOCTL, _SOCKET, _SOCKETPAIR = 203, 56, 16, 41, 53
+
+
+class UnsupportedArchitectureError(RuntimeError):
+    """There is no table of system calls for this machine."""
+
+
+class _Opcode(IntEnum):
+    LOAD_WORD = 0x20
+    JUMP_EQUAL = 0x15
+    JUMP_GREATER_OR_EQUAL = 0x35
+    JUMP_ANY_BIT = 0x45
+    RETURN = 0x06
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One classic BPF instruction; jumps count the instructions to skip."""
+
+    opcode: int
+    operand: int
+    if_true: int = 0
+    if_false: int = 0
+
+    def pack(self) -> bytes:
+        """Returns it as the kernel's `struct sock_filter`."""
+        return struct.pack("<HBBI", self.opcode, self.if_true, self.if_false, self.operand)
+
+
+def build_filter(*, forbid_affinity: bool, machine: str | None = None) -> bytes:
+    """Returns the filter in the form that `bwrap --seccomp` and prctl take.
+
+    Args:
+        forbid_affinity: Refuse sched_setaffinity, where affinity is what keeps a sandbox on its cores.
+        machine: Architecture as `uname -m` names it; by default that of this machine.
+
+    Raises:
+        UnsupportedArchitectureError: There is no table for the architecture.
+    """
+    return b"".join(instruction.pack() for instruction in build_program(forbid_affinity, machine or platform.machine()))
+
+
+def build_program(forbid_affinity: bool, machine: str) -> Sequence[Instruction]:
+    """Returns the instructions of `build_filter`; raises what it raises."""
+    if machine != "x86_64":
+        raise UnsupportedArchitectureError(f"no seccomp table for the architecture {machine!r}; known: 'x86_64'")
+    refused = dict(_REFUSED_X86_64)
+    if forbid_affinity:
+        refused["sched_setaffinity"] = _SCHED_SETAFFINITY
+    return [
+        *_check_architecture(),
+        *(step for number in _ABSENT_X86_64.values() for step in _return_if_number(number, _fail(errno.ENOSYS))),
+        *_refuse_clone_of_namespaces(),
+        *_refuse_socket_families(_SOCKET),
+        *_refuse_socket_families(_SOCKETPAIR),
+        *_refuse_terminal_injection(),
+        *(step for number in sorted(refused.values()) for step in _return_if_number(number, _fail(errno.EPERM))),
+        _give(_RETURN_ALLOW),
+    ]
+
+
+def _load(offset: int) -> Instruction:
+    return Instruction(_Opcode.LOAD_WORD, offset)
+
+
+def _give(verdict: int) -> Instruction:
+    return Instruction(_Opcode.RETURN, verdict)
+
+
+def _fail(number: int) -> int:
+    return _RETURN_ERRNO | number
+
+
+def _return_if_number(number: int, verdict: int) -> list[Instruction]:
+    """The accumulator holds the system call's number here and afterwards."""
+    return [Instruction(_Opcode.JUMP_EQUAL, number, 0, 1), _give(verdict)]
+
+
+def _on_number(number: int, body: Sequence[Instruction]) -> list[Instruction]:
+    """Runs `body`, which must end in returns on every way, for one system call only."""
+    return [Instruction(_Opcode.JUMP_EQUAL, number, 0, len(body)), *body]
+
+
+def _check_architecture() -> list[Instruction]:
+    """Ends a process that calls by another ABI (i386, x32): its numbers would mean other system calls."""
+    return [
+        _load(_OFFSET_ARCHITECTURE),
+        Instruction(_Opcode.JUMP_EQUAL, _AUDIT_ARCH_X86_64, 1, 0),
+        _give(_RETURN_KILL_PROCESS),
+        _load(_OFFSET_NUMBER),
+        Instruction(_Opcode.JUMP_GREATER_OR_EQUAL, _X32_SYSCALL_BIT, 0, 1),
+        _give(_RETURN_KILL_PROCESS),
+    ]
+
+
+def _refuse_clone_of_namespaces() -> list[Instruction]:
+    body = [
+        _load(_OFFSET_ARGUMENT_0),
+        Instruction(_Opcode.JUMP_ANY_BIT, _CLONE_NAMESPACE_FLAGS, 0, 1),
+        _give(_fail(errno.EPERM)),
+        _give(_RETURN_ALLOW),
+    ]
+    return _on_number(_CLONE, body)
+
+
+def _refuse_socket_families(number: int) -> list[Instruction]:
+    families = ALLOWED_SOCKET_FAMILIES
+    tests = [Instruction(_Opcode.JUMP_EQUAL, family, len(families) - index, 0) for index, family in enumerate(families)]
+    return _on_number(
+        number, [_load(_OFFSET_ARGUMENT_0), *tests, _give(_fail(errno.EAFNOSUPPORT)), _give(_RETURN_ALLOW)]
+    )
+
+
+def _refuse_terminal_injection() -> list[Instruction]:
+    body = [
+        _load(_OFFSET_ARGUMENT_1),
+        Instruction(_Opcode.JUMP_EQUAL, _TIOCSTI, 1, 0),
+        Instruction(_Opcode.JUMP_EQUAL, _TIOCLINUX, 0, 1),
+        _give(_fail(errno.EPERM)),
+        _give(_RETURN_ALLOW),
+    ]
+    return _on_number(_IOCTL, body)

@@ -1,0 +1,84 @@
+"""Settings of a sandbox manager."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+# Outside the ranges of system accounts, of systemd's dynamic and home users, and of subordinate ids (from 100,000).
+POOL_UID_BASE = 70_000
+POOL_UID_COUNT = 10_000
+
+_MANAGER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+
+
+class Isolation(Enum):
+    """What keeps the commands of a sandbox away from the machine and from each other."""
+
+    BUBBLEWRAP = "bubblewrap"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class StageDirectory:
+    """A prepared directory that every sandbox can read and none can write.
+
+    Attributes:
+        source: Absolute path. What is in it must be readable for everybody.
+        on_python_path: Whether commands find Python packages in it.
+    """
+
+    source: Path
+    on_python_path: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSettings:
+    """How a sandbox manager works.
+
+    Attributes:
+        manager_id: Of the manager; what it leaves behind when it is killed is known by it.
+        data_directory: Absolute; the manager keeps its marker and the directories of plain sandboxes below it.
+        isolation: The backend.
+        stages: Directories to show in all sandboxes.
+        cores: Core ids that grants may name and that a command without cores runs on.
+        default_memory_mib: For a sandbox whose grant holds no memory.
+        default_disk_mib: For an env_reset that names no size.
+        default_max_processes: For an env_reset that names none.
+        max_output_bytes: The most that a command may ask to keep of stdout and of stderr, each.
+        concurrent_creates: Sandboxes that are made at the same time.
+        use_control_groups: Whether to use control groups where they are writable.
+        bwrap: The bwrap program; None searches as `bubblewrap.find_bwrap` says.
+    """
+
+    manager_id: str
+    data_directory: Path
+    isolation: Isolation = Isolation.BUBBLEWRAP
+    stages: tuple[StageDirectory, ...] = ()
+    cores: frozenset[int] = field(default_factory=lambda: frozenset(os.sched_getaffinity(0)))
+    default_memory_mib: int = 1024
+    default_disk_mib: int = 256
+    default_max_processes: int = 128
+    max_output_bytes: int = 16 << 20
+    concurrent_creates: int = 8
+    use_control_groups: bool = True
+    bwrap: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming field, value and rule."""
+        if not _MANAGER_ID.fullmatch(self.manager_id):
+            raise ValueError(f"manager_id: {self.manager_id!r}: must be 1 to 128 letters, digits, '_', '.' or '-'")
+        if not self.data_directory.is_absolute():
+            raise ValueError(f"data_directory: {str(self.data_directory)!r}: must be absolute")
+        for stage in self.stages:
+            if not stage.source.is_absolute() or not stage.source.is_dir():
+                raise ValueError(f"stages: {str(stage.source)!r}: must be an absolute path of a directory")
+        if not self.cores:
+            raise ValueError("cores: must name at least one core")
+        positive = ("default_memory_mib", "default_disk_mib", "default_max_processes", "max_output_bytes")
+        for name in (*positive, "concurrent_creates"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)}: must be at least 1")
