@@ -500,8 +500,11 @@ class EnvResetResult(google.protobuf.message.Message):
 
     SANDBOX_ID_FIELD_NUMBER: builtins.int
     SET_UP_FIELD_NUMBER: builtins.int
+    TRAJECTORY_ID_FIELD_NUMBER: builtins.int
     sandbox_id: builtins.str
     """Identifies this incarnation of the trajectory's sandbox."""
+    trajectory_id: builtins.str
+    """The trajectory it was made for."""
     @property
     def set_up(self) -> global___CommandResult:
         """The set-up command's result; unset if there was none."""
@@ -511,9 +514,10 @@ class EnvResetResult(google.protobuf.message.Message):
         *,
         sandbox_id: builtins.str = ...,
         set_up: global___CommandResult | None = ...,
+        trajectory_id: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["set_up", b"set_up"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["sandbox_id", b"sandbox_id", "set_up", b"set_up"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["sandbox_id", b"sandbox_id", "set_up", b"set_up", "trajectory_id", b"trajectory_id"]) -> None: ...
 
 global___EnvResetResult = EnvResetResult
 

@@ -1,0 +1,1 @@
+"""The shell around the core: gRPC servicers, sessions, the loop, and what starts and stops them."""

@@ -1,0 +1,192 @@
+"""AdminService: inspection and manual control."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from callsheet.scheduler.core import events
+from callsheet.scheduler.core.entities import Action, Job, Manager
+from callsheet.scheduler.core.ledger import Node
+from callsheet.scheduler.core.model import ActionKey, ActionState, RefusalCode, RefusedError, ServiceDescription
+from callsheet.scheduler.planner.explain import WaitReason, explain
+from callsheet.scheduler.service.client_servicer import ANSWER_TIMEOUT
+from callsheet.scheduler.service.loop import CoreLoop
+from callsheet.scheduler.service.outcomes import fill_timestamp
+from callsheet.scheduler.service.refusals import abort
+from callsheet.scheduler.service.requests import UnaryReply, decode_key
+from callsheet.scheduler.service.rules import identifier
+from callsheet.v1 import action_pb2, admin_service_pb2, admin_service_pb2_grpc, manager_service_pb2
+
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
+    """See the contract. Reads take the core's state as it is between two steps of the loop."""
+
+    def __init__(self, loop: CoreLoop) -> None:
+        self._loop = loop
+        self._started = loop.clock.now()
+
+    async def GetStatus(  # noqa: N802 - the contract's name
+        self, request: admin_service_pb2.GetStatusRequest, context: Context
+    ) -> admin_service_pb2.GetStatusResponse:
+        """Jobs, managers, nodes and counts."""
+        state = self._loop.state
+        response = admin_service_pb2.GetStatusResponse(epoch=state.epoch)
+        fill_timestamp(response.started, self._started)
+        response.jobs.extend(_job_status(job) for job in state.jobs.values())
+        response.managers.extend(_manager_status(manager) for manager in state.managers.values())
+        response.nodes.extend(_node_status(node) for node in state.nodes.values())
+        return response
+
+    async def Explain(  # noqa: N802
+        self, request: admin_service_pb2.ExplainRequest, context: Context
+    ) -> admin_service_pb2.ExplainResponse:
+        """Why an action is where it is, and its whole story."""
+        try:
+            return self._explain(self._find(request))
+        except RefusedError as refusal:
+            await abort(context, refusal)
+
+    def _find(self, request: admin_service_pb2.ExplainRequest) -> ActionKey:
+        if request.key.job_id:
+            return decode_key(request.key)
+        action_id = identifier("key.action_id", request.key.action_id)
+        jobs = [job_id for job_id, job in self._loop.state.jobs.items() if action_id in job.actions]
+        if len(jobs) > 1:
+            rule = f"is in several jobs ({', '.join(sorted(jobs)[:10])}); name one"
+            raise RefusedError(RefusalCode.FAILED_PRECONDITION, "key.job_id", "", rule)
+        return ActionKey(jobs[0] if jobs else "", action_id)
+
+    def _explain(self, key: ActionKey) -> admin_service_pb2.ExplainResponse:
+        state = self._loop.state
+        known = state.find_action(key)
+        finished = state.finished_story(key)
+        if known is None and finished is None:
+            raise RefusedError(RefusalCode.NOT_FOUND, "key", "/".join(key), "names no action of an open job")
+        response = admin_service_pb2.ExplainResponse()
+        response.key.job_id, response.key.action_id = key
+        for time, event in state.story(key):
+            fill_timestamp(response.story.add(event=event).time, time)
+        if isinstance(known, Action):
+            _fill_live(response, known)
+            explanation = explain(state, known, self._loop.clock.now())
+            response.wait_reason = admin_service_pb2.WaitReason.ValueType(explanation.reason)
+            response.explanation = explanation.sentence
+            for short in explanation.shortages:
+                response.shortages.add(
+                    resource=short.resource,
+                    needed=short.needed,
+                    free=short.free,
+                    capacity=short.capacity,
+                    node_id=short.node_id,
+                )
+            return response
+        response.wait_reason = admin_service_pb2.WaitReason.ValueType(WaitReason.NONE)
+        if finished is not None:
+            response.kind = action_pb2.ActionKind.ValueType(finished.kind)
+        ended = finished.state if finished is not None else known.state if known is not None else ActionState.FAILED
+        response.state = _state(ended)
+        response.explanation = f"it has its outcome: {ended.value}"
+        return response
+
+    async def _request(self, event: events.Event, reply: UnaryReply, context: Context) -> None:
+        try:
+            self._loop.post([event])
+            await reply.result(ANSWER_TIMEOUT)
+        except RefusedError as refusal:
+            await abort(context, refusal)
+
+    async def _key(self, message: Any, context: Context) -> ActionKey:
+        try:
+            return decode_key(message.key)
+        except RefusedError as refusal:
+            await abort(context, refusal)
+
+    async def ResizeAction(  # noqa: N802
+        self, request: admin_service_pb2.ResizeActionRequest, context: Context
+    ) -> admin_service_pb2.ResizeActionResponse:
+        """Changes the units of a running attempt."""
+        reply = UnaryReply()
+        key = await self._key(request, context)
+        event = events.ResizeRequested(events.ReplyTo(reply, 0), key, request.resource, request.units)
+        await self._request(event, reply, context)
+        return admin_service_pb2.ResizeActionResponse()
+
+    async def PauseAction(  # noqa: N802
+        self, request: admin_service_pb2.PauseActionRequest, context: Context
+    ) -> admin_service_pb2.PauseActionResponse:
+        """Pauses a running attempt."""
+        reply = UnaryReply()
+        key = await self._key(request, context)
+        await self._request(events.PauseRequested(events.ReplyTo(reply, 0), key, paused=True), reply, context)
+        return admin_service_pb2.PauseActionResponse()
+
+    async def ResumeAction(  # noqa: N802
+        self, request: admin_service_pb2.ResumeActionRequest, context: Context
+    ) -> admin_service_pb2.ResumeActionResponse:
+        """Resumes a paused attempt."""
+        reply = UnaryReply()
+        key = await self._key(request, context)
+        await self._request(events.PauseRequested(events.ReplyTo(reply, 0), key, paused=False), reply, context)
+        return admin_service_pb2.ResumeActionResponse()
+
+    async def DrainManager(  # noqa: N802
+        self, request: admin_service_pb2.DrainManagerRequest, context: Context
+    ) -> admin_service_pb2.DrainManagerResponse:
+        """Takes a manager out of service once its attempts are over."""
+        reply = UnaryReply()
+        await self._request(events.DrainRequested(events.ReplyTo(reply, 0), request.manager_id), reply, context)
+        return admin_service_pb2.DrainManagerResponse()
+
+
+def _state(state: ActionState) -> admin_service_pb2.ActionState.ValueType:
+    return admin_service_pb2.ActionState.Value(f"ACTION_STATE_{state.name}")
+
+
+def _fill_live(response: admin_service_pb2.ExplainResponse, action: Action) -> None:
+    response.kind = action_pb2.ActionKind.ValueType(action.request.kind)
+    response.state = _state(action.state)
+
+
+def _job_status(job: Job) -> admin_service_pb2.JobStatus:
+    counts = dict(job.finished_counts)
+    for action in job.actions.values():
+        if isinstance(action, Action):
+            counts[action.state.value] = counts.get(action.state.value, 0) + 1
+    return admin_service_pb2.JobStatus(
+        job_id=job.request.job_id,
+        open_trajectories=len(job.trajectories),
+        actions=counts,
+        failures=job.failure_counts,
+        policy_version=job.policy_version,
+    )
+
+
+def _manager_status(manager: Manager) -> admin_service_pb2.ManagerStatus:
+    return admin_service_pb2.ManagerStatus(
+        manager_id=manager.manager_id,
+        node_id=manager.node.node_id,
+        connected=manager.session is not None,
+        draining=manager.draining,
+        services=[_hosted(service.description) for service in manager.services.values()],
+        attempts=len(manager.attempts),
+        sandboxes=len(manager.sandboxes),
+        capabilities=dict(manager.capabilities),
+    )
+
+
+def _hosted(description: ServiceDescription) -> manager_service_pb2.HostedService:
+    return manager_service_pb2.HostedService(
+        name=description.name,
+        kinds=[action_pb2.ActionKind.ValueType(kind) for kind in sorted(description.kinds)],
+        slots=description.slots,
+        reserved=description.reserved,
+        policy_version=description.policy_version,
+    )
+
+
+def _node_status(node: Node) -> admin_service_pb2.NodeStatus:
+    return admin_service_pb2.NodeStatus(node_id=node.node_id, capacity=node.capacity, free=node.free)

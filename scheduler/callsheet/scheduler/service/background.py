@@ -1,0 +1,61 @@
+"""What the loop starts and does not wait for: reading stored outcomes, releasing the payloads of closed jobs."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import anyio
+import structlog
+from callsheet.scheduler.core.model import ActionKey
+from callsheet.scheduler.service.sessions import Watcher
+from callsheet.scheduler.store.journal import Journal
+from callsheet.scheduler.store.payloads import PayloadStore
+from callsheet.v1 import outcome_pb2
+
+READS_PER_THREAD_CALL = 256
+
+_log = structlog.get_logger(__name__)
+
+
+class Background:
+    """Works off two queues. Each entry stands for a request in a stream, and those are bounded by their streams."""
+
+    def __init__(self, journal: Journal, payloads: PayloadStore) -> None:
+        self._journal = journal
+        self._payloads = payloads
+        self._reads: deque[tuple[Watcher, ActionKey]] = deque()
+        self._closed_jobs: deque[str] = deque()
+        self._wake = anyio.Event()
+
+    def deliver_stored(self, watcher: Watcher, key: ActionKey) -> None:
+        """Sends the committed outcome of an action to a watcher."""
+        self._reads.append((watcher, key))
+        self._wake.set()
+
+    def release_payloads(self, job_id: str) -> None:
+        """Lets go of the payloads that only this job used."""
+        self._closed_jobs.append(job_id)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake = anyio.Event()
+            while self._reads:
+                batch = [self._reads.popleft() for _ in range(min(len(self._reads), READS_PER_THREAD_CALL))]
+                stored = await anyio.to_thread.run_sync(self._read, [key for _, key in batch])
+                for (watcher, key), encoded in zip(batch, stored, strict=True):
+                    self._deliver(watcher, key, encoded)
+            while self._closed_jobs:
+                await self._payloads.release_job(self._closed_jobs.popleft())
+
+    def _read(self, keys: list[ActionKey]) -> list[bytes | None]:
+        return [self._journal.outcome(*key) for key in keys]
+
+    def _deliver(self, watcher: Watcher, key: ActionKey, encoded: bytes | None) -> None:
+        if encoded is None:
+            # Its job was closed in the meantime; the client that closed it expects nothing more.
+            _log.info("stored_outcome_gone", job_id=key.job_id, action_id=key.action_id)
+            return
+        watcher.put_outcome(outcome_pb2.Outcome.FromString(encoded))

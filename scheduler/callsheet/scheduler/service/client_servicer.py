@@ -1,0 +1,146 @@
+"""ClientService: the stream of batches and the unary rpcs that do the same one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import grpc
+import structlog
+from callsheet.scheduler.core import events
+from callsheet.scheduler.core.model import RefusedError
+from callsheet.scheduler.service.loop import CoreLoop
+from callsheet.scheduler.service.refusals import abort
+from callsheet.scheduler.service.requests import ClientRequests, UnaryReply, decode_key
+from callsheet.scheduler.service.rules import seconds
+from callsheet.scheduler.service.sessions import ClientStream
+from callsheet.v1 import client_service_pb2, client_service_pb2_grpc
+
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+ANSWER_TIMEOUT = 30.0
+MAX_OUTCOME_WAIT = 600.0
+
+_log = structlog.get_logger(__name__)
+
+
+class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
+    """See the contract."""
+
+    def __init__(self, loop: CoreLoop, requests: ClientRequests) -> None:
+        self._loop = loop
+        self._requests = requests
+
+    # grpc.aio also takes a coroutine that writes; the generated types know generators only.
+    async def ClientSession(  # type: ignore[override]  # noqa: N802
+        self, request_iterator: AsyncIterator[client_service_pb2.ClientSessionRequest], context: Context
+    ) -> None:
+        """One session of one client."""
+        session = ClientStream()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._write, session, context)
+            async for request in request_iterator:
+                await self._loop.wait_for_room()
+                await self._read(session, request)
+            tasks.cancel_scope.cancel()
+
+    async def _write(self, session: ClientStream, context: Context) -> None:
+        while (batch := await session.outbox.next_batch()) is not None:
+            await context.write(batch)
+        if session.outbox.closing is not None:
+            _log.warning("client_session_closed", reason=str(session.outbox.closing))
+            await abort(context, session.outbox.closing)
+
+    async def _read(self, session: ClientStream, request: client_service_pb2.ClientSessionRequest) -> None:
+        happened: list[events.Event] = []
+        for item in request.items:
+            reply_to = events.ReplyTo(session, item.sequence)
+            try:
+                event, references = self._requests.decode(item, reply_to, session)
+                if references:
+                    await self._requests.check_references(item.submit.job_id, references)
+            except RefusedError as refusal:
+                session.put_result(item.sequence, refusal)
+            else:
+                happened.append(event)
+        self._loop.post(happened)
+
+    async def _unary(self, item: client_service_pb2.ClientItem, context: Context) -> None:
+        reply = UnaryReply()
+        try:
+            event, references = self._requests.decode(item, events.ReplyTo(reply, 0), None)
+            await self._requests.check_references(item.submit.job_id, references)
+            await self._loop.wait_for_room()
+            self._loop.post([event])
+            await reply.result(ANSWER_TIMEOUT)
+        except RefusedError as refusal:
+            await abort(context, refusal)
+
+    async def OpenJob(  # noqa: N802
+        self, request: client_service_pb2.OpenJobRequest, context: Context
+    ) -> client_service_pb2.OpenJobResponse:
+        """Opens a job."""
+        await self._unary(client_service_pb2.ClientItem(open_job=request.job), context)
+        return client_service_pb2.OpenJobResponse()
+
+    async def CloseJob(  # noqa: N802
+        self, request: client_service_pb2.CloseJobRequest, context: Context
+    ) -> client_service_pb2.CloseJobResponse:
+        """Closes a job."""
+        await self._unary(client_service_pb2.ClientItem(close_job=request.job_id), context)
+        return client_service_pb2.CloseJobResponse()
+
+    async def OpenTrajectory(  # noqa: N802
+        self, request: client_service_pb2.OpenTrajectoryRequest, context: Context
+    ) -> client_service_pb2.OpenTrajectoryResponse:
+        """Opens a trajectory."""
+        await self._unary(client_service_pb2.ClientItem(open_trajectory=request.trajectory), context)
+        return client_service_pb2.OpenTrajectoryResponse()
+
+    async def CloseTrajectory(  # noqa: N802
+        self, request: client_service_pb2.CloseTrajectoryRequest, context: Context
+    ) -> client_service_pb2.CloseTrajectoryResponse:
+        """Closes a trajectory."""
+        await self._unary(client_service_pb2.ClientItem(close_trajectory=request), context)
+        return client_service_pb2.CloseTrajectoryResponse()
+
+    async def SubmitAction(  # noqa: N802
+        self, request: client_service_pb2.SubmitActionRequest, context: Context
+    ) -> client_service_pb2.SubmitActionResponse:
+        """Submits one action."""
+        await self._unary(client_service_pb2.ClientItem(submit=request.action), context)
+        return client_service_pb2.SubmitActionResponse()
+
+    async def CancelAction(  # noqa: N802
+        self, request: client_service_pb2.CancelActionRequest, context: Context
+    ) -> client_service_pb2.CancelActionResponse:
+        """Cancels an action."""
+        await self._unary(client_service_pb2.ClientItem(cancel=request), context)
+        return client_service_pb2.CancelActionResponse()
+
+    async def PublishPolicyVersion(  # noqa: N802
+        self, request: client_service_pb2.PublishPolicyVersionRequest, context: Context
+    ) -> client_service_pb2.PublishPolicyVersionResponse:
+        """Publishes a policy version."""
+        await self._unary(client_service_pb2.ClientItem(publish_policy_version=request), context)
+        return client_service_pb2.PublishPolicyVersionResponse()
+
+    async def GetOutcome(  # noqa: N802
+        self, request: client_service_pb2.GetOutcomeRequest, context: Context
+    ) -> client_service_pb2.GetOutcomeResponse:
+        """The outcome of an action, waiting for it if asked."""
+        reply = UnaryReply()
+        response = client_service_pb2.GetOutcomeResponse()
+        try:
+            wait = min(seconds("wait", request.wait), MAX_OUTCOME_WAIT)
+            self._loop.post([events.OutcomeRequested(events.ReplyTo(reply, 0), decode_key(request.key), reply)])
+            await reply.result(ANSWER_TIMEOUT)
+        except RefusedError as refusal:
+            await abort(context, refusal)
+        # A stored outcome takes a read of the journal even for those who do not wait.
+        outcome = await reply.outcome(max(wait, 1.0 if self._loop.has_outcome(request.key) else 0.0))
+        if outcome is not None:
+            response.outcome.CopyFrom(outcome)
+        return response

@@ -1,0 +1,259 @@
+"""From the contract's messages to the core's requests, checking every rule on the way."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from callsheet.scheduler.core.model import (
+    CPU,
+    MEMORY,
+    ActionKey,
+    ActionKind,
+    ActionRequest,
+    Demand,
+    GroupRequest,
+    JobRequest,
+    PriorityClass,
+    ResourceDemand,
+    RetryPolicy,
+    SpeedUp,
+    Timeouts,
+    TrajectoryRequest,
+)
+from callsheet.scheduler.service import payload_rules
+from callsheet.scheduler.service.rules import at_least, identifier, invalid, known, seconds, short_text, within
+from callsheet.v1 import action_pb2, common_pb2, job_pb2
+
+MAX_SPEC_BYTES = 2 * 1024 * 1024
+MAX_CACHED = 4096
+DEFAULT_IDLE_TIMEOUT = 3600.0
+DEFAULT_SCHEDULE_TO_START = 1800.0
+DEFAULT_START_TO_CLOSE = 600.0
+DEFAULT_SCHEDULE_TO_CLOSE = 3600.0
+
+_KINDS: Final = {
+    "generate": ActionKind.GENERATE,
+    "env_reset": ActionKind.ENV_RESET,
+    "env_step": ActionKind.ENV_STEP,
+    "tool_call": ActionKind.TOOL_CALL,
+    "reward": ActionKind.REWARD,
+}
+_ONE_CORE = Demand((ResourceDemand(CPU, 1, 1),))
+_DEFAULT_DEMANDS: Final = {
+    ActionKind.GENERATE: Demand(),
+    ActionKind.ENV_RESET: Demand((ResourceDemand(CPU, 1, 1), ResourceDemand(MEMORY, 256, 256, SpeedUp(), True))),
+    ActionKind.ENV_STEP: _ONE_CORE,
+    ActionKind.TOOL_CALL: Demand(),
+    ActionKind.REWARD: _ONE_CORE,
+}
+
+
+def decode_job(spec: job_pb2.JobSpec) -> JobRequest:
+    """A validated job.
+
+    Raises:
+        RefusedError: INVALID_ARGUMENT naming the field.
+    """
+    priority = known("job.priority_class", spec.priority_class, job_pb2.PriorityClass.values())
+    return JobRequest(
+        job_id=identifier("job.job_id", spec.job_id),
+        weight=at_least("job.weight", spec.weight, 0.0) or 1.0,
+        priority_class=PriorityClass(priority or PriorityClass.TRAIN),
+        max_actions=int(at_least("job.max_actions", spec.max_actions, 0)),
+        max_staleness=int(at_least("job.max_staleness", spec.max_staleness, 0)),
+        spec=spec.SerializeToString(deterministic=True),
+    )
+
+
+def decode_trajectory(spec: job_pb2.TrajectorySpec) -> TrajectoryRequest:
+    """A validated trajectory.
+
+    Raises:
+        RefusedError: INVALID_ARGUMENT naming the field.
+    """
+    group = None
+    if spec.HasField("group"):
+        size = int(at_least("trajectory.group.size", spec.group.size, 1))
+        quorum = int(within("trajectory.group.quorum", spec.group.quorum, 0, size)) or size
+        group = GroupRequest(identifier("trajectory.group.group_id", spec.group.group_id), size, quorum)
+    return TrajectoryRequest(
+        job_id=identifier("trajectory.job_id", spec.job_id),
+        trajectory_id=identifier("trajectory.trajectory_id", spec.trajectory_id),
+        group=group,
+        idle_timeout=seconds("trajectory.idle_timeout", spec.idle_timeout) or DEFAULT_IDLE_TIMEOUT,
+        spec=spec.SerializeToString(deterministic=True),
+    )
+
+
+@dataclass(slots=True)
+class ActionDecoder:
+    """Validates actions. Demands, timeouts and retry policies repeat, so equal ones are decoded once and shared."""
+
+    _demands: dict[tuple[ActionKind, bytes], Demand] = field(default_factory=dict)
+    _timeouts: dict[bytes, Timeouts] = field(default_factory=dict)
+    _retries: dict[bytes, RetryPolicy] = field(default_factory=dict)
+
+    def decode(self, spec: action_pb2.ActionSpec) -> tuple[ActionRequest, list[common_pb2.PayloadReference]]:
+        """A validated action, and the stored payloads it refers to.
+
+        Raises:
+            RefusedError: INVALID_ARGUMENT naming the field.
+        """
+        payload = spec.WhichOneof("payload")
+        if payload is None:
+            raise invalid("payload", "", f"must be one of {', '.join(_KINDS)}")
+        encoded = spec.SerializeToString(deterministic=True)
+        if len(encoded) > MAX_SPEC_BYTES:
+            raise invalid("action", f"{len(encoded)} bytes", f"must have at most {MAX_SPEC_BYTES} bytes")
+        kind = _KINDS[payload]
+        references = _CHECKS[kind](spec)
+        in_sandbox = kind in (ActionKind.ENV_RESET, ActionKind.ENV_STEP) or (
+            kind is ActionKind.REWARD and spec.reward.test_suite.in_sandbox
+        )
+        if spec.trajectory_id or in_sandbox:
+            identifier("trajectory_id", spec.trajectory_id)
+        known("unservable", spec.unservable, action_pb2.Unservable.values())
+        request = ActionRequest(
+            key=ActionKey(identifier("job_id", spec.job_id), identifier("action_id", spec.action_id)),
+            kind=kind,
+            trajectory_id=spec.trajectory_id,
+            service=_service_of(kind, spec),
+            demand=self._demand(kind, spec),
+            timeouts=_cached(self._timeouts, spec.timeouts.SerializeToString(), lambda: _timeouts(spec.timeouts)),
+            retry=_cached(self._retries, spec.retry.SerializeToString(), lambda: _retry(spec.retry)),
+            weight=at_least("weight", spec.weight, 0.0) or 1.0,
+            wait_if_unservable=spec.unservable == action_pb2.UNSERVABLE_WAIT,
+            in_sandbox=in_sandbox,
+            expected_duration=seconds("expected_duration", spec.expected_duration),
+            body_hash=hashlib.blake2b(encoded, digest_size=16).digest(),
+            spec=encoded,
+            body=spec,
+            label=short_text("label", spec.label),
+            task=short_text("task", spec.task),
+        )
+        return request, references
+
+    def _demand(self, kind: ActionKind, spec: action_pb2.ActionSpec) -> Demand:
+        if not spec.HasField("demand"):
+            return _DEFAULT_DEMANDS[kind]
+        key = (kind, spec.demand.SerializeToString(deterministic=True))
+        return _cached(self._demands, key, lambda: _decode_demand(kind, spec.demand))
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def _cached(cache: dict[K, V], key: K, make: Callable[[], V]) -> V:
+    value = cache.get(key)
+    if value is None:
+        value = make()
+        if len(cache) >= MAX_CACHED:
+            cache.clear()
+        cache[key] = value
+    return value
+
+
+_CHECKS: Final[dict[ActionKind, Callable[[action_pb2.ActionSpec], payload_rules.References]]] = {
+    ActionKind.GENERATE: lambda spec: payload_rules.check_generate(spec.generate),
+    ActionKind.ENV_RESET: lambda spec: payload_rules.check_env_reset(spec.env_reset),
+    ActionKind.ENV_STEP: lambda spec: payload_rules.check_env_step(spec.env_step),
+    ActionKind.TOOL_CALL: lambda spec: payload_rules.check_tool_call(spec.tool_call),
+    ActionKind.REWARD: lambda spec: payload_rules.check_reward(spec.reward),
+}
+
+
+def _service_of(kind: ActionKind, spec: action_pb2.ActionSpec) -> str:
+    service = short_text("service", spec.service)
+    if kind is ActionKind.REWARD and not service:
+        # Two different services score; without a name either could be picked.
+        return "test-suite" if spec.reward.WhichOneof("scorer") == "test_suite" else "scorer"
+    if kind is ActionKind.TOOL_CALL:
+        return identifier("service", service)
+    return service
+
+
+def _decode_demand(kind: ActionKind, demand: action_pb2.Demand) -> Demand:
+    entries: list[ResourceDemand] = []
+    names: set[str] = set()
+    for index, entry in enumerate(demand.resources):
+        path = f"demand.resources[{index}]"
+        name = identifier(f"{path}.resource", entry.resource)
+        if name in names:
+            raise invalid(f"{path}.resource", name, "is named twice")
+        names.add(name)
+        least = int(at_least(f"{path}.min_units", entry.min_units, 0))
+        most = int(at_least(f"{path}.max_units", entry.max_units, 0)) or least
+        if most < least:
+            raise invalid(f"{path}.max_units", most, f"must be 0 or at least min_units ({least})")
+        hold = known(f"{path}.hold", entry.hold, action_pb2.Hold.values())
+        held = hold == action_pb2.HOLD_TRAJECTORY
+        if held and kind is not ActionKind.ENV_RESET:
+            raise invalid(f"{path}.hold", "HOLD_TRAJECTORY", "is only for env_reset")
+        speed_up = _decode_speed_up(path, entry) if entry.HasField("speed_up") else SpeedUp()
+        entries.append(ResourceDemand(name, least, most, speed_up, held))
+    return Demand(tuple(entries))
+
+
+def _decode_speed_up(path: str, entry: action_pb2.ResourceDemand) -> SpeedUp:
+    curve = entry.speed_up.WhichOneof("curve")
+    if curve is None:
+        raise invalid(f"{path}.speed_up", "", "must have exactly one of amdahl_fraction and table")
+    if entry.max_units <= entry.min_units:
+        raise invalid(f"{path}.speed_up", curve, "is only for an elastic entry (max_units above min_units)")
+    if curve == "amdahl_fraction":
+        fraction = within(f"{path}.speed_up.amdahl_fraction", entry.speed_up.amdahl_fraction, 0.0, 1.0)
+        return SpeedUp(amdahl_fraction=fraction)
+    points: list[tuple[int, float]] = []
+    for index, point in enumerate(entry.speed_up.table.points):
+        where = f"{path}.speed_up.table.points[{index}]"
+        at_least(f"{where}.units", point.units, (points[-1][0] if points else 0) + 1)
+        if at_least(f"{where}.speed_up", point.speed_up, 0.0) == 0.0:
+            raise invalid(f"{where}.speed_up", 0, "must be above 0")
+        points.append((point.units, point.speed_up))
+    if not points:
+        raise invalid(f"{path}.speed_up.table.points", "[]", "must have at least one point")
+    return SpeedUp(points=tuple(points))
+
+
+def _timeouts(timeouts: action_pb2.Timeouts) -> Timeouts:
+    start = seconds("timeouts.schedule_to_start", timeouts.schedule_to_start)
+    execute = seconds("timeouts.start_to_close", timeouts.start_to_close)
+    close = seconds("timeouts.schedule_to_close", timeouts.schedule_to_close)
+    heartbeat = seconds("timeouts.heartbeat", timeouts.heartbeat)
+    if not close:
+        # What the client asked for must fit; beyond that the default holds.
+        close = max(DEFAULT_SCHEDULE_TO_CLOSE, (start or DEFAULT_SCHEDULE_TO_START) + execute)
+    for name, value in (("schedule_to_start", start), ("start_to_close", execute), ("heartbeat", heartbeat)):
+        if value > close:
+            raise invalid(f"timeouts.{name}", f"{value} s", f"must nest in schedule_to_close ({close} s)")
+    if heartbeat and execute and heartbeat > execute:
+        raise invalid("timeouts.heartbeat", f"{heartbeat} s", f"must nest in start_to_close ({execute} s)")
+    return Timeouts(
+        schedule_to_start=start or min(DEFAULT_SCHEDULE_TO_START, close),
+        start_to_close=execute or min(DEFAULT_START_TO_CLOSE, close),
+        schedule_to_close=close,
+        heartbeat=heartbeat,
+    )
+
+
+def _retry(retry: action_pb2.RetryPolicy) -> RetryPolicy:
+    default = RetryPolicy()
+    multiplier = retry.backoff_multiplier
+    if multiplier:
+        at_least("retry.backoff_multiplier", multiplier, 1.0)
+    return RetryPolicy(
+        max_attempts=int(at_least("retry.max_attempts", retry.max_attempts, 0)) or default.max_attempts,
+        initial_backoff=(
+            seconds("retry.initial_backoff", retry.initial_backoff)
+            if retry.HasField("initial_backoff")
+            else default.initial_backoff
+        ),
+        backoff_multiplier=multiplier or default.backoff_multiplier,
+        max_backoff=(
+            seconds("retry.max_backoff", retry.max_backoff) if retry.HasField("max_backoff") else default.max_backoff
+        ),
+    )

@@ -1,0 +1,215 @@
+"""The one loop that owns the core: events in, commands out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import anyio
+import structlog
+from callsheet.scheduler.core import commands
+from callsheet.scheduler.core.entities import FinishedAction
+from callsheet.scheduler.core.events import Event, PlanReady, TimerFired
+from callsheet.scheduler.core.model import ActionKey
+from callsheet.scheduler.core.records import JobClosed, Record
+from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.protocol import Planner
+from callsheet.scheduler.service.sessions import ManagerStream, ReplySession, Watcher
+from callsheet.v1 import common_pb2, outcome_pb2
+
+MAX_EVENTS_PER_STEP = 2048
+MAX_PENDING_EVENTS = 50_000
+IDLE_WAIT = 3600.0
+# The journal works off its backlog without telling anybody.
+ROOM_POLL = 0.1
+
+_log = structlog.get_logger(__name__)
+
+
+class CommitQueue(Protocol):
+    """Where records go, and what calls back once they are committed."""
+
+    def submit(self, records: Sequence[Record], on_committed: Callable[[], None]) -> None:
+        """Queues records; calls back on the event loop after they, and all before them, are committed."""
+
+    @property
+    def backlog(self) -> int:
+        """Records that wait for their commit."""
+
+
+class Aftercare(Protocol):
+    """What happens beside the loop once something is committed."""
+
+    def deliver_stored(self, watcher: Watcher, key: ActionKey) -> None:
+        """Sends the committed outcome of an action to a watcher."""
+
+    def release_payloads(self, job_id: str) -> None:
+        """Lets go of the payloads that only this job used."""
+
+
+class Clock:
+    """Wall-clock seconds that never go back."""
+
+    def __init__(self) -> None:
+        self._offset = time.time() - time.monotonic()
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return time.monotonic() + self._offset
+
+
+class CoreLoop:
+    """Feeds the core and carries out its commands. Everything here runs on the event loop; nothing blocks it."""
+
+    def __init__(
+        self,
+        state: SchedulerState,
+        planner: Planner,
+        commit_queue: CommitQueue,
+        aftercare: Aftercare,
+        *,
+        heartbeat_interval: float,
+        max_journal_backlog: int,
+    ) -> None:
+        self.state = state
+        self.clock = Clock()
+        self._planner = planner
+        self._commit_queue = commit_queue
+        self._aftercare = aftercare
+        self._heartbeat_interval = heartbeat_interval
+        self._max_journal_backlog = max_journal_backlog
+        self._pending: list[Event] = []
+        self._wake = anyio.Event()
+        self._room = anyio.Event()
+        self._replan = False
+
+    def post(self, happened: Sequence[Event]) -> None:
+        """Queues events. Readers of streams call `wait_for_room` first; all else is small."""
+        self._pending.extend(happened)
+        self._wake.set()
+
+    def has_outcome(self, key: common_pb2.ActionKey) -> bool:
+        """Whether an action of an open job has its outcome."""
+        return isinstance(self.state.find_action(ActionKey(key.job_id, key.action_id)), FinishedAction)
+
+    async def wait_for_room(self) -> None:
+        """Waits until the core and the journal keep up, so that a flood stays in its client's stream."""
+        while len(self._pending) > MAX_PENDING_EVENTS or self._commit_queue.backlog > self._max_journal_backlog:
+            with anyio.move_on_after(ROOM_POLL):
+                await self._room.wait()
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        while True:
+            await self._wait_for_work()
+            self._wake = anyio.Event()
+            self.step()
+            # Sockets are served between steps, however many events are waiting.
+            await anyio.lowlevel.checkpoint()
+
+    async def _wait_for_work(self) -> None:
+        if self._pending or self._replan:
+            return
+        deadline = self.state.next_deadline()
+        wait = IDLE_WAIT if deadline is None else max(deadline - self.clock.now(), 0.0)
+        with anyio.move_on_after(wait):
+            await self._wake.wait()
+
+    def step(self) -> None:
+        """Handles what is pending, plans, and carries out the commands."""
+        now = self.clock.now()
+        batch = self._pending[:MAX_EVENTS_PER_STEP]
+        del self._pending[:MAX_EVENTS_PER_STEP]
+        deadline = self.state.next_deadline()
+        if deadline is not None and deadline <= now:
+            batch.append(TimerFired())
+        todo = self.state.handle(batch, now)
+        if len(self.state.ready):
+            plan = self._planner.plan(self.state, now)
+            self._replan = plan.truncated
+            if plan.assignments:
+                todo = todo + self.state.handle([PlanReady(plan)], now)
+        else:
+            self._replan = False
+        self._carry_out(todo)
+        if self._pending:
+            self._wake.set()
+        room, self._room = self._room, anyio.Event()
+        room.set()
+
+    def _carry_out(self, todo: Sequence[commands.Command]) -> None:
+        records: list[Record] = []
+        deferred: list[commands.Command] = []
+        for command in todo:
+            if type(command) is commands.Persist:
+                records.append(command.record)
+            elif command.after_commit:
+                deferred.append(command)
+            else:
+                self._carry_out_one(command)
+        if records or deferred:
+            self._commit_queue.submit(records, lambda: self._after_commit(records, deferred))
+
+    def _after_commit(self, records: Sequence[Record], deferred: Sequence[commands.Command]) -> None:
+        for command in deferred:
+            self._carry_out_one(command)
+        for record in records:
+            if type(record) is JobClosed:
+                self._aftercare.release_payloads(record.job_id)
+
+    def _carry_out_one(self, command: commands.Command) -> None:
+        match command:
+            case commands.Accept(reply_to=reply_to):
+                _reply_session(reply_to.session).put_result(reply_to.sequence, None)
+            case commands.Refuse(reply_to=reply_to, refusal=refusal):
+                _reply_session(reply_to.session).put_result(reply_to.sequence, refusal)
+            case commands.Deliver(watchers=watchers, message=outcome_pb2.Outcome() as outcome):
+                for watcher in watchers:
+                    _watcher(watcher).put_outcome(outcome)
+            case commands.DeliverStored(watcher=watcher, key=key):
+                self._aftercare.deliver_stored(_watcher(watcher), key)
+            case commands.Dispatch(session=ManagerStream() as session):
+                session.put_command(command, len(command.request.spec) + 256)
+                _log_dispatch(command)
+            case commands.AcceptManager(session=ManagerStream() as session):
+                session.put_registered(self.state.epoch, self._heartbeat_interval, self.state.settings.manager_lease)
+                _log.info("manager_registered", manager_id=session.manager_id)
+            case commands.RefuseManager(session=ManagerStream() as session, refusal=refusal):
+                session.outbox.close(refusal)
+                _log.warning("manager_refused", manager_id=session.manager_id, reason=str(refusal))
+            case (
+                commands.ResizeAttempt(session=ManagerStream() as session)
+                | commands.PauseAttempt(session=ManagerStream() as session)
+                | commands.CancelAttempt(session=ManagerStream() as session)
+                | commands.AcknowledgeEnd(session=ManagerStream() as session)
+                | commands.ReleaseSandbox(session=ManagerStream() as session)
+                | commands.DrainManager(session=ManagerStream() as session)
+            ):
+                session.put_command(command, 256)
+            case _:
+                # The session went away while the command was on its way; the manager's next registration settles it.
+                _log.debug("command_without_session", command=type(command).__name__)
+
+
+def _log_dispatch(command: commands.Dispatch) -> None:
+    _log.debug(
+        "dispatched",
+        job_id=command.request.key.job_id,
+        trajectory_id=command.request.trajectory_id,
+        action_id=command.request.key.action_id,
+        attempt=command.attempt,
+        manager=command.service,
+    )
+
+
+def _reply_session(session: object) -> ReplySession:
+    if not hasattr(session, "put_result"):
+        raise TypeError(f"{session!r} takes no replies")
+    return session
+
+
+def _watcher(watcher: object) -> Watcher:
+    if not hasattr(watcher, "put_outcome"):
+        raise TypeError(f"{watcher!r} takes no outcomes")
+    return watcher

@@ -1,0 +1,82 @@
+"""ManagerService: registration, dispatches out, outcomes in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import grpc
+import structlog
+from callsheet.scheduler.core import events
+from callsheet.scheduler.core.model import RefusedError
+from callsheet.scheduler.service.loop import CoreLoop
+from callsheet.scheduler.service.manager_wire import decode_item, decode_registration
+from callsheet.scheduler.service.refusals import abort
+from callsheet.scheduler.service.rules import invalid
+from callsheet.scheduler.service.sessions import ManagerStream
+from callsheet.v1 import manager_service_pb2, manager_service_pb2_grpc
+
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[Any, Any]
+    Requests = AsyncIterator[manager_service_pb2.ManagerSessionRequest]
+
+_log = structlog.get_logger(__name__)
+
+
+class ManagerServicer(manager_service_pb2_grpc.ManagerServiceServicer):
+    """See the contract."""
+
+    def __init__(self, loop: CoreLoop) -> None:
+        self._loop = loop
+
+    # grpc.aio also takes a coroutine that writes; the generated types know generators only.
+    async def ManagerSession(  # type: ignore[override]  # noqa: N802
+        self, request_iterator: Requests, context: Context
+    ) -> None:
+        """One session of one manager."""
+        requests = aiter(request_iterator)
+        try:
+            first = await anext(requests, None)
+            session, items = _register(self._loop, first)
+        except RefusedError as refusal:
+            await abort(context, refusal)
+            return
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._write, session, context)
+                self._read(session, items)
+                async for request in requests:
+                    await self._loop.wait_for_room()
+                    self._read(session, request.items)
+                tasks.cancel_scope.cancel()
+        finally:
+            _log.info("manager_disconnected", manager_id=session.manager_id)
+            self._loop.post([events.ManagerDisconnected(session, session.manager_id)])
+
+    async def _write(self, session: ManagerStream, context: Context) -> None:
+        while (batch := await session.outbox.next_batch()) is not None:
+            await context.write(batch)
+        if session.outbox.closing is not None:
+            await abort(context, session.outbox.closing)
+
+    def _read(self, session: ManagerStream, items: Iterable[manager_service_pb2.ManagerItem]) -> None:
+        happened: list[events.Event] = []
+        for item in items:
+            try:
+                happened.append(decode_item(session.manager_id, item))
+            except RefusedError as refusal:
+                session.outbox.close(refusal)
+                break
+        self._loop.post(happened)
+
+
+def _register(
+    loop: CoreLoop, first: manager_service_pb2.ManagerSessionRequest | None
+) -> tuple[ManagerStream, list[manager_service_pb2.ManagerItem]]:
+    if first is None or not first.items or first.items[0].WhichOneof("item") != "registration":
+        raise invalid("items[0]", "", "must be the registration")
+    registration = first.items[0].registration
+    session = ManagerStream(registration.manager_id)
+    loop.post([decode_registration(session, registration)])
+    return session, list(first.items[1:])

@@ -1,0 +1,252 @@
+"""Between a manager's messages and the core's events and commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from callsheet.scheduler.core import commands, events
+from callsheet.scheduler.core.model import (
+    CPU,
+    ActionKey,
+    ActionKind,
+    FailureKind,
+    NodeDescription,
+    RunningAttempt,
+    SandboxRef,
+    ServiceDescription,
+    TimeoutKind,
+    Token,
+)
+from callsheet.scheduler.service.refusals import to_duration
+from callsheet.scheduler.service.rules import at_least, identifier, invalid, known
+from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+
+_FAILURES: Final = frozenset(kind.value for kind in FailureKind)
+_TIMEOUTS: Final = frozenset(kind.value for kind in TimeoutKind)
+
+
+def decode_registration(session: object, message: manager_service_pb2.Registration) -> events.ManagerJoined:
+    """A validated registration.
+
+    Raises:
+        RefusedError: INVALID_ARGUMENT naming the field.
+    """
+    if not message.services:
+        raise invalid("registration.services", "[]", "must name at least one service")
+    node = _decode_node(message.node)
+    services = tuple(
+        _decode_service(f"registration.services[{index}]", service) for index, service in enumerate(message.services)
+    )
+    names = [service.name for service in services]
+    if len(set(names)) < len(names):
+        raise invalid("registration.services", names, "must have different names")
+    return events.ManagerJoined(
+        session=session,
+        manager_id=identifier("registration.manager_id", message.manager_id),
+        incarnation=identifier("registration.incarnation", message.incarnation),
+        node=node,
+        services=services,
+        running=tuple(_decode_running(running) for running in message.running),
+        sandboxes=tuple(decode_sandbox(sandbox) for sandbox in message.sandboxes),
+        capabilities=dict(message.capabilities),
+    )
+
+
+def _decode_node(message: manager_service_pb2.NodeSpec) -> NodeDescription:
+    for resource, units in message.capacity.items():
+        identifier("registration.node.capacity", resource)
+        at_least(f"registration.node.capacity[{resource}]", units, 0)
+        if resource == CPU:
+            raise invalid("registration.node.capacity[cpu]", units, "follows from numa_nodes and must not be given")
+    numa_cores = tuple(tuple(numa.cores) for numa in message.numa_nodes)
+    cores = [core for numa in numa_cores for core in numa]
+    if len(set(cores)) < len(cores) or any(core < 0 for core in cores):
+        raise invalid("registration.node.numa_nodes", cores, "must name each core once, none below 0")
+    return NodeDescription(identifier("registration.node.node_id", message.node_id), dict(message.capacity), numa_cores)
+
+
+def _decode_service(path: str, message: manager_service_pb2.HostedService) -> ServiceDescription:
+    if not message.kinds:
+        raise invalid(f"{path}.kinds", "[]", "must name at least one kind")
+    for kind in message.kinds:
+        known(f"{path}.kinds", kind, action_pb2.ActionKind.values(), required=True)
+    for resource, units in message.reserved.items():
+        at_least(f"{path}.reserved[{resource}]", units, 0)
+    return ServiceDescription(
+        name=identifier(f"{path}.name", message.name),
+        kinds=frozenset(ActionKind(kind) for kind in message.kinds),
+        slots=int(at_least(f"{path}.slots", message.slots, 0)),
+        reserved=dict(message.reserved),
+        policy_version=message.policy_version,
+    )
+
+
+def _decode_token(message: manager_service_pb2.FencingToken) -> Token:
+    return Token(message.epoch, message.sequence)
+
+
+def _decode_running(message: manager_service_pb2.RunningAttempt) -> RunningAttempt:
+    return RunningAttempt(
+        token=_decode_token(message.token),
+        key=ActionKey(message.key.job_id, message.key.action_id),
+        attempt=message.attempt,
+        started=message.started,
+        resources=dict(message.resources),
+        cores=tuple(message.cores),
+        body_hash=message.body_hash,
+    )
+
+
+def decode_sandbox(message: manager_service_pb2.SandboxState) -> SandboxRef:
+    """A reference to a sandbox."""
+    return SandboxRef(message.job_id, message.trajectory_id, message.sandbox_id)
+
+
+def decode_item(manager_id: str, item: manager_service_pb2.ManagerItem) -> events.Event:
+    """What a manager says, as an event.
+
+    Raises:
+        RefusedError: INVALID_ARGUMENT if the item is empty or does not belong here.
+    """
+    match item.WhichOneof("item"):
+        case "heartbeat":
+            return events.ManagerHeartbeat(manager_id)
+        case "started":
+            return events.AttemptStarted(manager_id, _decode_token(item.started.token))
+        case "progress":
+            return events.AttemptProgressed(manager_id, _decode_token(item.progress.token))
+        case "ended":
+            return _decode_ended(manager_id, item.ended)
+        case "draining":
+            return events.ManagerDraining(manager_id)
+        case "sandbox_lost":
+            lost = item.sandbox_lost
+            return events.SandboxLost(manager_id, decode_sandbox(lost.sandbox), lost.reason)
+        case other:
+            raise invalid("items", other, "must be set, and registration only once")
+
+
+def _decode_ended(manager_id: str, message: manager_service_pb2.AttemptEnded) -> events.AttemptEnded:
+    return events.AttemptEnded(
+        manager_id=manager_id,
+        token=_decode_token(message.token),
+        key=ActionKey(message.key.job_id, message.key.action_id),
+        attempt=message.attempt,
+        result=_decode_result(message),
+        started=message.started,
+        execution_s=message.execution_s,
+        body_hash=message.body_hash,
+        usage=message.usage,
+    )
+
+
+def _decode_result(message: manager_service_pb2.AttemptEnded) -> events.AttemptResult:
+    match message.WhichOneof("result"):
+        case "succeeded":
+            succeeded = message.succeeded
+            if succeeded.WhichOneof("result") == "env_reset":
+                made = succeeded.env_reset
+                return events.AttemptSucceeded(succeeded, made.sandbox_id, made.trajectory_id)
+            return events.AttemptSucceeded(succeeded)
+        case "cancelled":
+            return events.AttemptCancelled(_partial(message.cancelled))
+        case "failed":
+            failed = message.failed
+            return events.AttemptFailed(
+                kind=FailureKind(failed.kind) if failed.kind in _FAILURES else FailureKind.INFRA,
+                reason=failed.reason,
+                message=failed.message,
+                partial=_partial(failed),
+                timeout=TimeoutKind(failed.timeout) if failed.timeout in _TIMEOUTS else TimeoutKind.NONE,
+                retry_after=max(failed.retry_after_s, 0.0),
+            )
+        case _:
+            return events.AttemptFailed(FailureKind.INFRA, "no_result", "the manager reported an end without a result")
+
+
+def _partial(message: outcome_pb2.Failed | outcome_pb2.Cancelled) -> outcome_pb2.Succeeded | None:
+    return message.partial if message.HasField("partial") else None
+
+
+ManagerCommand = (
+    commands.Dispatch
+    | commands.ResizeAttempt
+    | commands.PauseAttempt
+    | commands.CancelAttempt
+    | commands.AcknowledgeEnd
+    | commands.ReleaseSandbox
+    | commands.DrainManager
+)
+
+
+def fill_item(item: manager_service_pb2.SchedulerItem, command: ManagerCommand) -> None:
+    """Writes a command into an empty item."""
+    _FILLERS[type(command)](item, command)
+
+
+def _fill_token(message: manager_service_pb2.FencingToken, token: Token) -> None:
+    message.epoch, message.sequence = token
+
+
+def _fill_dispatch(item: manager_service_pb2.SchedulerItem, command: commands.Dispatch) -> None:
+    request = command.request
+    dispatch = item.dispatch
+    if not isinstance(request.body, action_pb2.ActionSpec):
+        raise TypeError("the body of a request is its ActionSpec")
+    dispatch.action.CopyFrom(request.body)
+    grant = dispatch.grant
+    _fill_token(grant.token, command.token)
+    grant.key.job_id, grant.key.action_id = request.key
+    grant.attempt = command.attempt
+    grant.service = command.service
+    grant.sandbox_id = command.sandbox_id
+    grant.body_hash = request.body_hash
+    grant.cores.extend(command.cores)
+    for resource, units in command.resources.items():
+        grant.resources[resource] = units
+    grant.start_to_close.CopyFrom(to_duration(command.start_to_close))
+    if request.timeouts.heartbeat:
+        grant.heartbeat.CopyFrom(to_duration(request.timeouts.heartbeat))
+
+
+def _fill_resize(item: manager_service_pb2.SchedulerItem, command: commands.ResizeAttempt) -> None:
+    _fill_token(item.resize.token, command.token)
+    item.resize.cores.extend(command.cores)
+    for resource, units in command.resources.items():
+        item.resize.resources[resource] = units
+
+
+def _fill_pause(item: manager_service_pb2.SchedulerItem, command: commands.PauseAttempt) -> None:
+    _fill_token(item.pause.token if command.paused else item.resume.token, command.token)
+
+
+def _fill_cancel(item: manager_service_pb2.SchedulerItem, command: commands.CancelAttempt) -> None:
+    _fill_token(item.cancel.token, command.token)
+    item.cancel.reason = command.reason
+
+
+def _fill_acknowledge(item: manager_service_pb2.SchedulerItem, command: commands.AcknowledgeEnd) -> None:
+    _fill_token(item.end_acknowledged.token, command.token)
+
+
+def _fill_release(item: manager_service_pb2.SchedulerItem, command: commands.ReleaseSandbox) -> None:
+    sandbox = item.release_sandbox.sandbox
+    sandbox.job_id = command.sandbox.job_id
+    sandbox.trajectory_id = command.sandbox.trajectory_id
+    sandbox.sandbox_id = command.sandbox.sandbox_id
+
+
+def _fill_drain(item: manager_service_pb2.SchedulerItem, command: commands.DrainManager) -> None:
+    item.drain.SetInParent()
+
+
+_FILLERS: Final[dict[type, Callable[..., None]]] = {
+    commands.Dispatch: _fill_dispatch,
+    commands.ResizeAttempt: _fill_resize,
+    commands.PauseAttempt: _fill_pause,
+    commands.CancelAttempt: _fill_cancel,
+    commands.AcknowledgeEnd: _fill_acknowledge,
+    commands.ReleaseSandbox: _fill_release,
+    commands.DrainManager: _fill_drain,
+}

@@ -1,0 +1,96 @@
+"""Rules for the payloads of the five kinds. Each function returns the stored payloads that its input refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from callsheet.scheduler.service.rules import at_least, blob, identifier, invalid, within
+from callsheet.v1 import action_pb2, common_pb2
+
+References = list[common_pb2.PayloadReference]
+
+
+def check_generate(generate: action_pb2.GenerateInput) -> References:
+    """A prompt and sane sampling."""
+    if not generate.prompt_token_ids:
+        raise invalid("generate.prompt_token_ids", "[]", "must have at least one token")
+    if min(generate.prompt_token_ids) < 0:
+        raise invalid("generate.prompt_token_ids", min(generate.prompt_token_ids), "must not be negative")
+    sampling = generate.sampling
+    at_least("generate.sampling.max_new_tokens", sampling.max_new_tokens, 1)
+    at_least("generate.sampling.temperature", sampling.temperature, 0.0)
+    within("generate.sampling.top_p", sampling.top_p, 0.0, 1.0)
+    at_least("generate.sampling.top_k", sampling.top_k, 0)
+    return []
+
+
+def check_env_reset(env_reset: action_pb2.EnvResetInput) -> References:
+    """Files, a set-up command if any, and sizes."""
+    references = _check_files("env_reset.files", env_reset.files)
+    if env_reset.HasField("set_up"):
+        references += check_command("env_reset.set_up", env_reset.set_up)
+    at_least("env_reset.disk_mib", env_reset.disk_mib, 0)
+    at_least("env_reset.max_processes", env_reset.max_processes, 0)
+    return references
+
+
+def check_env_step(env_step: action_pb2.EnvStepInput) -> References:
+    """Files and a command."""
+    references = _check_files("env_step.files", env_step.files)
+    if not env_step.HasField("command"):
+        raise invalid("env_step.command", "", "must be set")
+    return references + check_command("env_step.command", env_step.command)
+
+
+def check_tool_call(tool_call: action_pb2.ToolCallInput) -> References:
+    """A method, and arguments if any."""
+    identifier("tool_call.method", tool_call.method)
+    return blob("tool_call.arguments", tool_call.arguments) if tool_call.HasField("arguments") else []
+
+
+def check_reward(reward: action_pb2.RewardInput) -> References:
+    """A test suite or a model input."""
+    scorer = reward.WhichOneof("scorer")
+    if scorer is None:
+        raise invalid("reward.scorer", "", "must be one of test_suite and model")
+    if scorer == "model":
+        if not reward.model.token_ids:
+            raise invalid("reward.model.token_ids", "[]", "must have at least one token")
+        if min(reward.model.token_ids) < 0:
+            raise invalid("reward.model.token_ids", min(reward.model.token_ids), "must not be negative")
+        return []
+    references = _check_files("reward.test_suite.files", reward.test_suite.files)
+    if not reward.test_suite.HasField("command"):
+        raise invalid("reward.test_suite.command", "", "must be set")
+    return references + check_command("reward.test_suite.command", reward.test_suite.command)
+
+
+def check_command(field: str, command: action_pb2.Command) -> References:
+    """A program, a safe working directory, and stdin if any."""
+    program = command.WhichOneof("program")
+    if program is None:
+        raise invalid(field, "", "must have exactly one of argv and shell")
+    if program == "argv" and (not command.argv.arguments or not command.argv.arguments[0]):
+        raise invalid(f"{field}.argv", "[]", "must name a program")
+    if program == "shell" and not command.shell:
+        raise invalid(f"{field}.shell", "", "must not be empty")
+    for name in command.environment:
+        if not name or "=" in name or "\0" in name:
+            raise invalid(f"{field}.environment", name, "names must not be empty nor contain '=' or NUL")
+    if command.working_directory:
+        _check_path(f"{field}.working_directory", command.working_directory)
+    at_least(f"{field}.max_output_bytes", command.max_output_bytes, 0)
+    return blob(f"{field}.stdin", command.stdin) if command.HasField("stdin") else []
+
+
+def _check_files(field: str, files: Iterable[action_pb2.SandboxFile]) -> References:
+    references: References = []
+    for index, file in enumerate(files):
+        _check_path(f"{field}[{index}].path", file.path)
+        references += blob(f"{field}[{index}].content", file.content)
+    return references
+
+
+def _check_path(field: str, path: str) -> None:
+    if not path or path.startswith("/") or "\0" in path or ".." in path.split("/"):
+        raise invalid(field, path, "must be relative, without '..' and not empty")

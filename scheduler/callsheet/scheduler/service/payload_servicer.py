@@ -1,0 +1,79 @@
+"""PayloadService: large payloads in and out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+from callsheet.scheduler.core.model import RefusalCode, RefusedError
+from callsheet.scheduler.service.refusals import abort
+from callsheet.scheduler.service.rules import blob
+from callsheet.scheduler.store.errors import (
+    PayloadMismatchError,
+    PayloadNotFoundError,
+    PayloadStoreError,
+    PayloadTooLargeError,
+)
+from callsheet.scheduler.store.payloads import PayloadStore, StoredPayload
+from callsheet.v1 import common_pb2, payload_service_pb2, payload_service_pb2_grpc
+
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class PayloadServicer(payload_service_pb2_grpc.PayloadServiceServicer):
+    """See the contract."""
+
+    def __init__(self, payloads: PayloadStore) -> None:
+        self._payloads = payloads
+
+    async def PutPayload(  # noqa: N802 - the contract's name
+        self, request_iterator: AsyncIterator[payload_service_pb2.PutPayloadRequest], context: Context
+    ) -> payload_service_pb2.PutPayloadResponse:
+        """Stores bytes and answers once they are durable."""
+        requests = aiter(request_iterator)
+        first = await anext(requests, payload_service_pb2.PutPayloadRequest())
+        expected = None
+        try:
+            if first.HasField("expected"):
+                blob("expected", common_pb2.Blob(reference=first.expected))
+                expected = StoredPayload(first.expected.sha256, first.expected.size)
+            stored = await self._payloads.put(_chunks(first, requests), expected)
+        except RefusedError as refusal:
+            await abort(context, refusal)
+        except PayloadStoreError as error:
+            await _abort(context, error)
+        reference = common_pb2.PayloadReference(sha256=stored.sha256, size=stored.size)
+        return payload_service_pb2.PutPayloadResponse(reference=reference)
+
+    async def GetPayload(  # noqa: N802
+        self, request: payload_service_pb2.GetPayloadRequest, context: Context
+    ) -> AsyncIterator[payload_service_pb2.GetPayloadResponse]:
+        """Reads bytes in chunks."""
+        try:
+            blob("reference", common_pb2.Blob(reference=request.reference))
+            async for chunk in self._payloads.get(request.reference.sha256):
+                yield payload_service_pb2.GetPayloadResponse(chunk=chunk)
+        except RefusedError as refusal:
+            await abort(context, refusal)
+        except PayloadStoreError as error:
+            await _abort(context, error)
+
+
+async def _chunks(
+    first: payload_service_pb2.PutPayloadRequest, rest: AsyncIterator[payload_service_pb2.PutPayloadRequest]
+) -> AsyncIterator[bytes]:
+    yield first.chunk
+    async for request in rest:
+        yield request.chunk
+
+
+async def _abort(context: Context, error: PayloadStoreError) -> NoReturn:
+    codes = {
+        PayloadNotFoundError: RefusalCode.NOT_FOUND,
+        PayloadTooLargeError: RefusalCode.RESOURCE_EXHAUSTED,
+        PayloadMismatchError: RefusalCode.INVALID_ARGUMENT,
+    }
+    code = codes.get(type(error), RefusalCode.UNAVAILABLE)
+    await abort(context, RefusedError(code, "payload", "", str(error)))

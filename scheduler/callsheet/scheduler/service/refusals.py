@@ -1,0 +1,42 @@
+"""Refusals as gRPC statuses with one typed detail."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import grpc
+from callsheet.scheduler.core.model import RefusedError
+from callsheet.v1 import common_pb2
+from callsheet.v1.google_rpc import status_pb2
+from google.protobuf import any_pb2, duration_pb2
+
+_STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+def to_status(refusal: RefusedError) -> status_pb2.Status:
+    """A google.rpc.Status with one ErrorDetail."""
+    detail = common_pb2.ErrorDetail(field=refusal.field, value=refusal.value, rule=refusal.rule)
+    if refusal.retry_after is not None:
+        detail.retry_delay.CopyFrom(to_duration(refusal.retry_after))
+    packed = any_pb2.Any()
+    packed.Pack(detail)
+    return status_pb2.Status(code=int(refusal.code), message=str(refusal), details=[packed])
+
+
+async def abort(context: grpc.aio.ServicerContext[object, object], refusal: RefusedError) -> NoReturn:
+    """Ends an rpc with the refusal; its details are in the standard trailer."""
+    status = to_status(refusal)
+    trailer = (("grpc-status-details-bin", status.SerializeToString()),)
+    await context.abort(_STATUS_CODES[int(refusal.code)], str(refusal), trailing_metadata=trailer)
+    raise AssertionError("abort always raises")
+
+
+def to_duration(seconds: float) -> duration_pb2.Duration:
+    """Seconds as a Duration."""
+    whole = int(seconds)
+    return duration_pb2.Duration(seconds=whole, nanos=int((seconds - whole) * 1e9))
+
+
+def to_seconds(duration: duration_pb2.Duration) -> float:
+    """A Duration in seconds."""
+    return duration.seconds + duration.nanos / 1e9

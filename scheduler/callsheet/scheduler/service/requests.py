@@ -1,0 +1,136 @@
+"""What clients ask for, as events of the core: the same for items of a stream and for unary rpcs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+from callsheet.scheduler.core import events
+from callsheet.scheduler.core.model import ActionKey, RefusalCode, RefusedError
+from callsheet.scheduler.service.decode import ActionDecoder, decode_job, decode_trajectory
+from callsheet.scheduler.service.rules import at_least, identifier, invalid, known, short_text
+from callsheet.scheduler.store.errors import PayloadNotFoundError
+from callsheet.scheduler.store.payloads import PayloadStore
+from callsheet.v1 import client_service_pb2, common_pb2, job_pb2, outcome_pb2
+
+References = Sequence[common_pb2.PayloadReference]
+
+
+class ClientRequests:
+    """Decodes and checks client items."""
+
+    def __init__(self, payloads: PayloadStore) -> None:
+        self._payloads = payloads
+        self._actions = ActionDecoder()
+
+    def decode(
+        self, item: client_service_pb2.ClientItem, reply_to: events.ReplyTo, watcher: object
+    ) -> tuple[events.Event, References]:
+        """The event of an item, and the stored payloads that must be there for it.
+
+        Raises:
+            RefusedError: INVALID_ARGUMENT naming the field.
+        """
+        match item.WhichOneof("item"):
+            case "submit":
+                request, references = self._actions.decode(item.submit)
+                return events.ActionSubmitted(reply_to, request, watcher), references
+            case "open_job":
+                return events.JobOpenRequested(reply_to, decode_job(item.open_job)), ()
+            case "close_job":
+                return events.JobCloseRequested(reply_to, identifier("job_id", item.close_job)), ()
+            case "open_trajectory":
+                return events.TrajectoryOpenRequested(reply_to, decode_trajectory(item.open_trajectory)), ()
+            case "close_trajectory":
+                return _decode_close_trajectory(item.close_trajectory, reply_to), ()
+            case "cancel":
+                key = decode_key(item.cancel.key)
+                return events.CancelRequested(reply_to, key, short_text("reason", item.cancel.reason)), ()
+            case "publish_policy_version":
+                published = item.publish_policy_version
+                version = int(at_least("version", published.version, 0))
+                return events.PolicyPublished(reply_to, identifier("job_id", published.job_id), version), ()
+            case _:
+                raise invalid("item", "", "must have exactly one request set")
+
+    async def check_references(self, job_id: str, references: References) -> None:
+        """Makes sure that stored payloads are there and stay there for the job.
+
+        Raises:
+            RefusedError: FAILED_PRECONDITION naming the payload that is missing.
+        """
+        for reference in references:
+            try:
+                await self._payloads.retain(job_id, [reference.sha256])
+                size = await self._payloads.size(reference.sha256)
+            except PayloadNotFoundError:
+                raise _missing(reference) from None
+            if size != reference.size:
+                raise _missing(reference)
+
+
+def _missing(reference: common_pb2.PayloadReference) -> RefusedError:
+    rule = f"names no stored payload of {reference.size} bytes; put it first"
+    return RefusedError(RefusalCode.FAILED_PRECONDITION, "reference.sha256", reference.sha256, rule)
+
+
+def decode_key(key: common_pb2.ActionKey) -> ActionKey:
+    """A validated key.
+
+    Raises:
+        RefusedError: INVALID_ARGUMENT naming the field.
+    """
+    return ActionKey(identifier("key.job_id", key.job_id), identifier("key.action_id", key.action_id))
+
+
+def _decode_close_trajectory(
+    message: client_service_pb2.CloseTrajectoryRequest, reply_to: events.ReplyTo
+) -> events.TrajectoryCloseRequested:
+    end = known("end", message.end, job_pb2.TrajectoryEnd.values())
+    return events.TrajectoryCloseRequested(
+        reply_to,
+        identifier("job_id", message.job_id),
+        identifier("trajectory_id", message.trajectory_id),
+        completed=end != job_pb2.TRAJECTORY_END_ABANDONED,
+    )
+
+
+class UnaryReply:
+    """Waits for the answer to one request, and for one outcome."""
+
+    def __init__(self) -> None:
+        self._answered = anyio.Event()
+        self._refusal: RefusedError | None = None
+        self._has_outcome = anyio.Event()
+        self._outcome: outcome_pb2.Outcome | None = None
+
+    def put_result(self, sequence: int, refusal: RefusedError | None) -> None:
+        """See `ReplySession`."""
+        self._refusal = refusal
+        self._answered.set()
+
+    def put_outcome(self, outcome: outcome_pb2.Outcome) -> None:
+        """See `Watcher`."""
+        self._outcome = outcome
+        self._has_outcome.set()
+
+    async def result(self, wait_s: float) -> None:
+        """Waits for the acknowledgement.
+
+        Raises:
+            RefusedError: The request was refused, or (UNAVAILABLE) not answered in time.
+        """
+        with anyio.move_on_after(wait_s):
+            await self._answered.wait()
+        if not self._answered.is_set():
+            raise RefusedError(
+                RefusalCode.UNAVAILABLE, "request", f"{wait_s:.1f} s", "was not answered in time; ask again", 1.0
+            )
+        if self._refusal is not None:
+            raise self._refusal
+
+    async def outcome(self, wait_s: float) -> outcome_pb2.Outcome | None:
+        """Waits for the outcome; None if there is none in time."""
+        with anyio.move_on_after(wait_s):
+            await self._has_outcome.wait()
+        return self._outcome

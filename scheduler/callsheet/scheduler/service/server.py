@@ -1,0 +1,190 @@
+"""A scheduler process: journal, core, loop and gRPC server, started and stopped together."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import anyio
+import anyio.abc
+import grpc
+import structlog
+from callsheet.scheduler.core.recovery import RequestDecoder, restore
+from callsheet.scheduler.core.state import CoreSettings, SchedulerState
+from callsheet.scheduler.planner.first_come import FirstComePlanner
+from callsheet.scheduler.service.admin_servicer import AdminServicer
+from callsheet.scheduler.service.background import Background
+from callsheet.scheduler.service.client_servicer import ClientServicer
+from callsheet.scheduler.service.decode import ActionDecoder, decode_job, decode_trajectory
+from callsheet.scheduler.service.loop import Clock, CoreLoop
+from callsheet.scheduler.service.manager_servicer import ManagerServicer
+from callsheet.scheduler.service.outcomes import encode_outcome
+from callsheet.scheduler.service.payload_servicer import PayloadServicer
+from callsheet.scheduler.service.requests import ClientRequests
+from callsheet.scheduler.service.settings import SchedulerSettings
+from callsheet.scheduler.store.journal import Journal, open_journal
+from callsheet.scheduler.store.local_payloads import LocalPayloadStore
+from callsheet.scheduler.store.payloads import PayloadStore
+from callsheet.scheduler.store.redis_payloads import RedisPayloadStore
+from callsheet.scheduler.store.writer import GroupCommitWriter
+from callsheet.v1 import (
+    action_pb2,
+    admin_service_pb2,
+    admin_service_pb2_grpc,
+    client_service_pb2,
+    client_service_pb2_grpc,
+    job_pb2,
+    manager_service_pb2,
+    manager_service_pb2_grpc,
+    payload_service_pb2,
+    payload_service_pb2_grpc,
+)
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+# With the default limits a burst of about a thousand simultaneous unary calls is partly cancelled.
+MAX_PENDING_REQUESTS = 100_000
+CLOSE_TIMEOUT = 10.0
+UNUSED_SWEEP = 3600.0
+
+_log = structlog.get_logger(__name__)
+
+
+class JournalFailedError(RuntimeError):
+    """A commit failed; the process ends rather than acknowledge what may be lost."""
+
+
+async def serve(
+    settings: SchedulerSettings, *, task_status: anyio.abc.TaskStatus[str] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """Runs a scheduler until cancelled; reports its address ("host:port") once it takes calls.
+
+    Raises:
+        JournalError: The journal cannot be opened, for instance because another scheduler holds it.
+        JournalFailedError: A commit failed.
+        OSError: The address cannot be bound.
+    """
+    journal = await anyio.to_thread.run_sync(open_journal, settings.data_dir, settings.database_url)
+    try:
+        payloads = await _open_payloads(settings)
+        try:
+            await _serve_with(settings, journal, payloads, task_status)
+        finally:
+            with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
+                await payloads.aclose()
+    finally:
+        journal.close()
+
+
+async def _serve_with(
+    settings: SchedulerSettings, journal: Journal, payloads: PayloadStore, task_status: anyio.abc.TaskStatus[str]
+) -> None:
+    failure: list[BaseException] = []
+    failed = anyio.Event()
+
+    def on_fatal(error: BaseException) -> None:
+        failure.append(error)
+        failed.set()
+
+    state = await anyio.to_thread.run_sync(_recover, settings, journal)
+    await payloads.release_all_but(list(state.jobs))
+    writer = GroupCommitWriter(journal, on_fatal)
+    background = Background(journal, payloads)
+    loop = CoreLoop(
+        state,
+        FirstComePlanner(hold_after=settings.hold_after),
+        writer,
+        background,
+        heartbeat_interval=settings.heartbeat_interval,
+        max_journal_backlog=settings.max_journal_backlog,
+    )
+    writer.start()
+    try:
+        async with _grpc_server(settings, loop, payloads) as address, anyio.create_task_group() as tasks:
+            tasks.start_soon(loop.run)
+            tasks.start_soon(background.run)
+            tasks.start_soon(_remove_unused, payloads)
+            _log.info("scheduler_started", address=address, epoch=state.epoch)
+            task_status.started(address)
+            await failed.wait()
+            raise JournalFailedError("a commit of the journal failed") from failure[0]
+    finally:
+        with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
+            await writer.close(CLOSE_TIMEOUT)
+
+
+def _recover(settings: SchedulerSettings, journal: Journal) -> SchedulerState:
+    epoch = journal.begin_epoch()
+    core = CoreSettings(
+        max_open_actions=settings.max_open_actions,
+        manager_lease=settings.manager_lease,
+        cancel_grace=settings.cancel_grace,
+    )
+    state = SchedulerState(epoch, encode_outcome, core)
+    actions = ActionDecoder()
+    decoder = RequestDecoder(
+        job=lambda spec: decode_job(job_pb2.JobSpec.FromString(spec)),
+        trajectory=lambda spec: decode_trajectory(job_pb2.TrajectorySpec.FromString(spec)),
+        action=lambda spec: actions.decode(action_pb2.ActionSpec.FromString(spec))[0],
+    )
+    restore(state, journal.load(), decoder, Clock().now())
+    return state
+
+
+async def _remove_unused(payloads: PayloadStore) -> None:
+    """Removes payloads that no job ever used, once an hour."""
+    while True:
+        removed = await payloads.remove_unused()
+        if removed:
+            _log.info("unused_payloads_removed", count=removed)
+        await anyio.sleep(UNUSED_SWEEP)
+
+
+async def _open_payloads(settings: SchedulerSettings) -> PayloadStore:
+    if settings.redis_url is not None:
+        return await RedisPayloadStore.open(settings.redis_url, max_bytes=settings.max_payload_bytes)
+    return await LocalPayloadStore.open(settings.data_dir / "payloads", max_bytes=settings.max_payload_bytes)
+
+
+@contextlib.asynccontextmanager
+async def _grpc_server(settings: SchedulerSettings, loop: CoreLoop, payloads: PayloadStore) -> AsyncIterator[str]:
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.server.max_pending_requests", MAX_PENDING_REQUESTS),
+            ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING_REQUESTS),
+            ("grpc.so_reuseport", 0),
+        ]
+    )
+    client_service_pb2_grpc.add_ClientServiceServicer_to_server(ClientServicer(loop, ClientRequests(payloads)), server)
+    manager_service_pb2_grpc.add_ManagerServiceServicer_to_server(ManagerServicer(loop), server)
+    admin_service_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(loop), server)
+    payload_service_pb2_grpc.add_PayloadServiceServicer_to_server(PayloadServicer(payloads), server)
+    names = [
+        module.DESCRIPTOR.services_by_name[name].full_name
+        for module, name in (
+            (client_service_pb2, "ClientService"),
+            (manager_service_pb2, "ManagerService"),
+            (admin_service_pb2, "AdminService"),
+            (payload_service_pb2, "PayloadService"),
+        )
+    ]
+    health_servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
+    host, _, _ = settings.listen.rpartition(":")
+    try:
+        port = server.add_insecure_port(settings.listen)
+    except RuntimeError as error:
+        raise OSError(f"listen: cannot bind {settings.listen!r}; it is in use or not this machine's") from error
+    await server.start()
+    for name in ["", *names]:
+        await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    try:
+        yield f"{host}:{port}"
+    finally:
+        with anyio.move_on_after(settings.shutdown_grace + 5.0, shield=True):
+            await health_servicer.enter_graceful_shutdown()
+            await server.stop(settings.shutdown_grace)

@@ -1,0 +1,39 @@
+"""Settings of a scheduler process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """Settings of a scheduler; times in seconds, sizes in bytes.
+
+    Attributes:
+        data_dir: Holds the journal (SQLite), payloads and the lock; made if missing.
+        listen: Address to bind, "host:port"; port 0 takes a free one.
+        database_url: SQLAlchemy URL of the journal instead of SQLite in `data_dir`.
+        redis_url: Redis for payloads instead of files in `data_dir`.
+        max_open_actions: Actions without an outcome; beyond it submits are refused.
+        max_payload_bytes: Size of one stored payload.
+        max_journal_backlog: Records waiting for a commit; beyond it streams are not read.
+        heartbeat_interval: How often managers must say something.
+        manager_lease: Silence after which a manager is lost.
+        cancel_grace: How long a manager may take to end an attempt it was told to stop.
+        hold_after: How long an action waits before a node is held for it.
+        shutdown_grace: How long running rpcs may take when the process stops.
+    """
+
+    data_dir: Path
+    listen: str = "127.0.0.1:7077"
+    database_url: str | None = None
+    redis_url: str | None = None
+    max_open_actions: int = 1_000_000
+    max_payload_bytes: int = 1 << 30
+    max_journal_backlog: int = 200_000
+    heartbeat_interval: float = 3.0
+    manager_lease: float = 15.0
+    cancel_grace: float = 15.0
+    hold_after: float = 5.0
+    shutdown_grace: float = 2.0
