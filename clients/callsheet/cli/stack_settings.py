@@ -112,11 +112,11 @@ def role_arguments(role: Role, settings: StackSettings, *, address: str, cores: 
     if role is Role.SCHEDULER:
         return ["scheduler", "--listen", address, "--data-dir", str(settings.data_dir), *logs, *extra]
     own = {
-        Role.SANDBOX: ["--isolation", settings.isolation.value],
-        Role.REWARD: ["--isolation", settings.isolation.value],
+        Role.SANDBOX: ["--data-dir", str(settings.data_dir), "--isolation", settings.isolation.value],
+        Role.REWARD: ["--data-dir", str(settings.data_dir), "--isolation", settings.isolation.value],
         Role.INFERENCE: ["--engine-threads", str(engine_threads(cores, settings.engine_threads))],
     }
-    common = ["--scheduler", address, "--data-dir", str(settings.data_dir), "--cpus", str(cores)]
+    common = ["--scheduler", address, "--cpus", str(cores)]
     if settings.memory_mib is not None:
         common += ["--memory-mib", str(settings.memory_mib)]
     common += ["--drain-timeout", f"{settings.drain_s:g}"]

@@ -1,0 +1,100 @@
+"""What grpc.aio alone reaches on this machine: items per second of one stream, and latency over two hops."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+import grpc
+import grpc.aio
+from callsheet.benchmarks.dispatch.raw_server import CHANNEL_OPTIONS, open_stream
+from callsheet.cli.processes import ProcessSpec, run_process
+
+_MODULE = "callsheet.benchmarks.dispatch.raw_server"
+_DEADLINE_S = 120.0
+
+_Stream = grpc.aio.StreamStreamCall[bytes, bytes]
+
+
+@dataclass(slots=True)
+class RawServers:
+    """Channels to an echo process, and to a relay process that passes everything on to the echo process."""
+
+    echo: grpc.aio.Channel
+    relay: grpc.aio.Channel
+
+
+@asynccontextmanager
+async def raw_servers() -> AsyncIterator[RawServers]:
+    """Runs the echo and the relay process for the length of a `with` block."""
+    async with (
+        run_process(ProcessSpec("echo", _MODULE)) as echo,
+        run_process(ProcessSpec("relay", _MODULE, ("--upstream", echo.facts["address"]))) as relay,
+        grpc.aio.insecure_channel(echo.facts["address"], options=CHANNEL_OPTIONS) as to_echo,
+        grpc.aio.insecure_channel(relay.facts["address"], options=CHANNEL_OPTIONS) as to_relay,
+    ):
+        yield RawServers(to_echo, to_relay)
+
+
+async def two_hops_latencies(servers: RawServers, message: bytes, samples: int, warm_up: int) -> list[float]:
+    """Seconds of each round trip client → relay → echo → relay → client, one message in flight.
+
+    Args:
+        servers: The running processes.
+        message: Sent every time.
+        samples: Round trips to measure.
+        warm_up: Round trips before them.
+    """
+    stream = open_stream(servers.relay)
+    latencies: list[float] = []
+    with anyio.fail_after(_DEADLINE_S):
+        for _ in range(warm_up + samples):
+            began = time.perf_counter()
+            await stream.write(message)
+            await stream.read()
+            latencies.append(time.perf_counter() - began)
+        await stream.done_writing()
+        await stream.read()
+    return latencies[warm_up:]
+
+
+async def stream_items_per_s(
+    servers: RawServers, message: bytes, *, messages: int, batch_items: int, messages_in_flight: int
+) -> float:
+    """Items per second echoed on one stream.
+
+    Args:
+        servers: The running processes.
+        message: One batch as it goes over the wire.
+        messages: How many to send.
+        batch_items: Items that one message stands for.
+        messages_in_flight: Messages written ahead of their echo.
+    """
+    stream = open_stream(servers.echo)
+    window = asyncio.Semaphore(messages_in_flight)
+
+    async def send() -> None:
+        for _ in range(messages):
+            await window.acquire()
+            await stream.write(message)
+        await stream.done_writing()
+
+    began = time.perf_counter()
+    with anyio.fail_after(_DEADLINE_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send)
+            await _receive(stream, messages, window)
+    elapsed = time.perf_counter() - began
+    with anyio.fail_after(_DEADLINE_S):
+        await stream.read()
+    return messages * batch_items / elapsed
+
+
+async def _receive(stream: _Stream, messages: int, window: asyncio.Semaphore) -> None:
+    for _ in range(messages):
+        await stream.read()
+        window.release()

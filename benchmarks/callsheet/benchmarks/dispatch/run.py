@@ -1,0 +1,149 @@
+"""Runs the dispatch benchmark from beginning to end."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from callsheet.benchmarks.dispatch.callsheet_load import Burst, CallsheetLoad, counted_batches
+from callsheet.benchmarks.dispatch.machine import describe_machine, filesystem_of, fsync_p50_us
+from callsheet.benchmarks.dispatch.raw_streams import RawServers, raw_servers, stream_items_per_s, two_hops_latencies
+from callsheet.benchmarks.dispatch.ray_baseline import measure_ray
+from callsheet.benchmarks.dispatch.report import CallsheetFigures, DispatchReport, RawFigures, RayFigures
+from callsheet.benchmarks.dispatch.settings import DispatchSettings
+from callsheet.benchmarks.dispatch.statistics import median, percentile
+from callsheet.cli.stack import Role, StackSettings, local_stack
+from callsheet.client import Client
+
+Progress = Callable[[str], None]
+_RAW_MESSAGES = 2_000
+
+
+@dataclass(slots=True)
+class _Samples:
+    """Everything measured so far, in repetitions side by side."""
+
+    rates: list[float] = field(default_factory=list)
+    idle: list[list[float]] = field(default_factory=list)
+    two_hops: list[list[float]] = field(default_factory=list)
+    raw_rates: list[float] = field(default_factory=list)
+    batch_items: list[float] = field(default_factory=list)
+    action_bytes: int = 0
+    burst: Burst = field(default_factory=lambda: Burst(0, 0.0))
+
+
+async def run_dispatch(settings: DispatchSettings, progress: Progress = lambda _: None) -> DispatchReport:
+    """Measures Callsheet, raw streams and Ray, one after another on an otherwise idle machine.
+
+    Callsheet's scheduler and manager and the raw servers run at the same time, idle but for the one being measured;
+    their repetitions alternate, so that a slow spell of the machine meets both. Ray runs alone, after they have ended.
+
+    Args:
+        settings: How much to measure.
+        progress: Told, as a sentence, what is being measured.
+
+    Raises:
+        ProcessFailedError: A process did not start (inside an exception group).
+        LoadFailedError: An action did not succeed (inside an exception group).
+        RayUnavailableError: Ray is not installed or failed.
+    """
+    began = time.monotonic()
+    machine = describe_machine()
+    samples = _Samples()
+    with tempfile.TemporaryDirectory(prefix="callsheet-bench-") as directory:
+        data_dir = Path(directory)
+        machine["journal_filesystem"] = filesystem_of(data_dir)
+        machine["fsync_p50_us"] = fsync_p50_us(data_dir)
+        progress("starting scheduler, manager and raw servers")
+        stack_settings = StackSettings(data_dir=data_dir / "callsheet", managers=(Role.NOOP,))
+        async with local_stack(stack_settings) as stack, raw_servers() as raw, Client(stack.address) as client:
+            job = await client.open_job("dispatch")
+            prefix = f"{random.Random(settings.seed).getrandbits(32):08x}"
+            await _measure(CallsheetLoad(job, prefix), raw, settings, samples, progress)
+            await job.close()
+    progress("measuring Ray")
+    ray = await measure_ray(settings.ray)
+    return DispatchReport(
+        callsheet=_callsheet_figures(settings, samples),
+        raw=_raw_figures(samples),
+        ray=RayFigures(ray.tasks_per_s, ray.actor_calls_per_s, ray.tasks_window, ray.actor_window, ray.version),
+        machine=machine,
+        seed=settings.seed,
+        repetitions=settings.repetitions,
+        wall_s=time.monotonic() - began,
+    )
+
+
+async def _measure(
+    load: CallsheetLoad, raw: RawServers, settings: DispatchSettings, samples: _Samples, progress: Progress
+) -> None:
+    progress("warming up")
+    await load.actions_per_s(min(settings.actions, settings.in_flight), settings.in_flight)
+    for repetition in range(1, settings.repetitions + 1):
+        of = f"{repetition} of {settings.repetitions}"
+        progress(f"idle latency, {of}")
+        await _measure_idle(load, raw, settings, samples)
+        progress(f"throughput, {of}")
+        await _measure_throughput(load, raw, settings, samples)
+    progress(f"a burst of {settings.burst}")
+    samples.burst = await load.burst(settings.burst)
+
+
+async def _measure_idle(load: CallsheetLoad, raw: RawServers, settings: DispatchSettings, samples: _Samples) -> None:
+    count = -(-settings.idle_samples // settings.repetitions)
+    with counted_batches() as sent:
+        samples.idle.append(await load.idle_latencies(count, settings.idle_warm_up))
+    samples.action_bytes = sent.size_bytes // sent.messages
+    message = bytes(samples.action_bytes)
+    samples.two_hops.append(await two_hops_latencies(raw, message, count, settings.idle_warm_up))
+
+
+async def _measure_throughput(
+    load: CallsheetLoad, raw: RawServers, settings: DispatchSettings, samples: _Samples
+) -> None:
+    with counted_batches() as sent:
+        samples.rates.append(await load.actions_per_s(settings.actions, settings.in_flight))
+    batch_items = settings.actions / sent.messages
+    samples.batch_items.append(batch_items)
+    rate = await stream_items_per_s(
+        raw,
+        bytes(samples.action_bytes * round(batch_items)),
+        messages=_RAW_MESSAGES,
+        batch_items=round(batch_items),
+        messages_in_flight=max(1, settings.in_flight // round(batch_items)),
+    )
+    samples.raw_rates.append(rate)
+
+
+def _callsheet_figures(settings: DispatchSettings, samples: _Samples) -> CallsheetFigures:
+    return CallsheetFigures(
+        actions_per_s=median(samples.rates),
+        in_flight=settings.in_flight,
+        actions_per_repetition=settings.actions,
+        mean_batch_items=median(samples.batch_items),
+        action_bytes=samples.action_bytes,
+        idle_p50_us=_percentile_us(samples.idle, 0.5),
+        idle_p99_us=_percentile_us(samples.idle, 0.99),
+        idle_samples=sum(map(len, samples.idle)),
+        burst_actions=settings.burst,
+        burst_refused=samples.burst.refused,
+        burst_s=samples.burst.wall_s,
+    )
+
+
+def _raw_figures(samples: _Samples) -> RawFigures:
+    return RawFigures(
+        raw_stream_items_per_s=median(samples.raw_rates),
+        raw_batch_items=round(median(samples.batch_items)),
+        raw_two_hops_p50_us=_percentile_us(samples.two_hops, 0.5),
+        raw_two_hops_p99_us=_percentile_us(samples.two_hops, 0.99),
+    )
+
+
+def _percentile_us(repetitions: list[list[float]], fraction: float) -> float:
+    """Median over the repetitions of their percentiles, in microseconds."""
+    return median([percentile(latencies, fraction) for latencies in repetitions]) * 1e6

@@ -1,0 +1,43 @@
+"""The `callsheet` command as a whole. Heavy rooms are imported inside the commands, so that `--help` is quick."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Annotated
+
+import typer
+from callsheet.cli import bench_command, inspect_commands, role_commands, submit_commands, up_command
+from callsheet.cli.errors import CallsheetGroup
+
+app = typer.Typer(
+    name="callsheet",
+    cls=CallsheetGroup,
+    help="Schedules single actions of agentic-RL trajectories.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"callsheet {metadata.version('callsheet')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _callsheet(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Schedules single actions of agentic-RL trajectories."""
+
+
+app.command("up")(up_command.up)
+app.command("scheduler")(role_commands.scheduler)
+app.add_typer(role_commands.manager_app, name="manager")
+app.add_typer(submit_commands.submit_app, name="submit")
+app.command("status")(inspect_commands.status)
+app.command("explain")(inspect_commands.explain)
+app.add_typer(bench_command.bench_app, name="bench")

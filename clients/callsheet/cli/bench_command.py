@@ -1,0 +1,58 @@
+"""`callsheet bench`: benchmarks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from callsheet.cli.choices import LogFormat, LogLevel
+from callsheet.cli.errors import CommandError, load
+from callsheet.cli.options import AsJson
+from callsheet.cli.output import print_json, print_report, progress_on_stderr
+
+bench_app = typer.Typer(help="Run a benchmark.", no_args_is_help=True)
+
+
+@bench_app.callback()
+def _bench() -> None:
+    """Run a benchmark."""
+
+
+@bench_app.command("dispatch")
+def dispatch(
+    *,
+    actions: Annotated[int, typer.Option(min=1, help="Actions in one repetition of the throughput.")] = 20_000,
+    in_flight: Annotated[int, typer.Option("--in-flight", min=1, help="Actions under way meanwhile.")] = 2_000,
+    repetitions: Annotated[int, typer.Option(min=1, help="Repetitions; their medians count.")] = 3,
+    idle_samples: Annotated[int, typer.Option(min=1, help="Actions of the idle latency.")] = 900,
+    burst: Annotated[int, typer.Option(min=1, help="Actions submitted at once.")] = 10_000,
+    ray_calls: Annotated[int, typer.Option("--ray-calls", min=1, help="Calls in one of Ray's repetitions.")] = 4_000,
+    seed: Annotated[int, typer.Option(min=0, help="Action ids are drawn from it.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure no-op actions, beside raw gRPC streams and beside Ray, in one run on this machine."""
+    import anyio
+
+    load("ray", "bench")
+    ray_baseline = load("callsheet.benchmarks.dispatch.ray_baseline", "bench")
+    settings_module = load("callsheet.benchmarks.dispatch.settings", "bench")
+    runner = load("callsheet.benchmarks.dispatch.run", "bench")
+    load("callsheet.cli.logs", "bench").configure_logs(LogFormat.CONSOLE, LogLevel.WARNING)
+    try:
+        settings = settings_module.DispatchSettings(
+            actions=actions,
+            in_flight=in_flight,
+            repetitions=repetitions,
+            idle_samples=idle_samples,
+            burst=burst,
+            seed=seed,
+            ray=ray_baseline.RaySettings(calls=ray_calls, repetitions=repetitions),
+        )
+    except ValueError as error:
+        raise CommandError(str(error), usage=True) from error
+    with progress_on_stderr() as progress:
+        report = anyio.run(runner.run_dispatch, settings, progress)
+    if as_json:
+        print_json(report.as_json())
+    else:
+        print_report(load("callsheet.benchmarks.dispatch.render", "bench").render(report))

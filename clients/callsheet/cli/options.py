@@ -1,0 +1,102 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from callsheet.cli.choices import Isolation, LogFormat, LogLevel
+
+DEFAULT_ADDRESS = "127.0.0.1:7077"
+
+
+def default_data_dir() -> Path:
+    """Where a machine's own scheduler keeps its data unless told otherwise."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "callsheet"
+
+
+Address = Annotated[
+    str, typer.Option("--scheduler", envvar="CALLSHEET_SCHEDULER", metavar="HOST:PORT", help="Where the scheduler is.")
+]
+Listen = Annotated[
+    str,
+    typer.Option(envvar="CALLSHEET_LISTEN", metavar="HOST:PORT", help="Where to listen; port 0 takes a free one."),
+]
+DataDir = Annotated[
+    Path,
+    typer.Option(
+        envvar="CALLSHEET_DATA_DIR",
+        file_okay=False,
+        show_default="~/.local/state/callsheet",
+        default_factory=default_data_dir,
+        help="Journal, payloads, sandboxes and logs.",
+    ),
+]
+Cpus = Annotated[
+    int | None,
+    typer.Option(envvar="CALLSHEET_CPUS", min=1, show_default="all", help="Cores to share."),
+]
+MemoryMib = Annotated[
+    int | None,
+    typer.Option(
+        "--memory-mib",
+        envvar="CALLSHEET_MEMORY_MIB",
+        min=1,
+        show_default="the machine's, less a margin",
+        help="Memory to share in MiB.",
+    ),
+]
+IsolationOption = Annotated[
+    Isolation, typer.Option("--isolation", envvar="CALLSHEET_ISOLATION", help="What keeps sandboxes apart.")
+]
+LogFormatOption = Annotated[
+    LogFormat | None,
+    typer.Option(
+        "--log-format", envvar="CALLSHEET_LOG_FORMAT", show_default="console on a terminal", help="Look of log lines."
+    ),
+]
+LogLevelOption = Annotated[
+    LogLevel, typer.Option("--log-level", envvar="CALLSHEET_LOG_LEVEL", help="Least important log lines to keep.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on standard output.")]
+EngineThreads = Annotated[
+    int | None,
+    typer.Option(
+        "--engine-threads",
+        envvar="CALLSHEET_ENGINE_THREADS",
+        min=1,
+        show_default="a quarter of the cores, at least 1",
+        help="Threads of the inference engine; it keeps as many cores for itself.",
+    ),
+]
+ManagerId = Annotated[
+    str | None,
+    typer.Option(
+        "--manager-id",
+        envvar="CALLSHEET_MANAGER_ID",
+        show_default="NODE-KIND",
+        help="Unique among managers, stable over restarts.",
+    ),
+]
+NodeId = Annotated[
+    str | None,
+    typer.Option(
+        "--node-id",
+        envvar="CALLSHEET_NODE_ID",
+        show_default="the host name",
+        help="Name of this machine; managers that share a machine give the same, and the same cores and memory.",
+    ),
+]
+DrainTimeout = Annotated[
+    float,
+    typer.Option(
+        "--drain-timeout",
+        envvar="CALLSHEET_DRAIN_TIMEOUT",
+        min=0,
+        metavar="SECONDS",
+        help="How long running attempts may go on after SIGTERM.",
+    ),
+]

@@ -1,0 +1,48 @@
+"""What goes where: results to standard output, progress to standard error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Prints one JSON object to standard output."""
+    typer.echo(json.dumps(value, indent=2, sort_keys=False, allow_nan=False))
+
+
+def print_report(report: Any) -> None:
+    """Prints something that rich can render to standard output."""
+    from rich.console import Console
+
+    Console().print(report)
+
+
+def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """Prints a table to standard output; columns whose name ends in " #" hold numbers."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        number = column.endswith(" #")
+        table.add_column(column.removesuffix(" #"), justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    print_report(table)
+
+
+@contextmanager
+def progress_on_stderr() -> Iterator[Callable[[str], None]]:
+    """Shows what is being done: a spinner on a terminal, one line each elsewhere."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: console.print(text, highlight=False)
+        return
+    with console.status("starting") as status:
+        yield status.update

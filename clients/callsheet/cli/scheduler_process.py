@@ -1,0 +1,57 @@
+"""What the scheduler's process does around the service."""
+
+from __future__ import annotations
+
+import functools
+import signal
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.abc
+from callsheet.cli.child import ParentLink
+from callsheet.cli.choices import LogFormat, LogLevel, Role
+from callsheet.cli.errors import CommandError, load
+
+if TYPE_CHECKING:
+    from callsheet.scheduler.service.settings import SchedulerSettings
+
+
+def run_scheduler_process(log_format: LogFormat | None, log_level: LogLevel, **options: Any) -> None:
+    """Runs the scheduler until SIGINT or SIGTERM; tells the parent, if there is one, its address.
+
+    Args:
+        log_format: Look of log lines.
+        log_level: Least important log lines to keep.
+        options: Attributes of `SchedulerSettings`; None takes the default.
+
+    Raises:
+        CommandError: An option is wrong.
+    """
+    link = ParentLink.adopt()
+    logs = load("callsheet.cli.logs", "scheduler")
+    logs.configure_logs(log_format, log_level, role=Role.SCHEDULER.value)
+    load("callsheet.scheduler.service.server", "scheduler")
+    settings_module = load("callsheet.scheduler.service.settings", "scheduler")
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        settings = settings_module.SchedulerSettings(**given)
+    except ValueError as error:
+        raise CommandError(str(error), usage=True) from error
+    anyio.run(_serve, settings, link)
+
+
+async def _serve(settings: SchedulerSettings, link: ParentLink) -> None:
+    from callsheet.scheduler.service.server import serve
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_cancel_on_signal, tasks.cancel_scope)
+        address = await tasks.start(functools.partial(serve, settings))
+        link.report_ready(address=str(address))
+
+
+async def _cancel_on_signal(scope: anyio.CancelScope) -> None:
+    """Cancels at the first signal; a second one has its default effect."""
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            break
+    scope.cancel()

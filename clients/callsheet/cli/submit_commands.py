@@ -1,0 +1,239 @@
+"""`callsheet submit`: one action from the command line, for trying things out."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from callsheet.cli.options import DEFAULT_ADDRESS, Address, AsJson
+from callsheet.cli.output import print_json
+
+if TYPE_CHECKING:
+    from callsheet.client import ActionOptions, Job, Outcome, SandboxFile, Trajectory
+
+submit_app = typer.Typer(
+    help="Submit one action in a job of its own and print its outcome. Exits with 1 unless it succeeds.",
+    no_args_is_help=True,
+)
+
+Argv = Annotated[list[str], typer.Argument(metavar="-- PROGRAM [ARGUMENT]...", help="What to run.", show_default=False)]
+Files = Annotated[
+    list[Path] | None,
+    typer.Option("--file", exists=True, dir_okay=False, show_default=False, help="Put into the sandbox; repeatable."),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(min=0.001, metavar="SECONDS", show_default="the server's", help="Execution clock of one attempt."),
+]
+Patience = Annotated[
+    float, typer.Option(min=0.001, metavar="SECONDS", help="How long to go on without a connection to the scheduler.")
+]
+_PATIENCE_S = 10.0
+
+
+@submit_app.command("env-reset")
+def env_reset(
+    *,
+    set_up: Annotated[str, typer.Option(help="Shell command to set the sandbox up with.")] = "",
+    files: Files = None,
+    timeout: Timeout = None,
+    scheduler: Address = DEFAULT_ADDRESS,
+    patience: Patience = _PATIENCE_S,
+    as_json: AsJson = False,
+) -> None:
+    """Create a sandbox (it goes away with the job, at once)."""
+    from callsheet.client import Command
+
+    command = Command.shell(set_up) if set_up else None
+
+    async def submit(trajectory: Trajectory) -> Outcome[Any]:
+        return await trajectory.env_reset(files=_read(files), set_up=command, **_options(timeout))
+
+    _run(scheduler, patience, _in_trajectory(submit), as_json)
+
+
+@submit_app.command("env-step")
+def env_step(
+    argv: Argv,
+    *,
+    files: Files = None,
+    timeout: Timeout = None,
+    scheduler: Address = DEFAULT_ADDRESS,
+    patience: Patience = _PATIENCE_S,
+    as_json: AsJson = False,
+) -> None:
+    """Run a program in a fresh sandbox."""
+    from callsheet.client import Command, Succeeded
+
+    async def submit(trajectory: Trajectory) -> Outcome[Any]:
+        reset = await trajectory.env_reset(files=_read(files))
+        if not isinstance(reset, Succeeded):
+            return reset
+        return await trajectory.env_step(Command.argv(*argv), **_options(timeout))
+
+    _run(scheduler, patience, _in_trajectory(submit), as_json)
+
+
+@submit_app.command("generate")
+def generate(
+    text: Annotated[str, typer.Argument(help="The prompt; its UTF-8 bytes are the tokens.")],
+    *,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 16,
+    temperature: Annotated[float, typer.Option(min=0)] = 0.0,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    model: Annotated[str, typer.Option(help="Name of the hosted model.")] = "policy",
+    timeout: Timeout = None,
+    scheduler: Address = DEFAULT_ADDRESS,
+    patience: Patience = _PATIENCE_S,
+    as_json: AsJson = False,
+) -> None:
+    """Run a language model."""
+
+    async def submit(job: Job) -> Outcome[Any]:
+        return await job.generate(
+            list(text.encode()),
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            seed=seed,
+            model=model,
+            **_options(timeout),
+        )
+
+    _run(scheduler, patience, submit, as_json)
+
+
+@submit_app.command("reward-tests")
+def reward_tests(
+    argv: Argv,
+    *,
+    files: Files = None,
+    timeout: Timeout = None,
+    scheduler: Address = DEFAULT_ADDRESS,
+    patience: Patience = _PATIENCE_S,
+    as_json: AsJson = False,
+) -> None:
+    """Score by a test suite in a sandbox of its own."""
+    from callsheet.client import Command
+
+    async def submit(job: Job) -> Outcome[Any]:
+        return await job.reward_tests(Command.argv(*argv), files=_read(files), **_options(timeout))
+
+    _run(scheduler, patience, submit, as_json)
+
+
+@submit_app.command("reward-model")
+def reward_model(
+    text: Annotated[str, typer.Argument(help="The conversation; its UTF-8 bytes are the tokens.")],
+    *,
+    model: Annotated[str, typer.Option(help="Name of the hosted model.")] = "scorer",
+    timeout: Timeout = None,
+    scheduler: Address = DEFAULT_ADDRESS,
+    patience: Patience = _PATIENCE_S,
+    as_json: AsJson = False,
+) -> None:
+    """Score by a model."""
+
+    async def submit(job: Job) -> Outcome[Any]:
+        return await job.reward_model(list(text.encode()), model=model, **_options(timeout))
+
+    _run(scheduler, patience, submit, as_json)
+
+
+@submit_app.command("tool-call")
+def tool_call(
+    service: Annotated[str, typer.Argument(help="Name of the hosted service.")],
+    method: Annotated[str, typer.Argument(help="Method or path, as the service defines it.")],
+    arguments: Annotated[str, typer.Argument(help="Arguments, as the service defines them.")] = "",
+    *,
+    timeout: Timeout = None,
+    scheduler: Address = DEFAULT_ADDRESS,
+    patience: Patience = _PATIENCE_S,
+    as_json: AsJson = False,
+) -> None:
+    """Call an outside API."""
+
+    async def submit(job: Job) -> Outcome[Any]:
+        return await job.tool_call(service, method, arguments.encode(), **_options(timeout))
+
+    _run(scheduler, patience, submit, as_json)
+
+
+def _options(timeout_s: float | None) -> ActionOptions:
+    from callsheet.client import Timeouts
+
+    return {} if timeout_s is None else {"timeouts": Timeouts(start_to_close_s=timeout_s)}
+
+
+def _read(files: list[Path] | None) -> list[SandboxFile]:
+    from callsheet.client import SandboxFile
+
+    return [SandboxFile(path.name, path.read_bytes(), mode=path.stat().st_mode & 0o777) for path in files or ()]
+
+
+def _in_trajectory(submit: Callable[[Trajectory], Awaitable[Outcome[Any]]]) -> Callable[[Job], Awaitable[Outcome[Any]]]:
+    async def open_and_submit(job: Job) -> Outcome[Any]:
+        async with job.trajectory("trajectory") as trajectory:
+            return await submit(trajectory)
+
+    return open_and_submit
+
+
+def _run(scheduler: str, patience_s: float, submit: Callable[[Job], Awaitable[Outcome[Any]]], as_json: bool) -> None:
+    """Submits in a job of its own, prints the outcome, and exits with 1 unless it is a success."""
+    import anyio
+    from callsheet.cli.plain import plain_outcome
+    from callsheet.client import Client, ClientOptions, Succeeded
+
+    async def run() -> Outcome[Any]:
+        async with (
+            Client(scheduler, ClientOptions(give_up_after_s=patience_s)) as client,
+            await client.open_job(f"submit-{uuid.uuid4().hex[:12]}") as job,
+        ):
+            return await submit(job)
+
+    outcome = anyio.run(run)
+    if as_json:
+        print_json(plain_outcome(outcome))
+    else:
+        _print_outcome(outcome)
+    if not isinstance(outcome, Succeeded):
+        raise typer.Exit(1)
+
+
+def _print_outcome(outcome: Outcome[Any]) -> None:
+    from callsheet.cli.plain import outcome_name
+    from callsheet.client import Cancelled, CommandResult, Expired, Failed, Succeeded
+
+    times = outcome.timeline
+    typer.echo(
+        f"{outcome_name(outcome)}: action {outcome.action_id}, {outcome.attempts} attempt(s), "
+        f"manager {outcome.manager_id or 'none'}, queue {times.queue_s:.3f} s, execution {times.execution_s:.3f} s, "
+        f"overhead {times.overhead_s:.3f} s"
+    )
+    match outcome:
+        case Failed():
+            typer.echo(f"{outcome.kind.value}, {outcome.reason}: {outcome.message}")
+            result = outcome.partial
+        case Cancelled():
+            typer.echo(outcome.reason)
+            result = outcome.partial
+        case Expired():
+            typer.echo(f"{outcome.timeout.value} ran out")
+            result = None
+        case Succeeded():
+            result = outcome.value
+    if isinstance(result, CommandResult):
+        _print_command(result)
+    elif result is not None:
+        typer.echo(str(result))
+
+
+def _print_command(result: Any) -> None:
+    how = f"signal {result.signal}" if result.signal else f"exit code {result.exit_code}"
+    typer.echo(f"{how} after {result.wall_s:.3f} s")
+    for name, content in (("stdout", result.stdout), ("stderr", result.stderr)):
+        if content:
+            typer.echo(f"--- {name}\n{content.decode(errors='replace').rstrip()}")

@@ -1,0 +1,136 @@
+"""`callsheet up`: the scheduler and local managers in one go."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from callsheet.cli.choices import Isolation, LogLevel, Role
+from callsheet.cli.errors import CommandError, load
+from callsheet.cli.options import (
+    DEFAULT_ADDRESS,
+    AsJson,
+    Cpus,
+    DataDir,
+    EngineThreads,
+    IsolationOption,
+    Listen,
+    LogFormatOption,
+    LogLevelOption,
+    MemoryMib,
+)
+
+if TYPE_CHECKING:
+    from callsheet.cli.stack import Stack, StackSettings
+
+
+def up(
+    *,
+    data_dir: DataDir,
+    listen: Listen = DEFAULT_ADDRESS,
+    managers: Annotated[
+        str, typer.Option(envvar="CALLSHEET_MANAGERS", help="The managers to run, separated by commas.")
+    ] = "sandbox,inference,reward",
+    cpus: Cpus = None,
+    memory_mib: MemoryMib = None,
+    isolation: IsolationOption = Isolation.BUBBLEWRAP,
+    engine_threads: EngineThreads = None,
+    drain_s: Annotated[
+        float, typer.Option("--drain-s", min=0, help="Seconds that running attempts may go on at the end.")
+    ] = 10.0,
+    log_files: Annotated[bool, typer.Option(help="Log to DATA_DIR/logs/ROLE.log instead of standard error.")] = False,
+    log_format: LogFormatOption = None,
+    log_level: LogLevelOption = LogLevel.INFO,
+    as_json: AsJson = False,
+) -> None:
+    """Run the scheduler and local managers on this machine, until SIGINT or SIGTERM.
+
+    Each one is a process of its own and is started again if it ends by itself. Once all managers are registered, one
+    line with the address goes to standard output.
+    """
+    load("structlog", "local")
+    stack = load("callsheet.cli.stack", "local")
+    logs = load("callsheet.cli.logs", "local")
+    roles = parse_managers(managers)
+    logs.configure_logs(log_format, log_level, role="up")
+    if Role.SANDBOX in roles or Role.REWARD in roles:
+        require_isolation(isolation)
+    settings = stack.StackSettings(
+        data_dir=data_dir.absolute(),
+        listen=listen,
+        managers=roles,
+        cpus=cpus,
+        memory_mib=memory_mib,
+        isolation=isolation,
+        engine_threads=engine_threads,
+        log_format=log_format,
+        log_level=log_level,
+        logs_to_files=log_files,
+        drain_s=drain_s,
+    )
+    run_until_signal(settings, as_json)
+
+
+def parse_managers(text: str) -> tuple[Role, ...]:
+    """Reads the names of managers.
+
+    Raises:
+        typer.BadParameter: One is no manager, or is there twice.
+    """
+    known = [role for role in Role if role is not Role.SCHEDULER]
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            raise typer.BadParameter(f"managers: {name!r} is none of {', '.join(known)}")
+        if names.count(name) > 1:
+            raise typer.BadParameter(f"managers: {name!r} is there twice")
+    return tuple(Role(name) for name in names)
+
+
+def require_isolation(isolation: Isolation) -> None:
+    """Checks that bubblewrap works here if it is asked for.
+
+    Raises:
+        CommandError: It does not; the message names the cause.
+    """
+    if isolation is Isolation.NONE:
+        return
+    cause = bubblewrap_problem()
+    if cause:
+        raise CommandError(
+            f"bubblewrap cannot isolate sandboxes here: {cause}. Install or allow it, or run actions as plain "
+            "processes with --isolation none (only for code that you trust)"
+        )
+
+
+def bubblewrap_problem() -> str:
+    """Why bubblewrap does not work on this machine; empty if it does."""
+    raise CommandError("the sandbox manager is not there")
+
+
+def run_until_signal(settings: StackSettings, as_json: bool) -> None:
+    """Runs a stack until SIGINT or SIGTERM."""
+    import anyio
+
+    async def run() -> None:
+        from callsheet.cli.stack import local_stack
+
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async with local_stack(settings) as stack:
+                announce(stack, as_json)
+                async for _ in signals:
+                    break
+
+    anyio.run(run)
+
+
+def announce(stack: Stack, as_json: bool) -> None:
+    """Says that everything serves."""
+    names = [role.value for role in stack.settings.managers]
+    if as_json:
+        import json
+
+        typer.echo(json.dumps({"address": stack.address, "managers": names, "data_dir": str(stack.settings.data_dir)}))
+        return
+    typer.echo(f"callsheet is up on {stack.address} with managers {', '.join(names) or 'none'}; Ctrl-C ends it")

@@ -1,0 +1,89 @@
+"""The dispatch benchmark's arithmetic and its report."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+
+import pytest
+from callsheet.benchmarks.dispatch.machine import describe_machine
+from callsheet.benchmarks.dispatch.render import render
+from callsheet.benchmarks.dispatch.report import CallsheetFigures, DispatchReport, RawFigures, RayFigures
+from callsheet.benchmarks.dispatch.statistics import median, percentile, ratio
+from rich.console import Console
+
+
+@pytest.mark.parametrize(("fraction", "expected"), [(0.5, 2.0), (0.75, 3.0), (0.99, 4.0), (1.0, 4.0), (0.01, 1.0)])
+def test_percentiles_are_samples_by_nearest_rank(fraction: float, expected: float) -> None:
+    assert percentile([4.0, 1.0, 3.0, 2.0], fraction) == expected
+
+
+def test_the_median_of_an_odd_number_is_the_middle() -> None:
+    assert median([9.0, 1.0, 5.0]) == 5.0
+
+
+def test_percentiles_refuse_what_they_cannot_answer() -> None:
+    with pytest.raises(ValueError, match="samples: empty"):
+        percentile([], 0.5)
+    with pytest.raises(ValueError, match="fraction: 0"):
+        percentile([1.0], 0)
+
+
+def test_a_ratio_to_nothing_is_infinite() -> None:
+    assert ratio(1.0, 0.0) == math.inf
+
+
+def _report(actions_per_s: float = 20_000.0, refused: int = 0) -> DispatchReport:
+    return DispatchReport(
+        callsheet=CallsheetFigures(actions_per_s, 2000, 20_000, 64.0, 90, 900.0, 2000.0, 900, 10_000, refused, 1.0),
+        raw=RawFigures(500_000.0, 64, 500.0, 800.0),
+        ray=RayFigures(2_000.0, 4_000.0, 1000, 1000, "2.0"),
+        machine={**describe_machine(), "journal_filesystem": "ext4", "fsync_p50_us": 500.0},
+        seed=7,
+        repetitions=3,
+        wall_s=100.0,
+    )
+
+
+def test_targets_compare_with_ray_and_with_raw_streams() -> None:
+    met = {target.name: (target.value, target.met) for target in _report().targets()}
+    assert met["actions/s over Ray tasks/s"] == (10.0, True)
+    assert met["actions/s over Ray async actor calls/s"] == (5.0, True)
+    assert met["idle p50 over two raw stream round trips"] == (1.8, True)
+    assert met["refused in the burst"] == (0, True)
+
+
+def test_a_missed_target_is_said_to_be_missed() -> None:
+    met = {target.name: target.met for target in _report(actions_per_s=10_000.0, refused=1).targets()}
+    assert met == {
+        "actions/s over Ray tasks/s": False,
+        "actions/s over Ray async actor calls/s": False,
+        "idle p50 over two raw stream round trips": True,
+        "refused in the burst": False,
+    }
+
+
+def test_the_json_object_has_the_promised_keys() -> None:
+    found = json.loads(json.dumps(_report().as_json(), allow_nan=False))
+    assert found["actions_per_s"] == 20_000
+    assert found["ratio_ray_tasks"] == 10
+    promised = {
+        "ray_tasks_per_s",
+        "ray_actor_calls_per_s",
+        "raw_stream_items_per_s",
+        "idle_p50_us",
+        "raw_two_hops_p50_us",
+        "burst_refused",
+        "seed",
+        "machine",
+    }
+    assert promised <= set(found)
+    assert found["machine"]["cores"] >= 1
+
+
+def test_the_tables_name_every_target() -> None:
+    text = io.StringIO()
+    Console(width=160, file=text).print(render(_report()))
+    for target in _report().targets():
+        assert target.name in text.getvalue()
