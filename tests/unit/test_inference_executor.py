@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
+from callsheet.managers.executor import AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.managers.inference.build import build_inference_executor
 from callsheet.managers.inference.driver import PauseMode, UpdateMode, WeightUpdate
 from callsheet.managers.inference.executor import InferenceExecutor
@@ -15,41 +15,15 @@ from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.transformer import LanguageModel, initialise
 from callsheet.managers.models.weights import WeightsError, save_weights
-from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2, outcome_pb2
+from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
+from tests.support.attempts_of_models import generate_attempt
 from tests.support.torch_models import full_pass_log_probs, prompt, small_model
 
 pytestmark = pytest.mark.anyio
 CONFIG = TransformerConfig(context_length=16_384, layers=1, width=32, heads=2, hidden_width=48)
 SETTINGS = InferenceSettings(shape=CONFIG, kv_cache_tokens=4 * CONFIG.context_length)
 WAIT_S = 30
-
-
-class NoPayloads:
-    """Generate actions read and write none."""
-
-    async def read(self, blob: common_pb2.Blob) -> bytes:
-        raise AssertionError(blob)
-
-    async def write(self, content: bytes) -> common_pb2.Blob:
-        raise AssertionError(content)
-
-
-def attempt_of(
-    sequence: int, tokens: tuple[int, ...], sampling: action_pb2.SamplingParameters | None = None
-) -> Attempt:
-    return Attempt(
-        grant=manager_service_pb2.Grant(
-            token=manager_service_pb2.FencingToken(epoch=1, sequence=sequence), service="policy"
-        ),
-        action=action_pb2.ActionSpec(
-            generate=action_pb2.GenerateInput(
-                prompt_token_ids=tokens,
-                sampling=sampling or action_pb2.SamplingParameters(max_new_tokens=16, temperature=1.0, seed=sequence),
-            )
-        ),
-        payloads=NoPayloads(),
-    )
 
 
 @pytest.fixture
@@ -66,7 +40,7 @@ def completed(result: AttemptResult) -> outcome_pb2.GenerateResult:
 
 async def test_generate(executor: InferenceExecutor) -> None:
     as_protocol: Executor = executor
-    result = await as_protocol.run(attempt_of(7, prompt(50)))
+    result = await as_protocol.run(generate_attempt(7, prompt(50)))
     generated = completed(result)
     assert len(generated.token_ids) == 16
     expected = full_pass_log_probs(small_model(0, CONFIG), prompt(50), tuple(generated.token_ids))
@@ -78,9 +52,9 @@ async def test_generate(executor: InferenceExecutor) -> None:
 
 async def test_stop_tokens_and_sampling_reach_the_engine(executor: InferenceExecutor) -> None:
     greedy = action_pb2.SamplingParameters(max_new_tokens=8, temperature=0)
-    free = completed(await executor.run(attempt_of(1, prompt(9), greedy)))
+    free = completed(await executor.run(generate_attempt(1, prompt(9), greedy)))
     greedy.stop_token_ids.append(free.token_ids[3])
-    stopped = completed(await executor.run(attempt_of(2, prompt(9), greedy)))
+    stopped = completed(await executor.run(generate_attempt(2, prompt(9), greedy)))
     assert stopped.finish_reason == outcome_pb2.FINISH_REASON_STOP
     assert list(stopped.token_ids) == list(free.token_ids)[: list(free.token_ids).index(free.token_ids[3]) + 1]
 
@@ -89,7 +63,7 @@ async def test_hundreds_of_attempts_at_once(executor: InferenceExecutor) -> None
     results: dict[int, AttemptResult] = {}
 
     async def run(sequence: int) -> None:
-        results[sequence] = await executor.run(attempt_of(sequence, prompt(10, sequence)))
+        results[sequence] = await executor.run(generate_attempt(sequence, prompt(10, sequence)))
 
     async with anyio.create_task_group() as tasks:
         for sequence in range(1, 201):
@@ -98,7 +72,7 @@ async def test_hundreds_of_attempts_at_once(executor: InferenceExecutor) -> None
 
 
 async def test_a_stop_gives_partial_tokens(executor: InferenceExecutor) -> None:
-    attempt = attempt_of(1, prompt(9), action_pb2.SamplingParameters(max_new_tokens=16_000, temperature=1.0))
+    attempt = generate_attempt(1, prompt(9), action_pb2.SamplingParameters(max_new_tokens=16_000, temperature=1.0))
     results: list[AttemptResult] = []
 
     async def run() -> None:
@@ -107,7 +81,7 @@ async def test_a_stop_gives_partial_tokens(executor: InferenceExecutor) -> None:
     with anyio.fail_after(WAIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
-            await executor.run(attempt_of(2, prompt(9)))
+            await executor.run(generate_attempt(2, prompt(9)))
             attempt.stop_requested.set()
     (result,) = results
     assert isinstance(result, Stopped)
@@ -118,7 +92,7 @@ async def test_a_stop_gives_partial_tokens(executor: InferenceExecutor) -> None:
 
 
 async def test_a_stop_before_the_start(executor: InferenceExecutor) -> None:
-    attempt = attempt_of(1, prompt(9), action_pb2.SamplingParameters(max_new_tokens=16_000))
+    attempt = generate_attempt(1, prompt(9), action_pb2.SamplingParameters(max_new_tokens=16_000))
     attempt.stop_requested.set()
     with anyio.fail_after(WAIT_S):
         assert isinstance(await executor.run(attempt), Stopped)
@@ -126,8 +100,8 @@ async def test_a_stop_before_the_start(executor: InferenceExecutor) -> None:
 
 async def test_pause_and_resume_one_attempt(executor: InferenceExecutor) -> None:
     sampling = action_pb2.SamplingParameters(max_new_tokens=300, temperature=1.0, seed=4)
-    expected = completed(await executor.run(attempt_of(1, prompt(9), sampling)))
-    attempt = attempt_of(2, prompt(9), sampling)
+    expected = completed(await executor.run(generate_attempt(1, prompt(9), sampling)))
+    attempt = generate_attempt(2, prompt(9), sampling)
     results: list[AttemptResult] = []
 
     async def run() -> None:
@@ -140,7 +114,7 @@ async def test_pause_and_resume_one_attempt(executor: InferenceExecutor) -> None
             await anyio.wait_all_tasks_blocked()
             await executor.pause(attempt)
             await executor.driver.resume()
-            await executor.run(attempt_of(3, prompt(9), sampling))
+            await executor.run(generate_attempt(3, prompt(9), sampling))
             assert results == []
             assert executor.driver.load.paused == 1
             await executor.resize(attempt)
@@ -158,12 +132,12 @@ async def test_an_abort_by_the_engine_is_a_success_with_partial_tokens(
 
     async def run() -> None:
         sampling = action_pb2.SamplingParameters(max_new_tokens=16_000, temperature=1.0)
-        results.append(await executor.run(attempt_of(1, prompt(9), sampling)))
+        results.append(await executor.run(generate_attempt(1, prompt(9), sampling)))
 
     with anyio.fail_after(WAIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
-            await executor.run(attempt_of(2, prompt(9)))
+            await executor.run(generate_attempt(2, prompt(9)))
             await executor.driver.update_weights(WeightUpdate(tmp_path, 5, UpdateMode.ABORT))
     assert completed(results[0]).finish_reason == outcome_pb2.FINISH_REASON_ABORT
     assert executor.services()[0].policy_version == 5
@@ -182,7 +156,7 @@ async def test_an_abort_by_the_engine_is_a_success_with_partial_tokens(
 async def test_what_can_never_be_served_fails_as_policy(
     executor: InferenceExecutor, tokens: tuple[int, ...], sampling: dict[str, float], reason: str
 ) -> None:
-    result = await executor.run(attempt_of(1, tokens, action_pb2.SamplingParameters(**sampling)))  # type: ignore[arg-type]
+    result = await executor.run(generate_attempt(1, tokens, action_pb2.SamplingParameters(**sampling)))  # type: ignore[arg-type]
     assert isinstance(result, Broken)
     assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_POLICY, reason)
     assert result.failed.message
@@ -190,13 +164,13 @@ async def test_what_can_never_be_served_fails_as_policy(
 
 async def test_a_dead_engine_fails_as_infra(executor: InferenceExecutor) -> None:
     await executor.driver.close()
-    result = await executor.run(attempt_of(1, prompt(4)))
+    result = await executor.run(generate_attempt(1, prompt(4)))
     assert isinstance(result, Broken)
     assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, "engine_failed")
 
 
 async def test_another_kind_of_action_is_refused(executor: InferenceExecutor) -> None:
-    attempt = attempt_of(1, prompt(4))
+    attempt = generate_attempt(1, prompt(4))
     attempt.action.env_step.SetInParent()
     result = await executor.run(attempt)
     assert isinstance(result, Broken)
@@ -220,7 +194,7 @@ async def test_weights_from_a_directory(tmp_path: Path) -> None:
     save_weights(model, CONFIG, tmp_path)
     settings = InferenceSettings(weights=tmp_path, policy_version=9, kv_cache_tokens=CONFIG.context_length, model="m")
     built = build_inference_executor(settings)
-    generated = completed(await built.run(attempt_of(1, prompt(20))))
+    generated = completed(await built.run(generate_attempt(1, prompt(20))))
     expected = full_pass_log_probs(model, prompt(20), tuple(generated.token_ids))
     assert list(generated.log_probs) == pytest.approx(expected, abs=2e-5)
     assert generated.policy_versions[0].version == 9
@@ -237,3 +211,16 @@ def test_missing_weights_are_refused(tmp_path: Path) -> None:
 def test_bad_settings_are_refused_by_name(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=field):
         InferenceSettings(**{field: value})  # type: ignore[arg-type]
+
+
+def test_the_executor_can_be_built_before_the_event_loop_runs(tmp_path: Path) -> None:
+    built = build_inference_executor(SETTINGS)
+    save_weights(small_model(1, CONFIG), CONFIG, tmp_path)
+
+    async def use() -> AttemptResult:
+        await built.driver.update_weights(WeightUpdate(tmp_path, 1, UpdateMode.DRAIN))
+        result = await built.run(generate_attempt(1, prompt(4)))
+        await built.close()
+        return result
+
+    assert completed(anyio.run(use)).policy_versions[0].version == 1

@@ -177,7 +177,7 @@ def test_output_ends_at_the_context() -> None:
 @pytest.mark.parametrize(
     ("tokens", "reason"),
     [
-        ((), "empty_prompt"),
+        ((), "no_tokens"),
         (prompt(256), "context_length"),
         ((1, 259), "token_out_of_vocabulary"),
         ((-1,), "token_out_of_vocabulary"),

@@ -27,6 +27,7 @@ from callsheet.managers.inference.torch_engine.runner import DecodeRow, ModelRun
 from callsheet.managers.inference.torch_engine.sampling import choose_tokens
 from callsheet.managers.inference.torch_engine.sequence import Sequence
 from callsheet.managers.models.config import TransformerConfig
+from callsheet.managers.models.requests import token_problem
 from torch import Tensor
 
 
@@ -79,21 +80,9 @@ def check_request(request: GenerateRequest, config: TransformerConfig) -> None:
     Raises:
         RequestRefusedError: The prompt is empty, has ids outside the vocabulary, or leaves no room for a new token.
     """
-    prompt = request.prompt_token_ids
-    if not prompt:
-        raise RequestRefusedError("empty_prompt", "prompt_token_ids is empty; it must hold at least one token")
-    if min(prompt) < 0 or max(prompt) >= config.vocabulary_size:
-        bad = next(token for token in prompt if not 0 <= token < config.vocabulary_size)
-        raise RequestRefusedError(
-            "token_out_of_vocabulary",
-            f"prompt_token_ids holds {bad}; ids must be 0 to {config.vocabulary_size - 1}",
-        )
-    if len(prompt) >= config.context_length:
-        raise RequestRefusedError(
-            "context_length",
-            f"prompt_token_ids has {len(prompt)} tokens; with one new token at least they must fit in "
-            f"the context of {config.context_length}",
-        )
+    problem = token_problem(request.prompt_token_ids, config, new_tokens=1)
+    if problem is not None:
+        raise RequestRefusedError(problem.reason, f"prompt_token_ids: {problem.message}")
 
 
 class Batcher:

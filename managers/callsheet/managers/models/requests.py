@@ -1,0 +1,40 @@
+"""Which tokens a model can take. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from callsheet.managers.models.config import TransformerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class TokenProblem:
+    """Why a model can never take these tokens: a stable word, and a sentence naming value and rule."""
+
+    reason: str
+    message: str
+
+
+def token_problem(token_ids: Sequence[int], config: TransformerConfig, new_tokens: int = 0) -> TokenProblem | None:
+    """Returns what is wrong with a sequence, or None.
+
+    Args:
+        token_ids: The sequence.
+        config: The model's shape.
+        new_tokens: Room that must be left in the context.
+    """
+    if not token_ids:
+        return TokenProblem("no_tokens", "the sequence is empty; it must hold at least one token")
+    if min(token_ids) < 0 or max(token_ids) >= config.vocabulary_size:
+        bad = next(token for token in token_ids if not 0 <= token < config.vocabulary_size)
+        return TokenProblem(
+            "token_out_of_vocabulary", f"token id {bad} is not one of the model's 0 to {config.vocabulary_size - 1}"
+        )
+    most = config.context_length - new_tokens
+    if len(token_ids) > most:
+        return TokenProblem(
+            "context_length",
+            f"the sequence has {len(token_ids)} tokens; the model's context of {config.context_length} takes {most}",
+        )
+    return None

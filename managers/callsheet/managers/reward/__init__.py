@@ -1,0 +1,1 @@
+"""The reward manager: a scoring model, and test suites as fresh processes."""

@@ -1,0 +1,184 @@
+"""Runs reward actions: scores by a model, and test suites through the sandbox room's executor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import anyio
+import anyio.to_thread
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
+from callsheet.managers.models.requests import token_problem
+from callsheet.managers.reward.scorer import Score, Scorer, ScorerError, Ticket
+from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+
+SCORER_SERVICE = "scorer"
+_CLOSE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScorerOptions:
+    """How a scorer is registered.
+
+    Attributes:
+        slots: The most attempts at once; 0 means no limit but the node's cores.
+        reserved: Units of the node it holds while it is registered, for instance a GPU.
+        capabilities: What to say of the model, for people and reports.
+    """
+
+    slots: int = 0
+    reserved: Mapping[str, int] | None = None
+    capabilities: Mapping[str, str] | None = None
+
+
+class ScorerExecutor:
+    """An `Executor` for one scoring model. Its cores are those of the grants."""
+
+    def __init__(self, scorer: Scorer, options: ScorerOptions | None = None) -> None:
+        """Takes the scorer over: `close` closes it."""
+        self._scorer = scorer
+        self._options = options or ScorerOptions()
+
+    def services(self) -> Sequence[manager_service_pb2.HostedService]:
+        """The scorer."""
+        return [
+            manager_service_pb2.HostedService(
+                name=SCORER_SERVICE,
+                kinds=[action_pb2.ACTION_KIND_REWARD],
+                slots=self._options.slots,
+                reserved=dict(self._options.reserved or {}),
+            )
+        ]
+
+    def capabilities(self) -> Mapping[str, str]:
+        """What the model is: "weights" says "random" where no trained ones were given."""
+        return dict(self._options.capabilities or {})
+
+    def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
+        """None."""
+        return []
+
+    async def run(self, attempt: Attempt) -> AttemptResult:
+        """Scores; a stop withdraws a request that has not begun, one that has takes its few milliseconds."""
+        if attempt.action.reward.WhichOneof("scorer") != "model":
+            return _broken(outcome_pb2.FAILURE_KIND_INFRA, "unsupported_kind", "this service scores with a model only")
+        tokens = tuple(attempt.action.reward.model.token_ids)
+        if (problem := token_problem(tokens, self._scorer.config)) is not None:
+            return _broken(outcome_pb2.FAILURE_KIND_POLICY, problem.reason, problem.message)
+        try:
+            ticket = self._scorer.submit(tokens, attempt.grant.cores)
+        except ScorerError as error:
+            return _broken(outcome_pb2.FAILURE_KIND_INFRA, error.reason, str(error))
+        return _result(await self._answer(attempt, ticket))
+
+    async def resize(self, attempt: Attempt) -> None:
+        """Nothing to do: a batch keeps the cores it began with for its few milliseconds."""
+
+    async def pause(self, attempt: Attempt) -> None:
+        """Nothing to do: a forward pass cannot be paused, and is over soon."""
+
+    async def resume(self, attempt: Attempt) -> None:
+        """Nothing to do, see `pause`."""
+
+    async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
+        """Nothing to do: it has none."""
+
+    async def close(self) -> None:
+        """Waits for the batches that run."""
+        self._scorer.shut()
+        await anyio.to_thread.run_sync(self._scorer.join, _CLOSE_TIMEOUT_S)
+
+    async def _answer(self, attempt: Attempt, ticket: Ticket) -> Score | ScorerError | None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._withdraw_when_stopped, attempt, ticket)
+            try:
+                # Bounded: a stop withdraws the ticket, or its batch has begun and ends by itself.
+                answer = await ticket.answer
+            finally:
+                self._scorer.withdraw(ticket)
+            tasks.cancel_scope.cancel()
+        return answer
+
+    async def _withdraw_when_stopped(self, attempt: Attempt, ticket: Ticket) -> None:
+        await attempt.stop_requested.wait()
+        self._scorer.withdraw(ticket)
+
+
+class RewardExecutor:
+    """An `Executor` made of two: model scores go to a scorer, test suites to the sandbox room's stateless executor."""
+
+    def __init__(self, scorer: Executor, test_suite: Executor | None = None) -> None:
+        """Takes both over: `close` closes them.
+
+        Args:
+            scorer: Serves "scorer".
+            test_suite: Serves "test-suite"; None where this manager runs none.
+        """
+        self._by_scorer: dict[str, Executor] = {"model": scorer}
+        if test_suite is not None:
+            self._by_scorer["test_suite"] = test_suite
+
+    def services(self) -> Sequence[manager_service_pb2.HostedService]:
+        """The services of all parts."""
+        return [service for part in self._by_scorer.values() for service in part.services()]
+
+    def capabilities(self) -> Mapping[str, str]:
+        """The capabilities of all parts."""
+        return {key: value for part in self._by_scorer.values() for key, value in part.capabilities().items()}
+
+    def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
+        """None: test suites here run in sandboxes that end with them."""
+        return []
+
+    async def run(self, attempt: Attempt) -> AttemptResult:
+        """Hands the attempt to the part that serves its payload."""
+        part = self._part(attempt)
+        if part is None:
+            asked = attempt.action.reward.WhichOneof("scorer") or attempt.action.WhichOneof("payload")
+            message = f"this manager serves {sorted(self._by_scorer)}, not {asked}"
+            return _broken(outcome_pb2.FAILURE_KIND_INFRA, "unsupported_kind", message)
+        return await part.run(attempt)
+
+    async def resize(self, attempt: Attempt) -> None:
+        """Hands it on."""
+        if (part := self._part(attempt)) is not None:
+            await part.resize(attempt)
+
+    async def pause(self, attempt: Attempt) -> None:
+        """Hands it on."""
+        if (part := self._part(attempt)) is not None:
+            await part.pause(attempt)
+
+    async def resume(self, attempt: Attempt) -> None:
+        """Hands it on."""
+        if (part := self._part(attempt)) is not None:
+            await part.resume(attempt)
+
+    async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
+        """Nothing to do: it has none."""
+
+    async def close(self) -> None:
+        """Closes all parts, together."""
+        async with anyio.create_task_group() as tasks:
+            for part in self._by_scorer.values():
+                tasks.start_soon(part.close)
+
+    def _part(self, attempt: Attempt) -> Executor | None:
+        return self._by_scorer.get(attempt.action.reward.WhichOneof("scorer") or "")
+
+
+def _result(answer: Score | ScorerError | None) -> AttemptResult:
+    if answer is None:
+        return Stopped()
+    if isinstance(answer, ScorerError):
+        return _broken(outcome_pb2.FAILURE_KIND_INFRA, answer.reason, str(answer))
+    if not math.isfinite(answer.value):
+        message = f"the model's score is {answer.value}; its weights are broken"
+        return _broken(outcome_pb2.FAILURE_KIND_INFRA, "non_finite_score", message)
+    succeeded = outcome_pb2.Succeeded(reward=outcome_pb2.RewardResult(score=answer.value))
+    return Completed(succeeded, outcome_pb2.Usage(cpu_s=answer.cpu_s))
+
+
+def _broken(kind: outcome_pb2.FailureKind.ValueType, reason: str, message: str) -> Broken:
+    return Broken(outcome_pb2.Failed(kind=kind, reason=reason, message=message))

@@ -1,0 +1,194 @@
+"""Scores token sequences with a torch model, off the event loop and in batches.
+
+Each batch runs in a fresh thread that is pinned to the cores granted to its requests before torch starts the kernels'
+own threads: those inherit the cores, and end with it. Requests that arrive together form one batch. Batches on granted
+cores run side by side, as their cores are disjoint; requests without cores, and all requests on another device than
+the CPU, share one lane: what arrives while it is busy forms the next batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+import torch
+from callsheet.managers.models.transformer import ScoringModel
+from callsheet.managers.reward.batches import plan_batches
+
+log = structlog.get_logger(__name__)
+
+
+class ScorerError(Exception):
+    """The scorer cannot answer; `reason` is a stable word: "scorer_busy", "scorer_failed", "scorer_closed"."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A model's answer.
+
+    Attributes:
+        value: The score, unbounded; not finite if the weights are broken.
+        cpu_s: CPU seconds of the batch's thread, shared out by tokens; further threads of the kernels not counted.
+    """
+
+    value: float
+    cpu_s: float
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A request for a score.
+
+    Attributes:
+        token_ids: The sequence.
+        cores: Cores it may use; empty for the shared lane.
+        answer: Done with its score, with why there is none, or with None once it was withdrawn.
+    """
+
+    token_ids: tuple[int, ...]
+    cores: frozenset[int]
+    answer: asyncio.Future[Score | ScorerError | None] = field(repr=False)
+
+
+class Scorer:
+    """A scoring model and the threads that run it. Must be used from one event loop."""
+
+    def __init__(
+        self, model: ScoringModel, *, device: str = "cpu", max_batch_tokens: int = 16_384, max_requests: int = 1024
+    ) -> None:
+        """Moves the model to the device.
+
+        Args:
+            model: The model; belongs to the scorer from now on.
+            device: "cpu", or a torch device such as "cuda".
+            max_batch_tokens: Padded tokens of one forward pass.
+            max_requests: The most requests at once; more are refused as busy.
+        """
+        self.config = model.config
+        self._device = torch.device(device)
+        self._model = model.to(self._device).eval().requires_grad_(False)
+        self._max_batch_tokens = max_batch_tokens
+        self._max_requests = max_requests
+        self._waiting: list[Ticket] = []
+        self._in_flight = 0
+        self._lane_busy = False
+        self._flush_planned = False
+        self._closed = False
+        self._threads: set[threading.Thread] = set()
+
+    def submit(self, token_ids: tuple[int, ...], cores: Sequence[int]) -> Ticket:
+        """Queues a sequence that the model can take; its batch begins with the event loop's next turn.
+
+        Raises:
+            ScorerError: Too many requests, or the scorer is closed.
+        """
+        if self._closed:
+            raise ScorerError("scorer_closed", "the scorer is closed")
+        if len(self._waiting) + self._in_flight >= self._max_requests:
+            raise ScorerError("scorer_busy", f"{self._max_requests} requests are being scored, which is the bound")
+        loop = asyncio.get_running_loop()
+        on_cores = frozenset(cores) if self._device.type == "cpu" else frozenset[int]()
+        ticket = Ticket(token_ids, on_cores, loop.create_future())
+        self._waiting.append(ticket)
+        self._plan_flush(loop)
+        return ticket
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """Takes back a request that has not begun; one that has goes on to its end."""
+        if ticket in self._waiting:
+            self._waiting.remove(ticket)
+            if not ticket.answer.done():
+                ticket.answer.set_result(None)
+
+    def shut(self) -> None:
+        """Takes no more requests and withdraws those that have not begun."""
+        self._closed = True
+        for ticket in list(self._waiting):
+            self.withdraw(ticket)
+
+    def join(self, timeout_s: float) -> None:
+        """Waits for the batches that run; blocks up to `timeout_s`, so call it from a thread of its own."""
+        deadline = time.monotonic() + timeout_s
+        for thread in list(self._threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _plan_flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._flush_planned:
+            self._flush_planned = True
+            loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Starts a batch of all that have cores, and one of all others if their lane is free."""
+        self._flush_planned = False
+        granted = [ticket for ticket in self._waiting if ticket.cores]
+        others = [ticket for ticket in self._waiting if not ticket.cores]
+        shared, self._waiting = ([], others) if self._lane_busy else (others, [])
+        self._lane_busy = self._lane_busy or bool(shared)
+        for batch in (granted, shared):
+            if batch:
+                self._start(batch)
+
+    def _start(self, tickets: list[Ticket]) -> None:
+        loop = asyncio.get_running_loop()
+        cores = frozenset[int]().union(*(ticket.cores for ticket in tickets))
+        self._in_flight += len(tickets)
+
+        def work() -> None:
+            outcome = self._attempt(tickets, cores)
+            try:
+                loop.call_soon_threadsafe(self._finish, thread, tickets, outcome)
+            except RuntimeError:
+                log.info("event loop is closed, scores dropped", requests=len(tickets))
+
+        thread = threading.Thread(target=work, name="scorer", daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    def _finish(self, thread: threading.Thread, tickets: list[Ticket], outcome: list[Score] | ScorerError) -> None:
+        self._threads.discard(thread)
+        self._in_flight -= len(tickets)
+        if not tickets[0].cores:
+            self._lane_busy = False
+        for index, ticket in enumerate(tickets):
+            if not ticket.answer.done():
+                ticket.answer.set_result(outcome if isinstance(outcome, ScorerError) else outcome[index])
+        if self._waiting:
+            self._plan_flush(asyncio.get_running_loop())
+
+    def _attempt(self, tickets: list[Ticket], cores: frozenset[int]) -> list[Score] | ScorerError:
+        """Runs in a batch's thread."""
+        try:
+            if cores:
+                os.sched_setaffinity(0, cores)
+            torch.set_num_threads(max(1, len(cores)))
+            return self._score([ticket.token_ids for ticket in tickets], time.thread_time)
+        except Exception as error:  # Whatever it is, those who wait must learn of it.
+            log.exception("scoring failed", requests=len(tickets))
+            return ScorerError("scorer_failed", f"{type(error).__name__}: {error}")
+
+    def _score(self, sequences: list[tuple[int, ...]], clock: Callable[[], float]) -> list[Score]:
+        scores: dict[int, Score] = {}
+        for batch in plan_batches([len(tokens) for tokens in sequences], self._max_batch_tokens):
+            started = clock()
+            values = self._forward([sequences[index] for index in batch])
+            cpu_s_per_token = (clock() - started) / sum(len(sequences[index]) for index in batch)
+            for index, value in zip(batch, values, strict=True):
+                scores[index] = Score(value, cpu_s_per_token * len(sequences[index]))
+        return [scores[index] for index in range(len(sequences))]
+
+    def _forward(self, sequences: list[tuple[int, ...]]) -> list[float]:
+        longest = max(len(tokens) for tokens in sequences)
+        padded = torch.tensor([(*tokens, *([0] * (longest - len(tokens)))) for tokens in sequences])
+        lengths = torch.tensor([len(tokens) for tokens in sequences])
+        with torch.inference_mode():
+            values: list[float] = self._model(padded.to(self._device), lengths.to(self._device)).tolist()
+        return values

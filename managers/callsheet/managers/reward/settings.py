@@ -1,0 +1,37 @@
+"""Settings of a reward manager. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from callsheet.managers.models.config import TransformerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardSettings:
+    """What scores rewards.
+
+    Attributes:
+        shape: Shape of a scoring model with random weights; unused when `weights` is given.
+        weights: Directory with `config.json` and `weights.pt`; None fills a model of `shape` from `seed`, whose
+            scores are numbers without a meaning.
+        seed: Seed of random weights.
+        slots: The most model scores at once; 0 means no limit but the node's cores.
+        device: "cpu", or a torch device such as "cuda".
+        gpus: GPUs of the node to register as reserved; 0 on a CPU.
+        max_batch_tokens: Padded tokens of one forward pass.
+    """
+
+    shape: TransformerConfig = field(default_factory=TransformerConfig)
+    weights: Path | None = None
+    seed: int = 1
+    slots: int = 0
+    device: str = "cpu"
+    gpus: int = 0
+    max_batch_tokens: int = 16_384
+
+    def __post_init__(self) -> None:
+        for name, least in (("slots", 0), ("gpus", 0), ("seed", 0), ("max_batch_tokens", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}: {getattr(self, name)} must be at least {least}")

@@ -1,0 +1,205 @@
+"""The reward executor over the real scoring model."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+import torch
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
+from callsheet.managers.models.config import TransformerConfig
+from callsheet.managers.models.transformer import ScoringModel, initialise
+from callsheet.managers.models.weights import save_weights
+from callsheet.managers.reward.build import build_reward_executor
+from callsheet.managers.reward.executor import RewardExecutor
+from callsheet.managers.reward.settings import RewardSettings
+from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+
+from tests.support.attempts_of_models import attempt_of, score_attempt
+from tests.support.torch_models import SMALL, prompt
+
+pytestmark = pytest.mark.anyio
+CORE = min(os.sched_getaffinity(0))
+
+
+def scoring_model(seed: int) -> ScoringModel:
+    model = ScoringModel(SMALL)
+    initialise(model, seed)
+    return model.eval().requires_grad_(False)
+
+
+def reference(model: ScoringModel, tokens: tuple[int, ...]) -> float:
+    return float(model(torch.tensor([tokens]), torch.tensor([len(tokens)])))
+
+
+@pytest.fixture
+async def executor() -> AsyncIterator[RewardExecutor]:
+    built = build_reward_executor(RewardSettings(shape=SMALL, seed=4))
+    yield built
+    await built.close()
+
+
+async def test_concurrent_scores(executor: RewardExecutor) -> None:
+    as_protocol: Executor = executor
+    results: dict[int, AttemptResult] = {}
+
+    async def run(index: int) -> None:
+        results[index] = await as_protocol.run(score_attempt(index, prompt(5 + index, index), (CORE,)))
+
+    async with anyio.create_task_group() as tasks:
+        for index in range(50):
+            tasks.start_soon(run, index)
+    model = scoring_model(4)
+    for index, result in results.items():
+        assert isinstance(result, Completed)
+        reward = result.succeeded.reward
+        assert reward.score == pytest.approx(reference(model, prompt(5 + index, index)), abs=1e-5)
+        assert (reward.passed, reward.total) == (0, 0)
+    assert len(results) == 50
+
+
+async def test_a_stop_before_the_batch_begins(executor: RewardExecutor) -> None:
+    attempt = score_attempt(1, prompt(5))
+    attempt.stop_requested.set()
+    # The stop and the batch race: both ends are right, and one of them comes.
+    assert isinstance(await executor.run(attempt), Stopped | Completed)
+    for control in (executor.pause, executor.resume, executor.resize):
+        await control(attempt)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "reason"),
+    [((), "no_tokens"), ((3, 259), "token_out_of_vocabulary"), (prompt(257), "context_length")],
+)
+async def test_what_can_never_be_scored_fails_as_policy(
+    executor: RewardExecutor, tokens: tuple[int, ...], reason: str
+) -> None:
+    result = await executor.run(score_attempt(1, tokens))
+    assert isinstance(result, Broken)
+    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_POLICY, reason)
+
+
+async def test_the_longest_sequence_is_scored(executor: RewardExecutor) -> None:
+    assert isinstance(await executor.run(score_attempt(1, prompt(256))), Completed)
+
+
+async def test_registration(executor: RewardExecutor) -> None:
+    assert list(executor.services()) == [
+        manager_service_pb2.HostedService(name="scorer", kinds=[action_pb2.ACTION_KIND_REWARD])
+    ]
+    assert executor.capabilities() == {"weights": "random", "device": "cpu"}
+    assert list(executor.sandboxes()) == []
+
+
+async def test_weights_from_a_directory(tmp_path: Path) -> None:
+    model = scoring_model(8)
+    save_weights(model, SMALL, tmp_path)
+    built = build_reward_executor(RewardSettings(weights=tmp_path))
+    result = await built.run(score_attempt(1, prompt(20), (CORE,)))
+    assert isinstance(result, Completed)
+    assert result.succeeded.reward.score == pytest.approx(reference(model, prompt(20)), abs=1e-5)
+    assert built.capabilities()["weights"] == "file"
+    await built.close()
+
+
+async def test_broken_weights_never_make_a_score(tmp_path: Path) -> None:
+    model = scoring_model(8)
+    model.head.weight.fill_(math.nan)
+    save_weights(model, SMALL, tmp_path)
+    built = build_reward_executor(RewardSettings(weights=tmp_path))
+    result = await built.run(score_attempt(1, prompt(20)))
+    assert isinstance(result, Broken)
+    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, "non_finite_score")
+    await built.close()
+
+
+async def test_a_closed_scorer_fails_as_infra() -> None:
+    built = build_reward_executor(RewardSettings(shape=SMALL))
+    await built.close()
+    result = await built.run(score_attempt(1, prompt(5)))
+    assert isinstance(result, Broken)
+    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, "scorer_closed")
+
+
+class RecordingExecutor:
+    """Notes what is handed to it."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def services(self) -> Sequence[manager_service_pb2.HostedService]:
+        return [manager_service_pb2.HostedService(name="test-suite", kinds=[action_pb2.ACTION_KIND_REWARD])]
+
+    def capabilities(self) -> Mapping[str, str]:
+        return {"isolation": "none"}
+
+    def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
+        return []
+
+    async def run(self, attempt: Attempt) -> AttemptResult:
+        self.calls.append("run")
+        return Completed(outcome_pb2.Succeeded(reward=outcome_pb2.RewardResult(score=0.5, passed=1, total=2)))
+
+    async def resize(self, attempt: Attempt) -> None:
+        self.calls.append("resize")
+
+    async def pause(self, attempt: Attempt) -> None:
+        self.calls.append("pause")
+
+    async def resume(self, attempt: Attempt) -> None:
+        self.calls.append("resume")
+
+    async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
+        self.calls.append("release_sandbox")
+
+    async def close(self) -> None:
+        self.calls.append("close")
+
+
+def suite_attempt() -> Attempt:
+    payload = action_pb2.RewardInput(test_suite=action_pb2.TestSuiteInput())
+    return attempt_of(1, action_pb2.ActionSpec(reward=payload), service="test-suite")
+
+
+async def test_test_suites_go_to_their_own_executor() -> None:
+    suites = RecordingExecutor()
+    built = build_reward_executor(RewardSettings(shape=SMALL), suites)
+    assert [service.name for service in built.services()] == ["scorer", "test-suite"]
+    assert built.capabilities() == {"weights": "random", "device": "cpu", "isolation": "none"}
+    attempt = suite_attempt()
+    result = await built.run(attempt)
+    assert isinstance(result, Completed)
+    assert result.succeeded.reward.total == 2
+    for control in (built.resize, built.pause, built.resume):
+        await control(attempt)
+    assert isinstance(await built.run(score_attempt(2, prompt(4))), Completed)
+    await built.close()
+    assert suites.calls == ["run", "resize", "pause", "resume", "close"]
+
+
+async def test_test_suites_are_refused_where_there_are_none(executor: RewardExecutor) -> None:
+    result = await executor.run(suite_attempt())
+    assert isinstance(result, Broken)
+    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, "unsupported_kind")
+    assert "test_suite" in result.failed.message
+
+
+@pytest.mark.parametrize(("field", "value"), [("slots", -1), ("gpus", -1), ("max_batch_tokens", 0)])
+def test_bad_settings_are_refused_by_name(field: str, value: int) -> None:
+    with pytest.raises(ValueError, match=field):
+        RewardSettings(**{field: value})  # type: ignore[arg-type]
+
+
+def test_executors_can_be_built_before_the_event_loop_runs() -> None:
+    built = build_reward_executor(RewardSettings(shape=TransformerConfig(layers=1)))
+
+    async def use() -> AttemptResult:
+        result = await built.run(score_attempt(1, prompt(4)))
+        await built.close()
+        return result
+
+    assert isinstance(anyio.run(use), Completed)
