@@ -33,13 +33,19 @@ def say(text: str) -> None:
     print(f"set_up: {text}", flush=True)
 
 
+def has_pip() -> bool:
+    """Whether `.venv` is there and complete."""
+    command = [str(PYTHON), "-m", "pip", "--version"]
+    return PYTHON.exists() and subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
 def create_environment() -> None:
-    """Creates `.venv`, unless it is there.
+    """Creates `.venv`, or completes one without pip (an earlier try was interrupted).
 
     Raises:
         SystemExit: Python is too old or comes without venv.
     """
-    if PYTHON.exists():
+    if has_pip():
         return
     if sys.version_info < OLDEST_PYTHON:
         found = ".".join(map(str, sys.version_info[:3]))
