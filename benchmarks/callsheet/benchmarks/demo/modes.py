@@ -1,0 +1,52 @@
+"""The two ways in which the demo runs the same workload: Callsheet's, and one core reserved per trajectory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from callsheet.client.demand import Demand, Hold, Resource
+
+SANDBOX_MEMORY_MIB = 192
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """What each kind of action demands.
+
+    Attributes:
+        name: For people and job ids.
+        description: One line for people.
+        reset: Demand of env_reset.
+        in_sandbox: Demand of env_step and of test suites in the sandbox.
+        scoring: Demand of a scoring model, which runs when the sandbox is gone.
+        holds_core: Whether a trajectory keeps its core from env_reset to its end.
+    """
+
+    name: str
+    description: str
+    reset: Demand
+    in_sandbox: Demand
+    scoring: Demand
+    holds_core: bool
+
+
+_MEMORY = Resource("memory", SANDBOX_MEMORY_MIB, hold=Hold.TRAJECTORY)
+
+CALLSHEET = Mode(
+    name="callsheet",
+    description="each action gets a core when it runs; a trajectory holds memory only",
+    reset=Demand(_MEMORY, cpu=1),
+    in_sandbox=Demand(cpu=1),
+    scoring=Demand(cpu=1),
+    holds_core=False,
+)
+RESERVED = Mode(
+    name="reserved",
+    description="a trajectory holds one core from its env_reset to its end",
+    reset=Demand(_MEMORY, Resource("cpu", 1, hold=Hold.TRAJECTORY)),
+    # These run on the core that the sandbox holds.
+    in_sandbox=Demand(),
+    # In favour of this mode: scoring does not wait for a core that trajectories hold.
+    scoring=Demand(),
+    holds_core=True,
+)

@@ -1,0 +1,92 @@
+"""The demo's report as tables for a terminal."""
+
+from __future__ import annotations
+
+from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED
+from callsheet.benchmarks.demo.report import DECISIONS, SCORES, TOKENS, DemoReport, ModeReport
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+
+def render(report: DemoReport) -> RenderableType:
+    """Returns the tables of both modes, their comparison, and what in them is real."""
+    return Group(
+        _kinds_table(f"Callsheet: {CALLSHEET.description}", report.callsheet),
+        _kinds_table(f"The same workload, reserved: {RESERVED.description}", report.reserved),
+        _comparison(report),
+        _notes(report),
+    )
+
+
+def _kinds_table(title: str, mode: ModeReport) -> Table:
+    table = Table(title=title, title_justify="left", caption_justify="left", caption=_failures(mode))
+    table.add_column("kind")
+    for column in ("count", "queue p50", "p99", "execution p50", "p99", "overhead p50", "p99", "ACT mean", "p99"):
+        table.add_column(column, justify="right")
+    for kind, figures in mode.kinds.items():
+        times = (
+            figures.queue_p50_s,
+            figures.queue_p99_s,
+            figures.exec_p50_s,
+            figures.exec_p99_s,
+            figures.overhead_p50_s,
+            figures.overhead_p99_s,
+            figures.act_mean_s,
+            figures.act_p99_s,
+        )
+        table.add_row(kind, str(figures.count), *map(seconds, times))
+    return table
+
+
+def _failures(mode: ModeReport) -> str:
+    if not mode.failures:
+        return "failed actions: none"
+    return "failed actions: " + ", ".join(f"{count} {kind}" for kind, count in mode.failures.items())
+
+
+def _comparison(report: DemoReport) -> Table:
+    ours, theirs = report.callsheet, report.reserved
+    table = Table(title=f"{report.trajectories} trajectories, {ours.resources.cores} cores", title_justify="left")
+    table.add_column("")
+    for column in ("Callsheet", "reserved"):
+        table.add_column(column, justify="right")
+    rows = [
+        ("mean ACT of external actions", seconds(ours.act_mean_s), seconds(theirs.act_mean_s)),
+        ("wall-clock time", seconds(ours.wall_s), seconds(theirs.wall_s)),
+        ("CPU time used", seconds(ours.resources.cpu_s), seconds(theirs.resources.cpu_s)),
+        ("core time held", seconds(ours.resources.held_core_s), seconds(theirs.resources.held_core_s)),
+        ("held but idle", share(ours.resources.idle_while_held), share(theirs.resources.idle_while_held)),
+        ("utilisation of the cores", share(ours.resources.utilisation), share(theirs.resources.utilisation)),
+        (
+            "solved",
+            f"{ours.rewards.solved} of {ours.rewards.total}",
+            f"{theirs.rewards.solved} of {theirs.rewards.total}",
+        ),
+    ]
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _notes(report: DemoReport) -> Text:
+    lines = [
+        f"Mean ACT of external actions: {report.act_speedup:.1f}x better than with one core reserved per trajectory.",
+        "ACT is queue + execution + overhead; external actions are all but generate.",
+        f"Decisions: {DECISIONS}.",
+        f"Tokens: {TOKENS}.",
+        f"Scores: {SCORES}.",
+        f"Isolation of sandboxes: {report.isolation}. The whole demo took {report.wall_s:.0f} s.",
+        *(f"Problem: {problem}." for problem in report.problems()),
+    ]
+    return Text("\n".join(lines))
+
+
+def seconds(value: float) -> str:
+    """A time for people: milliseconds below a second."""
+    return f"{value * 1000:.1f} ms" if value < 0.9995 else f"{value:.2f} s"
+
+
+def share(value: float) -> str:
+    """A share for people."""
+    return f"{value:.0%}"
