@@ -33,6 +33,8 @@ def main() -> None:
     if habit == "fail":
         sys.stderr.write("the disk is on fire\n")
         raise SystemExit(3)
+    if habit == "once":
+        _fail_the_second_time(Path(sys.argv[2]))
     if habit == "silent":
         signal.pause()
     if habit == "stubborn":
@@ -43,6 +45,12 @@ def main() -> None:
     link.report_ready(pid=str(os.getpid()), leaked=",".join(leaked))
     while True:
         signal.pause()
+
+
+def _fail_the_second_time(marker: Path) -> None:
+    if marker.exists():
+        raise SystemExit(4)
+    marker.touch()
 
 
 def _be_a_parent(link: ParentLink) -> None:

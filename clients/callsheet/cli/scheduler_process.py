@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import signal
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -11,6 +10,7 @@ import anyio.abc
 from callsheet.cli.child import ParentLink
 from callsheet.cli.choices import LogFormat, LogLevel, Role
 from callsheet.cli.errors import CommandError, load
+from callsheet.cli.signals import cancel_on_signal
 
 if TYPE_CHECKING:
     from callsheet.scheduler.service.settings import SchedulerSettings
@@ -44,14 +44,6 @@ async def _serve(settings: SchedulerSettings, link: ParentLink) -> None:
     from callsheet.scheduler.service.server import serve
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_cancel_on_signal, tasks.cancel_scope)
+        tasks.start_soon(cancel_on_signal, tasks.cancel_scope)
         address = await tasks.start(functools.partial(serve, settings))
         link.report_ready(address=str(address))
-
-
-async def _cancel_on_signal(scope: anyio.CancelScope) -> None:
-    """Cancels at the first signal; a second one has its default effect."""
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
-            break
-    scope.cancel()

@@ -28,6 +28,7 @@ __all__ = [
     "Role",
     "Stack",
     "StackSettings",
+    "check_machine",
     "engine_threads",
     "local_stack",
 ]
@@ -35,6 +36,21 @@ __all__ = [
 _SCHEDULER_GRACE_S = 10.0
 # On top of a manager's own drain: its last acknowledgements and the release of its executor.
 _MANAGER_GRACE_MARGIN_S = 15.0
+
+
+def check_machine(settings: StackSettings) -> int:
+    """Returns the cores that a stack would share on this machine.
+
+    Raises:
+        ValueError: There are not as many, or not enough for the managers.
+    """
+    usable = len(os.sched_getaffinity(0))
+    cores = usable if settings.cpus is None else settings.cpus
+    if not 1 <= cores <= usable:
+        raise ValueError(f"cpus: {cores} must be between 1 and {usable}, the cores that this process may use")
+    if Role.INFERENCE in settings.managers:
+        engine_threads(cores, settings.engine_threads)
+    return cores
 
 
 class Stack:
@@ -48,7 +64,7 @@ class Stack:
     def __init__(self, settings: StackSettings) -> None:
         self.settings = settings
         self.address = settings.listen
-        self._cores = settings.cpus or len(os.sched_getaffinity(0))
+        self._cores = check_machine(settings)
         self._supervisors = {role: self._supervisor(role) for role in (Role.SCHEDULER, *settings.managers)}
 
     def process(self, role: Role) -> ChildProcess | None:
@@ -143,10 +159,8 @@ async def local_stack(settings: StackSettings) -> AsyncIterator[Stack]:
         ProcessFailedError: A process did not become ready, or failed too often (inside an exception group).
         ValueError: The settings do not fit this machine.
     """
-    if Role.INFERENCE in settings.managers:
-        engine_threads(settings.cpus or len(os.sched_getaffinity(0)), settings.engine_threads)
-    (settings.data_dir / "logs").mkdir(parents=True, exist_ok=True)
     stack = Stack(settings)
+    (settings.data_dir / "logs").mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as exits:
         scheduler = await exits.enter_async_context(anyio.create_task_group())
         exits.callback(stack.stop, Role.SCHEDULER)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -53,7 +52,6 @@ def up(
     stack = load("callsheet.cli.stack", "local")
     logs = load("callsheet.cli.logs", "local")
     roles = parse_managers(managers)
-    logs.configure_logs(log_format, log_level, role="up")
     if Role.SANDBOX in roles or Role.REWARD in roles:
         require_isolation(isolation)
     settings = stack.StackSettings(
@@ -69,6 +67,11 @@ def up(
         logs_to_files=log_files,
         drain_s=drain_s,
     )
+    try:
+        stack.check_machine(settings)
+    except ValueError as error:
+        raise CommandError(str(error), usage=True) from error
+    logs.configure_logs(log_format, log_level, role="up")
     run_until_signal(settings, as_json)
 
 
@@ -110,17 +113,18 @@ def bubblewrap_problem() -> str:
 
 
 def run_until_signal(settings: StackSettings, as_json: bool) -> None:
-    """Runs a stack until SIGINT or SIGTERM."""
+    """Runs a stack until SIGINT or SIGTERM; a second signal ends this process, and with it the children, at once."""
     import anyio
 
     async def run() -> None:
+        from callsheet.cli.signals import cancel_on_signal
         from callsheet.cli.stack import local_stack
 
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(cancel_on_signal, tasks.cancel_scope)
             async with local_stack(settings) as stack:
                 announce(stack, as_json)
-                async for _ in signals:
-                    break
+                await anyio.sleep_forever()
 
     anyio.run(run)
 

@@ -1,0 +1,86 @@
+"""A whole stack of real processes: what it serves, and what happens when parts of it die."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import anyio
+import pytest
+from callsheet.cli.errors import first_error
+from callsheet.cli.processes import ProcessFailedError
+from callsheet.cli.stack import RestartPolicy, Role, StackSettings, local_stack
+from callsheet.client import Client, Demand, Succeeded, Unservable
+from callsheet.client.admin import AdminClient
+
+pytestmark = pytest.mark.anyio
+_DEADLINE_S = 60.0
+
+
+def settings(data_dir: Path, restart: RestartPolicy | None = None) -> StackSettings:
+    return StackSettings(data_dir, managers=(Role.NOOP,), restart=restart or RestartPolicy())
+
+
+async def tool_call(address: str, action_id: str) -> None:
+    async with Client(address) as client, await client.open_job(f"job-{action_id}") as job:
+        # After a restart of the scheduler its managers take a moment to come back.
+        outcome = await job.tool_call(
+            "noop", "nothing", action_id=action_id, demand=Demand(), unservable=Unservable.WAIT
+        )
+        assert isinstance(outcome, Succeeded)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_a_stack_serves_and_leaves_no_process(tmp_path: Path) -> None:
+    with anyio.fail_after(_DEADLINE_S):
+        async with local_stack(settings(tmp_path)) as stack:
+            pids = [stack.pid(role) for role in (Role.SCHEDULER, Role.NOOP)]
+            async with AdminClient(stack.address) as admin:
+                status = await admin.status()
+            assert [manager.connected for manager in status.managers] == [True]
+            await tool_call(stack.address, "a-1")
+    assert not any(map(is_alive, pids))
+    assert (tmp_path / "logs" / "scheduler.log").read_text()
+
+
+async def test_killed_processes_come_back_at_the_same_address(tmp_path: Path) -> None:
+    with anyio.fail_after(_DEADLINE_S):
+        async with local_stack(settings(tmp_path)) as stack:
+            address = stack.address
+            for role in (Role.NOOP, Role.SCHEDULER):
+                killed = stack.pid(role)
+                stack.kill(role)
+                assert await stack.wait_serving(role, other_than=killed) != killed
+                await tool_call(address, f"after-{role.value}")
+            assert stack.address == address
+
+
+async def test_without_restarts_a_killed_process_waits_to_be_started(tmp_path: Path) -> None:
+    with anyio.fail_after(_DEADLINE_S):
+        async with local_stack(settings(tmp_path, RestartPolicy(enabled=False))) as stack:
+            await stack.kill_and_wait(Role.SCHEDULER)
+            assert stack.process(Role.SCHEDULER) is None
+            with pytest.raises(LookupError, match="scheduler does not run now"):
+                stack.pid(Role.SCHEDULER)
+            await stack.start(Role.SCHEDULER)
+            await tool_call(stack.address, "a-1")
+
+
+async def test_a_stack_that_cannot_start_says_which_part_and_why(tmp_path: Path) -> None:
+    with anyio.fail_after(_DEADLINE_S):
+        async with local_stack(settings(tmp_path / "first")) as stack:
+            second = StackSettings(tmp_path / "second", listen=stack.address, managers=(Role.NOOP,))
+            with pytest.raises((ProcessFailedError, ExceptionGroup)) as caught:
+                async with local_stack(second):
+                    pytest.fail("two schedulers cannot have one address")
+    error = first_error(caught.value)
+    assert isinstance(error, ProcessFailedError)
+    assert "scheduler ended before it was ready (exit code 1)" in str(error)
+    assert "cannot bind" in str(error)

@@ -1,0 +1,80 @@
+"""Keeping one process running, with real ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+from callsheet.cli.choices import Role
+from callsheet.cli.errors import first_error
+from callsheet.cli.processes import ChildProcess, ProcessFailedError
+from callsheet.cli.stack_settings import RestartPolicy
+from callsheet.cli.supervisor import Supervisor
+
+from tests.support.child_process import child_spec
+
+pytestmark = pytest.mark.anyio
+_DEADLINE_S = 60.0
+_QUICK = RestartPolicy(initial_backoff_s=0.01, max_backoff_s=0.02, max_failures=2)
+
+
+def another_than(old: ChildProcess | None) -> Callable[[ChildProcess | None], bool]:
+    return lambda process: process is not None and process is not old
+
+
+async def test_a_process_that_dies_is_started_again() -> None:
+    supervisor = Supervisor(Role.NOOP, lambda: child_spec("quiet"), _QUICK, grace_s=5.0)
+    with anyio.fail_after(_DEADLINE_S):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(supervisor.run)
+            first = supervisor.process
+            assert first is not None
+            os.kill(first.pid, signal.SIGKILL)
+            await supervisor.wait_for(another_than(first))
+            supervisor.stop()
+    assert supervisor.process is None
+
+
+async def test_deliberate_kills_do_not_count_as_failures() -> None:
+    supervisor = Supervisor(Role.NOOP, lambda: child_spec("quiet"), _QUICK, grace_s=5.0)
+    with anyio.fail_after(_DEADLINE_S):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(supervisor.run)
+            for _ in range(_QUICK.max_failures + 2):
+                killed = supervisor.process
+                supervisor.kill()
+                await supervisor.wait_for(another_than(killed))
+            supervisor.stop()
+
+
+async def test_too_many_failures_in_a_row_are_an_error(tmp_path: Path) -> None:
+    marker = str(tmp_path / "started")
+    supervisor = Supervisor(Role.NOOP, lambda: child_spec("once", marker), _QUICK, grace_s=5.0)
+
+    async def run() -> None:
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(supervisor.run)
+            assert supervisor.process is not None
+            os.kill(supervisor.process.pid, signal.SIGKILL)
+
+    with anyio.fail_after(_DEADLINE_S), pytest.raises(ExceptionGroup) as caught:
+        await run()
+    error = first_error(caught.value)
+    assert isinstance(error, ProcessFailedError)
+    assert "noop failed 3 times in a row" in str(error)
+
+
+async def test_a_first_start_that_fails_is_an_error_at_once() -> None:
+    supervisor = Supervisor(Role.NOOP, lambda: child_spec("fail"), _QUICK, grace_s=5.0)
+    with anyio.fail_after(_DEADLINE_S), pytest.raises(ProcessFailedError, match="exit code 3"):
+        await supervisor.run()
+
+
+async def test_what_does_not_run_cannot_be_killed() -> None:
+    supervisor = Supervisor(Role.NOOP, lambda: child_spec("quiet"), _QUICK, grace_s=5.0)
+    with pytest.raises(ProcessFailedError, match="noop does not run now"):
+        supervisor.kill()

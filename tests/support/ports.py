@@ -1,0 +1,13 @@
+"""Loopback ports for tests."""
+
+from __future__ import annotations
+
+import socket
+
+
+def free_port() -> int:
+    """Returns a TCP port of the loopback interface that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,185 @@
+"""The command line, as far as it needs no running scheduler."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from callsheet.cli.app import app
+from callsheet.cli.choices import Role
+from callsheet.cli.errors import CallsheetGroup, CommandError, MissingExtraError, describe, first_error, load
+from callsheet.cli.plain import plain_outcome
+from callsheet.cli.up_command import parse_managers
+from callsheet.client import CommandResult, Failed, FailureKind, Succeeded
+from typer.testing import CliRunner, Result
+
+from tests.support.ports import free_port
+
+HEAVY = ("callsheet.client", "callsheet.managers", "callsheet.scheduler", "grpc", "ray", "sqlalchemy", "torch")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("up",),
+        ("scheduler",),
+        ("manager",),
+        ("manager", "inference"),
+        ("manager", "noop"),
+        ("submit",),
+        ("submit", "env-step"),
+        ("status",),
+        ("explain",),
+        ("bench", "dispatch"),
+    ],
+)
+def test_every_command_explains_itself(arguments: tuple[str, ...]) -> None:
+    result = run(*arguments, "--help")
+    assert result.exit_code == 0, result.output
+    assert "Usage: callsheet" in result.output
+
+
+def test_help_is_quick_as_it_loads_no_heavy_room() -> None:
+    code = (
+        "import sys\n"
+        "from callsheet.cli.app import app\n"
+        "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr.strip() == "[]"
+
+
+def test_the_version_is_printed() -> None:
+    result = run("--version")
+    assert result.exit_code == 0
+    assert result.output.startswith("callsheet ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        ("status", "--colour"),
+        ("up", "--cpus", "0"),
+        ("up", "--isolation", "hope"),
+        ("up", "--managers", "x"),
+    ],
+)
+def test_wrong_usage_exits_with_2(arguments: tuple[str, ...]) -> None:
+    assert run(*arguments).exit_code == 2
+
+
+def test_an_absent_scheduler_is_one_line_and_exit_code_1() -> None:
+    result = run("status", "--scheduler", f"127.0.0.1:{free_port()}")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("callsheet: UNAVAILABLE")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_the_address_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    monkeypatch.setenv("CALLSHEET_SCHEDULER", address)
+    assert address in run("explain", "a-1").stderr
+
+
+def test_managers_are_read_in_order() -> None:
+    assert parse_managers("reward, sandbox") == (Role.REWARD, Role.SANDBOX)
+    assert parse_managers("") == ()
+
+
+@pytest.mark.parametrize("text", ["scheduler", "sandbox,sandbox", "gpu"])
+def test_other_managers_are_refused_by_name(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match=text.split(",", maxsplit=1)[0]):
+        parse_managers(text)
+
+
+def test_a_missing_extra_is_named() -> None:
+    with pytest.raises(MissingExtraError, match=r"pip install 'callsheet\[bench\]'"):
+        load("a_module_that_nobody_has", "bench")
+
+
+def test_a_broken_room_is_not_mistaken_for_a_missing_extra() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"callsheet\.nowhere"):
+        load("callsheet.nowhere", "local")
+
+
+def _failing_app(error: Exception) -> typer.Typer:
+    failing = typer.Typer(cls=CallsheetGroup, pretty_exceptions_enable=False)
+
+    @failing.callback()
+    def _root() -> None:
+        pass
+
+    @failing.command()
+    def fail() -> None:
+        raise error
+
+    return failing
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code", "message"),
+    [
+        (CommandError("the moon is full"), 1, "callsheet: the moon is full"),
+        (CommandError("cpus: 0 must be above 0", usage=True), 2, "callsheet: cpus: 0 must be above 0"),
+        (OSError("listen: cannot bind"), 1, "callsheet: listen: cannot bind"),
+        (TimeoutError(), 1, "callsheet: timed out"),
+        (ExceptionGroup("several", [ExceptionGroup("more", [ValueError("deep")])]), 1, "callsheet: deep"),
+    ],
+)
+def test_errors_become_one_line_and_an_exit_code(error: Exception, exit_code: int, message: str) -> None:
+    result = CliRunner().invoke(_failing_app(error), ["fail"])
+    assert (result.exit_code, result.stderr.strip()) == (exit_code, message)
+
+
+def test_a_traceback_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALLSHEET_TRACEBACK", "1")
+    result = CliRunner().invoke(_failing_app(ValueError("deep")), ["fail"])
+    assert "Traceback" in result.stderr
+    assert result.stderr.strip().endswith("callsheet: deep")
+
+
+def test_the_first_leaf_of_a_group_is_told() -> None:
+    leaf = ValueError("leaf")
+    assert first_error(ExceptionGroup("outer", [ExceptionGroup("inner", [leaf]), OSError()])) is leaf
+    assert describe(OSError()) == "OSError"
+
+
+def test_outcomes_become_json_without_bytes_and_enums() -> None:
+    outcome: Failed[CommandResult] = Failed(
+        kind=FailureKind.TIMEOUT, reason="timeout", partial=CommandResult(0, stdout=b"half \xff")
+    )
+    plain = json.loads(json.dumps(plain_outcome(outcome)))
+    assert plain["outcome"] == "failed"
+    assert plain["kind"] == "timeout"
+    assert plain["partial"]["stdout"] == "half \N{REPLACEMENT CHARACTER}"
+
+
+def test_a_success_keeps_its_value() -> None:
+    plain = plain_outcome(Succeeded(CommandResult(3, stdout=b"text"), action_id="a-1"))
+    assert (plain["outcome"], plain["action_id"], plain["value"]["exit_code"]) == ("succeeded", "a-1", 3)
+
+
+def test_the_engine_needs_a_core_beside_it(tmp_path: Path) -> None:
+    result = run("up", "--managers", "inference", "--cpus", "1", "--data-dir", str(tmp_path), "--listen", "127.0.0.1:0")
+    assert result.exit_code == 2
+    assert "engine threads: 1 of 1 cores" in result.stderr
+
+
+def test_more_cores_than_there_are_is_refused(tmp_path: Path) -> None:
+    cores = len(os.sched_getaffinity(0))
+    result = run("up", "--managers", "noop", "--cpus", str(cores + 1), "--data-dir", str(tmp_path))
+    assert result.exit_code == 2
+    assert f"cpus: {cores + 1} must be between 1 and {cores}" in result.stderr
