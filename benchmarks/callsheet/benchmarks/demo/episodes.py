@@ -19,7 +19,7 @@ from callsheet.benchmarks.demo.policy import (
 )
 from callsheet.client.actions import Command, SandboxFile
 
-GAME_REQUIREMENTS = ("gymnasium==1.2.0", "numpy>=1.26,<3")
+GAME_REQUIREMENTS = ("gymnasium==1.2.1", "numpy>=1.26,<3")
 """What the game needs in the sandbox."""
 
 _SERVER_PROGRAM = "game_server.py"
@@ -133,7 +133,11 @@ def game_episode(name: str, seed: int) -> Episode:
             SandboxFile(_SERVER_PROGRAM, _program(_SERVER_PROGRAM)),
             SandboxFile(PLAY_PROGRAM, _program("play.py")),
         ),
-        set_up=Command.argv(*_PYTHON, _SERVER_PROGRAM, str(server_seed), str(size), _SUCCESS_RATE),
+        set_up=Command.argv(
+            *(*_PYTHON, _SERVER_PROGRAM, str(server_seed), str(size), _SUCCESS_RATE),
+            # A game needs no pool of threads for linear algebra, and the memory of one would count.
+            environment={"OPENBLAS_NUM_THREADS": "1"},
+        ),
         policy=lambda: game_policy(random.Random(seed)),
         reward=Command.argv("python3", "-I", "-S", _CHECK_PROGRAM),
         reward_files=(SandboxFile(_CHECK_PROGRAM, _program(_CHECK_PROGRAM)),),
@@ -142,4 +146,4 @@ def game_episode(name: str, seed: int) -> Episode:
 
 
 def _program(name: str) -> bytes:
-    return resources.files(__package__).joinpath("sandbox_files", name).read_bytes()
+    return resources.files("callsheet.benchmarks.demo").joinpath("sandbox_files").joinpath(name).read_bytes()

@@ -1,0 +1,150 @@
+"""The demo's figures: records, percentiles, reports and their two forms."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from callsheet.benchmarks.demo.episodes import game_episode
+from callsheet.benchmarks.demo.measurements import (
+    ActionRecord,
+    failures_by_kind,
+    figures_by_kind,
+    mean_act_s,
+    percentile,
+    record_of,
+)
+from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED, Mode
+from callsheet.benchmarks.demo.render import render, seconds
+from callsheet.benchmarks.demo.report import DemoReport, report_of
+from callsheet.benchmarks.demo.rollout import Rollout
+from callsheet.benchmarks.demo.workload import ModeRun
+from callsheet.client import Cancelled, CommandResult, Expired, Failed, FailureKind, Succeeded, Timeline, Usage
+from callsheet.client.actions import ActionKind
+from rich.console import Console
+
+
+def record(
+    kind: ActionKind = ActionKind.ENV_STEP, queue_s: float = 0.0, execution_s: float = 1.0, failure: str | None = None
+) -> ActionRecord:
+    return ActionRecord(kind, "look", failure, queue_s, execution_s, 0.5, cpu_s=0.25, core_s=execution_s)
+
+
+def run_of(mode: Mode, queue_s: float) -> ModeRun:
+    records = [
+        record(ActionKind.GENERATE, queue_s=50.0),
+        record(ActionKind.ENV_RESET, queue_s=queue_s),
+        record(failure="timeout"),
+        record(ActionKind.REWARD),
+    ]
+    done = Rollout(game_episode("a", 1), records, held_core_s=8.0, score=1.0, bug_confirmed=True)
+    failed = Rollout(game_episode("b", 2), [record()], held_core_s=2.0, score=0.5)
+    return ModeRun(mode, (done, failed), wall_s=5.0)
+
+
+def demo_report() -> DemoReport:
+    ours, theirs = (report_of(run_of(*arguments), 2) for arguments in ((CALLSHEET, 1.0), (RESERVED, 7.0)))
+    return DemoReport(ours, theirs, trajectories=2, seed=0, isolation="bubblewrap", wall_s=12.0)
+
+
+def test_a_record_holds_the_figures_of_its_outcome() -> None:
+    outcome = Succeeded(
+        CommandResult(1),
+        timeline=Timeline(queue_s=1.0, execution_s=2.0, overhead_s=0.25),
+        usage=Usage(cpu_s=1.5, granted_unit_s={"cpu": 4.0, "memory": 9.0}),
+    )
+    made = record_of(ActionKind.ENV_STEP, "look", outcome)
+    assert made == ActionRecord(ActionKind.ENV_STEP, "look", None, 1.0, 2.0, 0.25, 1.5, 4.0)
+    assert made.act_s == 3.25
+
+
+def test_every_outcome_but_success_is_a_failure() -> None:
+    failed: Failed[CommandResult] = Failed(FailureKind.TIMEOUT)
+    cancelled: Cancelled[CommandResult] = Cancelled()
+    kinds = [record_of(ActionKind.ENV_STEP, "", outcome).failure for outcome in (failed, cancelled, Expired())]
+    assert kinds == ["timeout", "cancelled", "expired"]
+    assert failures_by_kind(
+        [record(failure="timeout"), record(), record(failure="timeout"), record(failure="env")]
+    ) == {
+        "timeout": 2,
+        "env": 1,
+    }
+
+
+def test_percentiles_are_linear_between_neighbours() -> None:
+    assert percentile([3.0, 1.0, 2.0], 50) == 2.0
+    assert percentile([0.0, 10.0], 99) == pytest.approx(9.9)
+    assert percentile([4.0], 1) == 4.0
+    assert percentile([], 50) == 0.0
+    with pytest.raises(ValueError, match="percent: 101"):
+        percentile([1.0], 101)
+
+
+def test_kinds_come_in_order_and_only_those_there_are() -> None:
+    figures = figures_by_kind([record(ActionKind.REWARD), record(ActionKind.GENERATE), record(ActionKind.GENERATE)])
+    assert [(kind, figure.count) for kind, figure in figures.items()] == [("generate", 2), ("reward", 1)]
+    assert figures["generate"].act_mean_s == 1.5
+
+
+def test_the_mean_of_nothing_is_zero() -> None:
+    assert mean_act_s([]) == 0.0
+
+
+def test_act_is_of_external_actions_alone() -> None:
+    report = demo_report()
+    assert report.callsheet.act_mean_s == pytest.approx((2.5 + 1.5 * 3) / 4)
+    assert report.act_speedup == pytest.approx((8.5 + 1.5 * 3) / (2.5 + 1.5 * 3))
+
+
+def test_held_cores_are_grants_or_reservations() -> None:
+    report = demo_report()
+    assert report.callsheet.resources.held_core_s == 4.0
+    assert report.reserved.resources.held_core_s == 10.0
+    assert report.reserved.resources.cpu_s == 1.0
+    assert report.reserved.resources.idle_while_held == pytest.approx(0.9)
+    assert report.reserved.resources.utilisation == pytest.approx(0.1)
+
+
+def test_the_json_has_what_was_promised() -> None:
+    value = json.loads(json.dumps(demo_report().to_json(), allow_nan=False))
+    assert set(value["kinds"]) == {"generate", "env_reset", "env_step", "reward"}
+    for figures in (*value["kinds"].values(), *value["reserved"]["kinds"].values()):
+        assert {"count", "queue_p50_s", "exec_p50_s", "overhead_p50_s", "act_mean_s", "act_p99_s"} <= set(figures)
+    assert value["failures"] == {"timeout": 1}
+    assert value["act_speedup"] > 1
+    assert value["wall_s"] == 12.0
+    assert value["rewards"]["solved"] == 1
+    assert "scripted" in value["decisions"]
+    assert "random weights" in value["tokens"]
+
+
+def test_lost_episodes_and_bugs_that_no_test_caught_are_problems() -> None:
+    assert demo_report().problems() == []
+    bad = [Rollout(game_episode("a", 1), lost="infra: state_lost"), Rollout(game_episode("b", 2), bug_confirmed=False)]
+    mode = report_of(ModeRun(CALLSHEET, tuple(bad), 1.0), 1)
+    problems = DemoReport(mode, mode, 2, 0, "none", 1.0).problems()
+    assert problems[:2] == [
+        "callsheet: 1 of 2 episodes were lost",
+        "callsheet: 1 of 1 bugs were not caught by their test",
+    ]
+
+
+def test_a_run_without_any_action_has_a_report() -> None:
+    mode = report_of(ModeRun(CALLSHEET, (), 0.0), 1)
+    assert DemoReport(mode, mode, 0, 0, "none", 0.0).act_speedup == 0.0
+
+
+def test_the_tables_show_kinds_failures_and_what_is_scripted() -> None:
+    output = io.StringIO()
+    Console(file=output, width=160).print(render(demo_report()))
+    text = output.getvalue()
+    for expected in ("env_reset", "failed actions: 1 timeout", "held but idle", "scripted", "random weights", "1.9x"):
+        assert expected in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0.0 ms"), (0.0123, "12.3 ms"), (0.9999, "1.00 s"), (75.0, "75.00 s")]
+)
+def test_times_are_for_people(value: float, text: str) -> None:
+    assert seconds(value) == text
