@@ -28,16 +28,17 @@ def create_journal_engine(data_dir: Path, database_url: str | None) -> Engine:
         sqlalchemy.exc.ArgumentError: `database_url` is no URL.
     """
     if database_url is None:
-        return _sqlite_engine(URL.create("sqlite", database=str(data_dir / SQLITE_FILE)))
+        return sqlite_engine(str(data_dir / SQLITE_FILE))
     url = make_url(database_url)
     name = url.get_backend_name()
     if name != "postgresql":
         raise ValueError(f"database_url: {name!r} is not supported: it must start with 'postgresql://'")
-    return _postgresql_engine(url.set(drivername="postgresql+psycopg"))
+    return postgresql_engine(url.set(drivername="postgresql+psycopg"))
 
 
-def _sqlite_engine(url: URL) -> Engine:
-    engine = create_engine(url, connect_args={"timeout": LOCK_TIMEOUT_S})
+def sqlite_engine(database: str) -> Engine:
+    """An engine for the SQLite file `database`; a connection to what cannot be durable raises DurabilityError."""
+    engine = create_engine(URL.create("sqlite", database=database), connect_args={"timeout": LOCK_TIMEOUT_S})
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, _record: object) -> None:
@@ -59,7 +60,8 @@ def _sqlite_engine(url: URL) -> Engine:
     return engine
 
 
-def _postgresql_engine(url: URL) -> Engine:
+def postgresql_engine(url: URL) -> Engine:
+    """An engine for PostgreSQL; a connection to a server that is not durable raises DurabilityError."""
     engine = create_engine(
         url,
         # Positional parameters, as SQLite has them: rows are then tuples for both.

@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 from anyio import to_thread
 from callsheet.scheduler.store.errors import PayloadDurabilityError, PayloadNotFoundError, PayloadStoreError
 from callsheet.scheduler.store.payloads import (
+    CHUNK_BYTES,
     DEFAULT_MAX_BYTES,
     DEFAULT_UNUSED_S,
     PayloadMeter,
@@ -179,15 +180,12 @@ class RedisPayloadStore:
         await self._client.aclose()
 
     async def _read(self, sha256: str) -> AsyncIterator[bytes]:
-        left = await self.size(sha256)
-        number = 0
-        while left > 0:
+        size = await self.size(sha256)
+        for number in range(-(-size // CHUNK_BYTES)):
             chunk = await self._field(sha256, str(number))
             if chunk is None:
                 raise PayloadNotFoundError(sha256)
             yield chunk
-            left -= len(chunk)
-            number += 1
 
     async def _write(self, incoming: str, field: str, value: bytes) -> None:
         async with self._client.pipeline(transaction=True) as pipeline:

@@ -1,0 +1,102 @@
+"""Connections are durable, and the migrations make the tables that the statements expect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from callsheet.scheduler.store import migrate
+from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, sqlite_engine
+from callsheet.scheduler.store.errors import DurabilityError
+from callsheet.scheduler.store.schema import metadata
+from sqlalchemy import Connection, inspect, make_url
+
+from tests.support.journals import JournalPlace
+from tests.support.servers import PostgresServer, postgres_server
+
+
+def test_the_migrations_make_the_tables_of_the_metadata(place: JournalPlace) -> None:
+    place.open().close()
+    engine = create_journal_engine(place.data_dir, place.url)
+    with engine.begin() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert compare_metadata(context, metadata) == []
+    engine.dispose()
+
+
+def test_every_migration_can_be_taken_back_and_applied_again(place: JournalPlace) -> None:
+    place.open().close()
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrate.__file__).parent / "migrations"))
+    engine = create_journal_engine(place.data_dir, place.url)
+    with engine.connect() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+        assert _tables(connection) == {"alembic_version"}
+        command.upgrade(config, "head")
+        assert _tables(connection) == {"alembic_version", *metadata.tables}
+    engine.dispose()
+    with place.begun() as journal:
+        assert journal.epoch == 1
+
+
+def test_a_migration_that_fails_leaves_nothing_behind(place: JournalPlace) -> None:
+    place.data_dir.mkdir()
+    with place.outside() as connection:
+        connection.execute("CREATE TABLE actions (something_else integer)")
+    with pytest.raises(Exception, match="already exists"):
+        place.open()
+    with place.outside() as connection:
+        connection.execute("DROP TABLE actions")
+    with place.begun() as journal:
+        assert journal.epoch == 1
+
+
+def test_every_sqlite_connection_is_durable(tmp_path: Path) -> None:
+    engine = create_journal_engine(tmp_path, None)
+    reader = engine.execution_options(**{READ_ONLY: True})
+    with reader.connect() as one, reader.connect() as other:
+        for connection in (one, other):
+            assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2
+            assert connection.exec_driver_sql("PRAGMA journal_mode").scalar_one() == "wal"
+    engine.dispose()
+
+
+def test_an_sqlite_database_without_a_write_ahead_log_is_refused() -> None:
+    # In memory there is none, whatever is asked for; a file on some network file systems is the same.
+    engine = sqlite_engine(":memory:")
+    with pytest.raises(DurabilityError, match="journal_mode = 'memory'"):
+        engine.connect()
+    engine.dispose()
+
+
+def test_a_database_that_acknowledges_early_by_default_is_told_not_to(postgres: PostgresServer, tmp_path: Path) -> None:
+    url = postgres.new_database()
+    with JournalPlace(tmp_path, url).outside() as outside:
+        outside.execute(f"ALTER DATABASE {make_url(url).database} SET synchronous_commit = 'off'")
+    engine = create_journal_engine(tmp_path, url)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
+    engine.dispose()
+
+
+def test_a_postgresql_server_without_fsync_is_refused(tmp_path: Path) -> None:
+    with postgres_server("fsync=off") as server, pytest.raises(DurabilityError, match="fsync = 'off'"):
+        JournalPlace(tmp_path, server.url).open()
+
+
+def test_logs_show_no_password(postgres: PostgresServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = make_url(postgres.new_database()).set(password="hunter2")
+    JournalPlace(tmp_path, url.render_as_string(hide_password=False)).open().close()
+    shown = capsys.readouterr()
+    assert "journal_opened" in shown.out
+    assert "hunter2" not in shown.out + shown.err
+
+
+def _tables(connection: Connection) -> set[str]:
+    with connection.begin():
+        return set(inspect(connection).get_table_names())

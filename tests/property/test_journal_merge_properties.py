@@ -1,0 +1,175 @@
+"""However records are split into commits, the journal recovers the same: what a naive reading of them says."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from callsheet.scheduler.core.records import (
+    ActionDispatched,
+    ActionFinished,
+    ActionRequeued,
+    ActionSubmitted,
+    JobClosed,
+    JobOpened,
+    PolicyVersionPublished,
+    Record,
+    Recovered,
+    RecoveredAction,
+    RecoveredJob,
+    RecoveredTrajectory,
+    TrajectoryClosed,
+    TrajectoryOpened,
+    TrajectoryPlaced,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.journals import JournalPlace
+
+JOBS = ("a", "b")
+NAMES = ("1", "2", "3", "4")
+
+Key = TypeVar("Key")
+Row = TypeVar("Row")
+
+
+@dataclass
+class Model:
+    """What records mean, one at a time, without any cleverness."""
+
+    jobs: dict[str, RecoveredJob] = field(default_factory=dict)
+    trajectories: dict[tuple[str, str], RecoveredTrajectory] = field(default_factory=dict)
+    actions: dict[tuple[str, str], RecoveredAction] = field(default_factory=dict)
+    outcomes: dict[tuple[str, str], bytes] = field(default_factory=dict)
+
+    def recovered(self) -> Recovered:
+        """What a restart finds."""
+        return Recovered(tuple(self.jobs.values()), tuple(self.trajectories.values()), tuple(self.actions.values()))
+
+    def apply(self, record: Record) -> bool:
+        """Applies a record; False if it cannot follow those before it."""
+        match record:
+            case JobOpened(job_id, spec):
+                return _add(self.jobs, job_id, RecoveredJob(job_id, spec, 0))
+            case JobClosed(job_id):
+                return self._close_job(job_id)
+            case PolicyVersionPublished(job_id, version) if job_id in self.jobs:
+                self.jobs[job_id] = replace(self.jobs[job_id], policy_version=version)
+            case TrajectoryOpened(job_id, name, spec, version, opened_at) if job_id in self.jobs:
+                opened = RecoveredTrajectory(job_id, name, spec, version, opened_at, "", "", {}, (), "")
+                return _add(self.trajectories, (job_id, name), opened)
+            case TrajectoryPlaced(job_id, name, sandbox, manager, held, cores) if (job_id, name) in self.trajectories:
+                placed = replace(self.trajectories[job_id, name], sandbox_id=sandbox, manager_id=manager)
+                self.trajectories[job_id, name] = replace(placed, held=held, held_cores=cores)
+            case TrajectoryClosed(job_id, name, end) if (job_id, name) in self.trajectories:
+                self.trajectories[job_id, name] = replace(self.trajectories[job_id, name], end=end)
+            case ActionSubmitted(job_id, name, trajectory, body_hash, spec, submitted_at) if job_id in self.jobs:
+                row = RecoveredAction(job_id, name, trajectory, body_hash, spec, "queued", 0, 0, 0, "", submitted_at)
+                return _add(self.actions, (job_id, name), row)
+            case ActionDispatched() | ActionRequeued() | ActionFinished():
+                return self._apply_to_action(record)
+            case _:
+                return False
+        return True
+
+    def _close_job(self, job_id: str) -> bool:
+        if self.jobs.pop(job_id, None) is None:
+            return False
+        of_job: tuple[dict[tuple[str, str], Any], ...] = (self.trajectories, self.actions, self.outcomes)
+        for rows in of_job:
+            for key in [key for key in rows if key[0] == job_id]:
+                del rows[key]
+        return True
+
+    def _apply_to_action(self, record: ActionDispatched | ActionRequeued | ActionFinished) -> bool:
+        key = (record.job_id, record.action_id)
+        action = self.actions.get(key)
+        if action is None or key in self.outcomes:
+            return False
+        match record:
+            case ActionDispatched(_, _, attempt, epoch, sequence, manager):
+                token = replace(action, attempt=attempt, epoch=epoch, sequence=sequence)
+                self.actions[key] = replace(token, state="dispatched", manager_id=manager)
+            case ActionRequeued(_, _, attempt):
+                self.actions[key] = replace(action, state="queued", attempt=attempt, epoch=0, sequence=0, manager_id="")
+            case ActionFinished(_, _, state, outcome, _):
+                self.actions[key] = replace(action, state=state, spec=b"")
+                self.outcomes[key] = outcome
+        return True
+
+
+def _add(rows: dict[Key, Row], key: Key, row: Row) -> bool:
+    if key in rows:
+        return False
+    rows[key] = row
+    return True
+
+
+jobs = st.sampled_from(JOBS)
+names = st.sampled_from(NAMES)
+small = st.integers(0, 9)
+bodies = st.binary(max_size=4)
+times = st.floats(0, 1e9)
+held = st.dictionaries(st.sampled_from(["cpu", "memory"]), small)
+states = st.sampled_from(["succeeded", "failed", "cancelled", "expired"])
+
+any_record: st.SearchStrategy[Record] = st.one_of(
+    st.builds(JobOpened, jobs, bodies),
+    st.builds(JobClosed, jobs),
+    st.builds(PolicyVersionPublished, jobs, small),
+    st.builds(TrajectoryOpened, jobs, names, bodies, small, times),
+    st.builds(TrajectoryPlaced, jobs, names, names, names, held, st.lists(small, max_size=3).map(tuple)),
+    st.builds(TrajectoryClosed, jobs, names, st.sampled_from(["completed", "abandoned"])),
+    st.builds(ActionSubmitted, jobs, names, names, bodies, bodies, times),
+    st.builds(ActionDispatched, jobs, names, small, small, small, names),
+    st.builds(ActionRequeued, jobs, names, small),
+    st.builds(ActionFinished, jobs, names, states, bodies, times),
+)
+
+
+@st.composite
+def batches_of_records(draw: st.DrawFn) -> list[list[Record]]:
+    """Records of which each may follow those before it, split anywhere."""
+    model = Model()
+    batches: list[list[Record]] = [[]]
+    # Two open jobs to begin with, or most of what follows would be about nothing.
+    for record in [JobOpened("a", b""), JobOpened("b", b""), *draw(st.lists(any_record, max_size=60))]:
+        if model.apply(record):
+            if draw(st.booleans()):
+                batches.append([])
+            batches[-1].append(record)
+    return batches
+
+
+def recover(batches: list[list[Record]]) -> tuple[Recovered, dict[tuple[str, str], bytes]]:
+    """What the journal has after a restart: all it recovers, and all outcomes."""
+    with tempfile.TemporaryDirectory() as directory:
+        place = JournalPlace(Path(directory), None)
+        with place.begun() as journal:
+            for batch in batches:
+                journal.commit(batch)
+                journal.purge(1)
+        with place.begun() as journal:
+            recovered = journal.load()
+            outcomes = {
+                (action.job_id, action.action_id): outcome
+                for action in recovered.actions
+                if (outcome := journal.outcome(action.job_id, action.action_id)) is not None
+            }
+            return recovered, outcomes
+
+
+@settings(max_examples=60, deadline=None)
+@given(batches_of_records())
+def test_any_split_into_commits_recovers_the_same(batches: list[list[Record]]) -> None:
+    model = Model()
+    records = [record for batch in batches for record in batch]
+    for record in records:
+        assert model.apply(record)
+    expected = (model.recovered(), model.outcomes)
+    assert recover(batches) == expected
+    assert recover([[record] for record in records]) == expected
+    assert recover([records]) == expected
