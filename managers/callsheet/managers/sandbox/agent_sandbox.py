@@ -31,6 +31,7 @@ from callsheet.managers.sandbox.launcher_client import Child, LauncherClient
 from callsheet.managers.sandbox.packets import memory_file
 
 _KILL_SECONDS = 3.0
+_KILL_AGAIN_SECONDS = 0.05
 _END_SECONDS = 5.0
 _LARGE_CONTENT = 1 << 16
 # Pipes that background processes still hold; beyond these the oldest is closed.
@@ -85,6 +86,7 @@ class AgentSandbox:
         self._held: list[OutputPipe] = []
         self._destroying = anyio.Lock()
         self._destroyed = False
+        self._frozen = False
 
     @property
     def spec(self) -> SandboxSpec:
@@ -140,12 +142,17 @@ class AgentSandbox:
     async def execute(self, command: CommandSpec, stop: anyio.Event) -> CommandOutcome:
         """Runs a command."""
         self._check()
+        if stop.is_set():
+            raise StoppedError
         meter = await self._blocking(self._prepare)
         started = time.monotonic()
         pipes: tuple[OutputPipe, ...] = ()
         try:
             pipes = (OutputPipe(command.max_output_bytes), OutputPipe(command.max_output_bytes))
             job = await self._start_command(command, pipes, meter.leaf)
+            if self._frozen and self._parts.group is None:
+                # Without a group only what ran at the time of the pause was stopped.
+                await self._connection.signal(signal.SIGSTOP)
             result, stopped = await self._finish(job, stop, meter.leaf)
             wall_s = time.monotonic() - started
             for pipe in pipes:
@@ -238,6 +245,7 @@ class AgentSandbox:
 
     async def _set_frozen(self, frozen: bool) -> None:
         self._check()
+        self._frozen = frozen
         if self._parts.group is None:
             await self._connection.signal(signal.SIGSTOP if frozen else signal.SIGCONT)
             return
@@ -293,10 +301,13 @@ class AgentSandbox:
         await stop.wait()
         try:
             with anyio.move_on_after(_KILL_SECONDS):
-                await self._kill(leaf)
-                # A paused sandbox could not report the end.
-                await self._set_frozen(False)
-                await job.finished.wait()
+                while not job.finished.is_set():
+                    await self._kill(leaf)
+                    # A paused sandbox could not report the end.
+                    await self._set_frozen(False)
+                    # Again, until it is over: a child that was just forked may not have been in its group yet.
+                    with anyio.move_on_after(_KILL_AGAIN_SECONDS):
+                        await job.finished.wait()
         except SandboxLostError:
             return
         if not job.finished.is_set():

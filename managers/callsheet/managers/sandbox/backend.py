@@ -170,6 +170,7 @@ class Sandbox(Protocol):
 
         Raises:
             CannotExecuteError: It did not start.
+            StoppedError: `stop` was set before it started.
             SandboxLostError: The sandbox is gone.
         """
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.bubblewrap import COMMAND_PATH, find_system_python
 from callsheet.managers.sandbox.cgroups import GroupLayout
+from callsheet.managers.sandbox.janitor import kill_all, marked_processes
 from callsheet.managers.sandbox.processes import ProcessPlan
 from callsheet.managers.sandbox.settings import SandboxSettings
 
@@ -65,8 +66,14 @@ class PlainPlanner:
                 "TMPDIR": str(temporary),
                 "LANG": "C.UTF-8",
                 "CALLSHEET_SANDBOX_OF": self._marker,
+                "CALLSHEET_SANDBOX": spec.sandbox_id,
                 **({"PYTHONPATH": ":".join(sources)} if sources else {}),
             },
             limits={} if "memory" in controllers else {"RLIMIT_DATA": spec.memory_mib << 20},
-            clean_up=lambda: shutil.rmtree(home, ignore_errors=True),
+            clean_up=lambda: self._clean_up(home, spec.sandbox_id),
         )
+
+    def _clean_up(self, home: Path, sandbox_id: str) -> None:
+        """Blocks: ends what outlived an agent that was killed, and removes the directory."""
+        kill_all(marked_processes(self._marker, sandbox_id))
+        shutil.rmtree(home, ignore_errors=True)

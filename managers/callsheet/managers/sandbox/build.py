@@ -1,0 +1,57 @@
+"""Puts the executors together from settings. Blocks for some milliseconds: call it before the event loop runs."""
+
+from __future__ import annotations
+
+from callsheet.managers.sandbox.bubblewrap import BubblewrapPlanner
+from callsheet.managers.sandbox.cgroups import GroupLayout, probe_layout
+from callsheet.managers.sandbox.executor import SandboxExecutor, TestSuiteExecutor
+from callsheet.managers.sandbox.janitor import ManagerDirectory, remove_leftovers
+from callsheet.managers.sandbox.plain import PlainPlanner
+from callsheet.managers.sandbox.processes import Planner, ProcessBackend
+from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
+
+
+def build_sandbox_executor(settings: SandboxSettings) -> SandboxExecutor:
+    """Returns the executor of a sandbox manager; what an earlier process of it left is removed.
+
+    Raises:
+        SandboxCreateError: Sandboxes of this isolation cannot be made here.
+        ManagerRunningError: Another process is this manager.
+    """
+    backend, directory = _build(settings)
+    return SandboxExecutor(backend, settings, directory)
+
+
+def build_test_suite_executor(settings: SandboxSettings) -> TestSuiteExecutor:
+    """Returns the executor of test-suite rewards in fresh sandboxes; raises what `build_sandbox_executor` raises."""
+    backend, directory = _build(settings)
+    return TestSuiteExecutor(backend, settings, directory)
+
+
+def build_backend(settings: SandboxSettings, directory: ManagerDirectory) -> ProcessBackend:
+    """Returns a backend of the isolation that is asked for.
+
+    Raises:
+        SandboxCreateError: Something that it needs is missing.
+    """
+    layout = _layout(settings)
+    planner: Planner
+    if settings.isolation is Isolation.NONE:
+        planner = PlainPlanner(settings, layout, directory.path, directory.marker)
+    else:
+        planner = BubblewrapPlanner(settings, layout)
+    return ProcessBackend(settings, planner, layout, directory.marker)
+
+
+def _build(settings: SandboxSettings) -> tuple[ProcessBackend, ManagerDirectory]:
+    directory = ManagerDirectory(settings.data_directory, settings.manager_id)
+    try:
+        remove_leftovers(directory, probe_layout())
+        return build_backend(settings, directory), directory
+    except BaseException:
+        directory.release()
+        raise
+
+
+def _layout(settings: SandboxSettings) -> GroupLayout | None:
+    return probe_layout() if settings.use_control_groups else None

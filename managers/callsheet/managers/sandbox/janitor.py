@@ -1,0 +1,104 @@
+"""A manager's own directory, and the removal of what an earlier manager of the same name left when it was killed."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+import psutil
+import structlog
+from callsheet.managers.sandbox.cgroups import GroupLayout, remove_groups
+
+_KILL_SECONDS = 5.0
+_LOCK_FILE = "lock"
+
+_log = structlog.get_logger(__name__)
+
+
+class ManagerRunningError(RuntimeError):
+    """Another process is this manager already: the same id in the same data directory."""
+
+
+class ManagerDirectory:
+    """The directory of one manager, locked as long as its process lives."""
+
+    def __init__(self, data_directory: Path, manager_id: str) -> None:
+        """Makes and locks it.
+
+        Raises:
+            ManagerRunningError: Another process holds it.
+            OSError: It cannot be made.
+        """
+        self.path = data_directory / "sandboxes" / manager_id
+        self.path.mkdir(parents=True, exist_ok=True)
+        digest = hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:12]
+        self.marker = f"callsheet-{manager_id}-{digest}"
+        self._lock = os.open(self.path / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._lock)
+            raise ManagerRunningError(
+                f"manager_id: {manager_id!r}: another process is this manager, with {data_directory}"
+            ) from error
+
+    def release(self) -> None:
+        """Unlocks it. Safe to call again."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def remove_leftovers(directory: ManagerDirectory, layout: GroupLayout | None) -> None:
+    """Ends the processes and removes the groups and directories of an earlier process of this manager. Blocks.
+
+    Sandboxes end with their manager; this is for what escaped that: groups, directories, and plain processes whose
+    agent was killed. Only what carries the manager's marker is touched.
+    """
+    processes = marked_processes(directory.marker)
+    kill_all(processes)
+    groups = 0
+    for parent in layout.directories() if layout is not None else []:
+        found = list(parent.glob(f"{directory.marker}-*"))
+        groups += len(found)
+        remove_groups(found)
+    directories = [path for path in directory.path.iterdir() if path.is_dir()]
+    for path in directories:
+        shutil.rmtree(path, ignore_errors=True)
+    if processes or groups or directories:
+        _log.info(
+            "leftovers_removed",
+            marker=directory.marker,
+            processes=len(processes),
+            groups=groups,
+            directories=len(directories),
+        )
+
+
+def marked_processes(marker: str, sandbox_id: str | None = None) -> list[psutil.Process]:
+    """Returns the processes that were started for a manager, or for one of its sandboxes, by their environment."""
+    wanted = {f"CALLSHEET_SANDBOX_OF={marker}".encode()}
+    if sandbox_id is not None:
+        wanted.add(f"CALLSHEET_SANDBOX={sandbox_id}".encode())
+    found = []
+    for process in psutil.process_iter():
+        try:
+            variables = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if wanted <= set(variables) and process.pid != os.getpid():
+            found.append(process)
+    return found
+
+
+def kill_all(processes: list[psutil.Process]) -> None:
+    """Kills processes and waits for their end."""
+    for process in processes:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(processes, timeout=_KILL_SECONDS)

@@ -1,0 +1,97 @@
+"""Reads what an action asks of a sandbox: checked, with its payloads fetched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from callsheet.managers.executor import Attempt, PayloadAccess
+from callsheet.managers.sandbox.backend import CommandSpec, FileSpec, SandboxSpec
+from callsheet.managers.sandbox.paths import split_relative
+from callsheet.managers.sandbox.settings import SandboxSettings
+from callsheet.v1 import action_pb2
+
+_DEFAULT_OUTPUT_BYTES = 1 << 20
+_DEFAULT_MODE = 0o644
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# The kernel's MAX_ARG_STRLEN, less the NUL at the end.
+_LONGEST_ARGUMENT = 131071
+
+
+class CommandRefusedError(ValueError):
+    """A command that cannot be run as it stands; the message names field, value and rule."""
+
+
+async def read_files(files: Iterable[action_pb2.SandboxFile], payloads: PayloadAccess) -> list[FileSpec]:
+    """Returns the files to write.
+
+    Raises:
+        PathRefusedError: A path does not stay inside the working directory.
+        PayloadError: A payload cannot be read.
+    """
+    specs = []
+    for file in files:
+        path = "/".join(split_relative(file.path, allow_empty=file.unpack))
+        content = await payloads.read(file.content)
+        specs.append(FileSpec(path, content, file.unpack, file.mode or _DEFAULT_MODE))
+    return specs
+
+
+async def read_command(command: action_pb2.Command, payloads: PayloadAccess, settings: SandboxSettings) -> CommandSpec:
+    """Returns the command to run.
+
+    Raises:
+        CommandRefusedError: It breaks a rule.
+        PathRefusedError: Its working directory does not stay inside the sandbox's.
+        PayloadError: Its standard input cannot be read.
+    """
+    arguments = _arguments(command)
+    for name, value in command.environment.items():
+        if not _VARIABLE.fullmatch(name) or "\0" in value:
+            raise CommandRefusedError(
+                f"environment: {name[:200]!r}: must be a variable's name with a value without NUL"
+            )
+    directory = "/".join(split_relative(command.working_directory, allow_empty=True))
+    stdin = await payloads.read(command.stdin) if command.HasField("stdin") else b""
+    wanted = command.max_output_bytes or _DEFAULT_OUTPUT_BYTES
+    return CommandSpec(
+        arguments=arguments,
+        environment=dict(command.environment),
+        working_directory=directory,
+        stdin=stdin,
+        max_output_bytes=max(1, min(wanted, settings.max_output_bytes)),
+    )
+
+
+def granted_cores(attempt: Attempt, settings: SandboxSettings) -> frozenset[int]:
+    """Returns the cores of a grant; one without cores may use all of the manager's."""
+    return frozenset(attempt.grant.cores) or settings.cores
+
+
+def sandbox_spec(sandbox_id: str, attempt: Attempt, settings: SandboxSettings) -> SandboxSpec:
+    """Returns what the sandbox of an attempt is to be: memory as granted, sizes as asked for or by default."""
+    reset = attempt.action.env_reset
+    return SandboxSpec(
+        sandbox_id=sandbox_id,
+        memory_mib=attempt.grant.resources.get("memory", 0) or settings.default_memory_mib,
+        disk_mib=reset.disk_mib or settings.default_disk_mib,
+        max_processes=reset.max_processes or settings.default_max_processes,
+        cores=granted_cores(attempt, settings),
+    )
+
+
+def _arguments(command: action_pb2.Command) -> tuple[str, ...]:
+    program = command.WhichOneof("program")
+    if program is None:
+        raise CommandRefusedError("program: unset: one of argv and shell must be set")
+    arguments = tuple(command.argv.arguments) if program == "argv" else ("/bin/sh", "-c", command.shell)
+    if not arguments or not arguments[0]:
+        raise CommandRefusedError("argv.arguments: empty: must name a program")
+    for argument in arguments:
+        if "\0" in argument:
+            raise CommandRefusedError(f"program: {argument[:200]!r}: must not hold a NUL character")
+        if len(argument.encode()) > _LONGEST_ARGUMENT:
+            raise CommandRefusedError(
+                f"program: an argument of {len(argument.encode())} bytes: must have at most {_LONGEST_ARGUMENT}"
+            )
+    return arguments

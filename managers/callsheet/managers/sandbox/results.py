@@ -1,0 +1,88 @@
+"""Tells what happened in a sandbox in the words of the contract."""
+
+from __future__ import annotations
+
+from callsheet.managers.executor import PayloadAccess
+from callsheet.managers.sandbox.backend import (
+    CannotExecuteError,
+    CommandOutcome,
+    FileRefusedError,
+    SandboxCreateError,
+    SandboxLostError,
+)
+from callsheet.managers.sandbox.paths import PathRefusedError
+from callsheet.managers.sandbox.requests import CommandRefusedError
+from callsheet.v1 import action_pb2, outcome_pb2
+
+# What `describe_error` knows: everything foreseeable.
+FORESEEN = (
+    CannotExecuteError,
+    CommandRefusedError,
+    FileRefusedError,
+    PathRefusedError,
+    SandboxCreateError,
+    SandboxLostError,
+)
+_LIMIT_REASONS = frozenset({"pids", "disk_full"})
+
+
+async def command_result(outcome: CommandOutcome, payloads: PayloadAccess) -> outcome_pb2.CommandResult:
+    """Returns a command's result; long output goes to the payload store (PayloadError if that fails)."""
+    return outcome_pb2.CommandResult(
+        exit_code=outcome.exit_code,
+        signal=outcome.signal,
+        stdout=await payloads.write(outcome.stdout),
+        stderr=await payloads.write(outcome.stderr),
+        stdout_dropped_bytes=outcome.stdout_dropped,
+        stderr_dropped_bytes=outcome.stderr_dropped,
+        wall_s=outcome.wall_s,
+    )
+
+
+def usage_of(outcome: CommandOutcome) -> outcome_pb2.Usage:
+    """Returns what a command used."""
+    return outcome_pb2.Usage(cpu_s=outcome.cpu_s, peak_memory_bytes=outcome.peak_memory_bytes)
+
+
+def limit_failure(outcome: CommandOutcome, partial: outcome_pb2.Succeeded) -> outcome_pb2.Failed | None:
+    """Returns the failure of a command that failed while its sandbox met a limit; None if that was not so.
+
+    A command that ends with exit code 0 although one of its processes met a limit has dealt with it.
+    """
+    if not outcome.failed or not (outcome.out_of_memory or outcome.process_limit):
+        return None
+    if outcome.out_of_memory:
+        reason, message = "out_of_memory", "a process was killed for the sandbox's memory limit"
+    else:
+        reason, message = "pids", "a fork was refused for the sandbox's limit of processes"
+    return outcome_pb2.Failed(
+        kind=outcome_pb2.FAILURE_KIND_RESOURCE_LIMIT, reason=reason, message=message, partial=partial
+    )
+
+
+def describe_error(error: Exception, action: action_pb2.ActionSpec) -> outcome_pb2.Failed:
+    """Returns the failure that one of `FORESEEN` means for an action.
+
+    What cannot be carried out is the model's fault in an env_step, and the environment's in an env_reset or a reward:
+    their files and commands come from whoever set the task.
+    """
+    reason = _reason(error)
+    if isinstance(error, (SandboxLostError, SandboxCreateError)):
+        kind = outcome_pb2.FAILURE_KIND_INFRA
+    elif reason in _LIMIT_REASONS:
+        kind = outcome_pb2.FAILURE_KIND_RESOURCE_LIMIT
+    elif action.WhichOneof("payload") == "env_step":
+        kind = outcome_pb2.FAILURE_KIND_POLICY
+    else:
+        kind = outcome_pb2.FAILURE_KIND_ENV
+    return outcome_pb2.Failed(kind=kind, reason=reason, message=str(error))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, (CannotExecuteError, FileRefusedError)):
+        return error.reason
+    if isinstance(error, PathRefusedError):
+        return "bad_path"
+    if isinstance(error, CommandRefusedError):
+        return "bad_command"
+    return "state_lost" if isinstance(error, SandboxLostError) else "sandbox_not_created"
