@@ -65,6 +65,7 @@ async def test_a_failure_of_the_engine_reaches_everyone(tmp_path_factory: pytest
             await call
     with pytest.raises(EngineFailedError):
         await driver.update_weights(WeightUpdate(directory, 1, UpdateMode.KEEP))
+    assert "RuntimeError" in await driver.wait_failed()
     await driver.abort("a")
     await driver.resume()
     await driver.close()
@@ -92,3 +93,24 @@ async def test_hundreds_of_requests_at_once() -> None:
     assert len(results) == 300
     assert all(len(result.token_ids) == 4 for result in results.values())
     await driver.close()
+
+
+async def test_a_failure_wakes_who_watches_for_it_and_a_close_does_not() -> None:
+    failing, closing = engine(), engine()
+    reasons: list[str] = []
+
+    async def watch(driver: TorchEngineDriver) -> None:
+        reasons.append(await driver.wait_failed())
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            for driver in (failing, closing):
+                tasks.start_soon(watch, driver)
+            await anyio.wait_all_tasks_blocked()
+            await closing.close()
+            failing._runner._cache = torch.zeros(4, 3, 513, 32)
+            with pytest.raises(EngineFailedError):
+                await failing.generate(request("a", prompt(8)))
+            tasks.cancel_scope.cancel()
+    assert len(reasons) == 1
+    assert "RuntimeError" in reasons[0]

@@ -294,5 +294,8 @@ class EngineDriver(Protocol):
             EngineFailedError: The engine is dead.
         """
 
+    async def wait_failed(self) -> str:
+        """Waits until the engine is dead, however long, and returns why. `close` is no failure."""
+
     async def close(self) -> None:
         """Aborts everything and releases the engine. May be called more than once."""

@@ -122,6 +122,13 @@ class InferenceExecutor:
     async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
         """Nothing to do: it has none."""
 
+    async def wait_failed(self) -> str:
+        """Waits until the engine is dead and returns why: a manager that lives on would fail every action at once.
+
+        Run it beside `run_manager` and leave when it returns.
+        """
+        return await self.driver.wait_failed()
+
     async def close(self) -> None:
         """Closes the engine."""
         await self.driver.close()

@@ -71,6 +71,7 @@ class TorchEngineDriver:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._control = anyio.Lock()
         self._paused = False
+        self._failed = anyio.Event()
         self._thread = ComputeThread(
             self._batcher,
             threads=threads,
@@ -175,6 +176,13 @@ class TorchEngineDriver:
                 self._restore_gate()
         log.info("weights updated", version=update.version, mode=update.mode.value)
 
+    async def wait_failed(self) -> str:
+        """See `EngineDriver`."""
+        self._loop = asyncio.get_running_loop()
+        if self._thread.failure is None:
+            await self._failed.wait()
+        return self._thread.failure or ""
+
     async def close(self) -> None:
         """See `EngineDriver`."""
         if self._thread.dead_reason is None:
@@ -231,6 +239,8 @@ class TorchEngineDriver:
             log.info("event loop is closed, results dropped", live=len(self._live))
 
     def _fail_all(self) -> None:
+        if self._thread.failure is not None:
+            self._failed.set()
         for answer in self._live.values():
             if not answer.done():
                 answer.set_exception(EngineFailedError(self._thread.dead_reason or "the engine failed"))

@@ -134,13 +134,15 @@ class ComputeThread:
     def _turn(self) -> None:
         for command in self._take():
             command()
-        if self._batcher.can_step() and (finished := self._batcher.step()):
+        finished = self._batcher.step() if self._batcher.can_step() else []
+        # Before anyone learns of what ended: the load must not count it any more.
+        self.load = self._batcher.load()
+        if finished:
             self._on_finished(finished)
         if self._drain_waiters and self._batcher.running == 0:
             for future in self._drain_waiters:
                 self._answer(future, lambda: None)
             self._drain_waiters.clear()
-        self.load = self._batcher.load()
 
     def _take(self) -> list[Callable[[], None]]:
         """Returns the commands posted since; waits for one if there is nothing else to do."""
