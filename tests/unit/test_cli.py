@@ -36,6 +36,8 @@ def run(*arguments: str) -> Result:
         ("manager",),
         ("manager", "inference"),
         ("manager", "noop"),
+        ("manager", "reward"),
+        ("manager", "sandbox"),
         ("submit",),
         ("submit", "env-step"),
         ("status",),

@@ -59,3 +59,8 @@ def test_more_arguments_come_last() -> None:
 def test_backoff_doubles_up_to_its_ceiling() -> None:
     policy = RestartPolicy(initial_backoff_s=0.5, max_backoff_s=3.0)
     assert [policy.backoff_s(failures) for failures in (1, 2, 3, 4, 100)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+
+
+def test_one_core_is_enough_without_an_engine() -> None:
+    line = role_arguments(Role.NOOP, StackSettings(Path("/data"), managers=(Role.NOOP,)), address="a:1", cores=1)
+    assert line[line.index("--cpus") + 1] == "1"

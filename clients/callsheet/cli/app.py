@@ -6,7 +6,14 @@ from importlib import metadata
 from typing import Annotated
 
 import typer
-from callsheet.cli import bench_command, inspect_commands, role_commands, submit_commands, up_command
+from callsheet.cli import (
+    bench_command,
+    inspect_commands,
+    manager_commands,
+    scheduler_command,
+    submit_commands,
+    up_command,
+)
 from callsheet.cli.errors import CallsheetGroup
 
 app = typer.Typer(
@@ -35,8 +42,8 @@ def _callsheet(
 
 
 app.command("up")(up_command.up)
-app.command("scheduler")(role_commands.scheduler)
-app.add_typer(role_commands.manager_app, name="manager")
+app.command("scheduler")(scheduler_command.scheduler)
+app.add_typer(manager_commands.manager_app, name="manager")
 app.add_typer(submit_commands.submit_app, name="submit")
 app.command("status")(inspect_commands.status)
 app.command("explain")(inspect_commands.explain)

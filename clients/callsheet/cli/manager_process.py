@@ -47,7 +47,10 @@ def run_manager_process(options: ManagerOptions, build: Callable[[ManagerSetting
     logs = load("callsheet.cli.logs", extra_of(options.role))
     logs.configure_logs(options.log_format, options.log_level, role=options.role.value)
     settings = _settings(options)
-    executor = build(settings)
+    try:
+        executor = build(settings)
+    except ValueError as error:
+        raise CommandError(str(error), usage=True) from error
     anyio.run(_serve, settings, executor, link)
 
 

@@ -100,3 +100,13 @@ DrainTimeout = Annotated[
         help="How long running attempts may go on after SIGTERM.",
     ),
 ]
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="CALLSHEET_WEIGHTS",
+        exists=True,
+        file_okay=False,
+        show_default="random weights",
+        help="Directory with config.json and weights.pt.",
+    ),
+]

@@ -111,13 +111,18 @@ def role_arguments(role: Role, settings: StackSettings, *, address: str, cores: 
     extra = list(settings.arguments.get(role, ()))
     if role is Role.SCHEDULER:
         return ["scheduler", "--listen", address, "--data-dir", str(settings.data_dir), *logs, *extra]
-    own = {
-        Role.SANDBOX: ["--data-dir", str(settings.data_dir), "--isolation", settings.isolation.value],
-        Role.REWARD: ["--data-dir", str(settings.data_dir), "--isolation", settings.isolation.value],
-        Role.INFERENCE: ["--engine-threads", str(engine_threads(cores, settings.engine_threads))],
-    }
     common = ["--scheduler", address, "--cpus", str(cores)]
     if settings.memory_mib is not None:
         common += ["--memory-mib", str(settings.memory_mib)]
     common += ["--drain-timeout", f"{settings.drain_s:g}"]
-    return ["manager", role.value, *common, *own.get(role, []), *logs, *extra]
+    return ["manager", role.value, *common, *_own_arguments(role, settings, cores), *logs, *extra]
+
+
+def _own_arguments(role: Role, settings: StackSettings, cores: int) -> list[str]:
+    match role:
+        case Role.SANDBOX | Role.REWARD:
+            return ["--data-dir", str(settings.data_dir), "--isolation", settings.isolation.value]
+        case Role.INFERENCE:
+            return ["--engine-threads", str(engine_threads(cores, settings.engine_threads))]
+        case _:
+            return []

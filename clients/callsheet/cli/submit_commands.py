@@ -205,7 +205,7 @@ def _run(scheduler: str, patience_s: float, submit: Callable[[Job], Awaitable[Ou
 
 def _print_outcome(outcome: Outcome[Any]) -> None:
     from callsheet.cli.plain import outcome_name
-    from callsheet.client import Cancelled, CommandResult, Expired, Failed, Succeeded
+    from callsheet.client import Cancelled, Expired, Failed, Succeeded
 
     times = outcome.timeline
     typer.echo(
@@ -225,10 +225,26 @@ def _print_outcome(outcome: Outcome[Any]) -> None:
             result = None
         case Succeeded():
             result = outcome.value
-    if isinstance(result, CommandResult):
-        _print_command(result)
-    elif result is not None:
-        typer.echo(str(result))
+    _print_result(result)
+
+
+def _print_result(result: Any) -> None:
+    from callsheet.client import CommandResult, EnvResetResult, RewardResult
+
+    match result:
+        case None:
+            return
+        case CommandResult():
+            _print_command(result)
+        case EnvResetResult():
+            typer.echo(f"sandbox {result.sandbox_id}")
+            _print_result(result.set_up)
+        case RewardResult():
+            tests = f" ({result.passed} of {result.total} tests passed)" if result.total else ""
+            typer.echo(f"score {result.score:g}{tests}")
+            _print_result(result.command)
+        case _:
+            typer.echo(str(result))
 
 
 def _print_command(result: Any) -> None:

@@ -109,7 +109,9 @@ def require_isolation(isolation: Isolation) -> None:
 
 def bubblewrap_problem() -> str:
     """Why bubblewrap does not work on this machine; empty if it does."""
-    raise CommandError("the sandbox manager is not there")
+    found = load("callsheet.managers.sandbox.probe", "sandbox").probe_bubblewrap()
+    reason: str = found.reason
+    return "" if found.works else reason or "a sandbox could not be made"
 
 
 def run_until_signal(settings: StackSettings, as_json: bool) -> None:

@@ -1,0 +1,61 @@
+"""`callsheet scheduler`: the scheduler alone."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from callsheet.cli.choices import LogLevel
+from callsheet.cli.options import DEFAULT_ADDRESS, DataDir, Listen, LogFormatOption, LogLevelOption
+from callsheet.cli.scheduler_process import run_scheduler_process
+
+
+def scheduler(
+    *,
+    data_dir: DataDir,
+    listen: Listen = DEFAULT_ADDRESS,
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="CALLSHEET_DATABASE_URL",
+            show_default="SQLite in the data directory",
+            help="SQLAlchemy URL of the journal.",
+        ),
+    ] = None,
+    redis_url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="CALLSHEET_REDIS_URL", show_default="files in the data directory", help="Redis for payloads."
+        ),
+    ] = None,
+    max_open_actions: Annotated[
+        int | None,
+        typer.Option(envvar="CALLSHEET_MAX_OPEN_ACTIONS", min=1, help="Open actions beyond which submits are refused."),
+    ] = None,
+    max_payload_bytes: Annotated[
+        int | None, typer.Option(envvar="CALLSHEET_MAX_PAYLOAD_BYTES", min=1, help="Size of one stored payload.")
+    ] = None,
+    heartbeat_interval: Annotated[
+        float | None,
+        typer.Option(envvar="CALLSHEET_HEARTBEAT_INTERVAL", min=0.01, help="Seconds between managers' heartbeats."),
+    ] = None,
+    manager_lease: Annotated[
+        float | None,
+        typer.Option(envvar="CALLSHEET_MANAGER_LEASE", min=0.05, help="Seconds of silence that lose a manager."),
+    ] = None,
+    log_format: LogFormatOption = None,
+    log_level: LogLevelOption = LogLevel.INFO,
+) -> None:
+    """Run the scheduler alone, until SIGINT or SIGTERM."""
+    run_scheduler_process(
+        log_format,
+        log_level,
+        data_dir=data_dir,
+        listen=listen,
+        database_url=database_url,
+        redis_url=redis_url,
+        max_open_actions=max_open_actions,
+        max_payload_bytes=max_payload_bytes,
+        heartbeat_interval=heartbeat_interval,
+        manager_lease=manager_lease,
+    )

@@ -1,0 +1,179 @@
+"""`callsheet up` as a user runs it, and the commands that talk to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from callsheet.cli.app import app
+from callsheet.managers.sandbox.probe import probe_bubblewrap
+from typer.testing import CliRunner, Result
+
+_UP = (sys.executable, "-m", "callsheet.cli.main", "up", "--json", "--listen", "127.0.0.1:0", "--log-files")
+_START_S = 100.0
+_STOP_S = 40.0
+
+
+class RunningStack:
+    """A `callsheet up` that said that it is up."""
+
+    def __init__(self, process: subprocess.Popen[str], announcement: dict[str, Any]) -> None:
+        self.process = process
+        self.announcement = announcement
+
+    def run(self, command: str, *arguments: str) -> Result:
+        """Runs another command against it."""
+        words = command.split()
+        return CliRunner().invoke(app, [*words, "--scheduler", str(self.announcement["address"]), *arguments])
+
+    def json(self, command: str, *arguments: str) -> dict[str, Any]:
+        """Runs another command with --json, and returns what it printed."""
+        result = self.run(command, "--json", *arguments)
+        assert result.exit_code in {0, 1}, result.output
+        printed: dict[str, Any] = json.loads(result.stdout)
+        return printed
+
+
+def start(data_dir: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([*_UP, "--data-dir", str(data_dir), *options], stdout=subprocess.PIPE, text=True)
+
+
+def stop(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> None:
+    process.send_signal(number)
+    try:
+        process.wait(_STOP_S)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def read_announcement(process: subprocess.Popen[str]) -> dict[str, Any]:
+    assert process.stdout is not None
+    announcement: dict[str, Any] = json.loads(process.stdout.readline())
+    return announcement
+
+
+@pytest.fixture(scope="module")
+def whole_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
+    probe = probe_bubblewrap()
+    if not probe.works:
+        pytest.skip(f"bubblewrap does not work here: {probe.reason}")
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("a second core is missing: the engine keeps one for itself")
+    process = start(tmp_path_factory.mktemp("data"))
+    try:
+        yield RunningStack(process, read_announcement(process))
+    finally:
+        stop(process)
+    assert process.returncode == 0
+
+
+def test_all_managers_share_one_node(whole_stack: RunningStack) -> None:
+    status = whole_stack.json("status")
+    assert len(status["nodes"]) == 1
+    assert {manager["node_id"] for manager in status["managers"]} == {status["nodes"][0]["node_id"]}
+    assert sorted(whole_stack.announcement["managers"]) == ["inference", "reward", "sandbox"]
+    assert all(manager["connected"] for manager in status["managers"])
+
+
+def test_a_step_prints_what_its_program_printed(whole_stack: RunningStack) -> None:
+    outcome = whole_stack.json("submit env-step", "--", "python3", "-c", "print(40 + 2)")
+    assert outcome["outcome"] == "succeeded"
+    assert (outcome["value"]["exit_code"], outcome["value"]["stdout"]) == (0, "42\n")
+
+
+def test_files_are_put_into_the_sandbox(whole_stack: RunningStack, tmp_path: Path) -> None:
+    script = tmp_path / "greet.py"
+    script.write_text("print('hello from a file')")
+    result = whole_stack.run("submit env-step", "--file", str(script), "--", "python3", "greet.py")
+    assert result.exit_code == 0, result.output
+    assert "hello from a file" in result.stdout
+
+
+def test_a_reset_is_set_up(whole_stack: RunningStack) -> None:
+    result = whole_stack.run("submit env-reset", "--set-up", "echo prepared")
+    assert result.exit_code == 0, result.output
+    assert "prepared" in result.stdout
+
+
+def test_a_timeout_is_a_failure_with_exit_code_1(whole_stack: RunningStack) -> None:
+    result = whole_stack.run("submit env-step", "--timeout", "0.2", "--", "sleep", "60")
+    assert result.exit_code == 1
+    assert "failed: " in result.stdout
+    assert "timeout" in result.stdout
+
+
+def test_a_model_generates(whole_stack: RunningStack) -> None:
+    outcome = whole_stack.json("submit generate", "--max-new-tokens", "4", "hello")
+    assert outcome["outcome"] == "succeeded"
+    assert len(outcome["value"]["token_ids"]) == len(outcome["value"]["log_probs"]) == 4
+
+
+def test_both_rewards_score(whole_stack: RunningStack) -> None:
+    assert whole_stack.json("submit reward-tests", "--", "true")["value"]["score"] == 1.0
+    assert whole_stack.json("submit reward-tests", "--", "false")["value"]["score"] == 0.0
+    assert isinstance(whole_stack.json("submit reward-model", "hello")["value"]["score"], float)
+
+
+def test_an_action_that_nobody_serves_is_refused_in_one_line(whole_stack: RunningStack) -> None:
+    result = whole_stack.run("submit tool-call", "weather", "today")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("callsheet: FAILED_PRECONDITION")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_an_unknown_action_cannot_be_explained(whole_stack: RunningStack) -> None:
+    result = whole_stack.run("explain", "never-submitted")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("callsheet: NOT_FOUND")
+
+
+def test_status_is_readable(whole_stack: RunningStack) -> None:
+    result = whole_stack.run("status")
+    assert result.exit_code == 0, result.output
+    assert "Managers" in result.stdout
+    assert "Nodes" in result.stdout
+
+
+def test_a_broken_isolation_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALLSHEET_BWRAP", str(tmp_path / "no-such-program"))
+    result = CliRunner().invoke(app, ["up", "--managers", "sandbox", "--data-dir", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "bubblewrap cannot isolate sandboxes here: there is no bwrap program" in result.stderr
+    assert "--isolation none" in result.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_everything_in_good_order(tmp_path: Path, number: signal.Signals) -> None:
+    process = start(tmp_path, "--managers", "noop", "--cpus", "1")
+    try:
+        read_announcement(process)
+    finally:
+        stop(process, number)
+    assert process.returncode == 0
+    events = [json.loads(line)["event"] for line in (tmp_path / "logs" / "noop.log").read_text().splitlines()]
+    assert events[-1] == "left"
+
+
+def test_a_second_stack_in_one_data_directory_says_who_holds_it(tmp_path: Path) -> None:
+    first = start(tmp_path, "--managers", "noop")
+    try:
+        read_announcement(first)
+        second = subprocess.run(
+            [*_UP, "--managers", "noop", "--data-dir", str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=_START_S,
+            check=False,
+        )
+    finally:
+        stop(first)
+    assert second.returncode == 1
+    assert "callsheet: scheduler ended before it was ready" in second.stderr
