@@ -33,7 +33,7 @@ from tests.support.torch_models import full_pass_log_probs, prompt, request, sma
 pytestmark = pytest.mark.anyio
 WAIT_S = 30
 # A context so long that a request for all of it is still running when the test wants to interfere.
-CONFIG = TransformerConfig(context_length=16_384, layers=2, width=64, heads=2, hidden_width=96)
+CONFIG = TransformerConfig(context_length=16_384, layers=1, width=32, heads=2, hidden_width=48)
 ENDLESS = 16_000
 
 

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 def generate(names: list[str]) -> dict[object, Generation]:
     runner = ModelRunner(small_model(), kv_cache_tokens=4096, device="cuda")
     engine = Batcher(runner, BatchLimits(prefill_chunk=32, prefix_cache_tokens=0), version=0)
+    engine.prepare()
     for name in names:
         tokens = prompt(20 + 9 * int(name), seed=int(name))
         engine.submit(request(name, tokens, max_new_tokens=30, seed=int(name)), name)

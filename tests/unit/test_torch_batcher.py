@@ -24,7 +24,9 @@ def batcher(
         prefill_tokens_per_step=budget,
         prefix_cache_tokens=prefix_cache_tokens,
     )
-    return Batcher(ModelRunner(small_model(), kv_cache_tokens=kv_cache_tokens), limits, version=0)
+    engine = Batcher(ModelRunner(small_model(), kv_cache_tokens=kv_cache_tokens), limits, version=0)
+    engine.prepare()
+    return engine
 
 
 def run_out(engine: Batcher) -> dict[object, Generation]:
@@ -360,6 +362,7 @@ def test_cpu_seconds_are_shared_out() -> None:
     ticks = iter(range(10_000))
     limits = BatchLimits(prefill_chunk=CHUNK, prefix_cache_tokens=0)
     engine = Batcher(ModelRunner(small_model(), kv_cache_tokens=512), limits, 0, clock=lambda: float(next(ticks)))
+    engine.prepare()
     for name in "ab":
         engine.submit(request(name, prompt(5), max_new_tokens=3), name)
     results = run_out(engine)

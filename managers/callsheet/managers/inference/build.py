@@ -62,5 +62,4 @@ def _capabilities(settings: InferenceSettings, runner: ModelRunner) -> dict[str,
         "kv_cache_tokens": str(settings.kv_cache_tokens),
         "kv_cache_bytes": str(settings.kv_cache_tokens * runner.config.kv_bytes_per_token),
         "context_length": str(runner.config.context_length),
-        "tile_rows": str(runner.tile_rows),
     }

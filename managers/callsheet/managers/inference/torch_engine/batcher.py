@@ -111,6 +111,10 @@ class Batcher:
         self._running: list[Sequence] = []
         self._finished: list[Finished] = []
 
+    def prepare(self) -> None:
+        """Adapts to the machine. Call it first, in the thread that will step."""
+        self._runner.choose_tile()
+
     @property
     def running(self) -> int:
         """Sequences in the batch, paused ones included."""

@@ -9,7 +9,8 @@ gets a shape that depends on its own sequence or on constants only:
 - Attention of a decoded token runs over its own sequence alone.
 
 What is left is a row's place in its tile. `invariant_tile` checks on the running machine, bit by bit, that the place
-does not matter, and falls back to tiles of one row where it does.
+does not matter, and falls back to tiles of one row where it does. Other machines, devices and thread counts may give
+other bits; on one of them they stay the same.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ ALIGNMENT = 16
 """Ranges of the KV cache begin at multiples of this many tokens, which keeps the memory of every view aligned."""
 
 
+TILE_ROWS = 8
+"""Rows of a decode tile where it is safe: enough to share the reading of weights, few enough to waste little."""
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeRow:
     """One sequence's part of a decode step: the token fed, its position, and where the sequence's KV is."""
@@ -37,15 +42,18 @@ class DecodeRow:
 
 
 class ModelRunner:
-    """A language model and its KV cache on one device. Not thread-safe."""
+    """A language model and its KV cache on one device. Not thread-safe.
 
-    def __init__(self, model: LanguageModel, *, kv_cache_tokens: int, tile_rows: int = 8, device: str = "cpu") -> None:
+    Attributes:
+        tile_rows: Rows of a decode tile; 1 until `choose_tile`.
+    """
+
+    def __init__(self, model: LanguageModel, *, kv_cache_tokens: int, device: str = "cpu") -> None:
         """Moves the model to the device and allocates the cache.
 
         Args:
             model: The model.
             kv_cache_tokens: Capacity, a multiple of `ALIGNMENT` and at least the model's context.
-            tile_rows: Rows of a decode tile.
             device: "cpu", "cuda" or any other torch device.
 
         Raises:
@@ -64,7 +72,11 @@ class ModelRunner:
         shape = (2 * config.layers, config.heads, kv_cache_tokens + 1, config.head_width)
         self._cache = torch.zeros(shape, device=self.device)
         self._scratch = kv_cache_tokens
-        self.tile_rows = invariant_tile(self.model, tile_rows, self.device)
+        self.tile_rows = 1
+
+    def choose_tile(self) -> None:
+        """Finds the largest usable tile. Call it in the thread and with the thread count that will decode."""
+        self.tile_rows = invariant_tile(self.model, TILE_ROWS, self.device)
 
     def prefill(self, token_ids: Sequence[int], begin: int, place: Range) -> Tensor:
         """Computes one chunk of a prompt.

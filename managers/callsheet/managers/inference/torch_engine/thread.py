@@ -130,6 +130,7 @@ class ComputeThread:
             # Pins this thread; the kernels' threads are started by it later and inherit its cores.
             os.sched_setaffinity(0, self._cores)
         torch.set_num_threads(self._threads)
+        self._batcher.prepare()
 
     def _turn(self) -> None:
         for command in self._take():
