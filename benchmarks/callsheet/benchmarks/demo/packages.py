@@ -85,10 +85,10 @@ TEST_REQUIREMENTS = ("pytest==8.4.2",)
 
 
 def default_cache_directory(environment: Mapping[str, str]) -> Path:
-    """Where source releases are kept between runs: below XDG_CACHE_HOME, else below ~/.cache."""
-    configured = environment.get("XDG_CACHE_HOME", "")
-    base = Path(configured) if Path(configured).is_absolute() else Path.home() / ".cache"
-    return base / "callsheet" / "sources"
+    """Where inputs are kept between runs: below XDG_CACHE_HOME, else below ~/.cache."""
+    configured = Path(environment.get("XDG_CACHE_HOME", ""))
+    base = configured if configured.is_absolute() else Path.home() / ".cache"
+    return base / "callsheet"
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class Rollout:
         held_core_s: For how long it held a core of its own.
         bug_confirmed: Whether the failing test of a coding episode did fail before anything was changed; None if it was
             not run, or there is none.
-        score: Share of tests passed, or 1 or 0 for the game; None if there was no reward.
+        score: Share of tests passed, or 1 or 0 for the game; None if there was none to tell.
         model_score: What the scoring model returned; None if there was none.
         lost: Why it was given up; empty if it came to its end.
     """
@@ -160,7 +160,8 @@ class EpisodeRunner:
             timeouts=_timeouts(_PROGRAM_TIMEOUT_S),
         )
         self._record(ActionKind.REWARD, "suite", outcome)
-        self.rollout.score = _value(outcome).score
+        if not _is_own_failure(outcome):
+            self.rollout.score = _value(outcome).score
 
     async def _ask_scorer(self) -> None:
         outcome = await self._job.reward_model(
@@ -196,9 +197,14 @@ def _value(outcome: Outcome[T]) -> T:
     raise EpisodeLostError(f"{type(outcome).__name__.lower()}: {outcome}")
 
 
+def _is_own_failure(outcome: Outcome[T]) -> bool:
+    """Whether an action failed by what the agent did, so that the episode goes on."""
+    return isinstance(outcome, Failed) and outcome.kind is not FailureKind.INFRA
+
+
 def _observe(outcome: Outcome[CommandResult]) -> Observation:
     """What the agent sees of a command. A failure that is not the service's own is something to learn from."""
-    if isinstance(outcome, Failed) and outcome.kind is not FailureKind.INFRA:
+    if isinstance(outcome, Failed) and _is_own_failure(outcome):
         return Observation(None, f"{outcome.kind.value}: {outcome.message}\n")
     result = _value(outcome)
     output = (result.stdout + result.stderr).decode(errors="replace")

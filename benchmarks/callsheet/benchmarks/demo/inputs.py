@@ -1,0 +1,54 @@
+"""Gets the demo's inputs: source releases, and the packages that commands in sandboxes import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from callsheet.benchmarks.demo.episodes import GAME_REQUIREMENTS
+from callsheet.benchmarks.demo.packages import (
+    PACKAGES,
+    TEST_REQUIREMENTS,
+    DemoInputError,
+    SourceRelease,
+    fetch_releases,
+)
+from callsheet.managers.sandbox.staging import StagingError, stage_python_packages
+
+
+@dataclass(frozen=True, slots=True)
+class DemoInputs:
+    """Everything from outside that the demo needs.
+
+    Attributes:
+        releases: One of each package.
+        staged: Directory with pytest and the game, for the Python of sandboxes.
+    """
+
+    releases: tuple[SourceRelease, ...]
+    staged: Path
+
+
+def prepare_inputs(cache: Path, progress: Callable[[str], None]) -> DemoInputs:
+    """Returns the inputs, from the cache where they are there; blocks for as long as pip takes.
+
+    Args:
+        cache: Kept between runs; made if it is not there.
+        progress: Told what is being fetched.
+
+    Raises:
+        DemoInputError: Something cannot be fetched.
+    """
+    progress("inputs: source releases of " + ", ".join(package.root for package in PACKAGES))
+    releases = fetch_releases(PACKAGES, cache / "sources")
+    requirements = (*TEST_REQUIREMENTS, *GAME_REQUIREMENTS)
+    progress("inputs: " + ", ".join(requirements) + " for the sandboxes")
+    try:
+        staged = stage_python_packages(requirements, cache / "python")
+    except StagingError as error:
+        raise DemoInputError(
+            f"{', '.join(requirements)}: could not be installed for the sandboxes; the first run needs the package "
+            f"index: {error}"
+        ) from error
+    return DemoInputs(releases, staged)

@@ -1,0 +1,102 @@
+"""Runs the whole demo: inputs, a local stack, the workload in both modes, the report."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio.to_thread
+from callsheet.benchmarks.demo.episodes import Episode, make_episodes
+from callsheet.benchmarks.demo.inputs import DemoInputs, prepare_inputs
+from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED
+from callsheet.benchmarks.demo.report import DemoReport, report_of
+from callsheet.benchmarks.demo.settings import DemoSettings, choose_cpus, choose_trajectories
+from callsheet.benchmarks.demo.workload import ProgressReport, run_mode
+from callsheet.cli.choices import Isolation, Role
+from callsheet.cli.stack import Stack, StackSettings, local_stack
+from callsheet.client.admin import AdminClient
+from callsheet.client.client import Client
+from callsheet.managers.sandbox.probe import probe_bubblewrap
+
+
+async def run_demo(settings: DemoSettings, progress: ProgressReport) -> DemoReport:
+    """Runs the demo.
+
+    Args:
+        settings: What to run.
+        progress: Told what is going on, a short line each time.
+
+    Raises:
+        DemoInputError: An input cannot be fetched.
+        ValueError: The settings do not fit this machine.
+        ProcessFailedError: The scheduler or a manager did not start (inside an exception group).
+        CallsheetError: The scheduler refused something, or cannot be reached (inside an exception group).
+    """
+    began = time.monotonic()
+    cpus = choose_cpus(settings, len(os.sched_getaffinity(0)))
+    inputs = await anyio.to_thread.run_sync(prepare_inputs, settings.cache, progress, abandon_on_cancel=True)
+    isolation = await _choose_isolation(settings, progress)
+    progress("starting the scheduler and the sandbox, inference and reward managers")
+    with _data_directory(settings) as data_dir:
+        stack_settings = StackSettings(
+            data_dir=data_dir,
+            cpus=cpus,
+            isolation=isolation,
+            arguments={Role.SANDBOX: ["--stage", str(inputs.staged)]},
+        )
+        async with local_stack(stack_settings) as stack, Client(stack.address) as client:
+            cores = await _free_cores(stack)
+            episodes = make_episodes(choose_trajectories(settings, cores), settings.seed, inputs.releases)
+            await _warm_up(client, inputs, progress)
+            ours = await run_mode(client, "demo-callsheet", episodes, CALLSHEET, progress)
+            theirs = await run_mode(client, "demo-reserved", episodes, RESERVED, progress)
+    return DemoReport(
+        callsheet=report_of(ours, cores),
+        reserved=report_of(theirs, cores),
+        trajectories=len(episodes),
+        seed=settings.seed,
+        isolation=isolation.value,
+        wall_s=time.monotonic() - began,
+    )
+
+
+async def _choose_isolation(settings: DemoSettings, progress: ProgressReport) -> Isolation:
+    if settings.isolation is Isolation.NONE:
+        return Isolation.NONE
+    probe = await anyio.to_thread.run_sync(probe_bubblewrap)
+    if probe.works:
+        return Isolation.BUBBLEWRAP
+    if settings.isolation is Isolation.BUBBLEWRAP:
+        raise ValueError(f"isolation: bubblewrap: does not work here: {probe.reason}")
+    progress(
+        f"NO ISOLATION: bubblewrap does not work here ({probe.reason}). The demo runs its own commands as plain "
+        "processes instead; `callsheet up` would refuse"
+    )
+    return Isolation.NONE
+
+
+@contextmanager
+def _data_directory(settings: DemoSettings) -> Iterator[Path]:
+    if settings.data_dir is not None:
+        yield settings.data_dir.absolute()
+        return
+    with tempfile.TemporaryDirectory(prefix="callsheet-demo-") as directory:
+        yield Path(directory)
+
+
+async def _free_cores(stack: Stack) -> int:
+    """Cores that no service keeps for itself."""
+    async with AdminClient(stack.address) as admin:
+        status = await admin.status()
+    return sum(node.free.get("cpu", 0) for node in status.nodes)
+
+
+async def _warm_up(client: Client, inputs: DemoInputs, progress: ProgressReport) -> None:
+    """Runs one episode of each family, uncounted, so that the first mode does not pay for cold caches."""
+    progress("warming up")
+    episodes: tuple[Episode, ...] = make_episodes(2, 1, inputs.releases)
+    await run_mode(client, "demo-warm-up", episodes, CALLSHEET, lambda _: None)

@@ -1,0 +1,63 @@
+"""Settings of the demo."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from callsheet.benchmarks.demo.packages import default_cache_directory
+from callsheet.cli.choices import Isolation
+
+# More would make the demo longer, not clearer.
+MOST_DEFAULT_CPUS = 8
+_TRAJECTORIES_PER_CORE = 6
+_FEWEST_TRAJECTORIES = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSettings:
+    """What to run.
+
+    Attributes:
+        seed: Of the workload: episodes, mistakes, tokens.
+        trajectories: In each mode; None chooses by the cores: six per core that is not the engine's, at least 12.
+        cpus: Cores to use; None takes all there are, but at most 8.
+        isolation: What keeps sandboxes apart; None takes bubblewrap where it works and plain processes elsewhere.
+        cache: Where inputs are kept between runs.
+        data_dir: Of the scheduler and the managers; None takes a temporary directory.
+    """
+
+    seed: int = 0
+    trajectories: int | None = None
+    cpus: int | None = None
+    isolation: Isolation | None = None
+    cache: Path = field(default_factory=lambda: default_cache_directory(os.environ))
+    data_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming field, value and rule."""
+        if self.seed < 0:
+            raise ValueError(f"seed: {self.seed}: must be 0 or more")
+        if self.trajectories is not None and self.trajectories < 1:
+            raise ValueError(f"trajectories: {self.trajectories}: must be at least 1")
+        if self.cpus is not None and self.cpus < 2:
+            raise ValueError(f"cpus: {self.cpus}: must be at least 2, one for the engine and one for actions")
+
+
+def choose_trajectories(settings: DemoSettings, cores: int) -> int:
+    """How many trajectories to run on that many cores, the engine's left out."""
+    if settings.trajectories is not None:
+        return settings.trajectories
+    return max(_FEWEST_TRAJECTORIES, _TRAJECTORIES_PER_CORE * cores)
+
+
+def choose_cpus(settings: DemoSettings, available: int) -> int:
+    """How many of the available cores to use.
+
+    Raises:
+        ValueError: There are fewer than two.
+    """
+    if available < 2:
+        raise ValueError(f"cpus: {available} available: the demo needs two, one for the engine and one for actions")
+    return min(available, MOST_DEFAULT_CPUS) if settings.cpus is None else settings.cpus

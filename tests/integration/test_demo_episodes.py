@@ -1,0 +1,241 @@
+"""The demo's episodes on their real inputs, with commands as plain processes: bugs are caught, fixed and rewarded.
+
+Needs the package index the first time; inputs are kept where the demo keeps them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from callsheet.benchmarks.demo.bugs import BUGS, Bug, prepare_task
+from callsheet.benchmarks.demo.episodes import Episode, coding_episode, game_episode, make_episodes
+from callsheet.benchmarks.demo.inputs import DemoInputs, prepare_inputs
+from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED
+from callsheet.benchmarks.demo.packages import (
+    PACKAGES,
+    DemoInputError,
+    SourceRelease,
+    default_cache_directory,
+    fetch_releases,
+    missing_packages,
+)
+from callsheet.benchmarks.demo.policy import PLAY_PROGRAM, Observation
+from callsheet.benchmarks.demo.rollout import EpisodeRunner, Rollout
+from callsheet.benchmarks.demo.workload import run_mode
+from callsheet.client import (
+    Command,
+    CommandResult,
+    EnvReset,
+    EnvStep,
+    Failed,
+    FailureKind,
+    Hold,
+    RewardTests,
+    Succeeded,
+    TrajectoryEnd,
+)
+
+from tests.support.local_episodes import LocalEpisode
+
+
+@pytest.fixture(scope="module")
+def inputs() -> DemoInputs:
+    try:
+        return prepare_inputs(default_cache_directory(os.environ), lambda _: None)
+    except DemoInputError as error:
+        pytest.skip(f"the demo's inputs: {error}")
+
+
+@pytest.fixture
+def local(inputs: DemoInputs, tmp_path: Path) -> Iterator[LocalEpisode]:
+    """An episode's directory; the game that lives there is ended with the test."""
+    yield LocalEpisode(tmp_path, inputs.staged)
+    for process in psutil.process_iter(["cwd"]):
+        if process.info["cwd"] == str(tmp_path):
+            process.kill()
+
+
+def release_of(inputs: DemoInputs, name: str) -> SourceRelease:
+    return next(release for release in inputs.releases if release.package.name == name)
+
+
+def edits_of(episode: Episode, fixed_line: str) -> list[str]:
+    """The lines that an agent writes if its test passes once the line is fixed; "slip" for each of its slips."""
+    policy = episode.policy()
+    turn = next(policy)
+    edits: list[str] = []
+    while True:
+        if turn.label in {"edit", "slip"}:
+            edits.append(turn.command.program[-1] if turn.label == "edit" else "slip")
+        passes = turn.label == "test" and edits[-1:] == [fixed_line]
+        try:
+            turn = policy.send(Observation(0 if passes else 1, ""))
+        except StopIteration:
+            return edits
+
+
+def coding(inputs: DemoInputs, bug: Bug, *, gives_up: bool = False) -> Episode:
+    """An episode whose agent fixes the bug at once, or gives up after a first, wrong edit."""
+    task = prepare_task(bug, release_of(inputs, bug.package))
+    for seed in range(1000):
+        episode = coding_episode("episode", task, seed)
+        edits = edits_of(episode, task.fixed_line)
+        if gives_up == (edits[-1] != task.fixed_line) and len(edits) == 1:
+            return episode
+    raise AssertionError("no such agent in 1000 seeds")
+
+
+async def roll_out(local: LocalEpisode, episode: Episode) -> Rollout:
+    job = await local.client.open_job("job")
+    return await EpisodeRunner(job, episode, CALLSHEET, lambda _: None).run()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("package", [package.name for package in PACKAGES])
+async def test_a_bug_is_caught_fixed_and_rewarded(inputs: DemoInputs, local: LocalEpisode, package: str) -> None:
+    bug = next(bug for bug in BUGS if bug.package == package)
+    rollout = await roll_out(local, coding(inputs, bug))
+    assert rollout.bug_confirmed
+    assert rollout.score == 1.0
+    assert rollout.is_solved
+    release = release_of(inputs, package)
+    assert (local.directory / "package" / release.package.root / bug.path).read_text() == release.read(bug.path)
+
+
+@pytest.mark.anyio
+async def test_who_gives_up_is_scored_below_one(inputs: DemoInputs, local: LocalEpisode) -> None:
+    rollout = await roll_out(local, coding(inputs, BUGS[0], gives_up=True))
+    assert rollout.bug_confirmed
+    assert rollout.score is not None
+    assert 0.5 < rollout.score < 1.0
+    assert not rollout.is_solved
+
+
+def test_every_known_bug_has_its_line_and_a_wrong_fix(inputs: DemoInputs) -> None:
+    for bug in BUGS:
+        release = release_of(inputs, bug.package)
+        task = prepare_task(bug, release)
+        before, after = release.read(bug.path).split("\n"), task.source.split("\n")
+        assert [number for number, line in enumerate(before, 1) if line != after[number - 1]] == [task.line]
+        assert task.fixed_line == before[task.line - 1]
+        assert task.fixed_line not in task.wrong_lines
+        assert task.wrong_lines
+
+
+@pytest.mark.anyio
+async def test_tampering_with_tests_does_not_help(inputs: DemoInputs, local: LocalEpisode) -> None:
+    bug = BUGS[0]
+    job = await local.client.open_job("job")
+    episode = coding(inputs, bug, gives_up=True)
+    async with job.trajectory("t") as trajectory:
+        await trajectory.env_reset(files=episode.files, set_up=episode.set_up)
+        root = f"package/{release_of(inputs, bug.package).package.root}"
+        await trajectory.env_step(Command.shell(f"echo 'def test_nothing(): pass' > {root}/test_inflection.py"))
+        outcome = await trajectory.reward_tests(episode.reward, files=episode.reward_files)
+    assert isinstance(outcome, Succeeded)
+    assert outcome.value.total > 400
+    assert outcome.value.score < 1.0
+
+
+@pytest.mark.anyio
+async def test_the_game_lives_on_between_actions_and_says_who_won(local: LocalEpisode) -> None:
+    rollout = await roll_out(local, game_episode("game", 4))
+    assert rollout.lost == ""
+    assert rollout.turns >= 3
+    assert rollout.score in {0.0, 1.0}
+    steps = [submission.action for submission in local.client.submitted if isinstance(submission.action, EnvStep)]
+    assert {step.command.program[3] for step in steps} == {PLAY_PROGRAM}
+
+
+@pytest.mark.anyio
+async def test_a_word_that_is_no_move_changes_nothing(local: LocalEpisode) -> None:
+    episode = game_episode("game", 1)
+    job = await local.client.open_job("job")
+    async with job.trajectory("t") as trajectory:
+        await trajectory.env_reset(files=episode.files, set_up=episode.set_up)
+        answers = []
+        for word in ("look", "jump", "look", "down"):
+            outcome = await trajectory.env_step(Command.argv("python3", "-I", "-S", PLAY_PROGRAM, word))
+            answers.append(outcome.unwrap())
+    assert [answer.exit_code for answer in answers] == [0, 2, 0, 0]
+    assert answers[1].stdout.startswith(b"invalid: 'jump'")
+    assert answers[0].stdout == answers[2].stdout
+    assert b"steps 1" in answers[3].stdout
+
+
+@pytest.mark.anyio
+async def test_a_lost_sandbox_ends_the_episode_and_is_told(inputs: DemoInputs, local: LocalEpisode) -> None:
+    def lose(_: EnvStep) -> Failed[CommandResult]:
+        return Failed(FailureKind.INFRA, "state_lost", "the sandbox is gone")
+
+    local.client.on_env_step(lose)
+    rollout = await roll_out(local, coding(inputs, BUGS[0]))
+    assert rollout.lost == "infra: state_lost: the sandbox is gone"
+    assert rollout.score is None
+    assert local.client.closed_trajectories == {("job", "episode"): TrajectoryEnd.ABANDONED}
+
+
+@pytest.mark.anyio
+async def test_both_modes_submit_the_same_work_with_other_demands(inputs: DemoInputs, local: LocalEpisode) -> None:
+    episodes = [coding(inputs, BUGS[0])]
+    said: list[str] = []
+    runs = [await run_mode(local.client, mode.name, episodes, mode, said.append) for mode in (CALLSHEET, RESERVED)]
+    assert [run.rollouts[0].score for run in runs] == [1.0, 1.0]
+    assert len(said) == 2
+    submitted = local.client.submitted
+    ours = [submission for submission in submitted if submission.job_id == CALLSHEET.name]
+    theirs = [submission for submission in submitted if submission.job_id == RESERVED.name]
+    assert [type(submission.action) for submission in ours] == [type(submission.action) for submission in theirs]
+    # Prompts hold what commands printed, and that can differ in the times that pytest tells.
+    sandboxed = (EnvReset, EnvStep, RewardTests)
+    in_ours = [submission.action for submission in ours if isinstance(submission.action, sandboxed)]
+    assert in_ours == [submission.action for submission in theirs if isinstance(submission.action, sandboxed)]
+    (reset,) = (submission for submission in theirs if isinstance(submission.action, EnvReset))
+    assert reset.options.demand is not None
+    assert {(entry.name, entry.hold) for entry in reset.options.demand.resources} == {
+        ("memory", Hold.TRAJECTORY),
+        ("cpu", Hold.TRAJECTORY),
+    }
+    for submission in theirs:
+        if isinstance(submission.action, EnvStep | RewardTests):
+            assert submission.options.demand is not None
+            assert submission.options.demand.resources == ()
+
+
+def test_the_seed_decides_the_workload(inputs: DemoInputs) -> None:
+    episodes = make_episodes(10, 5, inputs.releases)
+    again = make_episodes(10, 5, inputs.releases)
+    assert [(episode.name, episode.seed, episode.files) for episode in episodes] == [
+        (episode.name, episode.seed, episode.files) for episode in again
+    ]
+    assert [episode.task for episode in make_episodes(10, 6, inputs.releases)] != [episode.task for episode in episodes]
+    families = [episode.family for episode in episodes]
+    assert families.count("coding") == 6
+    assert families.count("game") == 4
+    assert len({episode.name for episode in episodes}) == 10
+
+
+def test_a_damaged_archive_is_fetched_again(inputs: DemoInputs, tmp_path: Path) -> None:
+    for release in inputs.releases:
+        (tmp_path / release.package.archive_name).write_bytes(release.archive)
+    assert missing_packages(PACKAGES, tmp_path) == []
+    (tmp_path / PACKAGES[0].archive_name).write_bytes(b"damaged")
+    assert missing_packages(PACKAGES, tmp_path) == [PACKAGES[0]]
+    fetch_releases(PACKAGES, tmp_path)
+    assert missing_packages(PACKAGES, tmp_path) == []
+
+
+def test_without_the_package_index_the_message_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(DemoInputError, match=r"inflection 0\.5\.1.*the first run needs the package index"):
+        fetch_releases(PACKAGES[:1], tmp_path)
+
+
+def test_the_cache_follows_the_environment(tmp_path: Path) -> None:
+    assert default_cache_directory({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "callsheet"
+    assert default_cache_directory({"XDG_CACHE_HOME": "relative"}) == Path.home() / ".cache" / "callsheet"
+    assert default_cache_directory({}) == Path.home() / ".cache" / "callsheet"
