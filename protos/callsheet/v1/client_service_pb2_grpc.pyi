@@ -30,7 +30,7 @@ class ClientServiceStub:
     ]
     """One session of one client process, carrying batches. Items of a request are handled in order. The client gets one
     ItemResult per item, and later one Outcome per accepted submit of this session. A session that cannot keep up (10,000
-    messages behind) ends with RESOURCE_EXHAUSTED; nothing is lost, since a client that reconnects submits its open
+    batches behind) ends with RESOURCE_EXHAUSTED; nothing is lost, since a client that reconnects submits its open
     actions again and so attaches to them.
     """
 
@@ -96,7 +96,7 @@ class ClientServiceAsyncStub:
     ]
     """One session of one client process, carrying batches. Items of a request are handled in order. The client gets one
     ItemResult per item, and later one Outcome per accepted submit of this session. A session that cannot keep up (10,000
-    messages behind) ends with RESOURCE_EXHAUSTED; nothing is lost, since a client that reconnects submits its open
+    batches behind) ends with RESOURCE_EXHAUSTED; nothing is lost, since a client that reconnects submits its open
     actions again and so attaches to them.
     """
 
@@ -164,7 +164,7 @@ class ClientServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[callsheet.v1.client_service_pb2.ClientSessionResponse], collections.abc.AsyncIterator[callsheet.v1.client_service_pb2.ClientSessionResponse]]:
         """One session of one client process, carrying batches. Items of a request are handled in order. The client gets one
         ItemResult per item, and later one Outcome per accepted submit of this session. A session that cannot keep up (10,000
-        messages behind) ends with RESOURCE_EXHAUSTED; nothing is lost, since a client that reconnects submits its open
+        batches behind) ends with RESOURCE_EXHAUSTED; nothing is lost, since a client that reconnects submits its open
         actions again and so attaches to them.
         """
 

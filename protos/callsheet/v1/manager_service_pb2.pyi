@@ -55,7 +55,9 @@ class ManagerItem(google.protobuf.message.Message):
 
     @property
     def heartbeat(self) -> global___Heartbeat:
-        """It is alive."""
+        """It is alive. The first one after `registered` follows all ends that were kept, and so says that the attempts and
+        ends which the scheduler has not heard of by then do not exist.
+        """
 
     @property
     def started(self) -> global___AttemptStarted:

@@ -1,0 +1,131 @@
+"""A simulated trainer: trajectories that go on action by action, and a client that resends what it must."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from callsheet.scheduler.core import events
+from callsheet.scheduler.core.model import ActionKey, ActionKind, RefusedError
+
+from tests.sim.sim_parts import Link, Timeline, action_request, job_request, trajectory_request
+
+if TYPE_CHECKING:
+    from tests.sim.sim_world import World
+
+JOB = "job"
+Request = Callable[[events.ReplyTo], events.Event]
+
+
+@dataclass(eq=False)
+class SimClient:
+    """One client process. It never gives up: what is not acknowledged or has no outcome is sent again."""
+
+    world: World
+    trajectories: int
+    steps: int
+    link: Link | None = None
+    unanswered: dict[int, Request] = field(default_factory=dict)
+    then: dict[int, Callable[[], None]] = field(default_factory=dict)
+    acknowledged: set[ActionKey] = field(default_factory=set)
+    waiting: dict[ActionKey, tuple[bytes, Callable[[], None]]] = field(default_factory=dict)
+    outcomes: dict[ActionKey, object] = field(default_factory=dict)
+    refusals: list[str] = field(default_factory=list)
+    completed: int = 0
+    _sequence: int = 0
+
+    @property
+    def time(self) -> Timeline:
+        """The world's time."""
+        return self.world.time
+
+    def start(self) -> None:
+        """Opens the job and sets its trajectories going."""
+        self.connect()
+        self.ask(lambda reply: events.JobOpenRequested(reply, job_request(JOB.encode())), self._open_trajectories)
+
+    def _open_trajectories(self) -> None:
+        for number in range(self.trajectories):
+            spec = f"{JOB}/t{number}".encode()
+            self.ask(
+                lambda reply, spec=spec: events.TrajectoryOpenRequested(reply, trajectory_request(spec)),  # type: ignore[misc]
+                lambda number=number: self._act(number, 0),  # type: ignore[misc]
+            )
+
+    def _act(self, number: int, step: int) -> None:
+        """The next action of a trajectory: reset, then generate and step in turn, then a reward."""
+        last = 2 * self.steps + 1
+        if step > last:
+            spec = f"t{number}"
+            self.ask(lambda reply: events.TrajectoryCloseRequested(reply, JOB, spec, completed=True), self._complete)
+            return
+        kinds = {0: ActionKind.ENV_RESET, last: ActionKind.REWARD}
+        kind = kinds.get(step, ActionKind.GENERATE if step % 2 else ActionKind.ENV_STEP)
+        spec_bytes = f"{JOB}/t{number}/a{number}-{step}/{kind.name}".encode()
+        self.submit(spec_bytes, lambda: self.time.after(0.05, lambda: self._act(number, step + 1)))
+
+    def _complete(self) -> None:
+        self.completed += 1
+
+    def submit(self, spec: bytes, then: Callable[[], None]) -> None:
+        """Submits an action and goes on once its outcome is there."""
+        request = action_request(spec)
+        self.waiting[request.key] = (spec, then)
+        self.ask(
+            lambda reply: events.ActionSubmitted(reply, action_request(spec), reply.session),
+            lambda: self.acknowledged.add(request.key),
+        )
+
+    def ask(self, request: Request, then: Callable[[], None]) -> None:
+        """Sends a request until it is answered."""
+        self._sequence += 1
+        self.unanswered[self._sequence], self.then[self._sequence] = request, then
+        self._send(self._sequence)
+
+    def _send(self, sequence: int) -> None:
+        if self.link is not None:
+            reply_to = events.ReplyTo(self.link, sequence)
+            self.world.to_scheduler(self.link, self.unanswered[sequence](reply_to))
+
+    def cut(self) -> None:
+        """Its stream breaks."""
+        if self.link is not None:
+            self.link.up = False
+        self.link = None
+        self.time.after(0.3, self.connect)
+
+    def connect(self) -> None:
+        """Dials until the scheduler is there; then sends again what has no answer, and attaches to its actions."""
+        if self.link is not None:
+            return
+        if not self.world.scheduler_up:
+            self.time.after(0.5, self.connect)
+            return
+        self.link = Link(self.time, self.world.slowness)
+        for sequence in sorted(self.unanswered):
+            self._send(sequence)
+        for key in [key for key in self.waiting if key in self.acknowledged]:
+            spec, then = self.waiting[key]
+            self.submit(spec, then)
+
+    def answered(self, sequence: int, refusal: RefusedError | None) -> None:
+        """Takes an acknowledgement or a refusal; a trajectory goes on after either."""
+        request = self.unanswered.pop(sequence, None)
+        then = self.then.pop(sequence, None)
+        if refusal is not None and request is not None:
+            self.refusals.append(str(refusal))
+            event = request(events.ReplyTo(None, sequence))
+            if isinstance(event, events.ActionSubmitted) and event.request.key in self.waiting:
+                self.waiting.pop(event.request.key)[1]()
+                return
+        if then is not None:
+            then()
+
+    def outcome(self, key: ActionKey, message: object) -> None:
+        """Takes an outcome; a repeated one must be the same."""
+        known = self.outcomes.setdefault(key, message)
+        assert known == message, f"{key} has two outcomes: {known} and {message}"
+        waiting = self.waiting.pop(key, None)
+        if waiting is not None:
+            waiting[1]()

@@ -1,0 +1,227 @@
+"""The simulated world: the unchanged core and planner between simulated managers, a client, a journal and bad luck."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from callsheet.scheduler.core import commands, events
+from callsheet.scheduler.core.invariants import check_invariants
+from callsheet.scheduler.core.model import ActionKey, ActionKind
+from callsheet.scheduler.core.records import Record
+from callsheet.scheduler.core.recovery import RequestDecoder, restore
+from callsheet.scheduler.core.state import CoreSettings, SchedulerState
+from callsheet.scheduler.planner.first_come import FirstComePlanner
+
+from tests.sim.sim_client import SimClient
+from tests.sim.sim_manager import SimManager
+from tests.sim.sim_parts import (
+    Link,
+    SimJournal,
+    Timeline,
+    action_request,
+    encode_outcome,
+    job_request,
+    trajectory_request,
+)
+
+SANDBOX_KINDS = frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP, ActionKind.REWARD})
+ENGINE_KINDS = frozenset({ActionKind.GENERATE})
+
+
+@dataclass(frozen=True)
+class Misfortune:
+    """How often things go wrong, in events per second of virtual time, and how slow streams are, in seconds."""
+
+    scheduler_crashes: float = 0.0
+    manager_crashes: float = 0.0
+    client_cuts: float = 0.0
+    manager_cuts: float = 0.0
+    failure_rate: float = 0.0
+    slowness: float = 0.002
+    commit_s: float = 0.005
+
+
+class World:
+    """Everything that is simulated. The same seed gives the same history."""
+
+    def __init__(self, seed: int, misfortune: Misfortune, *, trajectories: int = 12, steps: int = 4) -> None:
+        self.time = Timeline(seed)
+        self.misfortune = misfortune
+        self.slowness = misfortune.slowness
+        self.failure_rate = misfortune.failure_rate
+        self.journal = SimJournal()
+        self.scheduler_up = False
+        self.starts: Counter[ActionKey] = Counter()
+        self.managers = {
+            manager_id: SimManager(self, manager_id, kinds, cores, self.starts)
+            for manager_id, kinds, cores in (
+                ("sandbox-1", SANDBOX_KINDS, 4),
+                ("sandbox-2", SANDBOX_KINDS, 2),
+                ("engine-1", ENGINE_KINDS, 0),
+            )
+        }
+        self.client = SimClient(self, trajectories, steps)
+        self.planner = FirstComePlanner()
+        self._generation = 0
+        self._uncommitted: list[Record] = []
+        self._deferred: list[commands.Command] = []
+        self._committing = False
+
+    def run(self, until_s: float = 3600.0) -> None:
+        """Plays the whole history, and then a quiet while in which everything must settle."""
+        self._start_scheduler()
+        for manager in self.managers.values():
+            manager.start()
+        self.client.start()
+        self._plan_misfortunes()
+        self.time.run(self.time.now + until_s, lambda: self.client.completed == self.client.trajectories)
+        self.misfortune = Misfortune()
+        self.time.run(self.time.now + 300.0, lambda: False)
+
+    def _plan_misfortunes(self) -> None:
+        names = sorted(self.managers)
+        self._recurring("scheduler_crashes", self._crash_scheduler)
+        self._recurring("manager_crashes", lambda: self._crash_manager(self.time.random.choice(names)))
+        self._recurring("manager_cuts", lambda: self._cut_manager(self.time.random.choice(names)))
+        self._recurring("client_cuts", self.client.cut)
+
+    def _recurring(self, name: str, what: object) -> None:
+        rate = getattr(self.misfortune, name)
+        if not rate or not callable(what):
+            return
+
+        def strike() -> None:
+            if getattr(self.misfortune, name):
+                what()
+                self._recurring(name, what)
+
+        self.time.after(self.time.random.expovariate(rate), strike)
+
+    def _start_scheduler(self) -> None:
+        self._generation += 1
+        self.journal.epoch += 1
+        self.scheduler_up = True
+        settings = CoreSettings(manager_lease=10.0, cancel_grace=5.0, orphan_lease=60.0)
+        self.state = SchedulerState(self.journal.epoch, encode_outcome, settings)
+        self._uncommitted, self._deferred, self._committing = [], [], False
+        restore(
+            self.state,
+            self.journal.recovered(),
+            RequestDecoder(job_request, trajectory_request, action_request),
+            self.time.now,
+        )
+        check_invariants(self.state)
+        self._tick(self._generation)
+
+    def _crash_scheduler(self) -> None:
+        """kill -9: what is not committed is lost, all streams break."""
+        if not self.scheduler_up:
+            return
+        self.scheduler_up = False
+        self._generation += 1
+        for manager in self.managers.values():
+            manager.cut()
+            self.time.after(0.5, manager.connect)
+        self.client.cut()
+        self.time.after(1.0, self._start_scheduler)
+
+    def _crash_manager(self, manager_id: str) -> None:
+        manager = self.managers[manager_id]
+        if manager.alive:
+            manager.kill()
+            self.time.after(self.time.random.uniform(0.5, 20.0), manager.start)
+
+    def _cut_manager(self, manager_id: str) -> None:
+        manager = self.managers[manager_id]
+        manager.cut()
+        self.time.after(self.time.random.uniform(0.1, 15.0), manager.connect)
+
+    def manager_link_lost(self, manager_id: str, link: Link) -> None:
+        """The scheduler notices a broken stream a little later, or never if it is down."""
+        generation = self._generation
+        disconnected = events.ManagerDisconnected(link, manager_id)
+        self.time.after(0.05, lambda: self._handle(generation, [disconnected]))
+
+    def to_scheduler(self, link: Link, event: events.Event) -> None:
+        """Sends an event over a link."""
+        generation = self._generation
+        link.send("up", lambda: self._handle(generation, [event]))
+
+    def _tick(self, generation: int) -> None:
+        if generation == self._generation and self.scheduler_up:
+            self._handle(generation, [events.TimerFired()])
+            self.time.after(0.25, lambda: self._tick(generation))
+
+    def _handle(self, generation: int, happened: Sequence[events.Event]) -> None:
+        if generation != self._generation or not self.scheduler_up:
+            return
+        todo = self.state.handle(happened, self.time.now)
+        check_invariants(self.state)
+        plan = self.planner.plan(self.state, self.time.now)
+        todo = todo + self.state.handle([events.PlanReady(plan)], self.time.now)
+        check_invariants(self.state)
+        for command in todo:
+            if isinstance(command, commands.Persist):
+                self._uncommitted.append(command.record)
+            elif command.after_commit:
+                self._deferred.append(command)
+            else:
+                self._carry_out(command)
+        if (self._uncommitted or self._deferred) and not self._committing:
+            self._committing = True
+            self.time.after(self.misfortune.commit_s, lambda: self._commit(generation))
+
+    def _commit(self, generation: int) -> None:
+        if generation != self._generation:
+            return
+        self._committing = False
+        batch, self._uncommitted = self._uncommitted, []
+        deferred, self._deferred = self._deferred, []
+        self.journal.commit(batch)
+        for command in deferred:
+            self._carry_out(command)
+
+    def _carry_out(self, command: commands.Command) -> None:
+        match command:
+            case commands.Accept(reply_to=reply_to):
+                self._answer(reply_to, None)
+            case commands.Refuse(reply_to=reply_to, refusal=refusal):
+                self._answer(reply_to, refusal)
+            case commands.Deliver(watchers=watchers, key=key, message=message):
+                for watcher in watchers:
+                    self._to_client(watcher, key, message)
+            case commands.DeliverStored(watcher=watcher, key=key):
+                self._to_client(watcher, key, self.journal.outcomes[key].decode())
+            case _:
+                self._to_manager(command)
+
+    def _answer(self, reply_to: events.ReplyTo, refusal: object) -> None:
+        link = reply_to.session
+        assert isinstance(link, Link)
+        link.send("down", lambda: self.client.answered(reply_to.sequence, refusal))  # type: ignore[arg-type]
+
+    def _to_client(self, link: object, key: ActionKey, message: object) -> None:
+        assert isinstance(link, Link)
+        link.send("down", lambda: self.client.outcome(key, message))
+
+    def _to_manager(self, command: commands.Command) -> None:
+        link = getattr(command, "session", None)
+        manager = next((each for each in self.managers.values() if each.link is link and link is not None), None)
+        if manager is None or link is None:
+            return
+        match command:
+            case commands.Dispatch():
+                link.send("down", lambda: manager.dispatch(command))
+            case commands.AcceptManager():
+                link.send("down", manager.registered)
+            case commands.AcknowledgeEnd(token=token):
+                link.send("down", lambda: manager.ends.pop(token, None))
+            case commands.CancelAttempt(token=token):
+                link.send("down", lambda: manager.cancel(token))
+            case commands.ReleaseSandbox(sandbox=sandbox):
+                link.send("down", lambda: manager.release(sandbox))
+            case commands.RefuseManager():
+                manager.cut()
+                self.time.after(0.5, manager.connect)

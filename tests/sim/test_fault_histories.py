@@ -1,0 +1,78 @@
+"""Whole histories with crashes and broken streams: every action gets exactly one outcome, no env_step runs twice."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+from callsheet.scheduler.core.model import ActionKind
+
+from tests.sim.sim_parts import action_request
+from tests.sim.sim_world import Misfortune, World
+
+MISFORTUNES = {
+    "calm": Misfortune(),
+    "failing_attempts": Misfortune(failure_rate=0.1),
+    "scheduler_crashes": Misfortune(scheduler_crashes=0.3),
+    "slow_commits_and_crashes": Misfortune(scheduler_crashes=0.25, commit_s=0.3),
+    "manager_crashes": Misfortune(manager_crashes=0.2),
+    "broken_streams": Misfortune(client_cuts=0.5, manager_cuts=0.5),
+    "slow_streams": Misfortune(slowness=0.3, client_cuts=0.05, manager_cuts=0.1),
+    "everything": Misfortune(0.1, 0.1, 0.2, 0.2, failure_rate=0.05, slowness=0.05, commit_s=0.1),
+}
+
+
+def seeds() -> list[int]:
+    """Fixed seeds, and fresh ones; CALLSHEET_SIM_SEED replays a single one."""
+    replayed = os.environ.get("CALLSHEET_SIM_SEED")
+    return [int(replayed)] if replayed else [1, 2, 3, random.SystemRandom().randrange(1 << 32)]
+
+
+@pytest.mark.parametrize("name", sorted(MISFORTUNES))
+def test_every_action_has_one_outcome(name: str) -> None:
+    """Plays histories for several seeds and accounts for every action, sandbox and unit."""
+    for seed in seeds():
+        world = World(seed, MISFORTUNES[name])
+        try:
+            world.run()
+            check_history(world)
+        except AssertionError as error:
+            raise AssertionError(f"replay with CALLSHEET_SIM_SEED={seed} -k {name}: {error}") from error
+
+
+def check_history(world: World) -> None:
+    """What must hold once the dust has settled."""
+    client = world.client
+    assert client.completed == client.trajectories, f"{client.completed} of {client.trajectories} trajectories ended"
+    assert not client.waiting, f"without an outcome: {sorted(client.waiting)}"
+    assert client.acknowledged <= set(client.outcomes)
+    for key, row in world.journal.actions.items():
+        assert client.outcomes[key] == world.journal.outcomes[key].decode(), f"{key}: told otherwise than kept"
+        if action_request(client_spec(world, key.action_id)).kind is ActionKind.ENV_STEP:
+            assert world.starts[key] <= 1, f"{key} ({row}) started {world.starts[key]} times"
+    assert not world.state.attempts
+    assert world.state.open_actions == 0
+    for node in world.state.nodes.values():
+        assert node.free == node.capacity, f"{node.node_id} kept {node.granted}"
+    for manager in world.managers.values():
+        assert not manager.sandboxes, f"{manager.manager_id} kept {manager.sandboxes}"
+        assert not manager.ends, f"{manager.manager_id} kept {manager.ends}"
+
+
+def client_spec(world: World, action_id: str) -> bytes:
+    """The spec an action id stands for."""
+    number, step = (int(part) for part in action_id[1:].split("-"))
+    last = 2 * world.client.steps + 1
+    kind = {0: "ENV_RESET", last: "REWARD"}.get(step, "GENERATE" if step % 2 else "ENV_STEP")
+    return f"job/t{number}/{action_id}/{kind}".encode()
+
+
+def test_the_same_seed_gives_the_same_history() -> None:
+    """A seed replays."""
+    histories = []
+    for _ in range(2):
+        world = World(7, MISFORTUNES["everything"])
+        world.run()
+        histories.append((world.time.now, dict(world.starts), world.client.outcomes))
+    assert histories[0] == histories[1]
