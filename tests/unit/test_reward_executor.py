@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
@@ -125,60 +125,9 @@ async def test_a_closed_scorer_fails_as_infra() -> None:
     assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, "scorer_closed")
 
 
-class RecordingExecutor:
-    """Notes what is handed to it."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def services(self) -> Sequence[manager_service_pb2.HostedService]:
-        return [manager_service_pb2.HostedService(name="test-suite", kinds=[action_pb2.ACTION_KIND_REWARD])]
-
-    def capabilities(self) -> Mapping[str, str]:
-        return {"isolation": "none"}
-
-    def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
-        return []
-
-    async def run(self, attempt: Attempt) -> AttemptResult:
-        self.calls.append("run")
-        return Completed(outcome_pb2.Succeeded(reward=outcome_pb2.RewardResult(score=0.5, passed=1, total=2)))
-
-    async def resize(self, attempt: Attempt) -> None:
-        self.calls.append("resize")
-
-    async def pause(self, attempt: Attempt) -> None:
-        self.calls.append("pause")
-
-    async def resume(self, attempt: Attempt) -> None:
-        self.calls.append("resume")
-
-    async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
-        self.calls.append("release_sandbox")
-
-    async def close(self) -> None:
-        self.calls.append("close")
-
-
 def suite_attempt() -> Attempt:
     payload = action_pb2.RewardInput(test_suite=action_pb2.TestSuiteInput())
     return attempt_of(1, action_pb2.ActionSpec(reward=payload), service="test-suite")
-
-
-async def test_test_suites_go_to_their_own_executor() -> None:
-    suites = RecordingExecutor()
-    built = build_reward_executor(RewardSettings(shape=SMALL), suites)
-    assert [service.name for service in built.services()] == ["scorer", "test-suite"]
-    assert built.capabilities() == {"weights": "random", "device": "cpu", "isolation": "none"}
-    attempt = suite_attempt()
-    result = await built.run(attempt)
-    assert isinstance(result, Completed)
-    assert result.succeeded.reward.total == 2
-    for control in (built.resize, built.pause, built.resume):
-        await control(attempt)
-    assert isinstance(await built.run(score_attempt(2, prompt(4))), Completed)
-    await built.close()
-    assert suites.calls == ["run", "resize", "pause", "resume", "close"]
 
 
 async def test_test_suites_are_refused_where_there_are_none(executor: RewardExecutor) -> None:
