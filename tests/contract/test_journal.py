@@ -270,6 +270,8 @@ def test_a_commit_waits_for_an_epoch_that_is_just_beginning(place: JournalPlace)
             connection.execute("UPDATE scheduler SET epoch = epoch + 1")
             thread = threading.Thread(target=commit)
             thread.start()
+            # It cannot end yet; if it could, this is ample time to be caught at it.
+            thread.join(0.2)
         thread.join()
     assert len(errors) == 1
     assert place.count("actions") == 0
