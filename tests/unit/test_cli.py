@@ -43,6 +43,7 @@ def run(*arguments: str) -> Result:
         ("status",),
         ("explain",),
         ("bench", "dispatch"),
+        ("demo",),
     ],
 )
 def test_every_command_explains_itself(arguments: tuple[str, ...]) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from callsheet.cli import (
     bench_command,
+    demo_command,
     inspect_commands,
     manager_commands,
     scheduler_command,
@@ -47,4 +48,5 @@ app.add_typer(manager_commands.manager_app, name="manager")
 app.add_typer(submit_commands.submit_app, name="submit")
 app.command("status")(inspect_commands.status)
 app.command("explain")(inspect_commands.explain)
+app.command("demo")(demo_command.demo)
 app.add_typer(bench_command.bench_app, name="bench")

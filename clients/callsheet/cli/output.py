@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import typer
@@ -37,12 +37,15 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
 
 @contextmanager
 def progress_on_stderr() -> Iterator[Callable[[str], None]]:
-    """Shows what is being done: a spinner on a terminal, one line each elsewhere."""
+    """Shows what is being done, a line each; on a terminal also a spinner beside the latest."""
     from rich.console import Console
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda text: console.print(text, highlight=False)
-        return
-    with console.status("starting") as status:
-        yield status.update
+    console = Console(stderr=True, highlight=False)
+    with console.status("starting") if console.is_terminal else nullcontext() as status:
+
+        def show(text: str) -> None:
+            console.print(text, markup=False, soft_wrap=True)
+            if status is not None:
+                status.update(text)
+
+        yield show
