@@ -12,7 +12,7 @@ def make_dispatch(
     epoch: int = 1,
     attempt: int = 1,
     kind: str = "tool_call",
-    method: str = "",
+    script: str = "",
     sandbox_id: str = "",
     trajectory_id: str = "t",
     start_to_close_s: float | None = None,
@@ -20,10 +20,10 @@ def make_dispatch(
     expected_s: float | None = None,
     cpu: int = 1,
 ) -> manager_service_pb2.Dispatch:
-    """Returns a dispatch of an action of job "j"; `method` is that of a tool call."""
-    action = action_pb2.ActionSpec(job_id="j", action_id=action_id, trajectory_id=trajectory_id)
+    """Returns a dispatch of an action of job "j"; `script` becomes its label, see ScriptedExecutor."""
+    action = action_pb2.ActionSpec(job_id="j", action_id=action_id, trajectory_id=trajectory_id, label=script)
     if kind == "tool_call":
-        action.tool_call.method = method
+        action.tool_call.SetInParent()
     elif kind == "test_suite":
         action.reward.test_suite.in_sandbox = bool(sandbox_id)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from enum import Enum
 from time import monotonic
@@ -10,6 +9,7 @@ from time import monotonic
 import anyio
 import structlog
 from anyio.abc import TaskGroup
+from callsheet.managers.cancellation import cancellation_requested
 from callsheet.managers.clock import ExecutionClock, GrantMeter
 from callsheet.managers.deadlines import Deadlines
 from callsheet.managers.ends import Spent, StopOrder, StopReport, describe_end, infra_failure
@@ -202,8 +202,12 @@ class AttemptRunner:
         log.debug("attempt_started", **live.log_context())
 
     async def _run(self, live: LiveAttempt) -> None:
-        with live.scope:
-            self._end(live, await self._result_of(live))
+        try:
+            with live.scope:
+                self._end(live, await self._result_of(live))
+        except anyio.get_cancelled_exc_class():
+            if cancellation_requested():
+                raise
 
     async def _result_of(self, live: LiveAttempt) -> AttemptResult:
         try:
@@ -213,8 +217,7 @@ class AttemptRunner:
             log.warning("payload_failed", reason=error.reason, detail=str(error), **live.log_context())
             return Broken(failed)
         except anyio.get_cancelled_exc_class() as error:
-            # A cancellation that nobody here asked for, for instance that of an rpc which the executor awaited.
-            if anyio.current_effective_deadline() == -math.inf:
+            if cancellation_requested():
                 raise
             return self._executor_error(live, error)
         except Exception as error:

@@ -11,6 +11,7 @@ import structlog
 from anyio.abc import TaskGroup
 from callsheet.managers.admission import Admission
 from callsheet.managers.attempts import AttemptRunner
+from callsheet.managers.cancellation import cancellation_requested
 from callsheet.managers.ends import StopOrder, StopReport
 from callsheet.managers.executor import Executor, PayloadAccess, SandboxLossReporter
 from callsheet.managers.fencing import Token
@@ -82,6 +83,7 @@ class Manager:
 
     def registration(self) -> manager_service_pb2.Registration:
         """Returns what the manager introduces itself with: what it is, and what it still runs and holds."""
+        self.reports.registering()
         sandboxes = self._executor.sandboxes()
         self._memory.retain(sandboxes)
         return manager_service_pb2.Registration(
@@ -160,7 +162,9 @@ class Manager:
         try:
             with anyio.fail_after(self._settings.control_timeout_s):
                 await self._executor.release_sandbox(sandbox)
-        except Exception as error:
+        except (Exception, anyio.get_cancelled_exc_class()) as error:
+            if cancellation_requested():
+                raise
             log.error("sandbox_release_failed", exc_info=error, **_sandbox_for_log(sandbox))
 
 

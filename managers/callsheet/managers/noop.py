@@ -75,14 +75,10 @@ async def serve_noop(
 
 @dataclass(slots=True, eq=False)
 class _Nap:
-    """An attempt that takes time."""
+    """An attempt that takes time; cancelling `waiting` has it look at its clock again."""
 
     clock: ExecutionClock
-    changed: anyio.Event = field(default_factory=anyio.Event)
-
-    def change(self) -> None:
-        changed, self.changed = self.changed, anyio.Event()
-        changed.set()
+    waiting: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
 class NoopExecutor:
@@ -139,14 +135,14 @@ class NoopExecutor:
         nap = self._naps.get(id(attempt))
         if nap is not None:
             nap.clock.pause(monotonic())
-            nap.change()
+            nap.waiting.cancel()
 
     async def resume(self, attempt: Attempt) -> None:
         """Lets the attempt's time go on."""
         nap = self._naps.get(id(attempt))
         if nap is not None:
             nap.clock.resume(monotonic())
-            nap.change()
+            nap.waiting.cancel()
 
     async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
         """Forgets a sandbox."""
@@ -164,16 +160,13 @@ class NoopExecutor:
 
     async def _sleep(self, attempt: Attempt, nap: _Nap) -> None:
         duration_s = self._duration_s(attempt.action)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_wake_when_stopped, attempt, nap)
-            while not attempt.stop_requested.is_set():
-                wakes_at = nap.clock.reaches(duration_s)
-                left_s = None if wakes_at is None else wakes_at - monotonic()
-                if left_s is not None and left_s <= 0:
-                    break
-                with anyio.move_on_after(left_s):
-                    await nap.changed.wait()
-            tasks.cancel_scope.cancel()
+        while not attempt.stop_requested.is_set():
+            wakes_at = nap.clock.reaches(duration_s)
+            left_s = None if wakes_at is None else wakes_at - monotonic()
+            if left_s is not None and left_s <= 0:
+                return
+            with anyio.move_on_after(left_s) as nap.waiting:
+                await attempt.stop_requested.wait()
 
     def _duration_s(self, action: action_pb2.ActionSpec) -> float:
         if self._settings.follow_expected_duration and action.HasField("expected_duration"):
@@ -212,11 +205,6 @@ class NoopExecutor:
             job_id=action.job_id, trajectory_id=action.trajectory_id, sandbox_id=sandbox_id
         )
         return Completed(outcome_pb2.Succeeded(env_reset=outcome_pb2.EnvResetResult(sandbox_id=sandbox_id)))
-
-
-async def _wake_when_stopped(attempt: Attempt, nap: _Nap) -> None:
-    await attempt.stop_requested.wait()
-    nap.change()
 
 
 def _open_log(path: Path) -> int:

@@ -63,6 +63,7 @@ class Reports:
         self._max_end_bytes = settings.max_end_bytes
         self._mailbox: Mailbox | None = None
         self._draining = False
+        self._losses: list[ManagerItem] = []
         self._all_acknowledged = anyio.Event()
 
     @property
@@ -74,6 +75,10 @@ class Reports:
         """Returns whether one more attempt beside `running` ones could end without room to keep its end."""
         return self._ends.full(running)
 
+    def registering(self) -> None:
+        """Notes that a registration is being made, which says what is true now; what changes from here on is kept."""
+        self._losses.clear()
+
     def open(self, mailbox: Mailbox) -> None:
         """Takes a stream whose registration was accepted.
 
@@ -83,6 +88,9 @@ class Reports:
         self._mailbox = mailbox
         if self._draining:
             mailbox.put(DRAINING)
+        for item in self._losses:
+            mailbox.put(item)
+        self._losses.clear()
         for item in self._ends.items():
             mailbox.put(item)
         mailbox.put(HEARTBEAT)
@@ -132,7 +140,11 @@ class Reports:
 
     def sandbox_lost(self, sandbox: manager_service_pb2.SandboxState, reason: str) -> None:
         """Reports that a sandbox is gone without having been released."""
-        self._send(ManagerItem(sandbox_lost=manager_service_pb2.SandboxLost(sandbox=sandbox, reason=reason)))
+        item = ManagerItem(sandbox_lost=manager_service_pb2.SandboxLost(sandbox=sandbox, reason=reason))
+        if self._mailbox is None:
+            self._losses.append(item)
+        else:
+            self._mailbox.put(item)
 
     def draining(self) -> None:
         """Reports, now and after every new registration, that the manager is leaving."""

@@ -80,7 +80,7 @@ async def _close_executor(executor: Executor, timeout_s: float) -> None:
     try:
         with anyio.CancelScope(shield=True), anyio.fail_after(timeout_s):
             await executor.close()
-    except Exception as error:
+    except (Exception, anyio.get_cancelled_exc_class()) as error:
         log.error("executor_close_failed", exc_info=error)
 
 

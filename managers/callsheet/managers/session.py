@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
 import grpc
 import grpc.aio
+from callsheet.managers.cancellation import cancellation_requested
 from callsheet.managers.reports import Mailbox
 from callsheet.v1 import manager_service_pb2
 
@@ -94,12 +94,13 @@ class Session:
     async def _register(self, call: Call) -> manager_service_pb2.Registered:
         item = manager_service_pb2.ManagerItem(registration=self.party.registration())
         request = manager_service_pb2.ManagerSessionRequest(items=[item])
+        # Not a cancel scope: see `cancellation_requested`.
+        timer = asyncio.get_running_loop().call_later(self.registration_timeout_s, call.cancel)
         try:
-            with anyio.fail_after(self.registration_timeout_s):
-                await _write(call, request)
-                response = await _read(call)
-        except TimeoutError:
-            raise SessionEndedError(f"no answer to the registration in {self.registration_timeout_s:g} s") from None
+            await _write(call, request)
+            response = await _read(call)
+        finally:
+            timer.cancel()
         if response is None or len(response.items) != 1 or not response.items[0].HasField("registered"):
             raise SessionEndedError("the first answer of the scheduler is not `registered`")
         return response.items[0].registered
@@ -169,7 +170,6 @@ def _session_error(error: grpc.aio.AioRpcError | asyncio.CancelledError) -> Sess
     """Returns what an error of a call means. A cancellation that this process asked for is passed on instead."""
     if isinstance(error, grpc.aio.AioRpcError):
         return SessionEndedError(f"{error.code().name}: {error.details()}", error.code())
-    if anyio.current_effective_deadline() == -math.inf:
+    if cancellation_requested():
         raise error
-    # grpc.aio reports a call that was cancelled from within this process by the same exception.
-    return SessionEndedError("the call was cancelled")
+    return SessionEndedError("the registration was not answered in time")

@@ -8,6 +8,7 @@ from time import monotonic
 import anyio
 import structlog
 from anyio.abc import TaskGroup
+from callsheet.managers.cancellation import cancellation_requested
 from callsheet.managers.executor import Attempt, Executor
 from callsheet.managers.live_attempt import LiveAttempt
 from structlog.typing import FilteringBoundLogger
@@ -68,5 +69,7 @@ class Steering:
         try:
             with anyio.fail_after(self._timeout_s):
                 await call(live.attempt)
-        except Exception as error:
+        except (Exception, anyio.get_cancelled_exc_class()) as error:
+            if cancellation_requested():
+                raise
             log.error("executor_control_failed", verb=verb, exc_info=error, **live.log_context())

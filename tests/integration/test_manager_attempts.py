@@ -1,0 +1,213 @@
+"""What the manager runtime makes of an attempt: its clock, its stops, its failures and its usage."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from callsheet.managers.executor import StopCause
+from callsheet.v1 import manager_service_pb2, outcome_pb2
+
+from tests.support.dispatches import make_dispatch
+from tests.support.running_manager import running_manager
+from tests.support.scripted_executor import ScriptedExecutor
+from tests.support.scripted_scheduler import ScriptedSession
+
+pytestmark = pytest.mark.anyio
+
+SchedulerItem = manager_service_pb2.SchedulerItem
+
+
+def token(sequence: int) -> manager_service_pb2.FencingToken:
+    return manager_service_pb2.FencingToken(epoch=1, sequence=sequence)
+
+
+async def cancel(session: ScriptedSession, sequence: int) -> None:
+    cancelled = manager_service_pb2.CancelAttempt(token=token(sequence), reason="the client said so")
+    await session.send(SchedulerItem(cancel=cancelled))
+
+
+async def end_of(script: str, **settings: float) -> manager_service_pb2.AttemptEnded:
+    """Returns how an attempt ends that goes by a script, and shows that the manager still works after it."""
+    async with running_manager(ScriptedExecutor(), **settings) as manager:
+        session = await manager.scheduler.next_session()
+        await session.dispatch(make_dispatch("a", 1, script=script))
+        (end,) = await session.wait_ends()
+        await session.dispatch(make_dispatch("b", 2))
+        assert (await session.wait_ends(2))[1].HasField("succeeded")
+    return end
+
+
+async def test_a_completed_attempt_says_what_it_took() -> None:
+    async with running_manager(ScriptedExecutor()) as manager:
+        session = await manager.scheduler.next_session()
+        await session.dispatch(make_dispatch("a", 1, attempt=3, cpu=2))
+        (end,) = await session.wait_ends()
+    assert (end.token, end.key.job_id, end.key.action_id, end.attempt) == (token(1), "j", "a", 3)
+    assert end.succeeded.tool_call.response.inline == b"done"
+    assert end.usage.cpu_s == 0.5
+    assert end.usage.granted_unit_s["cpu"] == pytest.approx(2 * end.execution_s)
+    assert end.started
+    assert end.body_hash == b"hash"
+    assert [item.WhichOneof("item") for item in session.items] == ["registration", "heartbeat", "started", "ended"]
+
+
+async def test_the_execution_clock_ends_an_attempt_with_what_there_is() -> None:
+    executor = ScriptedExecutor()
+    async with running_manager(executor) as manager:
+        session = await manager.scheduler.next_session()
+        await session.dispatch(make_dispatch("a", 1, script="wait", start_to_close_s=0.05))
+        (end,) = await session.wait_ends()
+    assert executor.attempts["a"].stop_cause is StopCause.TIMEOUT
+    assert end.failed.kind == outcome_pb2.FAILURE_KIND_TIMEOUT
+    assert end.failed.timeout == outcome_pb2.TIMEOUT_KIND_START_TO_CLOSE
+    assert end.failed.reason == "start_to_close"
+    assert end.failed.partial.tool_call.response.inline == b"part"
+    assert end.execution_s >= 0.05
+
+
+async def test_a_cancelled_attempt_ends_with_what_there_is() -> None:
+    executor = ScriptedExecutor()
+    async with running_manager(executor) as manager:
+        session = await manager.scheduler.next_session()
+        await session.dispatch(make_dispatch("a", 1, script="wait"))
+        await session.wait_count("started", 1)
+        await cancel(session, 1)
+        (end,) = await session.wait_ends()
+    assert executor.attempts["a"].stop_cause is StopCause.CANCEL
+    assert end.cancelled.reason == "the client said so"
+    assert end.cancelled.partial.tool_call.response.inline == b"part"
+
+
+async def test_a_cancel_right_behind_its_dispatch_finds_the_attempt() -> None:
+    async with running_manager(ScriptedExecutor()) as manager:
+        session = await manager.scheduler.next_session()
+        cancelled = manager_service_pb2.CancelAttempt(token=token(1), reason="at once")
+        await session.send(
+            SchedulerItem(dispatch=make_dispatch("a", 1, script="wait")), SchedulerItem(cancel=cancelled)
+        )
+        (end,) = await session.wait_ends()
+    assert end.cancelled.reason == "at once"
+
+
+@pytest.mark.parametrize("paused", [False, True])
+async def test_a_stuck_executor_is_cut_off(paused: bool) -> None:
+    executor = ScriptedExecutor()
+    async with running_manager(executor, stop_grace_s=0.05) as manager:
+        session = await manager.scheduler.next_session()
+        await session.dispatch(make_dispatch("a", 1, script="stuck"))
+        await executor.wait_call("run a")
+        if paused:
+            await session.send(SchedulerItem(pause=manager_service_pb2.Pause(token=token(1))))
+            await executor.wait_call("pause a")
+        await cancel(session, 1)
+        (end,) = await session.wait_ends()
+        await executor.wait_call("unstuck a")
+        await session.dispatch(make_dispatch("b", 2))
+        await session.wait_ends(2)
+    assert end.cancelled.reason == "the client said so"
+    assert not end.cancelled.HasField("partial")
+
+
+async def test_an_exception_fails_its_own_attempt_and_nothing_else() -> None:
+    end = await end_of("raise")
+    assert end.failed.kind == outcome_pb2.FAILURE_KIND_INFRA
+    assert (end.failed.reason, end.failed.message) == ("executor_error", "RuntimeError")
+
+
+async def test_a_stray_cancellation_fails_its_own_attempt_and_nothing_else() -> None:
+    end = await end_of("cancelled_rpc")
+    assert (end.failed.reason, end.failed.message) == ("executor_error", "CancelledError")
+
+
+async def test_stopping_unasked_is_an_error() -> None:
+    assert (await end_of("stop_unasked")).failed.reason == "executor_error"
+
+
+async def test_a_missing_payload_fails_the_attempt() -> None:
+    end = await end_of("read_missing")
+    assert (end.failed.kind, end.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, "payload_missing")
+
+
+async def test_a_result_that_no_message_may_carry_fails_the_attempt() -> None:
+    end = await end_of("large", max_end_bytes=10_000)
+    assert (end.failed.kind, end.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, "result_too_large")
+
+
+async def test_a_paused_attempt_does_not_time_out() -> None:
+    executor = ScriptedExecutor()
+    async with running_manager(executor) as manager:
+        session = await manager.scheduler.next_session()
+        await session.send(
+            SchedulerItem(dispatch=make_dispatch("a", 1, script="wait", start_to_close_s=0.05)),
+            SchedulerItem(pause=manager_service_pb2.Pause(token=token(1))),
+            SchedulerItem(dispatch=make_dispatch("b", 2, script="wait", start_to_close_s=0.5)),
+        )
+        # The other attempt times out ten times later on the same clock, so this one would have been first.
+        (end,) = await session.wait_ends()
+        assert end.key.action_id == "b"
+        assert "pause a" in executor.calls
+        await session.send(SchedulerItem(resume=manager_service_pb2.Resume(token=token(1))))
+        (_, end) = await session.wait_ends(2)
+    assert executor.calls.index("resume a") > executor.calls.index("pause a")
+    assert end.failed.reason == "start_to_close"
+    assert end.usage.granted_unit_s["cpu"] > end.execution_s + 0.3
+
+
+async def test_the_clock_goes_on_even_if_the_executor_cannot_resume() -> None:
+    executor = ScriptedExecutor()
+    executor.control_error = RuntimeError("no")
+    async with running_manager(executor) as manager:
+        session = await manager.scheduler.next_session()
+        await session.dispatch(make_dispatch("a", 1, script="wait", start_to_close_s=0.05))
+        await session.send(SchedulerItem(pause=manager_service_pb2.Pause(token=token(1))))
+        await session.send(SchedulerItem(resume=manager_service_pb2.Resume(token=token(1))))
+        (end,) = await session.wait_ends()
+    assert end.failed.reason == "start_to_close"
+
+
+async def test_a_resize_replaces_the_grant_as_a_whole() -> None:
+    executor = ScriptedExecutor()
+    async with running_manager(executor) as manager:
+        session = await manager.scheduler.next_session()
+        await session.dispatch(make_dispatch("a", 1, script="go", cpu=1))
+        await executor.wait_call("run a")
+        before = executor.attempts["a"].grant
+        resize = manager_service_pb2.Resize(token=token(1), resources={"cpu": 3}, cores=[4, 5, 6])
+        await session.send(SchedulerItem(resize=resize))
+        await executor.wait_call("resize a")
+        grant = executor.attempts["a"].grant
+        executor.go.set()
+        (end,) = await session.wait_ends()
+    assert (dict(before.resources), list(before.cores)) == ({"cpu": 1}, [0])
+    assert (dict(grant.resources), list(grant.cores), grant.token) == ({"cpu": 3}, [4, 5, 6], token(1))
+    assert end.execution_s < end.usage.granted_unit_s["cpu"] < 3 * end.execution_s
+
+
+async def test_orders_for_unknown_attempts_are_ignored() -> None:
+    executor = ScriptedExecutor()
+    async with running_manager(executor) as manager:
+        session = await manager.scheduler.next_session()
+        await session.send(
+            SchedulerItem(resize=manager_service_pb2.Resize(token=token(7), resources={"cpu": 1})),
+            SchedulerItem(pause=manager_service_pb2.Pause(token=token(7))),
+            SchedulerItem(resume=manager_service_pb2.Resume(token=token(7))),
+            SchedulerItem(cancel=manager_service_pb2.CancelAttempt(token=token(7))),
+            SchedulerItem(end_acknowledged=manager_service_pb2.EndAcknowledged(token=token(7))),
+            SchedulerItem(),
+            SchedulerItem(dispatch=make_dispatch("a", 1)),
+        )
+        await session.wait_ends()
+    assert executor.calls == ["run a"]
+
+
+async def test_progress_is_reported_for_attempts_with_a_heartbeat_timeout() -> None:
+    async with running_manager(ScriptedExecutor()) as manager:
+        session = await manager.scheduler.next_session()
+        await session.dispatch(
+            make_dispatch("a", 1, script="wait", heartbeat_s=0.06), make_dispatch("b", 2, script="wait")
+        )
+        progress = await session.wait_count("progress", 3)
+        await cancel(session, 1)
+        await session.wait_ends()
+        await anyio.lowlevel.checkpoint()
+    assert {item.progress.token.sequence for item in progress} == {1}

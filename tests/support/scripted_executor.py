@@ -1,0 +1,148 @@
+"""An executor whose attempts do what the label of their action says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import anyio
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
+from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2, outcome_pb2
+
+WAIT_S = 30.0
+
+
+def response(text: str) -> outcome_pb2.Succeeded:
+    """Returns the result of a tool call."""
+    return outcome_pb2.Succeeded(tool_call=outcome_pb2.ToolCallResult(response=common_pb2.Blob(inline=text.encode())))
+
+
+class ScriptedExecutor:
+    """Labels: complete, wait, go, raise, stuck, cancelled_rpc, read_missing, stop_unasked, large; others complete.
+
+    `calls` lists what the runtime asked for, in order, as "verb action".
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.go = anyio.Event()
+        self.attempts: dict[str, Attempt] = {}
+        self.held: list[manager_service_pb2.SandboxState] = []
+        self.closed = False
+        self.control_error: Exception | None = None
+        self._changed = anyio.Event()
+        self._report: Callable[[manager_service_pb2.SandboxState, str], None] | None = None
+
+    def on_sandbox_lost(self, report: Callable[[manager_service_pb2.SandboxState, str], None]) -> None:
+        """See SandboxLossReporter."""
+        self._report = report
+
+    def lose(self, sandbox: manager_service_pb2.SandboxState, reason: str) -> None:
+        """Reports a sandbox as lost."""
+        assert self._report is not None
+        self._report(sandbox, reason)
+
+    async def wait_call(self, call: str) -> None:
+        """Waits until the runtime has asked for something."""
+        with anyio.fail_after(WAIT_S):
+            while call not in self.calls:
+                await self._changed.wait()
+
+    def services(self) -> Sequence[manager_service_pb2.HostedService]:
+        """See Executor."""
+        kinds = [action_pb2.ACTION_KIND_TOOL_CALL, action_pb2.ACTION_KIND_ENV_STEP]
+        return [manager_service_pb2.HostedService(name="scripted", kinds=kinds, slots=7)]
+
+    def capabilities(self) -> Mapping[str, str]:
+        """See Executor."""
+        return {"executor": "scripted"}
+
+    def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
+        """See Executor."""
+        return self.held
+
+    async def run(self, attempt: Attempt) -> AttemptResult:
+        """Does what the label says."""
+        self.attempts[attempt.action.action_id] = attempt
+        self._note("run", attempt)
+        script: dict[str, Callable[[Attempt], Awaitable[AttemptResult]]] = {
+            "wait": self._wait,
+            "go": self._go,
+            "raise": self._raise,
+            "stuck": self._stuck,
+            "cancelled_rpc": self._cancelled_rpc,
+            "read_missing": self._read_missing,
+            "stop_unasked": self._stop_unasked,
+            "large": self._large,
+        }
+        if attempt.action.label in script:
+            return await script[attempt.action.label](attempt)
+        return Completed(response("done"), outcome_pb2.Usage(cpu_s=0.5))
+
+    async def resize(self, attempt: Attempt) -> None:
+        """See Executor."""
+        await self._control("resize", attempt)
+
+    async def pause(self, attempt: Attempt) -> None:
+        """See Executor."""
+        await self._control("pause", attempt)
+
+    async def resume(self, attempt: Attempt) -> None:
+        """See Executor."""
+        await self._control("resume", attempt)
+
+    async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
+        """See Executor."""
+        self.calls.append(f"release {sandbox.sandbox_id}")
+        self._wake()
+        if self.control_error is not None:
+            raise self.control_error
+
+    async def close(self) -> None:
+        """See Executor."""
+        self.closed = True
+
+    async def _control(self, verb: str, attempt: Attempt) -> None:
+        self._note(verb, attempt)
+        if self.control_error is not None:
+            raise self.control_error
+
+    def _note(self, verb: str, attempt: Attempt) -> None:
+        self.calls.append(f"{verb} {attempt.action.action_id}")
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def _wait(self, attempt: Attempt) -> AttemptResult:
+        await attempt.stop_requested.wait()
+        return Stopped(response("part"))
+
+    async def _go(self, _: Attempt) -> AttemptResult:
+        await self.go.wait()
+        return Completed(response("done"))
+
+    async def _raise(self, _: Attempt) -> AttemptResult:
+        raise RuntimeError("a secret")
+
+    async def _stuck(self, attempt: Attempt) -> AttemptResult:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self._note("unstuck", attempt)
+        return Stopped()
+
+    async def _cancelled_rpc(self, _: Attempt) -> AttemptResult:
+        raise asyncio.CancelledError
+
+    async def _read_missing(self, attempt: Attempt) -> AttemptResult:
+        reference = common_pb2.PayloadReference(sha256="ab" * 32, size=100_000)
+        await attempt.payloads.read(common_pb2.Blob(reference=reference))
+        return Broken(outcome_pb2.Failed(reason="not_missing"))
+
+    async def _stop_unasked(self, _: Attempt) -> AttemptResult:
+        return Stopped()
+
+    async def _large(self, _: Attempt) -> AttemptResult:
+        return Completed(response("x" * 100_000))
