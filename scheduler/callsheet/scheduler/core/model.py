@@ -143,9 +143,16 @@ class ResourceDemand:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A vector over resources. Requests share equal demands, so identity works as a class key."""
+    """A vector over resources. It is part of every class key, so its hash is computed once."""
 
     entries: tuple[ResourceDemand, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(self.entries))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def minimum(self) -> dict[str, int]:
         """The fewest units by resource, zeros left out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import anyio
 import structlog
@@ -20,9 +21,10 @@ _log = structlog.get_logger(__name__)
 class Background:
     """Works off two queues. Each entry stands for a request in a stream, and those are bounded by their streams."""
 
-    def __init__(self, journal: Journal, payloads: PayloadStore) -> None:
+    def __init__(self, journal: Journal, payloads: PayloadStore, job_is_open: Callable[[str], bool]) -> None:
         self._journal = journal
         self._payloads = payloads
+        self._job_is_open = job_is_open
         self._reads: deque[tuple[Watcher, ActionKey]] = deque()
         self._closed_jobs: deque[str] = deque()
         self._wake = anyio.Event()
@@ -48,7 +50,10 @@ class Background:
                 for (watcher, key), encoded in zip(batch, stored, strict=True):
                     self._deliver(watcher, key, encoded)
             while self._closed_jobs:
-                await self._payloads.release_job(self._closed_jobs.popleft())
+                job_id = self._closed_jobs.popleft()
+                # A job opened again under the same id uses what its payloads are kept for; its own close releases them.
+                if not self._job_is_open(job_id):
+                    await self._payloads.release_job(job_id)
 
     def _read(self, keys: list[ActionKey]) -> list[bytes | None]:
         return [self._journal.outcome(*key) for key in keys]

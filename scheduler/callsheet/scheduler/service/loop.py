@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 import structlog
 from callsheet.scheduler.core import commands
 from callsheet.scheduler.core.entities import FinishedAction
-from callsheet.scheduler.core.events import Event, PlanReady, TimerFired
+from callsheet.scheduler.core.events import Event, PlanReady, ReplyTo, TimerFired
 from callsheet.scheduler.core.model import ActionKey
 from callsheet.scheduler.core.records import JobClosed, Record
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.protocol import Planner
+from callsheet.scheduler.service.manager_wire import ManagerCommand
 from callsheet.scheduler.service.sessions import ManagerStream, ReplySession, Watcher
 from callsheet.v1 import common_pb2, outcome_pb2
 
@@ -23,8 +24,6 @@ MAX_PENDING_EVENTS = 50_000
 IDLE_WAIT = 3600.0
 # The journal works off its backlog without telling anybody.
 ROOM_POLL = 0.1
-
-_log = structlog.get_logger(__name__)
 
 
 class CommitQueue(Protocol):
@@ -83,6 +82,23 @@ class CoreLoop:
         self._wake = anyio.Event()
         self._room = anyio.Event()
         self._replan = False
+        # Bound here and not at import: logging is configured in between, and an unbound logger is slow.
+        self._log = structlog.get_logger(__name__).bind()
+        self._carriers: dict[type, Callable[[Any], None]] = {
+            commands.Accept: self._accept,
+            commands.Refuse: self._refuse,
+            commands.Deliver: self._deliver,
+            commands.DeliverStored: self._deliver_stored,
+            commands.AcceptManager: self._accept_manager,
+            commands.RefuseManager: self._refuse_manager,
+            commands.Dispatch: self._dispatch,
+            commands.ResizeAttempt: self._tell_manager,
+            commands.PauseAttempt: self._tell_manager,
+            commands.CancelAttempt: self._tell_manager,
+            commands.AcknowledgeEnd: self._tell_manager,
+            commands.ReleaseSandbox: self._tell_manager,
+            commands.DrainManager: self._tell_manager,
+        }
 
     def post(self, happened: Sequence[Event]) -> None:
         """Queues events. Readers of streams call `wait_for_room` first; all else is small."""
@@ -159,51 +175,56 @@ class CoreLoop:
                 self._aftercare.release_payloads(record.job_id)
 
     def _carry_out_one(self, command: commands.Command) -> None:
-        match command:
-            case commands.Accept(reply_to=reply_to):
-                _reply_session(reply_to.session).put_result(reply_to.sequence, None)
-            case commands.Refuse(reply_to=reply_to, refusal=refusal):
-                _reply_session(reply_to.session).put_result(reply_to.sequence, refusal)
-            case commands.Deliver(watchers=watchers, message=outcome_pb2.Outcome() as outcome):
-                for watcher in watchers:
-                    _watcher(watcher).put_outcome(outcome)
-            case commands.DeliverStored(watcher=watcher, key=key):
-                self._aftercare.deliver_stored(_watcher(watcher), key)
-            case commands.Dispatch(session=ManagerStream() as session):
-                session.put_command(command, len(command.request.spec) + 256)
-                _log_dispatch(command)
-            case commands.AcceptManager(session=ManagerStream() as session):
-                session.put_registered(self.state.epoch, self._heartbeat_interval, self.state.settings.manager_lease)
-                _log.info("manager_registered", manager_id=session.manager_id)
-            case commands.RefuseManager(session=ManagerStream() as session, refusal=refusal):
-                session.outbox.close(refusal)
-                _log.warning("manager_refused", manager_id=session.manager_id, reason=str(refusal))
-            case (
-                commands.ResizeAttempt(session=ManagerStream() as session)
-                | commands.PauseAttempt(session=ManagerStream() as session)
-                | commands.CancelAttempt(session=ManagerStream() as session)
-                | commands.AcknowledgeEnd(session=ManagerStream() as session)
-                | commands.ReleaseSandbox(session=ManagerStream() as session)
-                | commands.DrainManager(session=ManagerStream() as session)
-            ):
-                session.put_command(command, 256)
-            case _:
-                # The session went away while the command was on its way; the manager's next registration settles it.
-                _log.debug("command_without_session", command=type(command).__name__)
+        self._carriers[type(command)](command)
+
+    def _accept(self, command: commands.Accept) -> None:
+        _reply_session(command.reply_to).put_result(command.reply_to.sequence, None)
+
+    def _refuse(self, command: commands.Refuse) -> None:
+        _reply_session(command.reply_to).put_result(command.reply_to.sequence, command.refusal)
+
+    def _deliver(self, command: commands.Deliver) -> None:
+        outcome = command.message
+        if not isinstance(outcome, outcome_pb2.Outcome):
+            raise TypeError(f"{outcome!r} is not what the outcome encoder makes")
+        for watcher in command.watchers:
+            _watcher(watcher).put_outcome(outcome)
+
+    def _deliver_stored(self, command: commands.DeliverStored) -> None:
+        self._aftercare.deliver_stored(_watcher(command.watcher), command.key)
+
+    def _accept_manager(self, command: commands.AcceptManager) -> None:
+        if isinstance(command.session, ManagerStream):
+            lease = self.state.settings.manager_lease
+            command.session.put_registered(self.state.epoch, self._heartbeat_interval, lease)
+            self._log.info("manager_registered", manager=command.manager_id)
+
+    def _refuse_manager(self, command: commands.RefuseManager) -> None:
+        if isinstance(command.session, ManagerStream):
+            command.session.outbox.close(command.refusal)
+            self._log.warning("manager_refused", manager=command.session.manager_id, reason=str(command.refusal))
+
+    def _dispatch(self, command: commands.Dispatch) -> None:
+        request = command.request
+        if isinstance(command.session, ManagerStream):
+            command.session.put_command(command, len(request.spec) + 256)
+            self._log.debug(
+                "dispatched",
+                job_id=request.key.job_id,
+                trajectory_id=request.trajectory_id,
+                action_id=request.key.action_id,
+                attempt=command.attempt,
+                manager=command.session.manager_id,
+            )
+
+    def _tell_manager(self, command: ManagerCommand) -> None:
+        # A session that went away in the meantime is no loss: the manager's next registration settles it.
+        if isinstance(command.session, ManagerStream):
+            command.session.put_command(command, 256)
 
 
-def _log_dispatch(command: commands.Dispatch) -> None:
-    _log.debug(
-        "dispatched",
-        job_id=command.request.key.job_id,
-        trajectory_id=command.request.trajectory_id,
-        action_id=command.request.key.action_id,
-        attempt=command.attempt,
-        manager=command.service,
-    )
-
-
-def _reply_session(session: object) -> ReplySession:
+def _reply_session(reply_to: ReplyTo) -> ReplySession:
+    session = reply_to.session
     if not hasattr(session, "put_result"):
         raise TypeError(f"{session!r} takes no replies")
     return session

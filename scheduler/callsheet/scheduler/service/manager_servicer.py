@@ -11,10 +11,12 @@ import structlog
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.model import RefusedError
 from callsheet.scheduler.service.loop import CoreLoop
-from callsheet.scheduler.service.manager_wire import decode_item, decode_registration
+from callsheet.scheduler.service.manager_wire import decode_item, decode_registration, references_of
 from callsheet.scheduler.service.refusals import abort
 from callsheet.scheduler.service.rules import invalid
 from callsheet.scheduler.service.sessions import ManagerStream
+from callsheet.scheduler.store.errors import PayloadNotFoundError
+from callsheet.scheduler.store.payloads import PayloadStore
 from callsheet.v1 import manager_service_pb2, manager_service_pb2_grpc
 
 if TYPE_CHECKING:
@@ -27,8 +29,9 @@ _log = structlog.get_logger(__name__)
 class ManagerServicer(manager_service_pb2_grpc.ManagerServiceServicer):
     """See the contract."""
 
-    def __init__(self, loop: CoreLoop) -> None:
+    def __init__(self, loop: CoreLoop, payloads: PayloadStore) -> None:
         self._loop = loop
+        self._payloads = payloads
 
     # grpc.aio also takes a coroutine that writes; the generated types know generators only.
     async def ManagerSession(  # type: ignore[override]  # noqa: N802
@@ -45,10 +48,10 @@ class ManagerServicer(manager_service_pb2_grpc.ManagerServiceServicer):
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._write, session, context)
-                self._read(session, items)
+                await self._read(session, items)
                 async for request in requests:
                     await self._loop.wait_for_room()
-                    self._read(session, request.items)
+                    await self._read(session, request.items)
                 tasks.cancel_scope.cancel()
         finally:
             _log.info("manager_disconnected", manager_id=session.manager_id)
@@ -60,15 +63,31 @@ class ManagerServicer(manager_service_pb2_grpc.ManagerServiceServicer):
         if session.outbox.closing is not None:
             await abort(context, session.outbox.closing)
 
-    def _read(self, session: ManagerStream, items: Iterable[manager_service_pb2.ManagerItem]) -> None:
+    async def _read(self, session: ManagerStream, items: Iterable[manager_service_pb2.ManagerItem]) -> None:
         happened: list[events.Event] = []
         for item in items:
             try:
                 happened.append(decode_item(session.manager_id, item))
+                references = references_of(item.ended) if item.HasField("ended") else []
+                if references:
+                    await self._retain(item.ended, references)
             except RefusedError as refusal:
                 session.outbox.close(refusal)
                 break
         self._loop.post(happened)
+
+    async def _retain(self, ended: manager_service_pb2.AttemptEnded, references: list[str]) -> None:
+        """Keeps the stored output of an attempt for as long as its job, before its outcome is committed."""
+        try:
+            await self._payloads.retain(ended.key.job_id, references)
+        except PayloadNotFoundError as error:
+            _log.error(
+                "result_payload_missing",
+                job_id=ended.key.job_id,
+                action_id=ended.key.action_id,
+                attempt=ended.attempt,
+                reason=str(error),
+            )
 
 
 def _register(

@@ -165,6 +165,31 @@ def _decode_result(message: manager_service_pb2.AttemptEnded) -> events.AttemptR
             return events.AttemptFailed(FailureKind.INFRA, "no_result", "the manager reported an end without a result")
 
 
+def references_of(message: manager_service_pb2.AttemptEnded) -> list[str]:
+    """SHA-256 of the stored payloads that a result refers to; what an attempt left unfinished included."""
+    match message.WhichOneof("result"):
+        case "succeeded":
+            succeeded = message.succeeded
+        case "failed":
+            succeeded = message.failed.partial
+        case "cancelled":
+            succeeded = message.cancelled.partial
+        case _:
+            return []
+    match succeeded.WhichOneof("result"):
+        case "env_step":
+            blobs = [succeeded.env_step.stdout, succeeded.env_step.stderr]
+        case "env_reset":
+            blobs = [succeeded.env_reset.set_up.stdout, succeeded.env_reset.set_up.stderr]
+        case "reward":
+            blobs = [succeeded.reward.command.stdout, succeeded.reward.command.stderr]
+        case "tool_call":
+            blobs = [succeeded.tool_call.response]
+        case _:
+            return []
+    return [blob.reference.sha256 for blob in blobs if blob.WhichOneof("content") == "reference"]
+
+
 def _partial(message: outcome_pb2.Failed | outcome_pb2.Cancelled) -> outcome_pb2.Succeeded | None:
     return message.partial if message.HasField("partial") else None
 

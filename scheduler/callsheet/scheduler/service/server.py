@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import AsyncIterator
 
 import anyio
@@ -46,6 +47,7 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 # With the default limits a burst of about a thousand simultaneous unary calls is partly cancelled.
 MAX_PENDING_REQUESTS = 100_000
 CLOSE_TIMEOUT = 10.0
+GC_THRESHOLDS = (50_000, 20, 50)
 UNUSED_SWEEP = 3600.0
 
 _log = structlog.get_logger(__name__)
@@ -65,6 +67,8 @@ async def serve(
         JournalFailedError: A commit failed.
         OSError: The address cannot be bound.
     """
+    # Almost all objects here live as long as their action; collecting young ones often only costs time.
+    gc.set_threshold(*GC_THRESHOLDS)
     journal = await anyio.to_thread.run_sync(open_journal, settings.data_dir, settings.database_url)
     try:
         payloads = await _open_payloads(settings)
@@ -90,7 +94,7 @@ async def _serve_with(
     state = await anyio.to_thread.run_sync(_recover, settings, journal)
     await payloads.release_all_but(list(state.jobs))
     writer = GroupCommitWriter(journal, on_fatal)
-    background = Background(journal, payloads)
+    background = Background(journal, payloads, lambda job_id: job_id in state.jobs)
     loop = CoreLoop(
         state,
         FirstComePlanner(hold_after=settings.hold_after),
@@ -143,7 +147,9 @@ async def _remove_unused(payloads: PayloadStore) -> None:
 
 async def _open_payloads(settings: SchedulerSettings) -> PayloadStore:
     if settings.redis_url is not None:
-        return await RedisPayloadStore.open(settings.redis_url, max_bytes=settings.max_payload_bytes)
+        return await RedisPayloadStore.open(
+            settings.redis_url, namespace=settings.redis_namespace, max_bytes=settings.max_payload_bytes
+        )
     return await LocalPayloadStore.open(settings.data_dir / "payloads", max_bytes=settings.max_payload_bytes)
 
 
@@ -159,7 +165,7 @@ async def _grpc_server(settings: SchedulerSettings, loop: CoreLoop, payloads: Pa
         ]
     )
     client_service_pb2_grpc.add_ClientServiceServicer_to_server(ClientServicer(loop, ClientRequests(payloads)), server)
-    manager_service_pb2_grpc.add_ManagerServiceServicer_to_server(ManagerServicer(loop), server)
+    manager_service_pb2_grpc.add_ManagerServiceServicer_to_server(ManagerServicer(loop, payloads), server)
     admin_service_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(loop), server)
     payload_service_pb2_grpc.add_PayloadServiceServicer_to_server(PayloadServicer(payloads), server)
     names = [

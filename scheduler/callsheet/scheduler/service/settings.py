@@ -15,6 +15,7 @@ class SchedulerSettings:
         listen: Address to bind, "host:port"; port 0 takes a free one.
         database_url: SQLAlchemy URL of the journal instead of SQLite in `data_dir`.
         redis_url: Redis for payloads instead of files in `data_dir`.
+        redis_namespace: Prefix of this scheduler's keys; schedulers that share a Redis need different ones.
         max_open_actions: Actions without an outcome; beyond it submits are refused.
         max_payload_bytes: Size of one stored payload.
         max_journal_backlog: Records waiting for a commit; beyond it streams are not read.
@@ -29,6 +30,7 @@ class SchedulerSettings:
     listen: str = "127.0.0.1:7077"
     database_url: str | None = None
     redis_url: str | None = None
+    redis_namespace: str = "callsheet"
     max_open_actions: int = 1_000_000
     max_payload_bytes: int = 1 << 30
     max_journal_backlog: int = 200_000
