@@ -53,7 +53,7 @@ async def test_a_load_that_does_not_succeed_says_so() -> None:
     client = FakeClient()
     client.on_tool_call(lambda _: Failed(kind=FailureKind.INFRA, reason="manager_lost"))
     load = CallsheetLoad(await client.open_job("load"), "seeded")
-    with pytest.raises(LoadFailedError, match="seeded-00000001 did not succeed: .*manager_lost"):
+    with pytest.raises(LoadFailedError, match=r"seeded-00000001 did not succeed: .*manager_lost"):
         await load.one()
 
 
@@ -65,7 +65,15 @@ def test_the_disk_is_described(tmp_path: Path) -> None:
 
 def test_the_whole_benchmark_prints_one_object() -> None:
     pytest.importorskip("ray", reason="ray is missing (extra bench)")
-    sizes = ("--actions=200", "--in-flight=20", "--repetitions=1", "--idle-samples=10", "--burst=200")
+    sizes = (
+        "--actions=200",
+        "--in-flight=20",
+        "--repetitions=1",
+        "--idle-samples=10",
+        "--burst=200",
+        "--ray-calls=40",
+        "--seed=3",
+    )
     done = subprocess.run(
         [
             sys.executable,
@@ -74,6 +82,8 @@ def test_the_whole_benchmark_prints_one_object() -> None:
             "bench",
             "dispatch",
             "--json",
+            "--ray-calls=40",
+            "--seed=3",
             "--ray-calls=40",
             "--seed=3",
             *sizes,
@@ -91,4 +101,5 @@ def test_the_whole_benchmark_prints_one_object() -> None:
     assert found["raw_two_hops_p50_us"] > 0
     assert found["burst_refused"] == 0
     assert found["seed"] == 3
+    assert set(found["cpu_us_per_action"]) == {"client", "scheduler", "manager"}
     assert "measuring Ray" in done.stderr

@@ -34,9 +34,14 @@ def test_a_ratio_to_nothing_is_infinite() -> None:
     assert ratio(1.0, 0.0) == math.inf
 
 
+_CPU = {"client": 20.0, "scheduler": 30.0, "manager": 10.0}
+
+
 def _report(actions_per_s: float = 20_000.0, refused: int = 0) -> DispatchReport:
     return DispatchReport(
-        callsheet=CallsheetFigures(actions_per_s, 2000, 20_000, 64.0, 90, 900.0, 2000.0, 900, 10_000, refused, 1.0),
+        callsheet=CallsheetFigures(
+            actions_per_s, 2000, 20_000, 64.0, 90, _CPU, 900.0, 2000.0, 900, 10_000, refused, 1.0
+        ),
         raw=RawFigures(500_000.0, 64, 500.0, 800.0),
         ray=RayFigures(2_000.0, 4_000.0, 1000, 1000, "2.0"),
         machine={**describe_machine(), "journal_filesystem": "ext4", "fsync_p50_us": 500.0},

@@ -66,7 +66,9 @@ async def serve(upstream: str | None, link: ParentLink) -> None:
         link: The parent to report to.
     """
     channel = grpc.aio.insecure_channel(upstream, options=CHANNEL_OPTIONS) if upstream else None
-    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(_relay_to(channel) if channel else _echo)
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
+        _relay_to(channel) if channel else _echo
+    )
     server = grpc.aio.server(options=CHANNEL_OPTIONS)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
     port = server.add_insecure_port("127.0.0.1:0")

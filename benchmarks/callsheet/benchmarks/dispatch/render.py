@@ -24,6 +24,8 @@ def _figures(report: DispatchReport) -> Table:
         f"{ours.actions_per_s:,.0f} actions/s",
         f"{ours.in_flight:,} in flight, {ours.mean_batch_items:.0f} a message, {repetitions}",
     )
+    cpu = ", ".join(f"{name} {used:.0f} µs" for name, used in ours.cpu_us_per_action.items())
+    table.add_row("Callsheet, CPU", f"{sum(ours.cpu_us_per_action.values()):.0f} µs/action", cpu)
     table.add_row(
         "raw gRPC stream",
         f"{raw.raw_stream_items_per_s:,.0f} items/s",

@@ -19,6 +19,8 @@ class CallsheetFigures:
         actions_per_repetition: Actions in one repetition.
         mean_batch_items: Actions per message that the client's stream carried meanwhile.
         action_bytes: Size of one submit on the wire.
+        cpu_us_per_action: CPU microseconds of an action in each process, "client", "scheduler" and "manager", while
+            `in_flight` are under way: what the rate comes from, and hardly changed by what else the machine does.
         idle_p50_us: Microseconds from submit to outcome with one action under way, median.
         idle_p99_us: The same, 99th percentile.
         idle_samples: Actions behind these two.
@@ -32,6 +34,7 @@ class CallsheetFigures:
     actions_per_repetition: int
     mean_batch_items: float
     action_bytes: int
+    cpu_us_per_action: dict[str, float]
     idle_p50_us: float
     idle_p99_us: float
     idle_samples: int
@@ -149,7 +152,9 @@ class DispatchReport:
 
 
 def _significant(value: Any, digits: int = 4) -> Any:
-    """A float with that many significant digits; None where JSON has no number; anything else unchanged."""
+    """Floats with that many significant digits; None where JSON has no number; anything else unchanged."""
+    if isinstance(value, dict):
+        return {name: _significant(item, digits) for name, item in value.items()}
     if not isinstance(value, float):
         return value
     if not math.isfinite(value):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 from callsheet.benchmarks.dispatch.callsheet_load import Burst, CallsheetLoad, counted_batches
 from callsheet.benchmarks.dispatch.machine import describe_machine, filesystem_of, fsync_p50_us
 from callsheet.benchmarks.dispatch.raw_streams import RawServers, raw_servers, stream_items_per_s, two_hops_latencies
@@ -16,7 +17,7 @@ from callsheet.benchmarks.dispatch.ray_baseline import measure_ray
 from callsheet.benchmarks.dispatch.report import CallsheetFigures, DispatchReport, RawFigures, RayFigures
 from callsheet.benchmarks.dispatch.settings import DispatchSettings
 from callsheet.benchmarks.dispatch.statistics import median, percentile
-from callsheet.cli.stack import Role, StackSettings, local_stack
+from callsheet.cli.stack import Role, Stack, StackSettings, local_stack
 from callsheet.client import Client
 
 Progress = Callable[[str], None]
@@ -32,8 +33,20 @@ class _Samples:
     two_hops: list[list[float]] = field(default_factory=list)
     raw_rates: list[float] = field(default_factory=list)
     batch_items: list[float] = field(default_factory=list)
+    cpu_s: list[dict[str, float]] = field(default_factory=list)
     action_bytes: int = 0
     burst: Burst = field(default_factory=lambda: Burst(0, 0.0))
+
+
+@dataclass(slots=True)
+class _Bench:
+    """What measurements need."""
+
+    load: CallsheetLoad
+    stack: Stack
+    raw: RawServers
+    settings: DispatchSettings
+    samples: _Samples
 
 
 async def run_dispatch(settings: DispatchSettings, progress: Progress = lambda _: None) -> DispatchReport:
@@ -63,7 +76,8 @@ async def run_dispatch(settings: DispatchSettings, progress: Progress = lambda _
         async with local_stack(stack_settings) as stack, raw_servers() as raw, Client(stack.address) as client:
             job = await client.open_job("dispatch")
             prefix = f"{random.Random(settings.seed).getrandbits(32):08x}"
-            await _measure(CallsheetLoad(job, prefix), raw, settings, samples, progress)
+            bench = _Bench(CallsheetLoad(job, prefix), stack, raw, settings, samples)
+            await _measure(bench, progress)
             await job.close()
     progress("measuring Ray")
     ray = await measure_ray(settings.ray)
@@ -78,45 +92,56 @@ async def run_dispatch(settings: DispatchSettings, progress: Progress = lambda _
     )
 
 
-async def _measure(
-    load: CallsheetLoad, raw: RawServers, settings: DispatchSettings, samples: _Samples, progress: Progress
-) -> None:
+async def _measure(bench: _Bench, progress: Progress) -> None:
+    load, settings = bench.load, bench.settings
     progress("warming up")
     await load.actions_per_s(min(settings.actions, settings.in_flight), settings.in_flight)
     for repetition in range(1, settings.repetitions + 1):
         of = f"{repetition} of {settings.repetitions}"
         progress(f"idle latency, {of}")
-        await _measure_idle(load, raw, settings, samples)
+        await _measure_idle(bench)
         progress(f"throughput, {of}")
-        await _measure_throughput(load, raw, settings, samples)
+        await _measure_throughput(bench)
     progress(f"a burst of {settings.burst}")
-    samples.burst = await load.burst(settings.burst)
+    bench.samples.burst = await load.burst(settings.burst)
 
 
-async def _measure_idle(load: CallsheetLoad, raw: RawServers, settings: DispatchSettings, samples: _Samples) -> None:
+async def _measure_idle(bench: _Bench) -> None:
+    settings, samples = bench.settings, bench.samples
     count = -(-settings.idle_samples // settings.repetitions)
     with counted_batches() as sent:
-        samples.idle.append(await load.idle_latencies(count, settings.idle_warm_up))
+        samples.idle.append(await bench.load.idle_latencies(count, settings.idle_warm_up))
     samples.action_bytes = sent.size_bytes // sent.messages
     message = bytes(samples.action_bytes)
-    samples.two_hops.append(await two_hops_latencies(raw, message, count, settings.idle_warm_up))
+    samples.two_hops.append(await two_hops_latencies(bench.raw, message, count, settings.idle_warm_up))
 
 
-async def _measure_throughput(
-    load: CallsheetLoad, raw: RawServers, settings: DispatchSettings, samples: _Samples
-) -> None:
+async def _measure_throughput(bench: _Bench) -> None:
+    settings, samples = bench.settings, bench.samples
+    before = _cpu_seconds(bench.stack)
     with counted_batches() as sent:
-        samples.rates.append(await load.actions_per_s(settings.actions, settings.in_flight))
-    batch_items = settings.actions / sent.messages
-    samples.batch_items.append(batch_items)
+        samples.rates.append(await bench.load.actions_per_s(settings.actions, settings.in_flight))
+    after = _cpu_seconds(bench.stack)
+    samples.cpu_s.append({name: after[name] - before[name] for name in after})
+    samples.batch_items.append(settings.actions / sent.messages)
+    batch_items = max(1, round(samples.batch_items[-1]))
     rate = await stream_items_per_s(
-        raw,
-        bytes(samples.action_bytes * round(batch_items)),
+        bench.raw,
+        bytes(samples.action_bytes * batch_items),
         messages=_RAW_MESSAGES,
-        batch_items=round(batch_items),
-        messages_in_flight=max(1, settings.in_flight // round(batch_items)),
+        batch_items=batch_items,
+        messages_in_flight=max(1, settings.in_flight // batch_items),
     )
     samples.raw_rates.append(rate)
+
+
+def _cpu_seconds(stack: Stack) -> dict[str, float]:
+    """CPU seconds that each process of an action's path has used so far."""
+    used = {"client": time.process_time()}
+    for name, role in (("scheduler", Role.SCHEDULER), ("manager", Role.NOOP)):
+        times = psutil.Process(stack.pid(role)).cpu_times()
+        used[name] = times.user + times.system
+    return used
 
 
 def _callsheet_figures(settings: DispatchSettings, samples: _Samples) -> CallsheetFigures:
@@ -126,6 +151,9 @@ def _callsheet_figures(settings: DispatchSettings, samples: _Samples) -> Callshe
         actions_per_repetition=settings.actions,
         mean_batch_items=median(samples.batch_items),
         action_bytes=samples.action_bytes,
+        cpu_us_per_action={
+            name: median([used[name] for used in samples.cpu_s]) / settings.actions * 1e6 for name in samples.cpu_s[0]
+        },
         idle_p50_us=_percentile_us(samples.idle, 0.5),
         idle_p99_us=_percentile_us(samples.idle, 0.99),
         idle_samples=sum(map(len, samples.idle)),
