@@ -22,7 +22,7 @@ class Deadlines(Generic[Key]):
         return len(self._due)
 
     def set(self, key: Key, at: float) -> bool:
-        """Sets (or moves) the deadline of a key, and returns whether it is now the first of all."""
+        """Sets (or moves) the deadline of a key, and returns whether it may now be the first of all."""
         self._due[key] = at
         self._counter += 1
         heapq.heappush(self._heap, (at, self._counter, key))
