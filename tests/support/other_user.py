@@ -1,0 +1,93 @@
+"""Runs a command as an unprivileged user from a test that runs as root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+# Outside of the pool of sandboxes and of every range that distributions use.
+OTHER_UID = 81_234
+REPOSITORY = Path(__file__).resolve().parents[2]
+# Shows the directories that the command needs although the way to them leads through directories that only root may
+# enter, in a mount namespace of its own: "hold" keeps them reachable while the closed directory is covered.
+_SCRIPT = """
+set -eu
+hold=$1 closed=$2 uid=$3; shift 3
+mount -t tmpfs -o mode=0755 tmpfs "$hold"
+index=0
+for needed in $NEEDED; do
+  index=$((index + 1)); mkdir "$hold/$index"; mount --bind "$needed" "$hold/$index"
+done
+for cover in $closed; do mount -t tmpfs -o mode=0755 tmpfs "$cover"; done
+index=0
+for needed in $NEEDED; do
+  index=$((index + 1)); mkdir -p "$needed"; mount --bind "$hold/$index" "$needed"
+done
+exec setpriv --reuid "$uid" --regid "$uid" --clear-groups -- "$@"
+"""
+
+
+@contextmanager
+def directory_of_other_user() -> Iterator[Path]:
+    """A temporary directory that belongs to the other user."""
+    path = Path(tempfile.mkdtemp(prefix="callsheet-other-user-"))
+    os.chown(path, OTHER_UID, OTHER_UID)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+def run_as_other_user(
+    command: Sequence[str], home: Path, environment: Mapping[str, str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command with this Python and this repository, as a user who owns nothing but `home`.
+
+    Skips the test where this process is not root or a program is missing.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("root is missing; this test drops from root to another user")
+    for program in ("unshare", "setpriv", "mount"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is missing (package util-linux on Debian and Ubuntu)")
+    needed = sorted({str(path) for path in (REPOSITORY, Path(sys.prefix), Path(sys.base_prefix))})
+    closed = sorted({str(path) for name in needed for path in _closed_parents(Path(name))})
+    with tempfile.TemporaryDirectory() as hold:
+        arguments = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _SCRIPT, "sh", hold]
+        return subprocess.run(
+            [*arguments, " ".join(closed), str(OTHER_UID), *command],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd="/",
+            env={
+                "PATH": os.environ["PATH"],
+                "NEEDED": " ".join(_outermost(needed)),
+                "HOME": str(home),
+                "TMPDIR": str(home),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                **environment,
+            },
+            timeout=timeout_s,
+        )
+
+
+def _closed_parents(path: Path) -> list[Path]:
+    """The outermost directory above a path that others may not enter, if there is one."""
+    for parent in reversed(path.parents):
+        if not stat.S_IMODE(parent.stat().st_mode) & stat.S_IXOTH:
+            return [parent]
+    return []
+
+
+def _outermost(paths: Sequence[str]) -> list[str]:
+    return [path for path in paths if not any(path.startswith(f"{other}/") for other in paths)]

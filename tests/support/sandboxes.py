@@ -1,0 +1,148 @@
+"""Real sandboxes for tests."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import psutil
+import pytest
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, Sandbox, SandboxSpec
+from callsheet.managers.sandbox.build import build_backend
+from callsheet.managers.sandbox.cgroups import probe_layout
+from callsheet.managers.sandbox.janitor import ManagerDirectory
+from callsheet.managers.sandbox.probe import ProbeResult, probe_bubblewrap
+from callsheet.managers.sandbox.processes import ProcessBackend
+from callsheet.managers.sandbox.settings import Isolation, SandboxSettings, StageDirectory
+
+ANSWER_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kind of sandbox: its isolation, and whether it uses control groups."""
+
+    isolation: Isolation
+    groups: bool
+
+    def __str__(self) -> str:
+        return f"{self.isolation.value}-{'groups' if self.groups else 'affinity'}"
+
+
+def variants(*isolations: Isolation) -> list[Variant]:
+    """Returns the variants of some isolations on this machine; groups only where they can be made."""
+    groups = [True, False] if probe_layout() is not None else [False]
+    return [Variant(isolation, used) for isolation in isolations for used in groups]
+
+
+@functools.cache
+def _probe() -> ProbeResult:
+    return probe_bubblewrap()
+
+
+def require_bubblewrap() -> None:
+    """Skips the test, saying why, where bubblewrap does not work."""
+    result = _probe()
+    if not result.works:
+        pytest.skip(f"bubblewrap does not work here: {result.reason}")
+
+
+def settings_for(variant: Variant, directory: Path, stages: tuple[StageDirectory, ...] = ()) -> SandboxSettings:
+    """Returns settings; skips where the variant's isolation does not work."""
+    if variant.isolation is Isolation.BUBBLEWRAP:
+        require_bubblewrap()
+    return SandboxSettings(
+        manager_id="test-manager",
+        data_directory=directory,
+        isolation=variant.isolation,
+        stages=stages,
+        use_control_groups=variant.groups,
+    )
+
+
+@asynccontextmanager
+async def open_backend(settings: SandboxSettings) -> AsyncIterator[ProcessBackend]:
+    """Runs a backend."""
+    directory = ManagerDirectory(settings.data_directory, settings.manager_id)
+    backend = build_backend(settings, directory)
+    try:
+        yield backend
+    finally:
+        await backend.close()
+        directory.release()
+
+
+def spec_for(
+    settings: SandboxSettings,
+    sandbox_id: str = "one",
+    *,
+    memory_mib: int = 256,
+    disk_mib: int = 32,
+    max_processes: int = 64,
+) -> SandboxSpec:
+    """Returns a small sandbox's specification."""
+    return SandboxSpec(sandbox_id, memory_mib, disk_mib, max_processes, settings.cores)
+
+
+@asynccontextmanager
+async def open_sandbox(settings: SandboxSettings, spec: SandboxSpec | None = None) -> AsyncIterator[AgentSandbox]:
+    """Runs a backend with one sandbox."""
+    async with open_backend(settings) as backend:
+        sandbox = await backend.create(spec or spec_for(settings), lambda _: None)
+        try:
+            yield sandbox
+        finally:
+            await sandbox.destroy()
+
+
+async def run(
+    sandbox: Sandbox, *arguments: str, environment: Mapping[str, str] | None = None, stdin: bytes = b""
+) -> CommandOutcome:
+    """Runs a command to its end."""
+    command = CommandSpec(arguments, environment=environment or {}, stdin=stdin)
+    with anyio.fail_after(ANSWER_SECONDS):
+        return await sandbox.execute(command, anyio.Event())
+
+
+async def shell(sandbox: Sandbox, script: str) -> str:
+    """Runs a shell script that must succeed; returns its output."""
+    outcome = await run(sandbox, "/bin/sh", "-c", script)
+    assert not outcome.failed, (outcome.exit_code, outcome.signal, outcome.stderr)
+    return outcome.stdout.decode()
+
+
+async def python(sandbox: Sandbox, code: str) -> str:
+    """Runs Python code that must succeed; returns its output."""
+    outcome = await run(sandbox, "python3", "-I", "-c", code)
+    assert not outcome.failed, (outcome.exit_code, outcome.signal, outcome.stderr)
+    return outcome.stdout.decode()
+
+
+async def until_file(sandbox: Sandbox, name: str) -> None:
+    """Waits, inside, until a file is in the working directory."""
+    await shell(sandbox, f"while [ ! -e {name} ]; do sleep 0.01; done")
+
+
+def _sleepers() -> list[list[str]]:
+    """Returns the command lines of all sleep commands below this process, however deep in sandboxes."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            line = process.cmdline()
+        except psutil.NoSuchProcess:
+            continue
+        if line and line[0].endswith("sleep") and process.status() != psutil.STATUS_ZOMBIE:
+            found.append(line)
+    return found
+
+
+async def until_sleepers_are(expected: list[list[str]]) -> None:
+    """Waits until exactly these sleep commands run below this process; a killed process takes a moment to end."""
+    with anyio.fail_after(ANSWER_SECONDS):
+        while _sleepers() != expected:  # noqa: ASYNC110 - the ends of other processes' children are no events here
+            await anyio.sleep(0.01)

@@ -1,0 +1,51 @@
+"""Reports of tests, which untrusted code may have written."""
+
+from __future__ import annotations
+
+import pytest
+from callsheet.managers.sandbox.junit import LARGEST_REPORT_BYTES, ReportCounts, ReportError, count_tests
+
+REPORT = b"""<?xml version="1.0" encoding="utf-8"?>
+<testsuites><testsuite name="pytest" errors="0" failures="0" tests="900">
+  <testcase classname="t" name="passes" time="0.1"/>
+  <testcase name="prints"><system-out>failure</system-out></testcase>
+  <testcase name="fails"><failure message="assert">trace</failure></testcase>
+  <testcase name="breaks"><error message="fixture">trace</error></testcase>
+  <testcase name="skips"><skipped message="no"/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_cases_are_counted_and_stated_totals_are_not_believed() -> None:
+    counts = count_tests(REPORT)
+    assert counts == ReportCounts(passed=2, failed=2, skipped=1)
+    assert counts.total == 4
+
+
+def test_a_single_suite_is_a_report_too() -> None:
+    assert count_tests(b"<testsuite><testcase/></testsuite>") == ReportCounts(passed=1)
+
+
+def test_an_empty_suite_has_no_tests() -> None:
+    assert count_tests(b"<testsuites/>").total == 0
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        b"",
+        b"not xml",
+        b"<testsuites><testcase>",
+        b"<html><testcase/></html>",
+        b"<!DOCTYPE x [<!ENTITY a 'b'>]><testsuites>&a;</testsuites>",
+        b"<testsuites>" + b"<a>" * 200 + b"</a>" * 200 + b"</testsuites>",
+        b"\xff\xfe\x00",
+    ],
+)
+def test_what_is_no_report_is_refused(report: bytes) -> None:
+    with pytest.raises(ReportError):
+        count_tests(report)
+
+
+def test_a_report_that_is_too_large_is_refused() -> None:
+    with pytest.raises(ReportError, match="bytes"):
+        count_tests(bytes(LARGEST_REPORT_BYTES + 1))

@@ -1,0 +1,109 @@
+"""The seccomp filter, run by a small interpreter of classic BPF."""
+
+from __future__ import annotations
+
+import errno
+import struct
+
+import pytest
+from callsheet.managers.sandbox.seccomp import (
+    ALLOWED_SOCKET_FAMILIES,
+    Instruction,
+    UnsupportedArchitectureError,
+    build_filter,
+    build_program,
+)
+
+X86_64 = 0xC000003E
+I386 = 0x40000003
+ALLOW = 0x7FFF0000
+KILL = 0x80000000
+
+
+def failing(number: int) -> int:
+    return 0x00050000 | number
+
+
+def verdict(number: int, *arguments: int, architecture: int = X86_64, forbid_affinity: bool = False) -> int:
+    """Returns what the filter answers to a system call."""
+    program = build_program(forbid_affinity, "x86_64")
+    padded = [*arguments, *[0] * (6 - len(arguments))]
+    data = struct.pack("<IIQ6Q", number, architecture, 0, *padded)
+    accumulator, position = 0, 0
+    while True:
+        instruction = program[position]
+        position += 1
+        match instruction:
+            case Instruction(opcode=0x20, operand=offset):
+                (accumulator,) = struct.unpack_from("<I", data, offset)
+            case Instruction(opcode=0x06, operand=answer):
+                return answer
+            case Instruction(opcode=opcode, operand=operand, if_true=if_true, if_false=if_false):
+                holds = {
+                    0x15: accumulator == operand,
+                    0x35: accumulator >= operand,
+                    0x45: bool(accumulator & operand),
+                }[opcode]
+                position += if_true if holds else if_false
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 9, 57, 59, 61, 231, 202, 262])
+def test_ordinary_calls_are_allowed(number: int) -> None:
+    assert verdict(number) == ALLOW
+
+
+@pytest.mark.parametrize(
+    "number", [101, 155, 165, 166, 169, 175, 246, 250, 272, 298, 304, 308, 310, 321, 323, 428, 435 + 3, 442]
+)
+def test_dangerous_calls_are_refused(number: int) -> None:
+    assert verdict(number) == failing(errno.EPERM)
+
+
+@pytest.mark.parametrize("number", [425, 426, 427, 435])
+def test_calls_with_an_older_way_do_not_exist(number: int) -> None:
+    assert verdict(number) == failing(errno.ENOSYS)
+
+
+@pytest.mark.parametrize("flag", [0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000])
+def test_clone_makes_no_namespaces(flag: int) -> None:
+    assert verdict(56, flag | 17) == failing(errno.EPERM)
+
+
+def test_clone_makes_processes_and_threads() -> None:
+    assert verdict(56, 17) == ALLOW
+    assert verdict(56, 0x3D0F00) == ALLOW
+
+
+@pytest.mark.parametrize("number", [41, 53])
+def test_only_known_socket_families_exist(number: int) -> None:
+    allowed = [family for family in range(64) if verdict(number, family) == ALLOW]
+    assert allowed == sorted(ALLOWED_SOCKET_FAMILIES)
+    assert verdict(number, 40) == failing(errno.EAFNOSUPPORT)
+
+
+def test_terminal_injection_is_refused() -> None:
+    assert verdict(16, 0, 0x5412) == failing(errno.EPERM)
+    assert verdict(16, 0, 0x541C) == failing(errno.EPERM)
+    assert verdict(16, 0, 0x5401) == ALLOW
+
+
+def test_affinity_is_refused_only_where_asked_for() -> None:
+    assert verdict(203) == ALLOW
+    assert verdict(203, forbid_affinity=True) == failing(errno.EPERM)
+    assert verdict(204, forbid_affinity=True) == ALLOW
+
+
+def test_other_abis_end_the_process() -> None:
+    assert verdict(1, architecture=I386) == KILL
+    assert verdict(0x40000000 | 1) == KILL
+
+
+def test_an_unknown_architecture_is_refused() -> None:
+    with pytest.raises(UnsupportedArchitectureError, match="aarch64"):
+        build_filter(forbid_affinity=False, machine="aarch64")
+
+
+def test_the_filter_is_whole_instructions_within_the_kernels_limit() -> None:
+    content = build_filter(forbid_affinity=True, machine="x86_64")
+    assert len(content) % 8 == 0
+    assert 0 < len(content) // 8 <= 4096

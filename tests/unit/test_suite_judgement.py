@@ -1,0 +1,54 @@
+"""Scores of test suites."""
+
+from __future__ import annotations
+
+import pytest
+from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec
+from callsheet.managers.sandbox.test_suite import Score, SuiteRun, fill_placeholders, judge
+from callsheet.v1 import outcome_pb2
+
+
+def ended(exit_code: int = 0, signal: int = 0) -> CommandOutcome:
+    return CommandOutcome(exit_code, signal, b"", b"", 0, 0, 1.0, 1.0, 0)
+
+
+def report(passed: int, failed: int, skipped: int = 0) -> bytes:
+    cases = "<testcase/>" * passed
+    cases += "<testcase><failure/></testcase>" * failed + "<testcase><skipped/></testcase>" * skipped
+    return f"<testsuite>{cases}</testsuite>".encode()
+
+
+@pytest.mark.parametrize(("outcome", "score"), [(ended(), 1.0), (ended(1), 0.0), (ended(2), 0.0), (ended(0, 9), 0.0)])
+def test_without_a_report_the_exit_code_is_the_score(outcome: CommandOutcome, score: float) -> None:
+    assert judge(SuiteRun(outcome, wants_report=False, report=None)) == Score(score)
+
+
+def test_the_share_that_passed_is_the_score() -> None:
+    assert judge(SuiteRun(ended(1), True, report(3, 1, 5))) == Score(0.75, passed=3, total=4)
+    assert judge(SuiteRun(ended(1), True, report(0, 2))) == Score(0.0, passed=0, total=2)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "content", "kind", "reason"),
+    [
+        (ended(0), None, outcome_pb2.FAILURE_KIND_POLICY, "no_report"),
+        (ended(1), None, outcome_pb2.FAILURE_KIND_POLICY, "no_report"),
+        (ended(0, 11), None, outcome_pb2.FAILURE_KIND_POLICY, "no_report"),
+        (ended(4), None, outcome_pb2.FAILURE_KIND_ENV, "no_report"),
+        (ended(0), b"<broken", outcome_pb2.FAILURE_KIND_POLICY, "bad_report"),
+        (ended(5), report(0, 0), outcome_pb2.FAILURE_KIND_ENV, "no_tests"),
+        (ended(0), report(0, 0, skipped=3), outcome_pb2.FAILURE_KIND_ENV, "no_tests"),
+    ],
+)
+def test_what_cannot_be_scored_is_no_zero(
+    outcome: CommandOutcome, content: bytes | None, kind: outcome_pb2.FailureKind.ValueType, reason: str
+) -> None:
+    failed = judge(SuiteRun(outcome, True, content))
+    assert isinstance(failed, outcome_pb2.Failed)
+    assert (failed.kind, failed.reason) == (kind, reason)
+
+
+def test_placeholders_are_filled_everywhere() -> None:
+    command = CommandSpec(("sh", "-c", "pytest -n {units} --junitxml={report} # {units}"))
+    filled = fill_placeholders(command, 3, "/tmp/r.xml")
+    assert filled.arguments == ("sh", "-c", "pytest -n 3 --junitxml=/tmp/r.xml # 3")
