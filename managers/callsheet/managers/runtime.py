@@ -33,8 +33,9 @@ CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # A scheduler that vanished without closing its connections is noticed by this alone.
-    ("grpc.keepalive_time_ms", 30_000),
+    # A scheduler that vanished without closing its connections is noticed by the heartbeats: they must be acknowledged
+    # within the keepalive timeout (TCP_USER_TIMEOUT). Pings are rarer than any server minds by default.
+    ("grpc.keepalive_time_ms", 360_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
 CHANNEL_CLOSE_S = 2.0
