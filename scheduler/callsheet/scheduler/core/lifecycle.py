@@ -155,17 +155,18 @@ def stop_attempt(state: SchedulerState, attempt: Attempt, reason: str, now: floa
 def detach_attempt(state: SchedulerState, action: Action, attempt: Attempt, reason: str, now: float) -> None:
     """Parts an action from an attempt that is still running; the attempt is stopped and keeps its units until it ends.
 
-    What it may still do to its sandbox is unknown, so the sandbox is destroyed.
+    What it may still do to its sandbox is unknown, so the sandbox is destroyed. The caller finishes the action or puts
+    it back in the queue, which lets the line of the sandbox advance.
     """
     stop_attempt(state, attempt, reason, now)
     action.attempt = None
     trajectory = action.trajectory
     if trajectory is not None and trajectory.occupied is attempt:
-        trajectory.occupied = None
         if trajectory.sandbox_id:
             drop_sandbox(state, trajectory, now, lost=True)
         trajectory.lost = True
-        advance_line(state, trajectory, now)
+        # Only now: the action is still the first of its line and would get the outcome of one whose sandbox is gone.
+        trajectory.occupied = None
 
 
 def cancel(state: SchedulerState, action: Action, reason: str, now: float) -> None:

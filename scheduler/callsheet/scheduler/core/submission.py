@@ -139,7 +139,8 @@ def close_trajectory(state: SchedulerState, trajectory: Trajectory, end: str, re
     del job.trajectories[trajectory_id]
     job.closed_trajectories[trajectory_id] = end
     state.timers.drop(("trajectory", trajectory.key))
-    for action in list(trajectory.open_actions.values()):
+    # The last first: an action that waits for a reset ahead of it would otherwise end as one whose sandbox is gone.
+    for action in reversed(list(trajectory.open_actions.values())):
         cancel(state, action, reason, now)
     if trajectory.sandbox_id:
         drop_sandbox(state, trajectory, now, lost=False)
