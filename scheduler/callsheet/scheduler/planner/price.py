@@ -56,7 +56,7 @@ def _cheapest(entry: ResourceDemand, fixed: float, rate: float, duration: float,
     best_units, best_cost = entry.min_units, float("inf")
     previous_gain = 0.0
     first = max(entry.min_units, 1)
-    for units in range(first, min(entry.max_units, max(free, first)) + 1):
+    for units in range(first, min(entry.max_units, free) + 1):
         gain = entry.speed_up.at(units, entry.min_units)
         efficient = units == first or (gain - previous_gain) * first >= MARGINAL_EFFICIENCY_FLOOR
         cost = duration / gain * (fixed + units * rate)
