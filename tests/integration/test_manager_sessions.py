@@ -100,24 +100,24 @@ async def test_kept_ends_come_before_the_first_heartbeat() -> None:
     assert names[:4] == ["registration", "ended", "ended", "heartbeat"]
 
 
-async def test_a_dispatch_that_comes_twice_runs_once() -> None:
+async def test_a_dispatch_that_comes_again_does_not_run_again() -> None:
     executor = ScriptedExecutor()
     async with running_manager(executor) as manager:
         session = await manager.scheduler.next_session()
         dispatch = make_dispatch("a", 1, script="go")
-        await session.dispatch(dispatch, dispatch)
-        await executor.wait_call("run a")
-        await session.dispatch(dispatch)
+        # The end of the action behind them shows that all before it have been taken.
+        await session.dispatch(dispatch, dispatch, make_dispatch("b", 2))
+        await session.wait_ends()
         executor.go.set()
-        (end,) = await session.wait_ends()
+        (_, end) = await session.wait_ends(2)
         await session.dispatch(dispatch)
-        (_, repeated) = await session.wait_ends(2)
+        (_, _, repeated) = await session.wait_ends(3)
         assert repeated == end
         await session.acknowledge(end)
-        await session.dispatch(dispatch, make_dispatch("b", 2))
-        ends = await session.wait_ends(3)
-    assert [end.key.action_id for end in ends] == ["a", "a", "b"]
-    assert executor.calls == ["run a", "run b"]
+        await session.dispatch(dispatch, make_dispatch("c", 3))
+        ends = await session.wait_ends(4)
+    assert [end.key.action_id for end in ends] == ["b", "a", "a", "c"]
+    assert executor.calls == ["run a", "run b", "run c"]
 
 
 async def test_stale_tokens_are_refused_as_not_started() -> None:
