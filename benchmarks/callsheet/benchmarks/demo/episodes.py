@@ -66,7 +66,7 @@ def make_episodes(count: int, seed: int, releases: Sequence[SourceRelease]) -> t
         seed: The same seed gives the same episodes.
         releases: The source releases of all packages that have bugs.
     """
-    rng = random.Random(seed)
+    rng = random.Random(f"workload {seed}")
     by_name = {release.package.name: release for release in releases}
     bugs = rng.sample(BUGS, len(BUGS))
     episodes = []

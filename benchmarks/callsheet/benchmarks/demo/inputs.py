@@ -38,8 +38,15 @@ def prepare_inputs(cache: Path, progress: Callable[[str], None]) -> DemoInputs:
         progress: Told what is being fetched.
 
     Raises:
-        DemoInputError: Something cannot be fetched.
+        DemoInputError: Something cannot be fetched, or the cache cannot be written.
     """
+    try:
+        return _prepare(cache, progress)
+    except OSError as error:
+        raise DemoInputError(f"cache: {cache}: {error}; XDG_CACHE_HOME names another place") from error
+
+
+def _prepare(cache: Path, progress: Callable[[str], None]) -> DemoInputs:
     progress("inputs: source releases of " + ", ".join(package.root for package in PACKAGES))
     releases = fetch_releases(PACKAGES, cache / "sources")
     requirements = (*TEST_REQUIREMENTS, *GAME_REQUIREMENTS)

@@ -85,7 +85,7 @@ def coding_policy(assignment: CodingAssignment, rng: random.Random) -> Policy:
     yield Turn("test", assignment.test)
     for look in _looks(assignment, rng):
         yield Turn("look", look)
-    if rng.random() < 0.2:
+    if rng.random() < 0.25:
         yield Turn("slip", Command.argv("code-search", assignment.function, working_directory=assignment.project))
     if rng.random() < 0.15:
         yield Turn(

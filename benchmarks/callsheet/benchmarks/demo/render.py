@@ -47,12 +47,15 @@ def _failures(mode: ModeReport) -> str:
 
 def _comparison(report: DemoReport) -> Table:
     ours, theirs = report.callsheet, report.reserved
-    table = Table(title=f"{report.trajectories} trajectories, {ours.resources.cores} cores", title_justify="left")
+    cores = ours.resources.cores
+    title = f"{report.trajectories} trajectories on {cores} core{'s' if cores > 1 else ''} (the engine has its own)"
+    table = Table(title=title, title_justify="left")
     table.add_column("")
     for column in ("Callsheet", "reserved"):
         table.add_column(column, justify="right")
     rows = [
         ("mean ACT of external actions", seconds(ours.act_mean_s), seconds(theirs.act_mean_s)),
+        ("mean wait of a trajectory to start", seconds(ours.start_wait_mean_s), seconds(theirs.start_wait_mean_s)),
         ("wall-clock time", seconds(ours.wall_s), seconds(theirs.wall_s)),
         ("CPU time used", seconds(ours.resources.cpu_s), seconds(theirs.resources.cpu_s)),
         ("core time held", seconds(ours.resources.held_core_s), seconds(theirs.resources.held_core_s)),

@@ -63,6 +63,7 @@ class ModeReport:
         kinds: By kind of action.
         failures: Failed actions by kind of failure.
         act_mean_s: Mean completion time of all external actions (all but generate).
+        start_wait_mean_s: How long a trajectory's env_reset was queued, on average; it is part of its completion time.
         rewards: How the episodes ended.
         resources: What was used and held.
         wall_s: Seconds from the first submit to the last outcome.
@@ -71,6 +72,7 @@ class ModeReport:
     kinds: Mapping[str, KindFigures]
     failures: Mapping[str, int]
     act_mean_s: float
+    start_wait_mean_s: float
     rewards: RewardSummary
     resources: ResourceUse
     wall_s: float
@@ -143,6 +145,7 @@ def report_of(run: ModeRun, cores: int) -> ModeReport:
         kinds=figures_by_kind(records),
         failures=failures_by_kind(records),
         act_mean_s=mean_act_s(external),
+        start_wait_mean_s=fmean([rollout.start_wait_s for rollout in run.rollouts] or [0.0]),
         rewards=_rewards(run),
         resources=_resources(run, cores),
         wall_s=run.wall_s,

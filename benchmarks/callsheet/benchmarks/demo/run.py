@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import anyio.to_thread
-from callsheet.benchmarks.demo.episodes import Episode, make_episodes
+from callsheet.benchmarks.demo.episodes import make_episodes
 from callsheet.benchmarks.demo.inputs import DemoInputs, prepare_inputs
 from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED
 from callsheet.benchmarks.demo.report import DemoReport, report_of
@@ -51,9 +52,14 @@ async def run_demo(settings: DemoSettings, progress: ProgressReport) -> DemoRepo
         async with local_stack(stack_settings) as stack, Client(stack.address) as client:
             cores = await _free_cores(stack)
             episodes = make_episodes(choose_trajectories(settings, cores), settings.seed, inputs.releases)
-            await _warm_up(client, inputs, progress)
-            ours = await run_mode(client, "demo-callsheet", episodes, CALLSHEET, progress)
-            theirs = await run_mode(client, "demo-reserved", episodes, RESERVED, progress)
+            # A data directory may hold jobs of an earlier run that was killed.
+            run_id = uuid.uuid4().hex[:8]
+            progress("warming up")
+            await _warm_up(client, f"demo-warm-up-{run_id}", inputs)
+            ours, theirs = [
+                await run_mode(client, f"demo-{mode.name}-{run_id}", episodes, mode, progress)
+                for mode in (CALLSHEET, RESERVED)
+            ]
     return DemoReport(
         callsheet=report_of(ours, cores),
         reserved=report_of(theirs, cores),
@@ -95,8 +101,6 @@ async def _free_cores(stack: Stack) -> int:
     return sum(node.free.get("cpu", 0) for node in status.nodes)
 
 
-async def _warm_up(client: Client, inputs: DemoInputs, progress: ProgressReport) -> None:
+async def _warm_up(client: Client, job_id: str, inputs: DemoInputs) -> None:
     """Runs one episode of each family, uncounted, so that the first mode does not pay for cold caches."""
-    progress("warming up")
-    episodes: tuple[Episode, ...] = make_episodes(2, 1, inputs.releases)
-    await run_mode(client, "demo-warm-up", episodes, CALLSHEET, lambda _: None)
+    await run_mode(client, job_id, make_episodes(2, 1, inputs.releases), CALLSHEET, lambda _: None)

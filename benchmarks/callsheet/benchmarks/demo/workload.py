@@ -77,4 +77,6 @@ async def run_mode(
 def _verdict(rollout: Rollout) -> str:
     if rollout.lost:
         return f"lost ({rollout.lost})"
-    return "solved" if rollout.is_solved else f"ended with score {rollout.score or 0.0:.2f}"
+    if rollout.score is None:
+        return "ended without a score"
+    return "solved" if rollout.is_solved else f"ended with score {rollout.score:.3f}"

@@ -1,0 +1,79 @@
+"""The whole demo, small, with real processes for everything; without isolation, as on machines that allow none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from callsheet.benchmarks.demo.inputs import prepare_inputs
+from callsheet.benchmarks.demo.packages import DemoInputError
+from callsheet.benchmarks.demo.run import run_demo
+from callsheet.benchmarks.demo.settings import DemoSettings, choose_cpus, choose_trajectories
+from callsheet.cli.choices import Isolation
+
+
+@pytest.mark.anyio
+@pytest.mark.timeout(300)
+async def test_the_demo_falls_back_to_plain_processes_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALLSHEET_BWRAP", str(tmp_path / "there-is-none"))
+    settings = DemoSettings(trajectories=2, cpus=2, data_dir=tmp_path / "data")
+    try:
+        prepare_inputs(settings.cache, lambda _: None)
+    except DemoInputError as error:
+        pytest.skip(f"the demo's inputs: {error}")
+    said: list[str] = []
+    report = await run_demo(settings, said.append)
+    assert report.isolation == "none"
+    assert any(text.startswith("NO ISOLATION: bubblewrap does not work here") for text in said)
+    assert report.problems() == []
+    for mode in (report.callsheet, report.reserved):
+        assert set(mode.kinds) == {"generate", "env_reset", "env_step", "reward"}
+        assert mode.kinds["env_reset"].count == 2
+        assert mode.kinds["reward"].count == 4
+        assert mode.kinds["generate"].count == mode.kinds["env_step"].count
+        assert mode.rewards.bugs_total == 1
+        assert mode.resources.cores == 1
+    assert {kind: figures.count for kind, figures in report.callsheet.kinds.items()} == {
+        kind: figures.count for kind, figures in report.reserved.kinds.items()
+    }
+    assert report.act_speedup > 0
+
+
+@pytest.mark.anyio
+async def test_isolation_that_was_asked_for_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALLSHEET_BWRAP", str(tmp_path / "there-is-none"))
+    settings = DemoSettings(isolation=Isolation.BUBBLEWRAP, data_dir=tmp_path / "data")
+    try:
+        prepare_inputs(settings.cache, lambda _: None)
+    except DemoInputError as error:
+        pytest.skip(f"the demo's inputs: {error}")
+    with pytest.raises(ValueError, match="isolation: bubblewrap: does not work here"):
+        await run_demo(settings, lambda _: None)
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    occupied = tmp_path / "file"
+    occupied.write_text("")
+    with pytest.raises(DemoInputError, match=r"cache: .*XDG_CACHE_HOME"):
+        prepare_inputs(occupied / "cache", lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"seed": -1}, "seed: -1"), ({"trajectories": 0}, "trajectories: 0"), ({"cpus": 1}, "cpus: 1")],
+)
+def test_settings_are_checked(wrong: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DemoSettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_the_machine_decides_what_is_not_set() -> None:
+    settings = DemoSettings()
+    assert [choose_cpus(settings, available) for available in (2, 8, 64)] == [2, 8, 8]
+    assert [choose_trajectories(settings, cores) for cores in (1, 2, 6)] == [12, 12, 36]
+    assert choose_cpus(DemoSettings(cpus=3), 64) == 3
+    assert choose_trajectories(DemoSettings(trajectories=5), 6) == 5
+    with pytest.raises(ValueError, match="cpus: 1 available"):
+        choose_cpus(settings, 1)
