@@ -9,13 +9,16 @@ from callsheet.scheduler.core.adoption import adopt_orphan, book_attempt, discar
 from callsheet.scheduler.core.commands import AcknowledgeEnd, Cancellation, Dispatch, Expiry
 from callsheet.scheduler.core.entities import Action, Attempt, Manager, Orphan, Service
 from callsheet.scheduler.core.lifecycle import drop_attempt, drop_sandbox, fail_or_retry, finish, install_sandbox
-from callsheet.scheduler.core.model import ActionState, Demand, FailureKind
+from callsheet.scheduler.core.model import ActionKind, ActionState, Demand, FailureKind
 from callsheet.scheduler.core.plan import Assignment
 from callsheet.scheduler.core.records import ActionDispatched
 from callsheet.scheduler.core.servability import service_of
 
 if TYPE_CHECKING:
     from callsheet.scheduler.core.state import SchedulerState
+
+
+NO_SANDBOX = events.AttemptFailed(FailureKind.INFRA, "no_sandbox", "the manager reported a reset without its sandbox")
 
 
 def on_plan(state: SchedulerState, event: events.PlanReady, now: float) -> None:
@@ -168,7 +171,8 @@ def on_ended(state: SchedulerState, event: events.AttemptEnded, now: float) -> N
 
 
 def _settle(state: SchedulerState, manager: Manager, attempt: Attempt, event: events.AttemptEnded, now: float) -> None:
-    action, result = attempt.action, event.result
+    action = attempt.action
+    result = _checked(action, event.result)
     if attempt.started_at == 0.0 and event.started:
         attempt.started_at = attempt.dispatched_at
     trajectory = action.trajectory
@@ -197,6 +201,14 @@ def _settle(state: SchedulerState, manager: Manager, attempt: Attempt, event: ev
         started = event.started
         fail_or_retry(state, action, failed, now, started=started, usage=usage, execution_s=execution_s, ended=attempt)
     drop_attempt(state, attempt, now)
+
+
+def _checked(action: Action, result: events.AttemptResult) -> events.AttemptResult:
+    """A reset that ended well must name its sandbox; no other action makes one, whatever its manager says."""
+    resets = action.request.kind is ActionKind.ENV_RESET
+    if not isinstance(result, events.AttemptSucceeded) or resets == bool(result.sandbox_id):
+        return result
+    return NO_SANDBOX if resets else events.AttemptSucceeded(result.result)
 
 
 def _with_partial(verdict: object, partial: object) -> events.AttemptFailed | Expiry | Cancellation:
