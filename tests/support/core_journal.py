@@ -1,0 +1,107 @@
+"""A journal for tests of the core: records applied one by one to rows, and the state a restart continues from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from callsheet.scheduler.core import records
+from callsheet.scheduler.core.model import ActionRequest, JobRequest, TrajectoryRequest
+from callsheet.scheduler.core.recovery import RequestDecoder
+
+Row = tuple[str, str]
+
+
+class CoreJournal:
+    """What survives the core. Requests are kept beside their specs, so that "decoding" is looking them up."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, records.RecoveredJob] = {}
+        self.trajectories: dict[Row, records.RecoveredTrajectory] = {}
+        self.actions: dict[Row, records.RecoveredAction] = {}
+        self.outcomes: dict[Row, bytes] = {}
+        self._job_requests: dict[bytes, JobRequest] = {}
+        self._trajectory_requests: dict[bytes, TrajectoryRequest] = {}
+        self._action_requests: dict[bytes, ActionRequest] = {}
+        self.decoder = RequestDecoder(
+            lambda spec: self._job_requests[spec],
+            lambda spec: self._trajectory_requests[spec],
+            lambda spec: self._action_requests[spec],
+        )
+
+    def learn(self, request: JobRequest | TrajectoryRequest | ActionRequest) -> None:
+        """Remembers what a spec stands for."""
+        match request:
+            case JobRequest():
+                self._job_requests[request.spec] = request
+            case TrajectoryRequest():
+                self._trajectory_requests[request.spec] = request
+            case ActionRequest():
+                self._action_requests[request.spec] = request
+
+    def commit(self, batch: Iterable[records.Record]) -> None:
+        """Applies records in order; a second outcome of an action is an error."""
+        for record in batch:
+            self._apply(record)
+
+    def _apply(self, record: records.Record) -> None:
+        match record:
+            case records.JobOpened(job_id, spec):
+                self.jobs[job_id] = records.RecoveredJob(job_id, spec, 0)
+            case records.JobClosed(job_id):
+                del self.jobs[job_id]
+                for rows in (self.trajectories, self.actions, self.outcomes):
+                    for key in [key for key in rows if key[0] == job_id]:
+                        del rows[key]
+            case records.PolicyVersionPublished(job_id, version):
+                self.jobs[job_id] = replace(self.jobs[job_id], policy_version=version)
+            case records.TrajectoryOpened(job_id, trajectory_id, spec, version, opened):
+                self.trajectories[job_id, trajectory_id] = records.RecoveredTrajectory(
+                    job_id, trajectory_id, spec, version, opened, "", "", {}, (), ""
+                )
+            case records.TrajectoryPlaced(job_id, trajectory_id, sandbox_id, manager_id, held, cores):
+                row = self.trajectories[job_id, trajectory_id]
+                self.trajectories[job_id, trajectory_id] = replace(
+                    row, sandbox_id=sandbox_id, manager_id=manager_id, held=held, held_cores=cores
+                )
+            case records.TrajectoryClosed(job_id, trajectory_id, end):
+                self.trajectories[job_id, trajectory_id] = replace(self.trajectories[job_id, trajectory_id], end=end)
+            case _:
+                self._apply_to_action(record)
+
+    def _apply_to_action(self, record: records.Record) -> None:
+        match record:
+            case records.ActionSubmitted(job_id, action_id, trajectory_id, body_hash, spec, submitted):
+                assert (job_id, action_id) not in self.actions, f"{action_id} was submitted twice"
+                self.actions[job_id, action_id] = records.RecoveredAction(
+                    job_id, action_id, trajectory_id, body_hash, spec, "queued", 0, 0, 0, "", submitted
+                )
+            case records.ActionDispatched(job_id, action_id, attempt, epoch, sequence, manager_id):
+                self.actions[job_id, action_id] = replace(
+                    self._open_row(job_id, action_id),
+                    state="dispatched",
+                    attempt=attempt,
+                    epoch=epoch,
+                    sequence=sequence,
+                    manager_id=manager_id,
+                )
+            case records.ActionRequeued(job_id, action_id, attempt):
+                self.actions[job_id, action_id] = replace(
+                    self._open_row(job_id, action_id), state="queued", attempt=attempt
+                )
+            case records.ActionFinished(job_id, action_id, state, outcome, _):
+                self.actions[job_id, action_id] = replace(self._open_row(job_id, action_id), state=state, spec=b"")
+                self.outcomes[job_id, action_id] = outcome
+            case _:
+                raise TypeError(f"{record!r} is no record")
+
+    def _open_row(self, job_id: str, action_id: str) -> records.RecoveredAction:
+        key = (job_id, action_id)
+        assert key not in self.outcomes, f"{key} has its outcome already: {self.outcomes[key]!r}"
+        return self.actions[key]
+
+    def recovered(self) -> records.Recovered:
+        """What a restarted scheduler continues from."""
+        return records.Recovered(
+            tuple(self.jobs.values()), tuple(self.trajectories.values()), tuple(self.actions.values())
+        )

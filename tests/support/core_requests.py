@@ -1,0 +1,118 @@
+"""Requests of the core, spelled shortly. A spec's bytes stand for the request that was made from them."""
+
+from __future__ import annotations
+
+from callsheet.scheduler.core.model import (
+    CPU,
+    MEMORY,
+    ActionKey,
+    ActionKind,
+    ActionRequest,
+    Demand,
+    GroupRequest,
+    JobRequest,
+    PriorityClass,
+    ResourceDemand,
+    RetryPolicy,
+    SpeedUp,
+    Timeouts,
+    TrajectoryRequest,
+)
+
+JOB = "job"
+LONG = Timeouts(schedule_to_start=1e6, start_to_close=1e6, schedule_to_close=1e6)
+IN_SANDBOX = frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP})
+
+
+def fixed(**units: int) -> Demand:
+    """So many units of each resource, held by the action."""
+    return Demand(tuple(ResourceDemand(name, count, count) for name, count in units.items()))
+
+
+def elastic(least: int, most: int, *, speed_up: SpeedUp | None = None, resource: str = CPU) -> Demand:
+    """A range of units of one resource."""
+    return Demand((ResourceDemand(resource, least, most, speed_up or SpeedUp()),))
+
+
+def kept(*, cpu: int = 0, memory: int = 0, start_cpu: int = 0) -> Demand:
+    """Units that the sandbox keeps for its life, and cores for the reset alone."""
+    entries = []
+    if start_cpu or cpu:
+        entries.append(ResourceDemand(CPU, cpu or start_cpu, cpu or start_cpu, held_by_trajectory=bool(cpu)))
+    if memory:
+        entries.append(ResourceDemand(MEMORY, memory, memory, held_by_trajectory=True))
+    return Demand(tuple(entries))
+
+
+DEFAULT_DEMANDS = {
+    ActionKind.GENERATE: Demand(),
+    ActionKind.ENV_RESET: kept(start_cpu=1, memory=256),
+    ActionKind.ENV_STEP: fixed(cpu=1),
+    ActionKind.TOOL_CALL: Demand(),
+    ActionKind.REWARD: fixed(cpu=1),
+}
+
+
+def job_request(
+    job_id: str = JOB,
+    *,
+    priority: PriorityClass = PriorityClass.TRAIN,
+    max_actions: int = 0,
+    max_staleness: int = 0,
+    body: str = "",
+) -> JobRequest:
+    """A job."""
+    spec = f"{job_id} {priority.name} {max_actions} {max_staleness} {body}".encode()
+    return JobRequest(job_id, 1.0, priority, max_actions, max_staleness, spec)
+
+
+def trajectory_request(
+    trajectory_id: str,
+    *,
+    job_id: str = JOB,
+    group: GroupRequest | None = None,
+    idle_timeout: float = 1e6,
+    body: str = "",
+) -> TrajectoryRequest:
+    """A trajectory."""
+    spec = f"{job_id}/{trajectory_id} {group} {idle_timeout} {body}".encode()
+    return TrajectoryRequest(job_id, trajectory_id, group, idle_timeout, spec)
+
+
+def action_request(
+    action_id: str,
+    kind: ActionKind = ActionKind.TOOL_CALL,
+    trajectory_id: str = "",
+    *,
+    job_id: str = JOB,
+    demand: Demand | None = None,
+    timeouts: Timeouts = LONG,
+    retry: RetryPolicy | None = None,
+    service: str = "",
+    weight: float = 1.0,
+    wait: bool = False,
+    in_sandbox: bool = False,
+    expected: float = 0.0,
+    body: str = "",
+) -> ActionRequest:
+    """An action; a reward is in the sandbox only if `in_sandbox` says so."""
+    demand = DEFAULT_DEMANDS[kind] if demand is None else demand
+    spec = repr(
+        (action_id, kind, trajectory_id, job_id, demand.entries, timeouts, retry, service, weight, body)
+    ).encode()
+    return ActionRequest(
+        key=ActionKey(job_id, action_id),
+        kind=kind,
+        trajectory_id=trajectory_id,
+        service=service,
+        demand=demand,
+        timeouts=timeouts,
+        retry=retry or RetryPolicy(),
+        weight=weight,
+        wait_if_unservable=wait,
+        in_sandbox=in_sandbox or kind in IN_SANDBOX,
+        expected_duration=expected,
+        body_hash=spec,
+        spec=spec,
+        body=None,
+    )

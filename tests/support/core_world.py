@@ -1,0 +1,451 @@
+"""A small world around `SchedulerState`: fake time, fake managers, and clients that note what they are told.
+
+Everything a test does goes through `SchedulerState.handle`; after each step the invariants are checked. `plan` asks the
+planner and lets the core carry out what it proposes. Nothing is planned unless a test says so or calls `run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from callsheet.scheduler.core import commands, events
+from callsheet.scheduler.core.commands import Cancellation, Command, Expiry, OutcomeFacts
+from callsheet.scheduler.core.entities import Action, FinishedAction
+from callsheet.scheduler.core.invariants import check_invariants
+from callsheet.scheduler.core.model import (
+    MEMORY,
+    ActionKey,
+    ActionKind,
+    ActionRequest,
+    ActionState,
+    FailureKind,
+    JobRequest,
+    NodeDescription,
+    RefusedError,
+    RunningAttempt,
+    SandboxRef,
+    ServiceDescription,
+    TrajectoryRequest,
+)
+from callsheet.scheduler.core.plan import Assignment, Plan
+from callsheet.scheduler.core.recovery import restore
+from callsheet.scheduler.core.state import CoreSettings, SchedulerState
+from callsheet.scheduler.planner.first_come import FirstComePlanner
+from callsheet.scheduler.planner.protocol import Planner
+
+from tests.support.core_journal import CoreJournal
+from tests.support.core_requests import JOB, action_request, job_request, trajectory_request
+
+ALL_KINDS = frozenset(ActionKind)
+START = 1_000_000.0
+SETTINGS = CoreSettings(manager_lease=10.0, cancel_grace=5.0, timeout_grace=2.0, orphan_lease=60.0)
+C = TypeVar("C", bound=Command)
+
+
+def key_of(action: str | ActionKey) -> ActionKey:
+    """The key of an action of the default job, or a key itself."""
+    return action if isinstance(action, ActionKey) else ActionKey(JOB, action)
+
+
+def encode_outcome(facts: OutcomeFacts) -> tuple[object, bytes]:
+    """Outcomes are delivered as the facts themselves."""
+    return facts, repr(facts.result).encode()
+
+
+def service(
+    name: str = "work",
+    kinds: Iterable[ActionKind] = ALL_KINDS,
+    *,
+    slots: int = 0,
+    reserved: dict[str, int] | None = None,
+) -> ServiceDescription:
+    """A hosted service."""
+    return ServiceDescription(name, frozenset(kinds), slots, reserved or {})
+
+
+def node(node_id: str, cores: int = 4, *, memory: int = 4096, **capacity: int) -> NodeDescription:
+    """A node with its cores in one NUMA node."""
+    return NodeDescription(node_id, {MEMORY: memory, **capacity}, (tuple(range(cores)),))
+
+
+@dataclass(eq=False)
+class Stream:
+    """One stream of a manager, and what was sent over it."""
+
+    sent: list[Command] = field(default_factory=list)
+
+    def last(self, kind: type[C]) -> C:
+        """The last command of a type."""
+        return [command for command in self.sent if isinstance(command, kind)][-1]
+
+    def all(self, kind: type[C]) -> list[C]:
+        """All commands of a type."""
+        return [command for command in self.sent if isinstance(command, kind)]
+
+
+@dataclass(eq=False)
+class FakeManager:
+    """A manager that does what its test says."""
+
+    world: CoreWorld
+    manager_id: str
+    node: NodeDescription
+    services: tuple[ServiceDescription, ...]
+    incarnation: str = "first"
+    stream: Stream = field(default_factory=Stream)
+
+    def join(
+        self,
+        running: Iterable[RunningAttempt] = (),
+        sandboxes: Iterable[SandboxRef] = (),
+        *,
+        incarnation: str | None = None,
+        heartbeat: bool = True,
+    ) -> Stream:
+        """Registers on a new stream; the first heartbeat follows unless the test wants to send it itself."""
+        self.incarnation = incarnation or self.incarnation
+        self.stream = Stream()
+        joined = events.ManagerJoined(
+            self.stream,
+            self.manager_id,
+            self.incarnation,
+            self.node,
+            self.services,
+            tuple(running),
+            tuple(sandboxes),
+        )
+        self.world.handle(joined)
+        if heartbeat:
+            self.heartbeat()
+        return self.stream
+
+    def heartbeat(self) -> None:
+        """It is alive."""
+        self.world.handle(events.ManagerHeartbeat(self.manager_id))
+
+    def disconnect(self) -> None:
+        """Its stream breaks."""
+        self.world.handle(events.ManagerDisconnected(self.stream, self.manager_id))
+
+    def grant(self, action: str | ActionKey) -> commands.Dispatch:
+        """The last dispatch of an action on the present stream."""
+        grants = [each for each in self.stream.all(commands.Dispatch) if each.request.key == key_of(action)]
+        assert grants, f"{action} was not dispatched to {self.manager_id}; {self.world.why(action)}"
+        return grants[-1]
+
+    def has(self, action: str) -> bool:
+        """Whether an action was dispatched on the present stream."""
+        return any(each.request.key == key_of(action) for each in self.stream.all(commands.Dispatch))
+
+    def start(self, action: str | commands.Dispatch) -> commands.Dispatch:
+        """Begins an attempt."""
+        grant = self.grant(action) if isinstance(action, str) else action
+        self.world.handle(events.AttemptStarted(self.manager_id, grant.token))
+        return grant
+
+    def progress(self, action: str) -> None:
+        """Says that an attempt is alive."""
+        self.world.handle(events.AttemptProgressed(self.manager_id, self.grant(action).token))
+
+    def end(
+        self, action: str | commands.Dispatch, result: events.AttemptResult | None = None, *, started: bool = True
+    ) -> commands.Dispatch:
+        """Ends an attempt, well unless told otherwise; a reset makes the sandbox named after its action and attempt."""
+        grant = self.grant(action) if isinstance(action, str) else action
+        self.world.handle(ended(self.manager_id, grant, result, started=started))
+        return grant
+
+    def fail(self, action: str, kind: FailureKind = FailureKind.INFRA, *, started: bool = True) -> None:
+        """Ends an attempt in a failure."""
+        self.end(action, events.AttemptFailed(kind, "made_to_fail"), started=started)
+
+    def run(self, action: str) -> commands.Dispatch:
+        """Runs an attempt from its start to its good end."""
+        return self.end(self.start(action))
+
+    def running(self, grant: commands.Dispatch, *, started: bool = True) -> RunningAttempt:
+        """An attempt as it is reported in a registration."""
+        return RunningAttempt(
+            grant.token,
+            grant.request.key,
+            grant.attempt,
+            started,
+            dict(grant.resources),
+            grant.cores,
+            grant.request.body_hash,
+        )
+
+    @property
+    def free(self) -> dict[str, int]:
+        """Free units of its node."""
+        return self.world.state.nodes[self.node.node_id].free
+
+
+def sandbox_made_by(grant: commands.Dispatch) -> str:
+    """The sandbox that a reset makes."""
+    return f"{grant.request.key.action_id}#{grant.attempt}"
+
+
+def ended(
+    manager_id: str,
+    grant: commands.Dispatch,
+    result: events.AttemptResult | None = None,
+    *,
+    started: bool = True,
+) -> events.AttemptEnded:
+    """The end of an attempt."""
+    if result is None and grant.request.kind is ActionKind.ENV_RESET:
+        result = events.AttemptSucceeded("made", sandbox_made_by(grant), grant.request.trajectory_id)
+    return events.AttemptEnded(
+        manager_id,
+        grant.token,
+        grant.request.key,
+        grant.attempt,
+        result or events.AttemptSucceeded("done"),
+        started,
+        0.5,
+        grant.request.body_hash,
+    )
+
+
+class CoreWorld:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        *,
+        settings: CoreSettings = SETTINGS,
+        planner: Planner | None = None,
+        journal: CoreJournal | None = None,
+        epoch: int = 1,
+        now: float = START,
+    ) -> None:
+        self.now = now
+        self.journal = journal or CoreJournal()
+        self.planner: Planner = planner or FirstComePlanner(hold_after=5.0)
+        self.settings = settings
+        self.state = SchedulerState(epoch, encode_outcome, settings)
+        self.outcomes: dict[ActionKey, OutcomeFacts] = {}
+        self.delivered: list[tuple[object, ActionKey]] = []
+        self.answers: dict[int, RefusedError | None] = {}
+        self._sequence = 0
+
+    # -- the core ---------------------------------------------------------------------------------------------------
+
+    def handle(self, *happened: events.Event) -> list[Command]:
+        """Lets things happen now and notes what comes of it."""
+        todo = self.state.handle(happened, self.now)
+        check_invariants(self.state)
+        self.journal.commit(command.record for command in todo if isinstance(command, commands.Persist))
+        for command in todo:
+            self._carry_out(command)
+        return todo
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case commands.Accept(reply_to=reply_to):
+                self.answers[reply_to.sequence] = None
+            case commands.Refuse(reply_to=reply_to, refusal=refusal):
+                self.answers[reply_to.sequence] = refusal
+            case commands.Deliver(watchers=watchers, key=key, message=OutcomeFacts() as facts):
+                assert key not in self.outcomes, f"{key} has two outcomes: {self.outcomes[key]} and {facts}"
+                self.outcomes[key] = facts
+                self.delivered.extend((watcher, key) for watcher in watchers)
+            case commands.DeliverStored(watcher=watcher, key=key):
+                assert tuple(key) in self.journal.outcomes, f"{key} has no outcome in the journal"
+                self.delivered.append((watcher, key))
+            case commands.Persist():
+                pass
+            case _:
+                if isinstance(stream := getattr(command, "session", None), Stream):
+                    stream.sent.append(command)
+
+    def plan(self) -> Plan:
+        """Asks the planner once and carries its proposal out."""
+        plan = self.planner.plan(self.state, self.now)
+        self.handle(events.PlanReady(plan))
+        return plan
+
+    def propose(self, action: str, manager_id: str, **units: int) -> list[commands.Dispatch]:
+        """Carries out a proposal that the test makes up."""
+        assignment = Assignment(key_of(action), manager_id, units)
+        todo = self.handle(events.PlanReady(Plan((assignment,))))
+        return [command for command in todo if isinstance(command, commands.Dispatch)]
+
+    def wait(self, seconds: float) -> None:
+        """Lets time pass, with every deadline handled when it comes, and plans at the end."""
+        until = self.now + seconds
+        while (deadline := self.state.next_deadline()) is not None and deadline <= until:
+            self.now = max(self.now, deadline)
+            self.handle(events.TimerFired())
+        self.now = until
+        self.plan()
+
+    def restart(self) -> CoreWorld:
+        """Another scheduler that continues from what this one's journal has."""
+        world = CoreWorld(
+            settings=self.settings,
+            planner=self.planner,
+            journal=self.journal,
+            epoch=self.state.epoch + 1,
+            now=self.now,
+        )
+        restore(world.state, self.journal.recovered(), self.journal.decoder, self.now)
+        check_invariants(world.state)
+        return world
+
+    # -- managers -----------------------------------------------------------------------------------------------------
+
+    def manager(
+        self,
+        manager_id: str = "m",
+        *services: ServiceDescription,
+        on: NodeDescription | None = None,
+        cores: int = 4,
+        memory: int = 4096,
+        join: bool = True,
+    ) -> FakeManager:
+        """A manager that serves every kind unless told otherwise, registered and accepting."""
+        manager = FakeManager(
+            self, manager_id, on or node(f"node-{manager_id}", cores, memory=memory), services or (service(),)
+        )
+        if join:
+            manager.join()
+        return manager
+
+    # -- clients ------------------------------------------------------------------------------------------------------
+
+    def _reply(self) -> events.ReplyTo:
+        self._sequence += 1
+        return events.ReplyTo("client", self._sequence)
+
+    def _ask(self, event: events.Event, reply: events.ReplyTo) -> None:
+        self.handle(event)
+        assert reply.sequence in self.answers, f"{event} was not answered"
+        refusal = self.answers[reply.sequence]
+        if refusal is not None:
+            raise refusal
+
+    def job(self, request: JobRequest | None = None) -> None:
+        """Opens a job; raises the refusal if there is one, as all requests here do."""
+        request = request or job_request()
+        self.journal.learn(request)
+        reply = self._reply()
+        self._ask(events.JobOpenRequested(reply, request), reply)
+
+    def close_job(self, job_id: str = JOB) -> None:
+        """Closes a job."""
+        reply = self._reply()
+        self._ask(events.JobCloseRequested(reply, job_id), reply)
+
+    def trajectory(self, request: str | TrajectoryRequest) -> None:
+        """Opens a trajectory."""
+        request = trajectory_request(request) if isinstance(request, str) else request
+        self.journal.learn(request)
+        reply = self._reply()
+        self._ask(events.TrajectoryOpenRequested(reply, request), reply)
+
+    def close_trajectory(self, trajectory_id: str, *, completed: bool = True, job_id: str = JOB) -> None:
+        """Closes a trajectory."""
+        reply = self._reply()
+        self._ask(events.TrajectoryCloseRequested(reply, job_id, trajectory_id, completed), reply)
+
+    def submit(self, request: ActionRequest, *, watcher: object = "client") -> None:
+        """Submits an action."""
+        self.journal.learn(request)
+        reply = self._reply()
+        self._ask(events.ActionSubmitted(reply, request, watcher), reply)
+
+    def reset(self, action_id: str, trajectory_id: str = "t") -> None:
+        """Submits an env_reset with the default demand."""
+        self.submit(action_request(action_id, ActionKind.ENV_RESET, trajectory_id))
+
+    def step(self, action_id: str, trajectory_id: str = "t") -> None:
+        """Submits an env_step with the default demand."""
+        self.submit(action_request(action_id, ActionKind.ENV_STEP, trajectory_id))
+
+    def cancel(self, action: str | ActionKey, reason: str = "") -> None:
+        """Cancels an action."""
+        reply = self._reply()
+        self._ask(events.CancelRequested(reply, key_of(action), reason), reply)
+
+    def watch(self, action: str, watcher: object) -> None:
+        """Attaches somebody to an action."""
+        reply = self._reply()
+        self._ask(events.OutcomeRequested(reply, key_of(action), watcher), reply)
+
+    def publish(self, version: int, job_id: str = JOB) -> None:
+        """Publishes a policy version."""
+        reply = self._reply()
+        self._ask(events.PolicyPublished(reply, job_id, version), reply)
+
+    def resize(self, action: str, units: int, resource: str = "cpu") -> None:
+        """Changes the units of a running attempt."""
+        reply = self._reply()
+        self._ask(events.ResizeRequested(reply, key_of(action), resource, units), reply)
+
+    def pause(self, action: str, *, paused: bool = True) -> None:
+        """Pauses a running attempt, or resumes it."""
+        reply = self._reply()
+        self._ask(events.PauseRequested(reply, key_of(action), paused), reply)
+
+    def drain(self, manager_id: str) -> None:
+        """Takes a manager out of service."""
+        reply = self._reply()
+        self._ask(events.DrainRequested(reply, manager_id), reply)
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def live(self, action: str) -> Action:
+        """An action without an outcome."""
+        found = self.state.find_action(key_of(action))
+        assert isinstance(found, Action), f"{action} is {found}"
+        return found
+
+    def state_of(self, action: str) -> ActionState:
+        """The state of an action."""
+        found = self.state.find_action(key_of(action))
+        assert isinstance(found, Action | FinishedAction), f"{action} is unknown"
+        return found.state
+
+    def failure(self, action: str) -> events.AttemptFailed:
+        """The failure an action ended in."""
+        result = self.outcomes[key_of(action)].result
+        assert isinstance(result, events.AttemptFailed), f"{action} ended as {result}"
+        return result
+
+    def cancellation(self, action: str) -> Cancellation:
+        """The cancellation an action ended in."""
+        result = self.outcomes[key_of(action)].result
+        assert isinstance(result, Cancellation), f"{action} ended as {result}"
+        return result
+
+    def expiry(self, action: str) -> Expiry:
+        """The deadline an action ended by."""
+        result = self.outcomes[key_of(action)].result
+        assert isinstance(result, Expiry), f"{action} ended as {result}"
+        return result
+
+    def why(self, action: str | ActionKey) -> str:
+        """The story of an action, for the messages of failed tests."""
+        return "; ".join(f"{time - START:.1f} {event}" for time, event in self.state.story(key_of(action)))
+
+
+def world_with_trajectory(*, manager: bool = True) -> tuple[CoreWorld, FakeManager]:
+    """A world with a job, its trajectory "t", and a manager "m" (joined unless told otherwise)."""
+    world = CoreWorld()
+    fake = world.manager("m", join=manager)
+    world.job()
+    world.trajectory("t")
+    return world, fake
+
+
+def world_with_sandbox() -> tuple[CoreWorld, FakeManager]:
+    """As `world_with_trajectory`, and the trajectory has the sandbox "reset#1"."""
+    world, manager = world_with_trajectory()
+    world.reset("reset")
+    world.plan()
+    manager.run("reset")
+    return world, manager

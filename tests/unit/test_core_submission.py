@@ -1,0 +1,295 @@
+"""Submits: what is accepted, what is attached, and what is refused with which words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from callsheet.scheduler.core import commands, events, records
+from callsheet.scheduler.core.model import (
+    ActionKey,
+    ActionKind,
+    ActionState,
+    GroupRequest,
+    RefusalCode,
+    RefusedError,
+    Timeouts,
+)
+
+from tests.support.core_requests import action_request, fixed, job_request, trajectory_request
+from tests.support.core_world import SETTINGS, CoreWorld, service, world_with_sandbox, world_with_trajectory
+
+SHORT_START = Timeouts(schedule_to_start=30.0, start_to_close=1e6, schedule_to_close=1e6)
+
+
+def test_a_job_opens_once_and_again_with_the_same_body_only() -> None:
+    world = CoreWorld()
+    world.job(job_request("j", max_actions=3))
+    world.job(job_request("j", max_actions=3))
+    with pytest.raises(RefusedError, match="another specification") as refused:
+        world.job(job_request("j", max_actions=4))
+    assert refused.value.code is RefusalCode.ALREADY_EXISTS
+
+
+def test_a_trajectory_needs_an_open_job() -> None:
+    world = CoreWorld()
+    with pytest.raises(RefusedError, match="no open job") as refused:
+        world.trajectory("t")
+    assert refused.value.code is RefusalCode.NOT_FOUND
+
+
+def test_a_trajectory_opens_again_with_the_same_body_even_after_its_close() -> None:
+    world, _ = world_with_trajectory()
+    world.trajectory("t")
+    with pytest.raises(RefusedError) as refused:
+        world.trajectory(trajectory_request("t", body="other"))
+    assert refused.value.code is RefusalCode.ALREADY_EXISTS
+    world.close_trajectory("t")
+    world.close_trajectory("t", completed=False)
+    world.trajectory("t")
+    assert world.state.jobs["job"].closed_trajectories == {"t": "completed"}
+
+
+def test_an_unknown_trajectory_cannot_be_closed() -> None:
+    world, _ = world_with_trajectory()
+    with pytest.raises(RefusedError) as refused:
+        world.close_trajectory("u")
+    assert (refused.value.code, refused.value.field) == (RefusalCode.NOT_FOUND, "trajectory_id")
+
+
+def test_a_submit_is_persisted_before_it_is_acknowledged() -> None:
+    world, _ = world_with_trajectory()
+    world.submit(action_request("a"))
+    assert world.journal.actions["job", "a"].state == "queued"
+    assert commands.Accept.after_commit
+    assert commands.Deliver.after_commit
+    assert commands.AcknowledgeEnd.after_commit
+    assert not commands.Dispatch.after_commit
+
+
+def test_a_resubmit_attaches_to_a_live_action_once_per_watcher() -> None:
+    world, manager = world_with_trajectory()
+    world.submit(action_request("a"), watcher="one")
+    world.submit(action_request("a"), watcher="two")
+    world.submit(action_request("a"), watcher="two")
+    world.plan()
+    manager.run("a")
+    assert world.delivered == [("one", ActionKey("job", "a")), ("two", ActionKey("job", "a"))]
+
+
+def test_a_resubmit_of_a_finished_action_gets_the_stored_outcome() -> None:
+    world, manager = world_with_trajectory()
+    world.submit(action_request("a"), watcher="one")
+    world.plan()
+    manager.run("a")
+    world.submit(action_request("a"), watcher="two")
+    world.plan()
+    assert world.delivered == [("one", ActionKey("job", "a")), ("two", ActionKey("job", "a"))]
+    assert len(manager.stream.all(commands.Dispatch)) == 1
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_another_body_under_the_same_key_is_refused(finished: bool) -> None:
+    world, manager = world_with_trajectory()
+    world.submit(action_request("a"))
+    if finished:
+        world.plan()
+        manager.run("a")
+    with pytest.raises(RefusedError, match="another body") as refused:
+        world.submit(action_request("a", body="other"))
+    assert (refused.value.code, refused.value.field) == (RefusalCode.ALREADY_EXISTS, "action_id")
+
+
+def test_a_submit_without_a_watcher_is_carried_out_all_the_same() -> None:
+    world, manager = world_with_trajectory()
+    world.submit(action_request("a"), watcher=None)
+    world.plan()
+    manager.run("a")
+    assert world.state_of("a") is ActionState.SUCCEEDED
+    assert not world.delivered
+
+
+def test_somebody_who_comes_later_can_watch() -> None:
+    world, manager = world_with_trajectory()
+    world.submit(action_request("a"), watcher=None)
+    world.watch("a", "late")
+    world.plan()
+    manager.run("a")
+    world.watch("a", "later")
+    assert [watcher for watcher, _ in world.delivered] == ["late", "later"]
+    with pytest.raises(RefusedError) as refused:
+        world.watch("b", "late")
+    assert refused.value.code is RefusalCode.NOT_FOUND
+
+
+def test_a_submit_into_no_job_or_no_trajectory_is_not_found() -> None:
+    world, _ = world_with_trajectory()
+    with pytest.raises(RefusedError) as no_job:
+        world.submit(action_request("a", job_id="nobody"))
+    with pytest.raises(RefusedError) as no_trajectory:
+        world.submit(action_request("a", ActionKind.GENERATE, "u"))
+    assert (no_job.value.code, no_job.value.field) == (RefusalCode.NOT_FOUND, "job_id")
+    assert (no_trajectory.value.code, no_trajectory.value.field) == (RefusalCode.NOT_FOUND, "trajectory_id")
+
+
+def test_a_closed_trajectory_takes_no_actions_and_says_how_it_ended() -> None:
+    world, _ = world_with_trajectory()
+    world.close_trajectory("t", completed=False)
+    with pytest.raises(RefusedError, match="closed as abandoned") as refused:
+        world.submit(action_request("a", ActionKind.GENERATE, "t"))
+    assert refused.value.code is RefusalCode.FAILED_PRECONDITION
+
+
+def test_an_env_step_needs_a_sandbox_or_a_reset_ahead_of_it() -> None:
+    world, _ = world_with_trajectory()
+    with pytest.raises(RefusedError, match="submit an env_reset first") as refused:
+        world.step("early")
+    assert refused.value.code is RefusalCode.FAILED_PRECONDITION
+    world.reset("reset")
+    world.step("pipelined")
+    assert world.state_of("pipelined") is ActionState.QUEUED
+
+
+def test_a_full_scheduler_refuses_with_a_retry_delay_and_takes_more_when_there_is_room() -> None:
+    world = CoreWorld(settings=replace(SETTINGS, max_open_actions=2, full_retry_after=1.5))
+    manager = world.manager()
+    world.job()
+    world.submit(action_request("a"))
+    world.submit(action_request("b"))
+    with pytest.raises(RefusedError, match="its 2 actions") as refused:
+        world.submit(action_request("c"))
+    assert (refused.value.code, refused.value.retry_after) == (RefusalCode.RESOURCE_EXHAUSTED, 1.5)
+    world.submit(action_request("a"))
+    world.plan()
+    manager.run("a")
+    world.submit(action_request("c"))
+
+
+def test_a_job_has_its_own_bound_of_open_actions() -> None:
+    world = CoreWorld()
+    world.manager()
+    world.job(job_request("j", max_actions=1))
+    world.job(job_request("k"))
+    world.submit(action_request("a", job_id="j"))
+    with pytest.raises(RefusedError, match="max_actions of 1") as refused:
+        world.submit(action_request("b", job_id="j"))
+    assert refused.value.code is RefusalCode.RESOURCE_EXHAUSTED
+    assert refused.value.retry_after is not None
+    world.submit(action_request("b", job_id="k"))
+
+
+def test_what_no_manager_serves_is_refused_with_the_reason() -> None:
+    world = CoreWorld()
+    world.job()
+    with pytest.raises(RefusedError, match="no registered manager serves tool_call") as nobody:
+        world.submit(action_request("a"))
+    world.manager("m", service("engine", [ActionKind.GENERATE]), cores=4)
+    with pytest.raises(RefusedError, match="no registered manager serves generate") as unnamed:
+        world.submit(action_request("a", ActionKind.GENERATE, service="other"))
+    with pytest.raises(RefusedError, match=r"more than any node that serves it has \(4\)") as large:
+        world.submit(action_request("a", ActionKind.GENERATE, demand=fixed(cpu=5)))
+    codes = {nobody.value.code, unnamed.value.code, large.value.code}
+    assert codes == {RefusalCode.FAILED_PRECONDITION}
+    assert large.value.field == "demand.resources[cpu].min_units"
+    world.submit(action_request("a", ActionKind.GENERATE, demand=fixed(cpu=4)))
+
+
+def test_units_that_are_there_on_different_nodes_only_are_refused() -> None:
+    world = CoreWorld()
+    world.manager("wide", cores=8, memory=10)
+    world.manager("deep", cores=1, memory=1000)
+    world.job()
+    with pytest.raises(RefusedError, match="no single node"):
+        world.submit(action_request("a", demand=fixed(cpu=8, memory=1000)))
+
+
+def test_reserved_units_do_not_count_as_servable() -> None:
+    world = CoreWorld()
+    world.manager("m", service(reserved={"cpu": 3}), cores=4)
+    world.job()
+    with pytest.raises(RefusedError, match=r"\(1\)"):
+        world.submit(action_request("a", demand=fixed(cpu=2)))
+
+
+def test_who_asks_to_wait_waits_for_a_manager_that_can_serve_it() -> None:
+    world = CoreWorld()
+    world.job()
+    world.submit(action_request("patient", wait=True))
+    world.submit(action_request("hasty", wait=True, timeouts=SHORT_START))
+    world.wait(31.0)
+    assert world.state_of("hasty") is ActionState.EXPIRED
+    manager = world.manager()
+    world.plan()
+    manager.run("patient")
+    assert world.state_of("patient") is ActionState.SUCCEEDED
+
+
+def test_an_env_step_larger_than_the_node_of_its_sandbox_is_refused() -> None:
+    world, _ = world_with_sandbox()
+    world.manager("larger", cores=16)
+    with pytest.raises(RefusedError, match=r"\(4\)"):
+        world.submit(action_request("a", ActionKind.ENV_STEP, "t", demand=fixed(cpu=5)))
+
+
+def test_closing_a_job_ends_everything_under_it_and_forgets_its_keys() -> None:
+    world, manager = world_with_sandbox()
+    world.step("running")
+    world.step("waiting")
+    world.submit(action_request("free"))
+    world.plan()
+    manager.start("running")
+    world.close_job()
+    assert {key.action_id: facts.state for key, facts in world.outcomes.items() if key.action_id != "reset"} == {
+        "running": ActionState.CANCELLED,
+        "waiting": ActionState.CANCELLED,
+        "free": ActionState.CANCELLED,
+    }
+    assert manager.stream.last(commands.ReleaseSandbox).sandbox.sandbox_id == "reset#1"
+    assert manager.stream.all(commands.CancelAttempt)
+    assert manager.free["cpu"] == 3, "what still runs keeps its units"
+    manager.end("running")
+    manager.end("free")
+    assert manager.free == {"cpu": 4, "memory": 4096}
+    assert world.state.open_actions == 0
+    world.job()
+    world.submit(action_request("free", body="another life"))
+
+
+def test_closing_a_trajectory_with_a_reset_and_steps_behind_it_cancels_each_once() -> None:
+    world, _ = world_with_trajectory()
+    world.reset("reset")
+    world.step("one")
+    world.step("two")
+    world.close_trajectory("t")
+    assert {facts.state for facts in world.outcomes.values()} == {ActionState.CANCELLED}
+    assert len(world.outcomes) == 3
+
+
+def test_a_group_must_agree_and_takes_no_more_than_its_size() -> None:
+    world = CoreWorld()
+    world.job()
+    world.trajectory(trajectory_request("a", group=GroupRequest("g", 2, 1)))
+    with pytest.raises(RefusedError, match="size 2, quorum 1"):
+        world.trajectory(trajectory_request("b", group=GroupRequest("g", 3, 1)))
+    world.trajectory(trajectory_request("b", group=GroupRequest("g", 2, 1)))
+    with pytest.raises(RefusedError, match="all its trajectories") as refused:
+        world.trajectory(trajectory_request("c", group=GroupRequest("g", 2, 1)))
+    assert refused.value.code is RefusalCode.FAILED_PRECONDITION
+
+
+def test_a_refusal_leaves_no_record_behind() -> None:
+    world, _ = world_with_trajectory()
+    before = dict(world.journal.actions)
+    with pytest.raises(RefusedError):
+        world.step("early")
+    assert world.journal.actions == before
+    assert world.state.find_action(ActionKey("job", "early")) is None
+
+
+def test_a_handled_submit_returns_its_record_before_its_acknowledgement() -> None:
+    world, _ = world_with_trajectory()
+    request = action_request("a")
+    world.journal.learn(request)
+    todo = world.handle(events.ActionSubmitted(events.ReplyTo("client", 99), request, None))
+    kinds = [type(command.record) if isinstance(command, commands.Persist) else type(command) for command in todo]
+    assert kinds == [records.ActionSubmitted, commands.Accept]
