@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 
 pytest_plugins = ["pytester", "tests.support.skips"]
@@ -11,3 +13,13 @@ pytest_plugins = ["pytester", "tests.support.skips"]
 def anyio_backend() -> str:
     """Async tests run on asyncio, as gRPC does."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+async def one_event_loop(anyio_backend: str) -> AsyncIterator[None]:
+    """Keeps one event loop for all async tests.
+
+    gRPC has one completion queue for the whole process. What a call of an earlier test still completes after its loop
+    is closed would be raised in a later test, as "Event loop is closed".
+    """
+    yield  # noqa: PT022 (a generator, because it is what keeps the loop)
