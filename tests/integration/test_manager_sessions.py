@@ -39,6 +39,26 @@ async def test_each_run_is_another_incarnation() -> None:
     assert len(incarnations) == 2
 
 
+async def test_the_answer_to_a_registration_may_bring_dispatches_along() -> None:
+    async with running_manager(ScriptedExecutor()) as manager:
+        session = await manager.scheduler.next_session(register=False)
+        registered = manager_service_pb2.Registered(epoch=1)
+        await session.send(
+            manager_service_pb2.SchedulerItem(registered=registered),
+            manager_service_pb2.SchedulerItem(dispatch=make_dispatch("a", 1)),
+        )
+        (end,) = await session.wait_ends()
+    assert end.HasField("succeeded")
+
+
+async def test_an_answer_that_is_no_registration_ends_the_stream() -> None:
+    async with running_manager(ScriptedExecutor()) as manager:
+        session = await manager.scheduler.next_session(register=False)
+        await session.dispatch(make_dispatch("a", 1))
+        again = await manager.scheduler.next_session()
+        assert not again.registration.running
+
+
 async def test_heartbeats_come_without_being_asked_for() -> None:
     async with running_manager(ScriptedExecutor()) as manager:
         session = await manager.scheduler.next_session(heartbeat_s=0.02)

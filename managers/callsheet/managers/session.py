@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -81,17 +82,20 @@ class Session:
         """
         call = self.stub.ManagerSession()
         try:
-            registered = await self._register(call)
+            registered, *others = await self._register(call)
             mailbox = Mailbox()
-            self.party.connected(registered, mailbox)
+            self.party.connected(registered.registered, mailbox)
             try:
-                await self._serve(call, mailbox, registered)
+                for item in others:
+                    self.party.handle(item)
+                await self._serve(call, mailbox, registered.registered)
             finally:
                 self.party.disconnected()
         finally:
             call.cancel()
 
-    async def _register(self, call: Call) -> manager_service_pb2.Registered:
+    async def _register(self, call: Call) -> Sequence[manager_service_pb2.SchedulerItem]:
+        """Returns the first batch of the scheduler, which begins with `registered`."""
         item = manager_service_pb2.ManagerItem(registration=self.party.registration())
         request = manager_service_pb2.ManagerSessionRequest(items=[item])
         # Not a cancel scope: see `cancellation_requested`.
@@ -101,9 +105,9 @@ class Session:
             response = await _read(call)
         finally:
             timer.cancel()
-        if response is None or len(response.items) != 1 or not response.items[0].HasField("registered"):
+        if response is None or not response.items or not response.items[0].HasField("registered"):
             raise SessionEndedError("the first answer of the scheduler is not `registered`")
-        return response.items[0].registered
+        return response.items
 
     async def _serve(self, call: Call, mailbox: Mailbox, registered: manager_service_pb2.Registered) -> None:
         interval_s = registered.heartbeat_interval.ToTimedelta().total_seconds()
