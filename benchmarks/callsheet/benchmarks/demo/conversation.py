@@ -12,12 +12,12 @@ OBSERVATION_LIMIT = 400
 
 _FEWEST_TOKENS = 24
 _MOST_TOKENS = 800
-_MEDIAN_TOKENS = 200
+_MEDIAN_TOKENS = 150
 _SPREAD = 0.8
 
 
 def thinking_tokens(rng: random.Random) -> int:
-    """How many tokens an agent thinks before it acts: log-normal, with a median of 200, between 24 and 800.
+    """How many tokens an agent thinks before it acts: log-normal, with a median of 150, between 24 and 800.
 
     On a quiet core that makes environments busy for about a third of a trajectory's life; real ones are for 15 to 47 %.
     """
