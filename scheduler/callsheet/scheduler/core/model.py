@@ -180,7 +180,13 @@ class RetryPolicy:
 
     def backoff(self, failed_attempt: int) -> float:
         """Seconds to wait after the given attempt (from 1) failed."""
-        return min(self.max_backoff, self.initial_backoff * self.backoff_multiplier ** (failed_attempt - 1))
+        if not self.initial_backoff:
+            return 0.0
+        try:
+            wait = self.initial_backoff * self.backoff_multiplier ** (failed_attempt - 1)
+        except OverflowError:
+            return self.max_backoff
+        return min(self.max_backoff, wait)
 
 
 @dataclass(frozen=True, slots=True)
