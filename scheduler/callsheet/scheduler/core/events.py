@@ -126,16 +126,21 @@ class ManagerDisconnected:
 
 @dataclass(frozen=True, slots=True)
 class ManagerHeartbeat:
-    """A manager is alive. The first one after a registration says that all kept ends have been sent."""
+    """A manager is alive. The first one after a registration says that all kept ends have been sent.
+
+    `session` is the stream it came on; on one that another has replaced it says nothing. None is not checked.
+    """
 
     manager_id: str
+    session: object | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerDraining:
-    """A manager takes no new attempts."""
+    """A manager takes no new attempts; `session` as for heartbeats."""
 
     manager_id: str
+    session: object | None = None
 
 
 @dataclass(frozen=True, slots=True)

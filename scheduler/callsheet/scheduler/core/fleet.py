@@ -38,6 +38,8 @@ def on_joined(state: SchedulerState, event: events.ManagerJoined, now: float) ->
             return
         manager = _register(state, event, node, now)
     manager.last_seen = now
+    # The answer comes first in the stream, before commands about what the manager still runs.
+    state.emit(AcceptManager(event.session, manager.manager_id))
     manager.listed_sandboxes = event.sandboxes
     listed = {running.token for running in event.running}
     for running in event.running:
@@ -49,7 +51,6 @@ def on_joined(state: SchedulerState, event: events.ManagerJoined, now: float) ->
     }
     state.timers.set(("manager", manager.manager_id), now + state.settings.manager_lease)
     state.fleet_changed()
-    state.emit(AcceptManager(event.session, manager.manager_id))
 
 
 def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoined) -> None:
@@ -127,13 +128,18 @@ def on_disconnected(state: SchedulerState, event: events.ManagerDisconnected, no
 def on_heartbeat(state: SchedulerState, event: events.ManagerHeartbeat, now: float) -> None:
     """Renews a lease. The first one after a registration settles what the manager did not list."""
     manager = state.managers.get(event.manager_id)
-    if manager is None:
+    if manager is None or _is_stale(manager, event.session):
         return
     manager.last_seen = now
     if not manager.reconciled:
         _reconcile(state, manager, now)
     if manager.listed_sandboxes:
         _release_strays(state, manager)
+
+
+def _is_stale(manager: Manager, session: object | None) -> bool:
+    """Whether something was said on a stream that another one has replaced: it knows nothing of the new one."""
+    return session is not None and session is not manager.session
 
 
 def _reconcile(state: SchedulerState, manager: Manager, now: float) -> None:
@@ -163,7 +169,7 @@ def _release_strays(state: SchedulerState, manager: Manager) -> None:
 def on_draining(state: SchedulerState, event: events.ManagerDraining, now: float) -> None:
     """A manager takes no new attempts."""
     manager = state.managers.get(event.manager_id)
-    if manager is not None:
+    if manager is not None and not _is_stale(manager, event.session):
         manager.draining = True
         state.fleet_changed()
 

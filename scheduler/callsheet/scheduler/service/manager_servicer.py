@@ -67,7 +67,7 @@ class ManagerServicer(manager_service_pb2_grpc.ManagerServiceServicer):
         happened: list[events.Event] = []
         for item in items:
             try:
-                happened.append(decode_item(session.manager_id, item))
+                happened.append(decode_item(session.manager_id, session, item))
                 references = references_of(item.ended) if item.HasField("ended") else []
                 if references:
                     await self._retain(item.ended, references)

@@ -103,15 +103,15 @@ def decode_sandbox(message: manager_service_pb2.SandboxState) -> SandboxRef:
     return SandboxRef(message.job_id, message.trajectory_id, message.sandbox_id)
 
 
-def decode_item(manager_id: str, item: manager_service_pb2.ManagerItem) -> events.Event:
-    """What a manager says, as an event.
+def decode_item(manager_id: str, session: object, item: manager_service_pb2.ManagerItem) -> events.Event:
+    """What a manager says on a session, as an event.
 
     Raises:
         RefusedError: INVALID_ARGUMENT if the item is empty or does not belong here.
     """
     match item.WhichOneof("item"):
         case "heartbeat":
-            return events.ManagerHeartbeat(manager_id)
+            return events.ManagerHeartbeat(manager_id, session)
         case "started":
             return events.AttemptStarted(manager_id, _decode_token(item.started.token))
         case "progress":
@@ -119,7 +119,7 @@ def decode_item(manager_id: str, item: manager_service_pb2.ManagerItem) -> event
         case "ended":
             return _decode_ended(manager_id, item.ended)
         case "draining":
-            return events.ManagerDraining(manager_id)
+            return events.ManagerDraining(manager_id, session)
         case "sandbox_lost":
             lost = item.sandbox_lost
             return events.SandboxLost(manager_id, decode_sandbox(lost.sandbox), lost.reason)
