@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from callsheet.scheduler.core.commands import AcknowledgeEnd, CancelAttempt, ReleaseSandbox
+from callsheet.scheduler.core.commands import AcknowledgeEnd, CancelAttempt, PauseAttempt, ReleaseSandbox, ResizeAttempt
 from callsheet.scheduler.core.entities import Action, Attempt, Manager, Orphan
 from callsheet.scheduler.core.events import AttemptEnded, AttemptSucceeded
-from callsheet.scheduler.core.lifecycle import enqueue
+from callsheet.scheduler.core.lifecycle import arm_attempt, enqueue
 from callsheet.scheduler.core.model import ActionKey, ActionState, RunningAttempt, SandboxRef
 from callsheet.scheduler.core.servability import service_of
 
@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 def adopt_running(state: SchedulerState, manager: Manager, running: RunningAttempt, now: float) -> None:
     """Takes over an attempt that a manager says it runs."""
     attempt = state.attempts.get(running.token)
-    if attempt is not None and attempt.manager is manager:
-        _mark_started(attempt, running.started, now)
-        return
     if attempt is not None:
-        book_attempt(attempt, manager, running.resources, running.cores)
-        _mark_started(attempt, running.started, now)
+        if attempt.manager is not manager:
+            book_attempt(attempt, manager, running.resources, running.cores)
+        _mark_alive(state, attempt, running.started, now)
+        _repeat_commands(state, manager, attempt, running)
         return
     action = state.find_action(running.key)
     orphan = Orphan(
@@ -86,15 +85,28 @@ def adopt_orphan(state: SchedulerState, action: Action, orphan: Orphan, now: flo
     if action.request.in_sandbox and action.trajectory is not None:
         action.trajectory.occupied = attempt
     action.story.append((now, f"adopted attempt {orphan.attempt} running on {manager.manager_id}"))
-    _mark_started(attempt, orphan.started, now)
+    _mark_alive(state, attempt, orphan.started, now)
 
 
-def _mark_started(attempt: Attempt, started: bool, now: float) -> None:
-    if not started or attempt.started_at:
-        return
-    attempt.started_at = attempt.last_progress = now
-    if attempt.action.attempt is attempt and attempt.action.state is ActionState.DISPATCHED:
-        attempt.action.state = ActionState.RUNNING
+def _mark_alive(state: SchedulerState, attempt: Attempt, started: bool, now: float) -> None:
+    attempt.last_progress = now
+    if started and not attempt.started_at:
+        attempt.started_at = now
+        if attempt.action.attempt is attempt and attempt.action.state is ActionState.DISPATCHED:
+            attempt.action.state = ActionState.RUNNING
+    if not attempt.cancel_sent:
+        arm_attempt(state, attempt, now)
+
+
+def _repeat_commands(state: SchedulerState, manager: Manager, attempt: Attempt, running: RunningAttempt) -> None:
+    """Says again what a broken stream may have swallowed."""
+    if attempt.cancel_sent:
+        state.emit(CancelAttempt(manager.session, attempt.token, "it was to be stopped before its stream broke"))
+    if attempt.paused_since or attempt.paused_s:
+        state.emit(PauseAttempt(manager.session, attempt.token, bool(attempt.paused_since)))
+    cores = (*attempt.lent_cores, *attempt.cores)
+    if attempt.units != running.resources or set(cores) != set(running.cores):
+        state.emit(ResizeAttempt(manager.session, attempt.token, dict(attempt.units), cores))
 
 
 def keep_orphan_end(state: SchedulerState, manager: Manager, event: AttemptEnded, now: float) -> None:

@@ -8,7 +8,14 @@ from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import adopt_orphan, book_attempt, discard_end, keep_orphan_end, waits_for
 from callsheet.scheduler.core.commands import AcknowledgeEnd, Cancellation, Dispatch, Expiry
 from callsheet.scheduler.core.entities import Action, Attempt, Manager, Orphan, Service
-from callsheet.scheduler.core.lifecycle import drop_attempt, drop_sandbox, fail_or_retry, finish, install_sandbox
+from callsheet.scheduler.core.lifecycle import (
+    arm_attempt,
+    drop_attempt,
+    drop_sandbox,
+    fail_or_retry,
+    finish,
+    install_sandbox,
+)
 from callsheet.scheduler.core.model import ActionKind, ActionState, Demand, FailureKind
 from callsheet.scheduler.core.plan import Assignment
 from callsheet.scheduler.core.records import ActionDispatched
@@ -105,22 +112,6 @@ def _dispatch(
     )
 
 
-def attempt_deadline(state: SchedulerState, attempt: Attempt, now: float) -> float:
-    """When the scheduler should look after an attempt: missed heartbeats, or long past its execution time."""
-    timeouts = attempt.action.request.timeouts
-    began = attempt.started_at or attempt.dispatched_at
-    backstop = began + attempt.paused_for(now) + timeouts.start_to_close + state.settings.timeout_grace
-    return min(backstop, attempt.last_progress + timeouts.heartbeat) if timeouts.heartbeat else backstop
-
-
-def arm_attempt(state: SchedulerState, attempt: Attempt, now: float) -> None:
-    """Arms the deadline of an attempt, unless its action's comes first anyway."""
-    deadline = attempt_deadline(state, attempt, now)
-    action_deadline = state.timers.get(("action", attempt.action.key))
-    if action_deadline is None or deadline < action_deadline:
-        state.timers.set(("attempt", attempt.token), deadline)
-
-
 def _attempt_of(state: SchedulerState, event: events.AttemptStarted | events.AttemptProgressed) -> Attempt | None:
     manager = state.managers.get(event.manager_id)
     return manager.attempts.get(event.token) if manager is not None else None
@@ -155,7 +146,7 @@ def on_ended(state: SchedulerState, event: events.AttemptEnded, now: float) -> N
         return
     manager.last_seen = now
     attempt = state.attempts.get(event.token)
-    if attempt is None:
+    if attempt is None or attempt.manager_id != manager.manager_id:
         _unknown_end(state, manager, event, now)
         return
     if attempt.manager is None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.attempts import arm_attempt
 from callsheet.scheduler.core.commands import DrainManager, PauseAttempt, ResizeAttempt
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Manager
-from callsheet.scheduler.core.lifecycle import cancel
+from callsheet.scheduler.core.lifecycle import arm_attempt, cancel
 from callsheet.scheduler.core.model import CPU, ActionKey, ActionState, RefusalCode, RefusedError
 
 if TYPE_CHECKING:

@@ -57,6 +57,22 @@ def advance_line(state: SchedulerState, trajectory: Trajectory, now: float) -> N
         return
 
 
+def attempt_deadline(state: SchedulerState, attempt: Attempt, now: float) -> float:
+    """When the scheduler should look after an attempt: missed heartbeats, or long past its execution time."""
+    timeouts = attempt.action.request.timeouts
+    began = attempt.started_at or attempt.dispatched_at
+    backstop = began + attempt.paused_for(now) + timeouts.start_to_close + state.settings.timeout_grace
+    return min(backstop, attempt.last_progress + timeouts.heartbeat) if timeouts.heartbeat else backstop
+
+
+def arm_attempt(state: SchedulerState, attempt: Attempt, now: float) -> None:
+    """Arms the deadline of an attempt, unless its action's comes first anyway."""
+    deadline = attempt_deadline(state, attempt, now)
+    action_deadline = state.timers.get(("action", attempt.action.key))
+    if action_deadline is None or deadline < action_deadline:
+        state.timers.set(("attempt", attempt.token), deadline)
+
+
 def drop_attempt(state: SchedulerState, attempt: Attempt, now: float) -> None:
     """Gives back what an attempt holds and lets the next action into its sandbox."""
     state.attempts.pop(attempt.token, None)

@@ -82,6 +82,10 @@ def _restore_action(state: SchedulerState, row: RecoveredAction, decode: Request
     trajectory = job.trajectories.get(row.trajectory_id)
     action = add_action(state, job, request, trajectory, now)
     action.submitted_at = row.submitted_at
+    # The time that the scheduler was away counts; what has run out meanwhile ends at the first timer.
+    timeouts = request.timeouts
+    first_deadline = row.submitted_at + min(timeouts.schedule_to_start, timeouts.schedule_to_close)
+    state.timers.set(("action", request.key), first_deadline)
     action.attempts = row.attempt
     action.story.append((now, "recovered after a restart of the scheduler"))
     return action

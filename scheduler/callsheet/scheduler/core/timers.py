@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Literal
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import drop_orphan
-from callsheet.scheduler.core.attempts import arm_attempt, attempt_deadline
 from callsheet.scheduler.core.commands import Cancellation, Expiry
 from callsheet.scheduler.core.entities import Action, Attempt
 from callsheet.scheduler.core.fleet import lose_everything_on, lose_manager
 from callsheet.scheduler.core.lifecycle import (
     advance_line,
+    arm_attempt,
+    attempt_deadline,
     detach_attempt,
     fail_or_retry,
     finish,
