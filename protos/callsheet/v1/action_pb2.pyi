@@ -342,7 +342,9 @@ class ActionSpec(google.protobuf.message.Message):
     unservable: global___Unservable.ValueType
     """What to do if no registered manager can ever serve it."""
     service: builtins.str
-    """Name of the hosted service that must serve it (a model, an API). Empty: any service for its kind."""
+    """Name of the hosted service that must serve it (a model, an API). Empty: any service for its kind; a reward then
+    goes to "test-suite" or "scorer". Required for tool_call, as one API cannot stand in for another.
+    """
     @property
     def demand(self) -> global___Demand:
         """What it needs; unset takes the kind's default (one core; env_reset also 256 MiB held by the trajectory; generate and

@@ -162,6 +162,9 @@ async def _grpc_server(settings: SchedulerSettings, loop: CoreLoop, payloads: Pa
             ("grpc.server.max_pending_requests", MAX_PENDING_REQUESTS),
             ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING_REQUESTS),
             ("grpc.so_reuseport", 0),
+            # Idle streams are kept alive by their clients; without these the server would end them for it.
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
         ]
     )
     client_service_pb2_grpc.add_ClientServiceServicer_to_server(ClientServicer(loop, ClientRequests(payloads)), server)
