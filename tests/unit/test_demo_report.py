@@ -137,14 +137,14 @@ def test_a_run_without_any_action_has_a_report() -> None:
 
 def test_the_tables_show_kinds_failures_and_what_is_scripted() -> None:
     output = io.StringIO()
-    Console(file=output, width=160).print(render(demo_report()))
+    Console(file=output, width=80).print(render(demo_report()))
     text = output.getvalue()
     for expected in ("env_reset", "failed actions: 1 timeout", "held but idle", "scripted", "random weights", "1.9x"):
         assert expected in text
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0.0, "0.0 ms"), (0.0123, "12.3 ms"), (0.9999, "1.00 s"), (75.0, "75.00 s")]
+    ("value", "text"), [(0.0, "0.0ms"), (0.0021, "2.1ms"), (0.0123, "12ms"), (0.9999, "1.00s"), (75.0, "75.0s")]
 )
 def test_times_are_for_people(value: float, text: str) -> None:
     assert seconds(value) == text

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED
 from callsheet.benchmarks.demo.report import DECISIONS, SCORES, TOKENS, DemoReport, ModeReport
+from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+_TIME_COLUMNS = ("queue\np50", "\np99", "execution\np50", "\np99", "overhead\np50", "\np99", "ACT\nmean", "\np99")
 
 
 def render(report: DemoReport) -> RenderableType:
@@ -20,10 +23,28 @@ def render(report: DemoReport) -> RenderableType:
 
 
 def _kinds_table(title: str, mode: ModeReport) -> Table:
-    table = Table(title=title, title_justify="left", caption_justify="left", caption=_failures(mode))
-    table.add_column("kind")
-    for column in ("count", "queue p50", "p99", "execution p50", "p99", "overhead p50", "p99", "ACT mean", "p99"):
-        table.add_column(column, justify="right")
+    """One row a kind; narrow enough for a terminal of 80 columns."""
+    table = Table(
+        title=title,
+        title_justify="left",
+        caption=_failures(mode),
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("kind", no_wrap=True)
+    for column in (
+        "n",
+        "queue\np50",
+        "\np99",
+        "execution\np50",
+        "\np99",
+        "overhead\np50",
+        "\np99",
+        "ACT\nmean",
+        "\np99",
+    ):
+        table.add_column(column, justify="right", no_wrap=True)
     for kind, figures in mode.kinds.items():
         times = (
             figures.queue_p50_s,
@@ -86,8 +107,12 @@ def _notes(report: DemoReport) -> Text:
 
 
 def seconds(value: float) -> str:
-    """A time for people: milliseconds below a second."""
-    return f"{value * 1000:.1f} ms" if value < 0.9995 else f"{value:.2f} s"
+    """A time for people: milliseconds below a second, with three digits."""
+    if value < 0.00995:
+        return f"{value * 1000:.1f}ms"
+    if value < 0.9995:
+        return f"{value * 1000:.0f}ms"
+    return f"{value:.2f}s" if value < 9.995 else f"{value:.1f}s"
 
 
 def share(value: float) -> str:
