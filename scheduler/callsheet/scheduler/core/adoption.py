@@ -57,11 +57,9 @@ def book_attempt(attempt: Attempt, manager: Manager, units: dict[str, int], core
     lent = trajectory.held_cores if trajectory is not None and request.needs_sandbox else ()
     attempt.manager, attempt.service = manager, name
     attempt.lent_cores = lent
-    attempt.cores = tuple(core for core in cores if core not in lent)
-    attempt.units = dict(units)
+    attempt.units, attempt.cores = manager.node.take_existing(units, [core for core in cores if core not in lent])
     manager.attempts[attempt.token] = attempt
     manager.services[name].busy += 1
-    manager.node.take_exactly(attempt.units, attempt.cores)
 
 
 def adopt_orphan(state: SchedulerState, action: Action, orphan: Orphan, now: float) -> None:

@@ -110,7 +110,8 @@ def _recover_sandboxes(state: SchedulerState, manager: Manager, event: events.Ma
                 continue
             if present.get(trajectory.key) == trajectory.sandbox_id:
                 manager.sandboxes[trajectory.key] = trajectory
-                manager.node.take_exactly(trajectory.held, trajectory.held_cores)
+                booked = manager.node.take_existing(trajectory.held, trajectory.held_cores)
+                trajectory.held, trajectory.held_cores = booked
             else:
                 drop_sandbox(state, trajectory, now, lost=True)
 

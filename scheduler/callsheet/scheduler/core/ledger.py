@@ -69,12 +69,19 @@ class Node:
                 cores = self._take_cores(count)
         return cores
 
-    def take_exactly(self, units: Mapping[str, int], cores: Iterable[int]) -> None:
-        """Books units and cores that an attempt or a sandbox already has, fitting or not."""
-        for resource, count in units.items():
+    def take_existing(self, units: Mapping[str, int], cores: Iterable[int]) -> tuple[dict[str, int], tuple[int, ...]]:
+        """Books what an attempt or a sandbox already has, fitting or not, and returns what was booked.
+
+        Units and cores that the node has not are left out, and so are cores that were granted again before their holder
+        came back: one core has one holder in these books.
+        """
+        booked = {resource: count for resource, count in units.items() if count > 0 and resource in self.capacity}
+        own = tuple(core for core in cores if core in self._numa_of and core not in self._granted_cores)
+        for resource, count in booked.items():
             self.granted[resource] = self.granted.get(resource, 0) + count
-        self._granted_cores.update(cores)
+        self._granted_cores.update(own)
         self._recount()
+        return booked, own
 
     def give_back(self, units: Mapping[str, int], cores: Iterable[int]) -> None:
         """Returns granted units and cores."""
