@@ -123,11 +123,18 @@ class FakeManager:
 
     def heartbeat(self) -> None:
         """It is alive."""
-        self.world.handle(events.ManagerHeartbeat(self.manager_id))
+        self.world.handle(events.ManagerHeartbeat(self.manager_id, self.stream))
 
     def disconnect(self) -> None:
         """Its stream breaks."""
         self.world.handle(events.ManagerDisconnected(self.stream, self.manager_id))
+
+    def live(self, seconds: float) -> None:
+        """Is alive for a while, with a heartbeat every second."""
+        until = self.world.now + seconds
+        while self.world.now < until:
+            self.heartbeat()
+            self.world.wait(min(1.0, until - self.world.now))
 
     def grant(self, action: str | ActionKey) -> commands.Dispatch:
         """The last dispatch of an action on the present stream."""
@@ -283,16 +290,17 @@ class CoreWorld:
         self.now = until
         self.plan()
 
-    def restart(self) -> CoreWorld:
-        """Another scheduler that continues from what this one's journal has."""
+    def restart(self, journal: CoreJournal | None = None) -> CoreWorld:
+        """Another scheduler that continues from this one's journal, or from an older copy of it."""
+        journal = journal or self.journal
         world = CoreWorld(
             settings=self.settings,
             planner=self.planner,
-            journal=self.journal,
+            journal=journal,
             epoch=self.state.epoch + 1,
             now=self.now,
         )
-        restore(world.state, self.journal.recovered(), self.journal.decoder, self.now)
+        restore(world.state, journal.recovered(), journal.decoder, self.now)
         check_invariants(world.state)
         return world
 

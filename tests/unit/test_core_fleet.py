@@ -1,0 +1,304 @@
+"""Managers: who may join, what happens when they break off, and what services reserve."""
+
+from __future__ import annotations
+
+from callsheet.scheduler.core import commands, events
+from callsheet.scheduler.core.model import (
+    ActionKey,
+    ActionKind,
+    ActionState,
+    NodeDescription,
+    RefusalCode,
+    RunningAttempt,
+    SandboxRef,
+    Token,
+)
+
+from tests.support.core_requests import action_request, fixed, kept
+from tests.support.core_world import CoreWorld, Stream, key_of, node, service, world_with_sandbox, world_with_trajectory
+
+
+def test_managers_of_one_node_must_describe_it_alike() -> None:
+    world = CoreWorld()
+    world.manager("one", on=node("shared", 4))
+    refused = world.manager("two", on=node("shared", 5))
+    refusal = refused.stream.last(commands.RefuseManager).refusal
+    assert (refusal.code, refusal.field) == (RefusalCode.FAILED_PRECONDITION, "registration.node")
+    assert "['one']" in refusal.rule
+    assert "4 cores" in refusal.rule
+    assert set(world.state.managers) == {"one"}
+    world.manager("three", on=node("shared", 4))
+    assert world.state.nodes["shared"].managers == {"one", "three"}
+
+
+def test_a_node_may_come_back_changed_once_nobody_is_on_it() -> None:
+    world = CoreWorld()
+    world.manager("one", on=node("shared", 4))
+    world.wait(11.0)
+    manager = world.manager("two", on=node("shared", 6))
+    assert manager.free["cpu"] == 6
+
+
+def test_managers_of_one_node_share_its_units() -> None:
+    world = CoreWorld()
+    one = world.manager("one", service("a", [ActionKind.REWARD]), on=node("shared", 2))
+    two = world.manager("two", service("b", [ActionKind.TOOL_CALL]), on=node("shared", 2))
+    world.job()
+    world.submit(action_request("reward", ActionKind.REWARD))
+    world.submit(action_request("tool", demand=fixed(cpu=1)))
+    world.submit(action_request("tool-2", demand=fixed(cpu=1)))
+    world.plan()
+    assert set(one.grant("reward").cores).isdisjoint(two.grant("tool").cores)
+    assert not two.has("tool-2")
+
+
+def test_reserved_cores_come_from_the_end_of_the_list() -> None:
+    world = CoreWorld()
+    description = NodeDescription("n", {}, ((0, 2, 4), (1, 3, 5)))
+    world.manager("engine", service("model", [ActionKind.GENERATE], reserved={"cpu": 2}), on=description)
+    manager = world.manager("m", service("work", [ActionKind.TOOL_CALL]), on=description)
+    world.job()
+    world.submit(action_request("a", demand=fixed(cpu=4)))
+    world.plan()
+    assert manager.grant("a").cores == (0, 1, 2, 4)
+    assert manager.free["cpu"] == 0
+
+
+def test_a_reserve_on_a_busy_node_is_a_debt_that_ends_pay() -> None:
+    world = CoreWorld()
+    manager = world.manager("m", service("work", [ActionKind.TOOL_CALL]), on=node("n", 4))
+    world.job()
+    for name in ("a", "b"):
+        world.submit(action_request(name, demand=fixed(cpu=2)))
+    world.plan()
+    engine = world.manager("engine", service("model", [ActionKind.GENERATE], reserved={"cpu": 2}), on=node("n", 4))
+    assert manager.free["cpu"] == -2
+    world.submit(action_request("c", demand=fixed(cpu=2)))
+    manager.run("a")
+    assert manager.free["cpu"] == 0
+    world.plan()
+    assert not manager.has("c")
+    manager.run("b")
+    world.plan()
+    assert manager.grant("c").cores == (0, 1)
+    engine.disconnect()
+    manager.live(11.0)
+    assert manager.free["cpu"] == 2, "the reserve is given back with its manager"
+
+
+def test_slots_bound_a_service_whatever_its_node_has() -> None:
+    world = CoreWorld()
+    manager = world.manager("m", service("engine", [ActionKind.GENERATE], slots=2))
+    world.job()
+    for name in ("a", "b", "c"):
+        world.submit(action_request(name, ActionKind.GENERATE))
+    world.plan()
+    assert [manager.has(name) for name in ("a", "b", "c")] == [True, True, False]
+    assert not world.propose("c", "m")
+    manager.run("a")
+    world.plan()
+    assert manager.has("c")
+
+
+def test_nothing_is_sent_before_the_first_heartbeat() -> None:
+    world, manager = world_with_trajectory(manager=False)
+    manager.join(heartbeat=False)
+    world.submit(action_request("a"))
+    world.plan()
+    assert not manager.has("a")
+    manager.heartbeat()
+    world.plan()
+    assert manager.has("a")
+
+
+def test_an_attempt_survives_a_broken_stream() -> None:
+    world, manager = world_with_sandbox()
+    world.step("a")
+    world.plan()
+    grant = manager.start("a")
+    manager.disconnect()
+    world.wait(5.0)
+    manager.join([manager.running(grant)], [SandboxRef("job", "t", "reset#1")])
+    assert world.state_of("a") is ActionState.RUNNING
+    assert not manager.stream.all(commands.ReleaseSandbox)
+    manager.end(grant)
+    assert world.state_of("a") is ActionState.SUCCEEDED
+    world.step("b")
+    world.plan()
+    assert manager.grant("b").sandbox_id == "reset#1"
+
+
+def test_an_attempt_that_began_while_its_stream_was_down_is_running() -> None:
+    world, manager = world_with_trajectory()
+    world.submit(action_request("a"))
+    world.plan()
+    grant = manager.grant("a")
+    manager.disconnect()
+    manager.join([manager.running(grant)])
+    assert world.state_of("a") is ActionState.RUNNING
+
+
+def test_a_dispatch_that_never_arrived_is_repeated_after_the_first_heartbeat() -> None:
+    world, manager = world_with_sandbox()
+    world.step("a")
+    world.plan()
+    manager.disconnect()
+    manager.join([], [SandboxRef("job", "t", "reset#1")], heartbeat=False)
+    world.wait(1.0)
+    assert world.live("a").attempts == 1
+    manager.heartbeat()
+    world.wait(1.0)
+    assert manager.grant("a").attempt == 2
+    assert world.state.attempts.keys() == {manager.grant("a").token}
+
+
+def test_an_end_that_was_kept_counts_before_the_first_heartbeat() -> None:
+    world, manager = world_with_sandbox()
+    world.step("a")
+    world.plan()
+    grant = manager.start("a")
+    manager.disconnect()
+    manager.join([], [SandboxRef("job", "t", "reset#1")], heartbeat=False)
+    manager.end(grant)
+    manager.heartbeat()
+    assert world.state_of("a") is ActionState.SUCCEEDED
+
+
+def test_a_late_heartbeat_of_a_replaced_stream_is_not_the_first_one_of_the_new_stream() -> None:
+    world, manager = world_with_sandbox()
+    world.step("a")
+    world.plan()
+    grant = manager.start("a")
+    replaced = manager.stream
+    manager.join([], [SandboxRef("job", "t", "reset#1")], heartbeat=False)
+    assert replaced.last(commands.RefuseManager).refusal.rule == "registered again on another stream"
+    world.handle(events.ManagerHeartbeat("m", replaced), events.ManagerDraining("m", replaced))
+    world.wait(1.0)
+    manager.end(grant)
+    manager.heartbeat()
+    assert world.state_of("a") is ActionState.SUCCEEDED
+    assert world.state.managers["m"].accepting
+
+
+def test_the_break_of_a_replaced_stream_changes_nothing() -> None:
+    world, manager = world_with_trajectory()
+    replaced = manager.stream
+    manager.join()
+    world.handle(events.ManagerDisconnected(replaced, "m"))
+    assert world.state.managers["m"].accepting
+
+
+def test_a_new_incarnation_has_lost_what_the_old_one_ran() -> None:
+    world, manager = world_with_sandbox()
+    world.step("step")
+    world.submit(action_request("free"))
+    world.plan()
+    manager.start("step")
+    manager.start("free")
+    manager.join(incarnation="second")
+    assert world.failure("step").reason == "state_lost"
+    world.wait(1.0)
+    assert manager.grant("free").attempt == 2
+    assert manager.free == {"cpu": 4, "memory": 4096}
+    assert world.state.managers["m"].incarnation == "second"
+
+
+def test_a_manager_that_is_given_up_and_comes_back_runs_its_attempt_on() -> None:
+    world, manager = world_with_trajectory()
+    world.submit(action_request("a"))
+    world.plan()
+    grant = manager.start("a")
+    manager.disconnect()
+    world.wait(10.05)
+    assert world.state_of("a") is ActionState.QUEUED
+    manager.join([manager.running(grant)])
+    assert world.state_of("a") is ActionState.RUNNING
+    world.wait(2.0)
+    manager.end(grant)
+    assert world.state_of("a") is ActionState.SUCCEEDED
+    assert manager.free == {"cpu": 4, "memory": 4096}
+
+
+def test_a_manager_that_comes_back_too_late_is_told_to_stop_after_its_registration_is_answered() -> None:
+    world, manager = world_with_trajectory()
+    world.submit(action_request("a"))
+    world.plan()
+    grant = manager.start("a")
+    manager.disconnect()
+    spare = world.manager("spare")
+    spare.live(12.0)
+    assert spare.has("a")
+    manager.join([manager.running(grant)], heartbeat=False)
+    assert [type(command) for command in manager.stream.sent] == [commands.AcceptManager, commands.CancelAttempt]
+    manager.end(grant, events.AttemptSucceeded("late"))
+    assert manager.stream.last(commands.AcknowledgeEnd).token == grant.token
+    spare.run("a")
+    assert world.outcomes[key_of("a")].result == events.AttemptSucceeded("done")
+
+
+def test_sandboxes_that_belong_to_nobody_are_released_at_the_first_heartbeat() -> None:
+    _, manager = world_with_sandbox()
+    manager.disconnect()
+    listed = [SandboxRef("job", "t", "reset#1"), SandboxRef("job", "t", "former"), SandboxRef("gone", "x", "y")]
+    manager.join([], listed, heartbeat=False)
+    assert not manager.stream.all(commands.ReleaseSandbox)
+    manager.heartbeat()
+    assert [each.sandbox for each in manager.stream.all(commands.ReleaseSandbox)] == listed[1:]
+
+
+def test_strays_stay_while_an_attempt_of_unknown_origin_may_have_made_them() -> None:
+    _, manager = world_with_trajectory(manager=False)
+    stray = SandboxRef("job", "u", "s")
+    unknown = RunningAttempt(Token(0, 7), ActionKey("job", "unknown"), 1, True, {}, (), b"hash")
+    manager.join([unknown], [stray])
+    assert not manager.stream.all(commands.ReleaseSandbox)
+    manager.live(61.0)
+    assert manager.stream.last(commands.CancelAttempt).token == unknown.token
+    manager.heartbeat()
+    assert manager.stream.last(commands.ReleaseSandbox).sandbox == stray
+
+
+def test_a_lost_manager_takes_held_units_and_sandboxes_with_it() -> None:
+    world, manager = world_with_trajectory()
+    world.submit(action_request("reset", ActionKind.ENV_RESET, "t", demand=kept(cpu=1, memory=10)))
+    world.plan()
+    manager.run("reset")
+    neighbour = world.manager("neighbour", on=manager.node)
+    neighbour.live(12.0)
+    assert set(world.state.managers) == {"neighbour"}
+    assert neighbour.free == {"cpu": 4, "memory": 4096}
+    assert world.journal.trajectories["job", "t"].sandbox_id == ""
+
+
+def test_events_of_unknown_managers_are_ignored() -> None:
+    world, manager = world_with_trajectory()
+    world.submit(action_request("a"))
+    world.plan()
+    grant = manager.grant("a")
+    stranger = Stream()
+    for event in (
+        events.ManagerHeartbeat("x"),
+        events.ManagerDraining("x"),
+        events.ManagerDisconnected(stranger, "x"),
+        events.AttemptStarted("x", grant.token),
+        events.AttemptProgressed("x", grant.token),
+        events.AttemptEnded("x", grant.token, grant.request.key, 1, events.AttemptCancelled(), True, 0.0, b""),
+    ):
+        assert world.handle(event) == []
+    assert world.state_of("a") is ActionState.DISPATCHED
+
+
+def test_a_running_attempt_with_units_its_node_has_not_makes_no_units_out_of_nothing() -> None:
+    world, manager = world_with_trajectory(manager=False)
+    odd = RunningAttempt(
+        Token(0, 7), ActionKey("job", "a"), 1, True, {"gpu": 2, "cpu": 1}, (0, 99), action_request("a").body_hash
+    )
+    manager.join([odd])
+    world.submit(action_request("a"))
+    assert world.state_of("a") is ActionState.RUNNING
+    done = events.AttemptSucceeded("done")
+    world.handle(events.AttemptEnded("m", odd.token, odd.key, 1, done, True, 0.0, odd.body_hash))
+    assert manager.free == {"cpu": 4, "memory": 4096}
+    world.submit(action_request("b", demand=fixed(gpu=1), wait=True))
+    world.plan()
+    assert world.state_of("b") is ActionState.QUEUED

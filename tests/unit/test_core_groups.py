@@ -1,0 +1,126 @@
+"""Groups with a quorum, staleness, and trajectories that nobody uses."""
+
+from __future__ import annotations
+
+import pytest
+from callsheet.scheduler.core import commands, events
+from callsheet.scheduler.core.model import ActionKind, ActionState, GroupRequest, RefusalCode, RefusedError
+
+from tests.support.core_requests import action_request, job_request, trajectory_request
+from tests.support.core_world import CoreWorld, FakeManager, key_of
+
+GROUP = GroupRequest("g", 3, 2)
+
+
+def group_of_three() -> tuple[CoreWorld, FakeManager]:
+    world = CoreWorld()
+    manager = world.manager()
+    world.job()
+    for name in ("a", "b", "c"):
+        world.trajectory(trajectory_request(name, group=GROUP))
+    return world, manager
+
+
+def test_the_quorum_closes_the_siblings_with_all_they_have() -> None:
+    world, manager = group_of_three()
+    world.reset("reset", "c")
+    world.plan()
+    manager.run("reset")
+    world.step("running", "c")
+    world.step("waiting", "c")
+    world.plan()
+    manager.start("running")
+    world.close_trajectory("a")
+    assert set(world.state.jobs["job"].trajectories) == {"b", "c"}
+    world.close_trajectory("b")
+    assert not world.state.jobs["job"].trajectories
+    assert world.cancellation("waiting").reason == "its group has its quorum"
+    assert manager.stream.last(commands.ReleaseSandbox).sandbox.trajectory_id == "c"
+    manager.end("running", events.AttemptCancelled())
+    assert world.cancellation("running").reason == "its group has its quorum"
+    assert world.state.jobs["job"].closed_trajectories["c"] == "abandoned"
+
+
+def test_abandoned_siblings_do_not_count() -> None:
+    world, _ = group_of_three()
+    world.close_trajectory("a", completed=False)
+    world.close_trajectory("b")
+    assert set(world.state.jobs["job"].trajectories) == {"c"}
+    world.close_trajectory("b")
+    assert set(world.state.jobs["job"].trajectories) == {"c"}, "one sibling counts once"
+
+
+def test_groups_of_two_jobs_with_one_name_are_two_groups() -> None:
+    world, _ = group_of_three()
+    world.job(job_request("other"))
+    world.trajectory(trajectory_request("x", job_id="other", group=GroupRequest("g", 1, 1)))
+    world.close_trajectory("x", job_id="other")
+    assert len(world.state.jobs["job"].trajectories) == 3
+
+
+def test_the_count_of_a_group_survives_a_restart() -> None:
+    world, _ = group_of_three()
+    world.close_trajectory("a")
+    after = world.restart()
+    after.close_trajectory("b")
+    assert not after.state.jobs["job"].trajectories
+
+
+def test_a_trajectory_too_far_behind_is_closed() -> None:
+    world = CoreWorld()
+    manager = world.manager()
+    world.job(job_request(max_staleness=1))
+    world.trajectory("old")
+    world.publish(1)
+    world.trajectory("new")
+    world.submit(action_request("running", ActionKind.GENERATE, "old"))
+    world.plan()
+    manager.start("running")
+    assert set(world.state.jobs["job"].trajectories) == {"old", "new"}
+    world.publish(2)
+    assert set(world.state.jobs["job"].trajectories) == {"new"}
+    assert manager.stream.last(commands.CancelAttempt).reason == "its staleness is beyond 1 versions"
+    manager.end("running", events.AttemptCancelled("half"))
+    assert world.outcomes[key_of("running")].state is ActionState.CANCELLED
+
+
+def test_versions_never_go_back() -> None:
+    world = CoreWorld()
+    world.job()
+    world.publish(5)
+    world.publish(5)
+    with pytest.raises(RefusedError, match="must not be below 5") as refused:
+        world.publish(4)
+    assert refused.value.code is RefusalCode.FAILED_PRECONDITION
+    assert world.journal.jobs["job"].policy_version == 5
+    assert world.restart().state.jobs["job"].policy_version == 5
+
+
+def test_a_trajectory_remembers_the_version_it_began_with_over_a_restart() -> None:
+    world = CoreWorld()
+    world.job(job_request(max_staleness=1))
+    world.trajectory("old")
+    world.publish(1)
+    world.trajectory("new")
+    after = world.restart()
+    after.publish(2)
+    assert set(after.state.jobs["job"].trajectories) == {"new"}
+
+
+def test_an_idle_trajectory_is_closed_and_its_sandbox_released() -> None:
+    world = CoreWorld()
+    manager = world.manager()
+    world.job()
+    world.trajectory(trajectory_request("t", idle_timeout=30.0))
+    manager.live(20.0)
+    world.reset("reset")
+    world.plan()
+    manager.start("reset")
+    manager.live(60.0)
+    assert "t" in world.state.jobs["job"].trajectories, "it is not idle while it has an action"
+    manager.end("reset")
+    manager.live(29.0)
+    assert "t" in world.state.jobs["job"].trajectories
+    manager.live(32.0)
+    assert world.state.jobs["job"].closed_trajectories == {"t": "abandoned"}
+    assert manager.stream.all(commands.ReleaseSandbox)

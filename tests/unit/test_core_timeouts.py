@@ -1,0 +1,200 @@
+"""The four timeouts, and the lease of a manager."""
+
+from __future__ import annotations
+
+import pytest
+from callsheet.scheduler.core import commands, events
+from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, RetryPolicy, TimeoutKind, Timeouts
+
+from tests.support.core_requests import action_request, fixed
+from tests.support.core_world import CoreWorld, FakeManager, key_of, world_with_sandbox, world_with_trajectory
+
+ONCE = RetryPolicy(max_attempts=1)
+
+
+def running(timeouts: Timeouts, kind: ActionKind = ActionKind.TOOL_CALL) -> tuple[CoreWorld, FakeManager]:
+    world, manager = world_with_sandbox()
+    world.submit(action_request("a", kind, "t", timeouts=timeouts))
+    world.plan()
+    manager.start("a")
+    return world, manager
+
+
+def test_schedule_to_start_expires_what_was_never_dispatched() -> None:
+    world = CoreWorld()
+    manager = world.manager(cores=1)
+    world.job()
+    world.submit(action_request("first", demand=fixed(cpu=1)))
+    world.submit(action_request("second", demand=fixed(cpu=1), timeouts=Timeouts(5.0, 100.0, 100.0)))
+    world.plan()
+    manager.live(6)
+    assert world.expiry("second").timeout is TimeoutKind.SCHEDULE_TO_START
+    manager.run("first")
+    world.plan()
+    assert not manager.has("second")
+
+
+def test_schedule_to_start_leaves_a_retried_action_alone() -> None:
+    world, manager = running(Timeouts(5.0, 100.0, 100.0))
+    manager.live(4)
+    manager.fail("a")
+    manager.live(4)
+    assert world.state_of("a") is ActionState.DISPATCHED
+
+
+def test_schedule_to_close_expires_a_queued_action() -> None:
+    world, manager = running(Timeouts(50.0, 50.0, 50.0))
+    manager.end("a", events.AttemptFailed(FailureKind.QUOTA, "wait", retry_after=1000.0))
+    manager.live(51)
+    assert world.expiry("a").timeout is TimeoutKind.SCHEDULE_TO_CLOSE
+
+
+def test_schedule_to_close_stops_a_running_attempt_and_then_expires() -> None:
+    world, manager = running(Timeouts(20.0, 100.0, 20.0))
+    manager.live(21)
+    assert manager.stream.all(commands.CancelAttempt)
+    assert world.state_of("a") is ActionState.RUNNING
+    manager.end("a", events.AttemptCancelled())
+    assert world.expiry("a").timeout is TimeoutKind.SCHEDULE_TO_CLOSE
+
+
+def test_schedule_to_close_does_not_wait_for_a_manager_that_does_not_stop() -> None:
+    world, manager = running(Timeouts(20.0, 100.0, 20.0), ActionKind.ENV_STEP)
+    manager.live(26)
+    assert world.expiry("a").timeout is TimeoutKind.SCHEDULE_TO_CLOSE
+    manager.end("a")
+    assert world.expiry("a").timeout is TimeoutKind.SCHEDULE_TO_CLOSE
+    assert world.state.nodes["node-m"].free == {"cpu": 4, "memory": 4096}
+
+
+def test_the_backstop_fails_what_its_manager_did_not_stop_in_time() -> None:
+    world, manager = running(Timeouts(100.0, 10.0, 100.0))
+    manager.live(11)
+    assert not manager.stream.all(commands.CancelAttempt), "the manager has its grace"
+    manager.live(2)
+    assert len(manager.stream.all(commands.CancelAttempt)) == 1
+    manager.end("a", events.AttemptCancelled("half"))
+    failed = world.failure("a")
+    assert (failed.kind, failed.timeout, failed.partial) == (
+        FailureKind.TIMEOUT,
+        TimeoutKind.START_TO_CLOSE,
+        "half",
+    )
+
+
+def test_the_backstop_counts_from_the_start_of_the_attempt() -> None:
+    world, manager = world_with_trajectory()
+    world.submit(action_request("a", timeouts=Timeouts(100.0, 10.0, 100.0)))
+    world.plan()
+    manager.live(10)
+    manager.start("a")
+    manager.live(11)
+    assert not manager.stream.all(commands.CancelAttempt)
+
+
+def test_the_backstop_stands_still_while_the_attempt_is_paused() -> None:
+    world, manager = running(Timeouts(1000.0, 10.0, 1000.0))
+    manager.live(5)
+    world.pause("a")
+    manager.live(100)
+    assert not manager.stream.all(commands.CancelAttempt)
+    world.pause("a", paused=False)
+    manager.live(6)
+    assert not manager.stream.all(commands.CancelAttempt)
+    manager.live(3)
+    assert manager.stream.all(commands.CancelAttempt)
+    manager.end("a", events.AttemptCancelled())
+    assert world.outcomes[key_of("a")].paused_s == pytest.approx(100.0)
+
+
+def test_a_silent_attempt_is_given_up_and_tried_again() -> None:
+    world, manager = running(Timeouts(1000.0, 1000.0, 1000.0, heartbeat=5.0))
+    manager.live(4)
+    manager.progress("a")
+    manager.live(4)
+    assert world.state_of("a") is ActionState.RUNNING
+    manager.live(3)
+    grants = [each for each in manager.stream.all(commands.Dispatch) if each.request.key == key_of("a")]
+    assert [grant.attempt for grant in grants] == [1, 2]
+    assert manager.stream.all(commands.CancelAttempt)[0].token == grants[0].token
+    manager.end(grants[0])
+    assert world.state_of("a") is ActionState.DISPATCHED
+    manager.run("a")
+    assert world.outcomes[key_of("a")].attempts == 2
+
+
+def test_a_silent_step_fails_with_its_sandbox() -> None:
+    world, manager = running(Timeouts(1000.0, 1000.0, 1000.0, heartbeat=5.0), ActionKind.ENV_STEP)
+    world.step("behind")
+    manager.live(6)
+    failed = world.failure("a")
+    assert (failed.kind, failed.timeout) == (FailureKind.INFRA, TimeoutKind.HEARTBEAT)
+    assert world.failure("behind").reason == "state_lost"
+    assert manager.stream.all(commands.ReleaseSandbox)
+
+
+def test_a_silent_reset_is_tried_again_after_its_backoff() -> None:
+    world, manager = running(Timeouts(1000.0, 1000.0, 1000.0, heartbeat=5.0), ActionKind.ENV_RESET)
+    world.step("behind")
+    first = manager.grant("a")
+    manager.live(6)
+    assert manager.grant("a").attempt == 2
+    manager.run("a")
+    world.plan()
+    assert manager.grant("behind").sandbox_id == "a#2"
+    manager.end(first)
+    assert manager.stream.last(commands.ReleaseSandbox).sandbox.sandbox_id == "a#1"
+
+
+def test_silence_while_paused_is_no_fault() -> None:
+    world, manager = running(Timeouts(1000.0, 1000.0, 1000.0, heartbeat=5.0))
+    world.pause("a")
+    manager.live(60)
+    assert world.state_of("a") is ActionState.PAUSED
+    world.pause("a", paused=False)
+    manager.live(4)
+    assert world.state_of("a") is ActionState.RUNNING
+    manager.live(3)
+    assert world.live("a").attempts == 2
+
+
+def test_an_attempt_that_never_says_it_started_is_silent_too() -> None:
+    world, manager = world_with_trajectory()
+    world.submit(action_request("a", timeouts=Timeouts(1000.0, 1000.0, 1000.0, heartbeat=5.0), retry=ONCE))
+    world.plan()
+    manager.live(6)
+    assert world.failure("a").timeout is TimeoutKind.HEARTBEAT
+
+
+def test_heartbeats_renew_the_lease_and_silence_ends_it() -> None:
+    world, manager = world_with_trajectory()
+    manager.live(30)
+    assert "m" in world.state.managers
+    world.wait(8.5)
+    assert "m" in world.state.managers
+    world.wait(1.0)
+    assert "m" not in world.state.managers
+    assert not world.state.nodes
+    assert manager.stream.last(commands.RefuseManager).refusal.rule == "its lease ran out"
+    manager.join()
+    assert "m" in world.state.managers
+
+
+def test_every_sign_of_life_renews_the_lease() -> None:
+    world, manager = world_with_trajectory()
+    world.submit(action_request("a"))
+    world.plan()
+    world.wait(6.0)
+    manager.start("a")
+    world.wait(6.0)
+    manager.progress("a")
+    world.wait(6.0)
+    manager.end("a")
+    world.wait(6.0)
+    assert "m" in world.state.managers
+
+
+def test_deadlines_are_known_to_the_shell() -> None:
+    world, _ = world_with_trajectory()
+    world.submit(action_request("a", timeouts=Timeouts(3.0, 50.0, 100.0)))
+    assert world.state.next_deadline() == pytest.approx(world.now + 3.0)
