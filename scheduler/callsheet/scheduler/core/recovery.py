@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Group, Job
-from callsheet.scheduler.core.lifecycle import enqueue
+from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Group, Job, Trajectory
+from callsheet.scheduler.core.lifecycle import enqueue, stop_attempt
 from callsheet.scheduler.core.model import ActionRequest, ActionState, JobRequest, Token, TrajectoryRequest
 from callsheet.scheduler.core.records import Recovered, RecoveredAction, RecoveredTrajectory
-from callsheet.scheduler.core.submission import COMPLETED, add_action, add_trajectory
+from callsheet.scheduler.core.submission import CLOSED, COMPLETED, add_action, add_trajectory
 
 if TYPE_CHECKING:
     from callsheet.scheduler.core.state import SchedulerState
@@ -80,6 +80,9 @@ def _restore_action(state: SchedulerState, row: RecoveredAction, decode: Request
     job = state.jobs[row.job_id]
     request = decode.action(row.spec)
     trajectory = job.trajectories.get(row.trajectory_id)
+    if trajectory is None and row.trajectory_id:
+        closed = decode.trajectory(job.trajectory_specs[row.trajectory_id])
+        trajectory = Trajectory(closed, job, job.policy_version, now, lost=True)
     action = add_action(state, job, request, trajectory, now)
     action.submitted_at = row.submitted_at
     # The time that the scheduler was away counts; what has run out meanwhile ends at the first timer.
@@ -98,5 +101,12 @@ def _await_attempt(state: SchedulerState, action: Action, row: RecoveredAction, 
     action.attempt = attempt
     action.state = ActionState.DISPATCHED
     action.first_dispatched_at = now
-    if action.request.in_sandbox and action.trajectory is not None:
-        action.trajectory.occupied = attempt
+    trajectory = action.trajectory
+    if trajectory is None:
+        return
+    if action.request.in_sandbox:
+        trajectory.occupied = attempt
+    if trajectory.request.trajectory_id in action.job.closed_trajectories:
+        # Its close had cancelled the action; only the attempt's end was still awaited.
+        action.cancel_reason = CLOSED
+        stop_attempt(state, attempt, CLOSED, now)

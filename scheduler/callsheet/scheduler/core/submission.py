@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 COMPLETED = "completed"
 ABANDONED = "abandoned"
+CLOSED = "its trajectory was closed"
 
 
 def open_job(state: SchedulerState, job_id: str) -> Job:
@@ -128,7 +129,7 @@ def on_trajectory_close(state: SchedulerState, event: events.TrajectoryCloseRequ
         )
     if trajectory is not None:
         end = COMPLETED if event.completed else ABANDONED
-        close_trajectory(state, trajectory, end, "its trajectory was closed", now)
+        close_trajectory(state, trajectory, end, CLOSED, now)
     state.accept(event.reply_to)
 
 
