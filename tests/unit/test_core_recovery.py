@@ -1,0 +1,366 @@
+"""A scheduler that continues from its journal: what is adopted, what is repeated, what is given up."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+from callsheet.scheduler.core import commands, events
+from callsheet.scheduler.core.model import ActionKind, ActionState, RefusedError, SandboxRef, TimeoutKind, Timeouts
+
+from tests.support.core_requests import action_request, fixed, kept
+from tests.support.core_world import CoreWorld, FakeManager, Stream, key_of, node, service, world_with_sandbox
+
+SANDBOX = SandboxRef("job", "t", "reset#1")
+
+
+def restarted(world: CoreWorld, *managers: FakeManager) -> CoreWorld:
+    """The next scheduler; the managers know its address but have not registered yet."""
+    after = world.restart()
+    for manager in managers:
+        manager.world = after
+        manager.stream = Stream()
+    return after
+
+
+def test_everything_acknowledged_is_there_again() -> None:
+    world, manager = world_with_sandbox()
+    world.submit(action_request("queued", ActionKind.GENERATE, "t", demand=fixed(cpu=4)))
+    world.submit(action_request("done"))
+    world.propose("done", "m")
+    manager.run("done")
+    after = restarted(world, manager)
+    assert after.state_of("queued") is ActionState.QUEUED
+    assert after.state_of("done") is ActionState.SUCCEEDED
+    assert after.live("queued").submitted_at == world.live("queued").submitted_at
+    after.submit(action_request("done"), watcher="late")
+    assert after.delivered == [("late", key_of("done"))]
+    with pytest.raises(RefusedError, match="another body"):
+        after.submit(action_request("done", body="other"))
+
+
+def test_tokens_grow_over_restarts() -> None:
+    world, manager = world_with_sandbox()
+    world.step("a")
+    world.plan()
+    before = manager.grant("a").token
+    after = restarted(world, manager)
+    manager.join([], [SANDBOX])
+    after.wait(1.0)
+    assert manager.grant("a").token > before
+
+
+def test_an_attempt_that_still_runs_is_adopted() -> None:
+    world, manager = world_with_sandbox()
+    world.step("a")
+    world.step("b")
+    world.plan()
+    grant = manager.start("a")
+    after = restarted(world, manager)
+    after.step("a")
+    manager.join([manager.running(grant)], [SANDBOX])
+    assert after.state_of("a") is ActionState.RUNNING
+    assert manager.free == {"cpu": 3, "memory": 4096 - 256}
+    after.plan()
+    assert not manager.has("b")
+    manager.end(grant)
+    assert after.outcomes[key_of("a")].result == events.AttemptSucceeded("done")
+    after.plan()
+    assert manager.grant("b").sandbox_id == "reset#1"
+    manager.run("b")
+    after.close_trajectory("t")
+    assert manager.free == {"cpu": 4, "memory": 4096}
+
+
+def test_an_end_that_was_kept_is_taken() -> None:
+    world, manager = world_with_sandbox()
+    world.step("a")
+    world.plan()
+    grant = manager.start("a")
+    after = restarted(world, manager)
+    manager.join([], [SANDBOX], heartbeat=False)
+    manager.end(grant)
+    manager.heartbeat()
+    assert after.state_of("a") is ActionState.SUCCEEDED
+    assert manager.stream.last(commands.AcknowledgeEnd).token == grant.token
+    assert manager.free == {"cpu": 4, "memory": 4096 - 256}
+
+
+def test_an_attempt_its_manager_knows_nothing_of_goes_back_to_the_queue() -> None:
+    world, manager = world_with_sandbox()
+    world.step("a")
+    world.plan()
+    after = restarted(world, manager)
+    manager.join([], [SANDBOX])
+    after.wait(1.0)
+    assert manager.grant("a").attempt == 2
+
+
+def test_a_manager_that_does_not_come_back_is_given_up_after_its_lease() -> None:
+    world, manager = world_with_sandbox()
+    world.step("step")
+    world.submit(action_request("free"))
+    world.plan()
+    manager.start("step")
+    manager.start("free")
+    after = restarted(world, manager)
+    spare = after.manager("spare")
+    spare.live(9.0)
+    assert not after.live("free").ready_ticket
+    spare.live(3.0)
+    assert after.state_of("step") is ActionState.FAILED
+    assert spare.grant("free").attempt == 2
+
+
+def test_a_new_incarnation_after_a_restart_has_lost_the_sandbox() -> None:
+    world, manager = world_with_sandbox()
+    world.step("running")
+    world.step("waiting")
+    world.plan()
+    manager.start("running")
+    after = restarted(world, manager)
+    after.step("running")
+    after.step("waiting")
+    manager.join(incarnation="second")
+    after.wait(1.0)
+    assert after.failure("running").reason == "state_lost"
+    assert after.failure("waiting").reason == "state_lost"
+    after.wait(5.0)
+    assert not manager.stream.all(commands.Dispatch)
+
+
+def test_what_a_sandbox_keeps_is_booked_again() -> None:
+    world = CoreWorld()
+    manager = world.manager()
+    world.job()
+    world.trajectory("t")
+    world.submit(action_request("reset", ActionKind.ENV_RESET, "t", demand=kept(cpu=2, memory=64)))
+    world.plan()
+    held = manager.run("reset").cores
+    after = restarted(world, manager)
+    manager.join([], [SANDBOX])
+    assert manager.free == {"cpu": 2, "memory": 4096 - 64}
+    after.submit(action_request("a", ActionKind.ENV_STEP, "t", demand=fixed()))
+    after.plan()
+    assert manager.grant("a").cores == held
+
+
+def test_a_core_that_was_granted_before_its_holder_came_back_has_one_holder_in_the_books() -> None:
+    world = CoreWorld()
+    tests = world.manager("tests", service("test-suite", [ActionKind.REWARD]), on=node("shared", 2))
+    tools = world.manager("tools", service("tools", [ActionKind.TOOL_CALL]), on=node("shared", 2))
+    world.job()
+    world.submit(action_request("reward", ActionKind.REWARD, demand=fixed(cpu=2)))
+    world.plan()
+    grant = tests.start("reward")
+    after = restarted(world, tests, tools)
+    tools.join()
+    after.submit(action_request("tool", demand=fixed(cpu=1)))
+    after.plan()
+    tests.join([tests.running(grant)])
+    assert tests.free["cpu"] == -1
+    tests.end(grant)
+    tools.run("tool")
+    assert tools.free["cpu"] == 2
+    after.submit(action_request("wide", demand=fixed(cpu=2)))
+    after.plan()
+    assert tools.grant("wide").cores == (0, 1)
+
+
+def uncommitted(
+    world: CoreWorld, manager: FakeManager, kind: ActionKind = ActionKind.ENV_STEP
+) -> tuple[CoreWorld, commands.Dispatch]:
+    """A submit was dispatched but not committed when the scheduler died; its client has no answer yet."""
+    saved = deepcopy(world.journal)
+    world.submit(action_request("a", kind, "t"))
+    world.plan()
+    grant = manager.start("a")
+    after = world.restart(saved)
+    manager.world, manager.stream = after, Stream()
+    return after, grant
+
+
+def test_an_orphan_is_adopted_when_its_submit_comes_again() -> None:
+    world, manager = world_with_sandbox()
+    after, grant = uncommitted(world, manager)
+    manager.join([manager.running(grant)], [SANDBOX])
+    after.wait(1.0)
+    after.step("a")
+    assert after.state_of("a") is ActionState.RUNNING
+    assert manager.free["cpu"] == 3
+    after.plan()
+    assert not manager.has("a")
+    manager.end(grant)
+    assert after.outcomes[key_of("a")].result == events.AttemptSucceeded("done")
+    assert manager.free["cpu"] == 4
+
+
+def test_a_submit_that_comes_before_the_orphan_is_joined_with_it() -> None:
+    world, manager = world_with_sandbox()
+    after, grant = uncommitted(world, manager)
+    after.step("a")
+    manager.join([manager.running(grant)], [SANDBOX])
+    assert after.state_of("a") is ActionState.RUNNING
+    manager.end(grant)
+    assert after.outcomes[key_of("a")].attempts == 1
+
+
+def test_an_orphan_that_ended_waits_for_its_submit() -> None:
+    world, manager = world_with_sandbox()
+    after, grant = uncommitted(world, manager)
+    manager.join([], [SANDBOX], heartbeat=False)
+    manager.end(grant)
+    manager.heartbeat()
+    assert not manager.stream.all(commands.AcknowledgeEnd)
+    after.step("a")
+    assert after.outcomes[key_of("a")].result == events.AttemptSucceeded("done")
+    assert manager.stream.last(commands.AcknowledgeEnd).token == grant.token
+    assert manager.free["cpu"] == 4
+
+
+def test_an_end_of_an_orphan_after_its_submit_is_its_outcome() -> None:
+    world, manager = world_with_sandbox()
+    after, grant = uncommitted(world, manager)
+    after.step("a")
+    manager.join([], [SANDBOX], heartbeat=False)
+    manager.end(grant)
+    assert after.outcomes[key_of("a")].result == events.AttemptSucceeded("done")
+
+
+def test_an_orphaned_reset_brings_its_sandbox() -> None:
+    world = CoreWorld()
+    manager = world.manager()
+    world.job()
+    world.trajectory("t")
+    after, grant = uncommitted(world, manager, ActionKind.ENV_RESET)
+    manager.join([], [SandboxRef("job", "t", "a#1")], heartbeat=False)
+    manager.end(grant)
+    manager.heartbeat()
+    assert not manager.stream.all(commands.ReleaseSandbox)
+    after.reset("a")
+    after.step("step")
+    after.plan()
+    assert manager.grant("step").sandbox_id == "a#1"
+    assert manager.free["memory"] == 4096 - 256
+
+
+def test_an_orphan_of_another_body_is_stopped_and_not_adopted() -> None:
+    world, manager = world_with_sandbox()
+    after, grant = uncommitted(world, manager)
+    manager.join([manager.running(grant)], [SANDBOX])
+    after.submit(action_request("a", ActionKind.ENV_STEP, "t", body="other"))
+    after.plan()
+    assert manager.grant("a").token != grant.token
+    manager.run("a")
+    assert after.outcomes[key_of("a")].attempts == 1
+
+
+def test_an_orphan_nobody_submits_again_is_stopped() -> None:
+    world, manager = world_with_sandbox()
+    after, grant = uncommitted(world, manager)
+    manager.join([manager.running(grant)], [SANDBOX])
+    manager.live(61.0)
+    assert manager.stream.last(commands.CancelAttempt).token == grant.token
+    manager.end(grant, events.AttemptCancelled())
+    manager.live(61.0)
+    assert manager.stream.last(commands.AcknowledgeEnd).token == grant.token
+    assert not after.state.orphans
+
+
+def test_orphans_of_a_lost_manager_are_forgotten() -> None:
+    world, manager = world_with_sandbox()
+    after, grant = uncommitted(world, manager)
+    manager.join([manager.running(grant)], [SANDBOX])
+    after.wait(11.0)
+    assert not after.state.orphans
+    after.step("a")
+    assert after.failure("a").reason == "state_lost"
+
+
+def test_deadlines_count_the_time_the_scheduler_was_away() -> None:
+    world = CoreWorld()
+    world.job()
+    world.submit(action_request("a", wait=True, timeouts=Timeouts(20.0, 50.0, 50.0)))
+    world.submit(action_request("b", wait=True, timeouts=Timeouts(50.0, 50.0, 60.0)))
+    world.now += 15.0
+    after = restarted(world)
+    after.submit(action_request("a", wait=True, timeouts=Timeouts(20.0, 50.0, 50.0)))
+    assert after.state.next_deadline() == pytest.approx(world.now + 5.0)
+    after.wait(6.0)
+    assert after.expiry("a").timeout is TimeoutKind.SCHEDULE_TO_START
+    assert after.state_of("b") is ActionState.QUEUED
+
+
+def test_an_adopted_attempt_must_give_signs_of_life() -> None:
+    world, manager = world_with_sandbox()
+    timeouts = Timeouts(1000.0, 1000.0, 1000.0, heartbeat=5.0)
+    world.submit(action_request("a", ActionKind.ENV_STEP, "t", timeouts=timeouts))
+    world.plan()
+    grant = manager.start("a")
+    after = restarted(world, manager)
+    after.submit(action_request("a", ActionKind.ENV_STEP, "t", timeouts=timeouts))
+    manager.join([manager.running(grant)], [SANDBOX])
+    manager.live(4.0)
+    assert after.state_of("a") is ActionState.RUNNING
+    manager.live(2.0)
+    assert after.failure("a").timeout is TimeoutKind.HEARTBEAT
+
+
+def test_an_adopted_attempt_has_its_backstop() -> None:
+    world, manager = world_with_sandbox()
+    world.submit(action_request("a", timeouts=Timeouts(1000.0, 10.0, 1000.0)))
+    world.plan()
+    grant = manager.start("a")
+    restarted(world, manager)
+    manager.join([manager.running(grant)], [SANDBOX])
+    manager.live(13.0)
+    assert manager.stream.last(commands.CancelAttempt).token == grant.token
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_what_was_running_in_a_trajectory_when_it_was_closed_is_cancelled_after_a_restart(started: bool) -> None:
+    world, manager = world_with_sandbox()
+    world.step("step")
+    world.plan()
+    grant = manager.grant("step")
+    world.close_trajectory("t")
+    after = restarted(world, manager)
+    after.submit(action_request("step", ActionKind.ENV_STEP, "t"))
+    manager.join([manager.running(grant)] if started else [], [SANDBOX])
+    if started:
+        assert manager.stream.last(commands.CancelAttempt).token == grant.token
+        manager.end(grant, events.AttemptCancelled())
+    after.wait(5.0)
+    assert after.state_of("step") is ActionState.CANCELLED
+    assert not manager.stream.all(commands.Dispatch)
+    assert manager.stream.last(commands.ReleaseSandbox).sandbox == SANDBOX
+    assert manager.free == {"cpu": 4, "memory": 4096}
+
+
+def test_a_reset_that_ends_in_a_closed_trajectory_after_a_restart_leaves_no_sandbox() -> None:
+    world = CoreWorld()
+    manager = world.manager()
+    world.job()
+    world.trajectory("t")
+    world.reset("reset")
+    world.plan()
+    grant = manager.start("reset")
+    world.close_trajectory("t")
+    after = restarted(world, manager)
+    manager.join([manager.running(grant)])
+    manager.end(grant)
+    assert after.state_of("reset").terminal
+    assert manager.stream.last(commands.ReleaseSandbox).sandbox == SANDBOX
+    assert manager.free == {"cpu": 4, "memory": 4096}
+
+
+def test_recovering_twice_changes_nothing() -> None:
+    world, manager = world_with_sandbox()
+    world.step("a")
+    world.plan()
+    grant = manager.start("a")
+    after = restarted(restarted(world, manager), manager)
+    after.step("a")
+    manager.join([manager.running(grant)], [SANDBOX])
+    manager.end(grant)
+    assert after.outcomes[key_of("a")].attempts == 1
