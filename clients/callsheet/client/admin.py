@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 import grpc.aio
 from callsheet.client.admin_decode import decode_explanation, decode_status
 from callsheet.client.admin_values import Explanation, SchedulerStatus
-from callsheet.client.channel import close_channel, error_of_call, open_channel
+from callsheet.client.channel import error_of_call, open_channel
 from callsheet.client.encode import duration
 from callsheet.client.errors import ClientClosedError, invalid
 from callsheet.client.outcomes import Outcome
@@ -155,7 +155,7 @@ class AdminClient:
         self._closed = True
         running = asyncio.get_running_loop()
         for loop, connection in self._connections.take_all().items():
-            closing = close_channel(connection.channel)
+            closing = connection.channel.close()
             if loop is running:
                 await closing
             elif loop.is_running():

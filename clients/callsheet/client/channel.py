@@ -23,7 +23,9 @@ _CHANNEL_OPTIONS: dict[str, int | str] = {
     # Also the time a connection attempt may take, so not as small as the backoff.
     "grpc.min_reconnect_backoff_ms": 5_000,
     "grpc.max_reconnect_backoff_ms": 5_000,
-    "grpc.keepalive_time_ms": 30_000,
+    # gRPC servers by default end connections that ping an idle peer more often than every five minutes. A peer that is
+    # gone while something is on its way to it is noticed within the timeout all the same (TCP_USER_TIMEOUT).
+    "grpc.keepalive_time_ms": 360_000,
     "grpc.keepalive_timeout_ms": 10_000,
     "grpc.keepalive_permit_without_calls": 0,
     # The session resumes by itself; a retry inside gRPC would hide a broken stream from it.
@@ -44,44 +46,36 @@ _HOPELESS = frozenset(
 _NO_CONNECTION = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
 
 
-class _OpenChannels:
-    """Counts the open channels of this process, to know in a forked child whether gRPC is unusable there."""
+class _ForkGuard:
+    """Knows whether this process was forked from one that had used gRPC, whose threads and locks did not come along."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.used = False
         self.forked = False
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
 
     def _after_fork(self) -> None:
-        self.forked = self.forked or self.count > 0
-        self.count = 0
+        self.forked = self.forked or self.used
 
 
-_open_channels = _OpenChannels()
+_fork_guard = _ForkGuard()
 
 
 def open_channel(target: str, options: ClientOptions) -> grpc.aio.Channel:
-    """Opens a channel; to be closed by `close_channel`.
+    """Opens a channel, which connects when it is first used.
 
     Raises:
-        ForkedProcessError: The process was forked while its parent had an open channel: gRPC would hang.
+        ForkedProcessError: The process was forked after its parent had opened a channel: gRPC would hang or crash.
     """
-    if _open_channels.forked:
+    if _fork_guard.forked:
         raise ForkedProcessError(
-            "this process was forked while its parent was connected: close the client before forking, or start "
-            'processes with "spawn" or "forkserver"'
+            "this process was forked after its parent had used gRPC, which then hangs or crashes: fork before the "
+            'first use, or start processes with "spawn" or "forkserver"'
         )
+    _fork_guard.used = True
     merged = _CHANNEL_OPTIONS | dict(options.channel_options)
-    channel = grpc.aio.insecure_channel(target, options=tuple(merged.items()))
-    _open_channels.count += 1
-    return channel
-
-
-async def close_channel(channel: grpc.aio.Channel) -> None:
-    """Closes a channel and cancels what still runs on it."""
-    _open_channels.count -= 1
-    await channel.close()
+    return grpc.aio.insecure_channel(target, options=tuple(merged.items()))
 
 
 def is_hopeless(code: grpc.StatusCode) -> bool:

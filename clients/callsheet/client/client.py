@@ -28,7 +28,7 @@ class Client:
 
     Connects when it is first used, once per process and event loop; so it can be made anywhere, used from several loops
     at once, and pickled: a copy connects by itself. A broken connection is made again and resumed without losing or
-    repeating an outcome. A process forked while its parent is connected cannot connect (ForkedProcessError).
+    repeating an outcome. A process forked after its parent had connected cannot connect (ForkedProcessError).
 
     Attributes:
         target: The scheduler's address, "host:port".

@@ -39,7 +39,7 @@ class ConnectionLostError(CallsheetError):
 
 
 class ForkedProcessError(CallsheetError):
-    """This process was forked while its parent had an open gRPC channel, which gRPC does not survive."""
+    """This process was forked after its parent had used gRPC, which does not survive that."""
 
 
 class PayloadError(CallsheetError):

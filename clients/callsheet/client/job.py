@@ -46,10 +46,14 @@ class ActionVerbs:
 
     The verbs wait for the outcome of their action; cancelling the task that waits cancels the action. They raise
     RefusedError if the scheduler refuses the action, and ConnectionLostError if there is no connection for too long.
+
+    Attributes:
+        client: The client it was opened with.
+        job_id: The job.
     """
 
     def __init__(self, client: Client, job_id: str, trajectory_id: str) -> None:
-        self._client = client
+        self.client = client
         self.job_id = job_id
         self._trajectory_id = trajectory_id
 
@@ -66,7 +70,7 @@ class ActionVerbs:
                 by the handle.
             ConnectionLostError: There was no connection for too long.
         """
-        backend = self._client.backend()
+        backend = self.client.backend()
         given = Options(**options)
         action_id = given.action_id if given.action_id is not None else backend.new_action_id()
         return await backend.submit(Submission(self.job_id, self._trajectory_id, action_id, action, given))
@@ -113,6 +117,7 @@ class Trajectory(ActionVerbs):
     """One rollout: opens when its block is entered; closes as completed, or as abandoned when the block raises.
 
     Attributes:
+        client: The client it was opened with.
         job_id: Its job.
         trajectory_id: Its id.
     """
@@ -133,7 +138,7 @@ class Trajectory(ActionVerbs):
             RefusedError: The scheduler refused it.
             ConnectionLostError: There was no connection for too long.
         """
-        backend = self._client.backend()
+        backend = self.client.backend()
         try:
             await backend.open_trajectory(self._description)
         except anyio.get_cancelled_exc_class():
@@ -147,7 +152,7 @@ class Trajectory(ActionVerbs):
             RefusedError: The scheduler refused it, for instance as it was closed otherwise before.
             ConnectionLostError: There was no connection for too long.
         """
-        await self._client.backend().close_trajectory(self.job_id, self.trajectory_id, end)
+        await self.client.backend().close_trajectory(self.job_id, self.trajectory_id, end)
 
     async def __aenter__(self) -> Self:
         """Opens the trajectory."""
@@ -162,7 +167,7 @@ class Trajectory(ActionVerbs):
             await self._close_unless_closed()
             return
         # The block's own error matters more than one of closing it: the idle timeout closes what stays open.
-        with anyio.move_on_after(self._client.options.close_timeout_s, shield=True):
+        with anyio.move_on_after(self.client.options.close_timeout_s, shield=True):
             try:
                 await self.close(TrajectoryEnd.ABANDONED)
             except CallsheetError as left:
@@ -211,6 +216,7 @@ class Job(ActionVerbs):
     """A training or evaluation run. Its verbs submit actions that belong to no trajectory.
 
     Attributes:
+        client: The client it was opened with.
         job_id: Its id.
     """
 
@@ -221,7 +227,7 @@ class Job(ActionVerbs):
         self, trajectory_id: str, *, group: Group | None = None, idle_timeout_s: float | None = None
     ) -> Trajectory:
         """Returns a trajectory, which opens when its `async with` block is entered. See `TrajectoryDescription`."""
-        return Trajectory(self._client, TrajectoryDescription(self.job_id, trajectory_id, group, idle_timeout_s))
+        return Trajectory(self.client, TrajectoryDescription(self.job_id, trajectory_id, group, idle_timeout_s))
 
     async def publish_policy_version(self, version: int) -> None:
         """Tells the scheduler that the trainer has a new policy version; trajectories too stale are cancelled.
@@ -229,7 +235,7 @@ class Job(ActionVerbs):
         Raises:
             FailedPreconditionError: The version is older than the newest.
         """
-        await self._client.backend().publish_policy_version(self.job_id, version)
+        await self.client.backend().publish_policy_version(self.job_id, version)
 
     async def close(self) -> None:
         """Closes the job: closes its trajectories, cancels its actions, forgets their ids.
@@ -237,7 +243,7 @@ class Job(ActionVerbs):
         Raises:
             NotFoundError: It is not open.
         """
-        await self._client.backend().close_job(self.job_id)
+        await self.client.backend().close_job(self.job_id)
 
     async def __aenter__(self) -> Self:
         """Nothing more to do: the job is open."""
@@ -247,7 +253,7 @@ class Job(ActionVerbs):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Closes the job."""
-        with anyio.CancelScope(shield=True), anyio.move_on_after(self._client.options.close_timeout_s):
+        with anyio.CancelScope(shield=True), anyio.move_on_after(self.client.options.close_timeout_s):
             await self.close()
 
     async def reward_tests(

@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 import grpc
 import grpc.aio
-from callsheet.client.channel import close_channel, is_hopeless, open_channel
+from callsheet.client.channel import is_hopeless, open_channel
 from callsheet.client.decode import refusal_of_status
 from callsheet.client.errors import CallsheetError, ClientClosedError, ConnectionLostError, invalid
 from callsheet.client.ledger import ActionKey, Item, Ledger
@@ -158,7 +158,7 @@ class Session:
             error = ConnectionLostError(f"the session failed: {failure!r}")
         finally:
             self._fail_all(error)
-            await close_channel(self._channel)
+            await self._channel.close()
 
     async def _keep_connected(self) -> None:
         while True:

@@ -29,13 +29,14 @@ from callsheet.client.settings import ClientOptions
 P = ParamSpec("P")
 T = TypeVar("T")
 WrappedT = TypeVar("WrappedT")
-VerbsT = TypeVar("VerbsT", bound=ActionVerbs)
+WrappedT_co = TypeVar("WrappedT_co", covariant=True)
+VerbsT_co = TypeVar("VerbsT_co", bound=ActionVerbs, covariant=True)
 
 
-class _Blocking(Generic[WrappedT]):
+class _Blocking(Generic[WrappedT_co]):
     """Something async and the client whose thread runs it."""
 
-    def __init__(self, client: SyncClient, wrapped: WrappedT) -> None:
+    def __init__(self, client: SyncClient, wrapped: WrappedT_co) -> None:
         self._client = client
         self._wrapped = wrapped
 
@@ -77,7 +78,7 @@ class SyncHandle(_Blocking[Handle[T]]):
         self._client.run(self._wrapped.cancel(reason))
 
 
-class _SyncVerbs(_Blocking[VerbsT]):
+class _SyncVerbs(_Blocking[VerbsT_co]):
     """See `ActionVerbs`."""
 
     @property

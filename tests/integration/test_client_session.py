@@ -1,0 +1,454 @@
+"""A client's session over real gRPC: batches, faults, resume, cancels, back-pressure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import anyio
+import anyio.lowlevel
+import grpc
+import pytest
+from callsheet.client import (
+    AlreadyExistsError,
+    Cancelled,
+    Client,
+    ClientClosedError,
+    ClientOptions,
+    Command,
+    ConnectionLostError,
+    EnvStep,
+    FailedPreconditionError,
+    Generate,
+    GenerateResult,
+    Group,
+    InvalidArgumentError,
+    NotFoundError,
+    Outcome,
+    PriorityClass,
+    QueueFullError,
+    RewardModel,
+    Succeeded,
+    TrajectoryEnd,
+)
+from callsheet.v1 import action_pb2, client_service_pb2, outcome_pb2
+
+from tests.support.faulty_client_service import FaultyClientService, Status, refusal, serving
+
+_FAST = ClientOptions(backoff_initial_s=0.01, backoff_max_s=0.05, give_up_after_s=30.0)
+
+
+@pytest.fixture
+def service() -> FaultyClientService:
+    return FaultyClientService()
+
+
+@pytest.fixture
+async def client(service: FaultyClientService) -> AsyncIterator[Client]:
+    async with serving(service) as target, Client(target, _FAST) as client:
+        yield client
+
+
+def _never(spec: action_pb2.ActionSpec) -> outcome_pb2.Outcome | None:
+    return None
+
+
+def _kinds(service: FaultyClientService) -> list[str | None]:
+    return [item.WhichOneof("item") for item in service.items]
+
+
+async def test_a_whole_trajectory(client: Client, service: FaultyClientService) -> None:
+    job = await client.open_job("j", weight=2.0, priority_class=PriorityClass.EVAL, max_actions=10, max_staleness=1)
+    async with job.trajectory("t", group=Group("g", 4, 3), idle_timeout_s=60) as trajectory:
+        assert (await trajectory.env_reset()).unwrap().sandbox_id == "sandbox of t"
+        assert (await trajectory.generate([1, 2, 3])).unwrap().token_ids == (3, 2, 1)
+        step = await trajectory.env_step(Command.shell("ls"))
+        assert isinstance(step, Succeeded)
+        assert (step.value.stdout, step.attempts, step.manager_id) == (b"ls", 1, "in-memory")
+        assert (await trajectory.tool_call("api", "get", b"x")).unwrap().response == b"x"
+        assert (await trajectory.reward_tests(Command.argv("pytest"))).unwrap().score == 1.0
+        assert (await trajectory.reward_model([1])).unwrap().score == 1.0
+    await job.publish_policy_version(3)
+    await job.close()
+    assert (service.streams, service.jobs) == (1, {})
+    assert service.closed == {("j", "t"): 1}
+    assert service.versions == [("j", 3)]
+    assert service.items[0].open_job.max_staleness == 1
+
+
+async def test_a_burst_leaves_in_full_batches(client: Client, service: FaultyClientService) -> None:
+    job = await client.open_job("j")
+    outcomes = await asyncio.gather(*(job.generate([n]) for n in range(5_000)))
+    assert [outcome.unwrap().token_ids for outcome in outcomes] == [(n,) for n in range(5_000)]
+    assert max(service.batches) == 1024
+    assert len(service.batches) < 100
+
+
+async def test_a_batch_stays_within_its_bytes(client: Client, service: FaultyClientService) -> None:
+    job = await client.open_job("j")
+    service.reading.clear()
+    async with anyio.create_task_group() as group:
+        for _ in range(100):
+            group.start_soon(job.generate, [100_000] * 20_000)
+        await anyio.wait_all_tasks_blocked()
+        service.reading.set()
+    assert 1 < max(service.batches) <= (1 << 20) // 60_000
+
+
+@pytest.mark.parametrize("break_at", range(1, 12))
+@pytest.mark.parametrize("handled", [False, True])
+async def test_a_stream_that_breaks_anywhere_loses_and_repeats_nothing(
+    client: Client, service: FaultyClientService, break_at: int, handled: bool
+) -> None:
+    # Eleven items: open job, open trajectory, seven submits, close trajectory, close job.
+    (service.break_before_results if handled else service.break_after_items).add(break_at)
+    outcomes: list[Outcome[GenerateResult]] = []
+    job = await client.open_job("j")
+
+    async def one(number: int) -> None:
+        outcomes.append(await trajectory.generate([number], action_id=str(number)))
+
+    async with job.trajectory("t") as trajectory, anyio.create_task_group() as group:
+        for number in range(7):
+            group.start_soon(one, number)
+    await job.close()
+    assert sorted(outcome.unwrap().token_ids for outcome in outcomes) == [(number,) for number in range(7)]
+    assert service.started == {("j", str(number)): 1 for number in range(7)}
+    assert service.streams == 2
+    assert service.jobs == {}
+
+
+async def test_many_broken_streams_under_load(client: Client, service: FaultyClientService) -> None:
+    service.break_after_items |= set(range(100, 4_000, 311))
+    service.break_before_results |= set(range(250, 4_000, 407))
+    service.repeat_outcomes = True
+    job = await client.open_job("j")
+    outcomes = await asyncio.gather(*(job.generate([n], action_id=str(n)) for n in range(2_000)))
+    assert [outcome.unwrap().token_ids for outcome in outcomes] == [(n,) for n in range(2_000)]
+    assert set(service.started.values()) == {1}
+    assert len(service.started) == 2_000
+    assert service.streams > 10
+
+
+async def test_outcomes_that_come_after_a_resume_reach_their_callers(
+    client: Client, service: FaultyClientService
+) -> None:
+    service.decide = _never
+    job = await client.open_job("j")
+    handles = [await job.submit(Generate([n]), action_id=str(n)) for n in range(3)]
+    for handle in handles:
+        await handle.accepted()
+    await service.break_streams()
+    await service.end_action(("j", "1"))
+    await service.wait_until(lambda: service.streams == 2 and len(service.items) == 7)
+    assert [item.submit.action_id for item in service.items[4:]] == ["0", "1", "2"]
+    await service.end_action(("j", "0"))
+    await service.end_action(("j", "2"))
+    assert [(await handle.outcome()).unwrap().token_ids for handle in handles] == [(0,), (1,), (2,)]
+
+
+async def test_resume_keeps_the_order_of_what_was_not_acknowledged(
+    client: Client, service: FaultyClientService
+) -> None:
+    service.decide = _never
+    job = await client.open_job("j")
+    async with job.trajectory("t") as trajectory:
+        service.answering.clear()
+        handles = [await trajectory.submit(EnvStep(Command.shell(str(n))), action_id=str(n)) for n in range(3)]
+        await service.wait_until(lambda: len(service.items) == 5)
+        await service.break_streams()
+        service.answering.set()
+        await service.wait_until(lambda: len(service.items) == 8)
+        assert [item.submit.action_id for item in service.items[5:]] == ["0", "1", "2"]
+        for number, handle in enumerate(handles):
+            await service.end_action(("j", str(number)))
+            await handle.outcome()
+    assert set(service.started.values()) == {1}
+
+
+async def test_a_repeated_outcome_is_delivered_once(client: Client, service: FaultyClientService) -> None:
+    service.repeat_outcomes = True
+    job = await client.open_job("j")
+    assert (await job.generate([1], action_id="a")).unwrap().token_ids == (1,)
+    assert (await job.generate([1], action_id="a")).unwrap().token_ids == (1,)
+    assert service.started == {("j", "a"): 1}
+
+
+async def test_a_close_whose_answer_was_lost_succeeds_on_its_replay(
+    client: Client, service: FaultyClientService
+) -> None:
+    service.break_before_results |= {3, 5}
+    job = await client.open_job("j")
+    trajectory = job.trajectory("t")
+    await trajectory.open()
+    await trajectory.close(TrajectoryEnd.ABANDONED)
+    await job.close()
+    assert service.closed == {("j", "t"): 2}
+    assert _kinds(service)[2:] == ["close_trajectory", "close_trajectory", "close_job", "close_job"]
+    with pytest.raises(NotFoundError):
+        await job.close()
+
+
+async def test_a_version_overtaken_before_its_replay_counts_as_published(
+    client: Client, service: FaultyClientService
+) -> None:
+    service.break_before_results.add(3)
+    job = await client.open_job("j")
+    async with anyio.create_task_group() as group:
+        group.start_soon(job.publish_policy_version, 3)
+        group.start_soon(job.publish_policy_version, 4)
+    with pytest.raises(FailedPreconditionError):
+        await job.publish_policy_version(2)
+    assert service.versions[-1] == ("j", 4)
+
+
+async def test_refusals_of_items_carry_their_detail(client: Client, service: FaultyClientService) -> None:
+    def refuse(item: client_service_pb2.ClientItem) -> Status | None:
+        if item.WhichOneof("item") != "submit":
+            return None
+        return refusal(
+            grpc.StatusCode.RESOURCE_EXHAUSTED, field="job_id", value="j", rule="the queue is full", retry_delay_s=2
+        )
+
+    service.refuse = refuse
+    job = await client.open_job("j")
+    with pytest.raises(QueueFullError) as caught:
+        await job.generate([1])
+    assert (caught.value.field, caught.value.value, caught.value.rule) == ("job_id", "j", "the queue is full")
+    assert caught.value.retry_after_s == 2
+    handle = await job.submit(Generate([1]))
+    for waiting in (handle.accepted, handle.outcome):
+        with pytest.raises(QueueFullError):
+            await waiting()
+
+
+async def test_a_job_with_another_body_is_refused(client: Client) -> None:
+    await client.open_job("j")
+    await client.open_job("j")
+    with pytest.raises(AlreadyExistsError):
+        await client.open_job("j", weight=2.0)
+
+
+async def test_the_same_action_twice_at_once_is_one_action(client: Client, service: FaultyClientService) -> None:
+    service.decide = _never
+    job = await client.open_job("j")
+    first = await job.submit(Generate([1]), action_id="a")
+    second = await job.submit(Generate([1]), action_id="a")
+    with pytest.raises(AlreadyExistsError):
+        await job.submit(Generate([2]), action_id="a")
+    await first.accepted()
+    await service.end_action(("j", "a"))
+    assert await first.outcome() == await second.outcome()
+    assert _kinds(service).count("submit") == 1
+
+
+async def test_an_action_ended_before_with_another_body_is_refused(client: Client) -> None:
+    job = await client.open_job("j")
+    await job.generate([1], action_id="a")
+    with pytest.raises(AlreadyExistsError):
+        await job.generate([2], action_id="a")
+
+
+async def test_cancelling_the_caller_cancels_the_action(client: Client, service: FaultyClientService) -> None:
+    service.decide = _never
+    job = await client.open_job("j")
+    async with anyio.create_task_group() as group:
+        group.start_soon(lambda: job.generate([1], action_id="a"))
+        await service.wait_until(lambda: ("j", "a") in service.actions)
+        group.cancel_scope.cancel()
+    await service.wait_until(lambda: ("j", "a") in service.outcomes)
+    assert service.outcomes["j", "a"].cancelled.reason == "its caller was cancelled"
+
+
+async def test_a_cancelled_caller_leaves_others_of_the_action_alone(
+    client: Client, service: FaultyClientService
+) -> None:
+    service.decide = _never
+    job = await client.open_job("j")
+    handle = await job.submit(Generate([1]), action_id="a")
+    with anyio.move_on_after(0.01):
+        await job.generate([1], action_id="a")
+    with anyio.move_on_after(0.01):
+        await handle.outcome()
+    await service.end_action(("j", "a"))
+    assert isinstance(await handle.outcome(), Succeeded)
+    assert "cancel" not in _kinds(service)
+
+
+async def test_a_caller_cancelled_before_its_submit_left_sends_nothing(service: FaultyClientService) -> None:
+    async with serving(service) as target:
+        async with Client(target, _FAST) as client:
+            job = client.job("j")
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await job.generate([1])
+            await client.open_job("j")
+        assert _kinds(service) == ["open_job"]
+
+
+async def test_a_handle_cancels_its_action(client: Client, service: FaultyClientService) -> None:
+    service.decide = _never
+    job = await client.open_job("j")
+    handle = await job.submit(Generate([1]))
+    await handle.cancel("enough")
+    outcome = await handle.outcome()
+    assert isinstance(outcome, Cancelled)
+    assert outcome.reason == "enough"
+    await handle.cancel("again")
+    assert _kinds(service).count("cancel") == 1
+
+
+async def test_a_cancel_is_resent_after_a_break(client: Client, service: FaultyClientService) -> None:
+    service.decide = _never
+    job = await client.open_job("j")
+    service.break_after_items.add(3)
+    handle = await job.submit(Generate([1]))
+    await handle.accepted()
+    await handle.cancel("enough")
+    assert isinstance(await handle.outcome(), Cancelled)
+
+
+async def test_a_block_that_raises_abandons_its_trajectory(client: Client, service: FaultyClientService) -> None:
+    job = await client.open_job("j")
+    with pytest.raises(ZeroDivisionError):
+        async with job.trajectory("t"):
+            raise ZeroDivisionError
+    assert service.closed == {("j", "t"): 2}
+
+
+async def test_a_cancelled_block_abandons_its_trajectory(client: Client, service: FaultyClientService) -> None:
+    service.decide = _never
+    job = await client.open_job("j")
+
+    async def rollout() -> None:
+        async with job.trajectory("t") as trajectory:
+            await trajectory.generate([1])
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(rollout)
+        await service.wait_until(lambda: len(service.actions) == 1)
+        group.cancel_scope.cancel()
+    assert service.closed == {("j", "t"): 2}
+    assert _kinds(service)[-2:] == ["cancel", "close_trajectory"]
+
+
+async def test_a_trajectory_cancelled_while_it_opens_is_closed(client: Client, service: FaultyClientService) -> None:
+    job = await client.open_job("j")
+    service.answering.clear()
+    async with anyio.create_task_group() as group:
+        group.start_soon(job.trajectory("t").open)
+        await service.wait_until(lambda: ("j", "t") in service.trajectories)
+        group.cancel_scope.cancel()
+    service.answering.set()
+    await service.wait_until(lambda: ("j", "t") in service.closed)
+
+
+async def test_a_trajectory_that_the_scheduler_closed_ends_its_block_quietly(
+    client: Client, service: FaultyClientService
+) -> None:
+    job = await client.open_job("j")
+    async with job.trajectory("t"):
+        service.trajectories.clear()
+    assert service.closed == {}
+
+
+async def test_a_full_outbox_makes_callers_wait(service: FaultyClientService) -> None:
+    options = ClientOptions(outbox_items=10, backoff_initial_s=0.01, backoff_max_s=0.05)
+    async with serving(service) as target:
+        port = int(target.rpartition(":")[2])
+    # Nobody listens: ten items fit, the others wait.
+    async with Client(target, options) as client:
+        job = client.job("j")
+        submitted: list[int] = []
+
+        async def submit(number: int) -> None:
+            handle = await job.submit(Generate([number]), action_id=str(number))
+            submitted.append(number)
+            assert (await handle.outcome()).unwrap().token_ids == (number,)
+
+        async with anyio.create_task_group() as group:
+            for number in range(25):
+                group.start_soon(submit, number)
+            await anyio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
+            assert submitted == list(range(10))
+            async with serving(service, port=port):
+                await service.wait_until(lambda: len(service.outcomes) == 25)
+                while len(submitted) < 25:
+                    await anyio.lowlevel.checkpoint()
+
+
+async def test_a_restarted_server_is_found_again(service: FaultyClientService) -> None:
+    service.decide = _never
+    async with serving(service) as target:
+        client = Client(target, _FAST)
+        job = await client.open_job("j")
+        handle = await job.submit(RewardModel([1]), action_id="a")
+        await handle.accepted()
+    port = int(target.rpartition(":")[2])
+    async with client, serving(service, port=port):
+        await service.wait_until(lambda: service.streams == 2)
+        await service.end_action(("j", "a"))
+        assert (await handle.outcome()).unwrap().score == 1.0
+        assert isinstance(await job.submit(RewardModel([1]), action_id="b"), object)
+
+
+async def test_open_work_is_given_up_after_its_time() -> None:
+    service = FaultyClientService()
+    async with serving(service) as target:
+        pass
+    options = ClientOptions(give_up_after_s=0.2, backoff_initial_s=0.01, backoff_max_s=0.05, outbox_items=1)
+    async with Client(target, options) as client:
+        job = client.job("j")
+        endings = await asyncio.gather(*(job.generate([n]) for n in range(5)), return_exceptions=True)
+        assert [type(ending) for ending in endings] == [ConnectionLostError] * 5
+        assert "no connection to" in str(endings[0])
+        # The client lives on: a server that comes later is found.
+        async with serving(service, port=int(target.rpartition(":")[2])):
+            await client.open_job("j")
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAUTHENTICATED])
+async def test_a_stream_that_waiting_cannot_mend_fails_at_once(
+    client: Client, service: FaultyClientService, code: grpc.StatusCode
+) -> None:
+    service.break_code = code
+    service.break_after_items.add(1)
+    with pytest.raises(ConnectionLostError, match=code.name):
+        await client.open_job("j")
+
+
+async def test_an_item_too_large_for_a_message_is_refused_here(client: Client, service: FaultyClientService) -> None:
+    job = await client.open_job("j")
+    with pytest.raises(InvalidArgumentError, match="an item has at most"):
+        await job.generate([2**30] * 1_000_000)
+    assert (await job.generate([1])).unwrap().token_ids == (1,)
+
+
+async def test_closing_ends_what_waits(service: FaultyClientService) -> None:
+    service.decide = _never
+    async with serving(service) as target:
+        client = Client(target, _FAST)
+        job = await client.open_job("j")
+        handle = await job.submit(Generate([1]), action_id="a")
+        await handle.accepted()
+        await client.aclose()
+        with pytest.raises(ClientClosedError):
+            await handle.outcome()
+        with pytest.raises(ClientClosedError):
+            await job.generate([1])
+    assert "cancel" not in _kinds(service)
+
+
+async def test_closing_waits_for_cancels_to_arrive(service: FaultyClientService) -> None:
+    service.decide = _never
+    async with serving(service) as target:
+        async with Client(target, _FAST) as client:
+            job = await client.open_job("j")
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as group:
+                    for number in range(100):
+                        group.start_soon(lambda n=number: job.generate([1], action_id=str(n)))  # type: ignore[misc]
+                    await service.wait_until(lambda: len(service.actions) == 100)
+                    scope.cancel()
+        assert len(service.outcomes) == 100

@@ -1,0 +1,213 @@
+"""From values to messages."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import pytest
+from callsheet.client import (
+    Action,
+    Command,
+    Demand,
+    Elastic,
+    EnvReset,
+    EnvStep,
+    Generate,
+    Group,
+    Hold,
+    InvalidArgumentError,
+    Options,
+    PriorityClass,
+    Resource,
+    Retry,
+    RewardModel,
+    RewardTests,
+    SandboxFile,
+    Timeouts,
+    ToolCall,
+    Unservable,
+)
+from callsheet.client.actions import Submission
+from callsheet.client.encode import (
+    MAX_INLINE_BYTES,
+    MAX_INLINE_TOTAL_BYTES,
+    duration,
+    encode_job,
+    encode_submission,
+    encode_trajectory,
+)
+from callsheet.client.jobs import JobDescription, TrajectoryDescription
+from callsheet.v1 import action_pb2, job_pb2
+
+
+def _encode(action: Action[Any], **options: Any) -> tuple[action_pb2.ActionSpec, dict[str, bytes]]:
+    return encode_submission(Submission("job", "t", "a", action, Options(**options)))
+
+
+def test_a_generate_action() -> None:
+    spec, uploads = _encode(Generate([1, 2], 5, 0.5, 0.9, 10, 7, (3,), "tiny"))
+    assert (spec.job_id, spec.trajectory_id, spec.action_id, spec.service) == ("job", "t", "a", "tiny")
+    assert list(spec.generate.prompt_token_ids) == [1, 2]
+    sampling = spec.generate.sampling
+    assert (sampling.max_new_tokens, sampling.temperature, sampling.top_k, sampling.seed) == (5, 0.5, 10, 7)
+    assert list(sampling.stop_token_ids) == [3]
+    assert uploads == {}
+
+
+def test_an_env_reset_action() -> None:
+    files = (SandboxFile("a.py", b"a", mode=0o755), SandboxFile(".", b"tar", unpack=True))
+    spec, _ = _encode(EnvReset(files, Command.argv("sh", environment={"A": "b"}), 64, 32))
+    assert [(f.path, f.content.inline, f.unpack, f.mode) for f in spec.env_reset.files] == [
+        ("a.py", b"a", False, 0o755),
+        (".", b"tar", True, 0),
+    ]
+    assert spec.env_reset.set_up.argv.arguments == ["sh"]
+    assert dict(spec.env_reset.set_up.environment) == {"A": "b"}
+    assert (spec.env_reset.disk_mib, spec.env_reset.max_processes) == (64, 32)
+
+
+@pytest.mark.parametrize(
+    ("action", "payload"),
+    [
+        (EnvReset(), "env_reset"),
+        (EnvStep(Command.shell("")), "env_step"),
+        (ToolCall("api", "get"), "tool_call"),
+        (RewardModel([1]), "reward"),
+        (RewardTests(Command.argv("t")), "reward"),
+        (Generate([1]), "generate"),
+    ],
+)
+def test_the_payload_is_set_even_where_all_is_default(action: Action[Any], payload: str) -> None:
+    spec, _ = _encode(action)
+    assert spec.WhichOneof("payload") == payload
+
+
+def test_a_shell_command_and_its_input() -> None:
+    spec, _ = _encode(EnvStep(Command.shell("cat", working_directory="d", stdin=b"x", max_output_bytes=9)))
+    command = spec.env_step.command
+    assert (command.shell, command.working_directory, command.stdin.inline) == ("cat", "d", b"x")
+    assert command.max_output_bytes == 9
+
+
+def test_a_test_suite_in_the_sandbox() -> None:
+    spec, _ = _encode(RewardTests(Command.argv("pytest", "{report}"), (SandboxFile("t", b"t"),), in_sandbox=True))
+    suite = spec.reward.test_suite
+    assert suite.in_sandbox
+    assert suite.files[0].path == "t"
+    assert list(suite.command.argv.arguments) == ["pytest", "{report}"]
+
+
+def test_options() -> None:
+    spec, _ = _encode(
+        EnvReset(),
+        label="l",
+        task="k",
+        weight=2.0,
+        demand=Demand(Resource("memory", 256, hold=Hold.TRAJECTORY), cpu=Elastic(1, 4, amdahl_fraction=0.9)),
+        timeouts=Timeouts(1.5, 2, 3, 4),
+        retry=Retry(5, 0.25, 1.5, 8),
+        unservable=Unservable.WAIT,
+        expected_duration_s=0.5,
+    )
+    memory, cpu = spec.demand.resources
+    assert (memory.resource, memory.min_units, memory.hold) == ("memory", 256, action_pb2.HOLD_TRAJECTORY)
+    assert (cpu.min_units, cpu.max_units, cpu.speed_up.amdahl_fraction) == (1, 4, 0.9)
+    assert (spec.timeouts.schedule_to_start.seconds, spec.timeouts.schedule_to_start.nanos) == (1, 500_000_000)
+    assert [getattr(spec.timeouts, n).seconds for n in ("start_to_close", "schedule_to_close", "heartbeat")] == [
+        2,
+        3,
+        4,
+    ]
+    assert (spec.retry.max_attempts, spec.retry.backoff_multiplier, spec.retry.max_backoff.seconds) == (5, 1.5, 8)
+    assert (spec.label, spec.task, spec.weight, spec.unservable) == ("l", "k", 2.0, action_pb2.UNSERVABLE_WAIT)
+    assert spec.expected_duration.nanos == 500_000_000
+
+
+def test_unset_options_take_the_servers_defaults() -> None:
+    spec, _ = _encode(EnvReset())
+    set_fields = {field.name for field, _ in spec.ListFields()}
+    assert set_fields == {"job_id", "action_id", "trajectory_id", "env_reset"}
+
+
+def test_an_empty_demand_differs_from_none() -> None:
+    assert _encode(EnvReset(), demand=Demand())[0].HasField("demand")
+
+
+def test_a_speed_up_table() -> None:
+    spec, _ = _encode(EnvReset(), demand=Demand(cpu=Elastic(1, 4, speed_up={2: 1.5, 4: 2.0})))
+    assert [(p.units, p.speed_up) for p in spec.demand.resources[0].speed_up.table.points] == [(2, 1.5), (4, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("action", "options", "field"),
+    [
+        (EnvReset(), {"weight": 0}, "weight"),
+        (EnvReset(), {"weight": math.inf}, "weight"),
+        (EnvReset(), {"timeouts": Timeouts(start_to_close_s=-1)}, "timeouts.start_to_close"),
+        (EnvReset(), {"expected_duration_s": math.nan}, "expected_duration"),
+        (EnvReset(), {"retry": Retry(max_attempts=0)}, "retry.max_attempts"),
+        (EnvReset(), {"retry": Retry(backoff_multiplier=0.5)}, "retry.backoff_multiplier"),
+        (EnvReset(disk_mib=0), {}, "env_reset.disk_mib"),
+        (EnvReset((SandboxFile("a", "text"),)), {}, "env_reset.files[0].content"),  # type: ignore[arg-type]
+        (Generate([1], top_p=0), {}, "generate.sampling.top_p"),
+        (Generate([2**40]), {}, "Generate"),
+        (Generate(["a"]), {}, "Generate"),  # type: ignore[list-item]
+    ],
+)
+def test_what_the_contract_cannot_carry_is_refused(action: Action[Any], options: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        _encode(action, **options)
+    assert caught.value.field == field
+    assert caught.value.rule
+
+
+def test_large_content_goes_by_reference() -> None:
+    content = b"x" * (MAX_INLINE_BYTES + 1)
+    spec, uploads = _encode(EnvReset((SandboxFile("small", b"x" * MAX_INLINE_BYTES), SandboxFile("large", content))))
+    small, large = spec.env_reset.files
+    sha256 = hashlib.sha256(content).hexdigest()
+    assert small.content.HasField("inline")
+    assert (large.content.reference.sha256, large.content.reference.size) == (sha256, len(content))
+    assert uploads == {sha256: content}
+
+
+def test_many_small_files_stay_within_the_inline_total() -> None:
+    size = MAX_INLINE_BYTES
+    files = tuple(SandboxFile(str(i), bytes([i]) * size) for i in range(12))
+    spec, uploads = _encode(EnvReset(files))
+    inline = [file for file in spec.env_reset.files if file.content.HasField("inline")]
+    assert len(inline) * size == MAX_INLINE_TOTAL_BYTES
+    assert len(uploads) == 12 - len(inline)
+
+
+def test_a_job() -> None:
+    spec = encode_job(JobDescription("j", 2.0, PriorityClass.EVAL, 10, 3))
+    assert spec == job_pb2.JobSpec(
+        job_id="j", weight=2.0, priority_class=job_pb2.PRIORITY_CLASS_EVAL, max_actions=10, max_staleness=3
+    )
+    assert encode_job(JobDescription("j")).max_actions == 0
+
+
+@pytest.mark.parametrize("field", ["weight", "max_actions", "max_staleness"])
+def test_a_job_refuses_a_zero_that_would_mean_a_default(field: str) -> None:
+    zero: dict[str, Any] = {field: 0}
+    with pytest.raises(InvalidArgumentError) as caught:
+        encode_job(JobDescription("j", **zero))
+    assert caught.value.field == field
+
+
+def test_a_trajectory() -> None:
+    spec = encode_trajectory(TrajectoryDescription("j", "t", Group("g", 4, 3), 2.5))
+    assert (spec.group.group_id, spec.group.size, spec.group.quorum) == ("g", 4, 3)
+    assert (spec.idle_timeout.seconds, spec.idle_timeout.nanos) == (2, 500_000_000)
+    assert not encode_trajectory(TrajectoryDescription("j", "t")).HasField("group")
+    assert encode_trajectory(TrajectoryDescription("j", "t", Group("g", 4))).group.quorum == 0
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.1, 1.9999999999, 1e9 + 0.25])
+def test_durations(seconds: float) -> None:
+    message = duration("field", seconds)
+    assert message.seconds + message.nanos / 1e9 == pytest.approx(seconds)
+    assert 0 <= message.nanos < 1_000_000_000

@@ -1,0 +1,120 @@
+"""The client's values: demands, commands, options, outcomes."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import random
+from typing import Any
+
+import pytest
+from callsheet.client import (
+    Cancelled,
+    ClientOptions,
+    Command,
+    CommandResult,
+    Demand,
+    Elastic,
+    Expired,
+    Failed,
+    FailureKind,
+    Hold,
+    InvalidArgumentError,
+    NotSucceededError,
+    Outcome,
+    Resource,
+    Succeeded,
+    TimeoutKind,
+)
+from callsheet.client.settings import backoff_s
+
+
+class _HighestChance(random.Random):
+    """A source of chance that always gives the upper end."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return b
+
+
+def test_demand_takes_keywords_and_entries() -> None:
+    demand = Demand(Resource("gpu.h100", 1, hold=Hold.TRAJECTORY), cpu=Elastic(1, 4, amdahl_fraction=0.9), memory=256)
+    assert demand.resources == (
+        Resource("gpu.h100", 1, hold=Hold.TRAJECTORY),
+        Resource("cpu", 1, 4, 0.9),
+        Resource("memory", 256),
+    )
+    assert demand == Demand(*demand.resources)
+    assert hash(demand) == hash(Demand(*demand.resources))
+    assert pickle.loads(pickle.dumps(demand)) == demand
+
+
+def test_elastic_takes_a_measured_table_in_any_order() -> None:
+    (resource,) = Demand(cpu=Elastic(1, 8, speed_up={8: 3.0, 2: 1.8})).resources
+    assert resource.speed_up == ((2, 1.8), (8, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"name": "", "min_units": 1}, "demand.resource"),
+        ({"name": "cpu", "min_units": -1}, "demand.cpu.min_units"),
+        ({"name": "cpu", "min_units": 4, "max_units": 2}, "demand.cpu.max_units"),
+        ({"name": "cpu", "min_units": 1, "max_units": 2, "amdahl_fraction": 1.5}, "demand.cpu.amdahl_fraction"),
+        ({"name": "cpu", "min_units": 1, "amdahl_fraction": 0.5, "speed_up": ((2, 1.5),)}, "demand.cpu.speed_up"),
+        ({"name": "cpu", "min_units": 1, "speed_up": ((2, 1.5), (2, 1.6))}, "demand.cpu.speed_up"),
+        ({"name": "cpu", "min_units": 1, "speed_up": ((0, 1.5),)}, "demand.cpu.speed_up"),
+        ({"name": "cpu", "min_units": 1, "speed_up": ((2, math.nan),)}, "demand.cpu.speed_up"),
+    ],
+)
+def test_a_wrong_resource_names_field_and_rule(arguments: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        Resource(**arguments)
+    assert caught.value.field == field
+    assert caught.value.rule
+
+
+def test_a_resource_is_named_once() -> None:
+    with pytest.raises(InvalidArgumentError, match="named once"):
+        Demand(Resource("cpu", 1), cpu=2)
+
+
+def test_commands() -> None:
+    assert Command.argv("python3", "-V").program == ("python3", "-V")
+    assert Command.shell("ls | wc").program == "ls | wc"
+    command = Command.argv("a", environment={"A": "1"}, working_directory="sub", stdin=b"x", max_output_bytes=10)
+    assert pickle.loads(pickle.dumps(command)) == command
+
+
+def test_outcomes_match_unwrap_and_pickle() -> None:
+    value = CommandResult(1, stdout=b"out")
+    outcomes: list[Outcome[CommandResult]] = [
+        Succeeded(value, attempts=2),
+        Failed(FailureKind.TIMEOUT, "timed_out", partial=value, timeout=TimeoutKind.START_TO_CLOSE),
+        Cancelled("redundant"),
+        Expired(TimeoutKind.SCHEDULE_TO_START),
+    ]
+    assert pickle.loads(pickle.dumps(outcomes)) == outcomes
+    assert outcomes[0].unwrap() is value
+    match outcomes[1]:
+        case Failed(kind=FailureKind.TIMEOUT, partial=CommandResult(stdout=output)):
+            assert output == b"out"
+        case other:
+            pytest.fail(str(other))
+    for outcome in outcomes[1:]:
+        with pytest.raises(NotSucceededError) as caught:
+            outcome.unwrap()
+        assert caught.value.outcome is outcome
+
+
+def test_backoff_doubles_up_to_its_ceiling() -> None:
+    options = ClientOptions(backoff_initial_s=0.1, backoff_max_s=1.0)
+    waits = [backoff_s(failures, options, _HighestChance()) for failures in (1, 2, 3, 4, 5, 1000)]
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("field", ["give_up_after_s", "backoff_initial_s", "close_timeout_s", "outbox_items"])
+def test_client_options_name_what_is_wrong(field: str) -> None:
+    zero: dict[str, Any] = {field: 0}
+    with pytest.raises(InvalidArgumentError) as caught:
+        ClientOptions(**zero)
+    assert caught.value.field == field
