@@ -81,7 +81,7 @@ def explain(state: SchedulerState, action: Action, now: float) -> Explanation:
     accepting = [manager for manager in able if manager.accepting]
     if not accepting:
         return Explanation(WaitReason.MANAGER_AWAY, f"all {len(able)} managers that can serve it are away or draining")
-    return _explain_resources(action, accepting)
+    return _explain_resources(state, action, accepting)
 
 
 def _explain_not_ready(action: Action, now: float) -> Explanation:
@@ -95,7 +95,7 @@ def _explain_not_ready(action: Action, now: float) -> Explanation:
     )
 
 
-def _explain_resources(action: Action, managers: list[Manager]) -> Explanation:
+def _explain_resources(state: SchedulerState, action: Action, managers: list[Manager]) -> Explanation:
     request = action.request
     with_slots = []
     for manager in managers:
@@ -112,9 +112,31 @@ def _explain_resources(action: Action, managers: list[Manager]) -> Explanation:
             f"{item.needed} {item.resource} needed, {item.free} of {item.capacity} free" for item in nearest
         )
         return Explanation(WaitReason.RESOURCES, f"on {nearest[0].node_id}: {missing}", tuple(nearest))
-    return Explanation(
-        WaitReason.NEXT_ROUND, "it fits now; the next planning round takes it unless an older action holds the node"
-    )
+    older = _older_that_holds(state, action, with_slots)
+    if older is not None:
+        return Explanation(
+            WaitReason.HELD_FOR_OLDER,
+            f"it fits, but units are kept for the older action {older.key.action_id}, which needs {_units(older)}",
+        )
+    return Explanation(WaitReason.NEXT_ROUND, "it fits now; the next planning round takes it")
+
+
+def _older_that_holds(state: SchedulerState, action: Action, managers: list[Manager]) -> Action | None:
+    """An action that goes first, fits nowhere now, and waits for what these managers have.
+
+    A round dispatches whatever fits and is not held, so what fits after a round is held.
+    """
+    key = ReadyQueue.key_of(action)
+    wanted = key.demand.minimum()
+    for other, ready_class in state.ready.classes.items():
+        head = ready_class.head()
+        if other.pinned_to or head is None or (other.priority, head.arrival) >= (key.priority, action.arrival):
+            continue
+        minimum = other.demand.minimum()
+        able = [manager for manager in managers if can_ever_serve(manager, other.kind, other.service, other.demand)]
+        if able and not wanted.keys().isdisjoint(minimum) and not any(each.node.fits(minimum) for each in able):
+            return head
+    return None
 
 
 def _shortages(manager: Manager, minimum: dict[str, int]) -> list[Shortage]:

@@ -141,11 +141,13 @@ class _Round:
             self._waiting[entry.resource] = max(self._waiting.get(entry.resource, 0.0) - action.request.weight, 0.0)
         if any(entry.elastic for entry in demand.entries):
             request = action.request
+            held = self._held.get(manager.node.node_id)
             units = choose_units(
                 demand,
                 request.weight,
                 request.expected_duration,
-                free=free,
+                # What is kept for an older action widens nobody.
+                free={name: count for name, count in free.items() if name not in held} if held else free,
                 waiting_weight=self._waiting,
                 capacity=self._total_capacity(),
             )
