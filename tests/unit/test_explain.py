@@ -1,0 +1,138 @@
+"""Why an action waits: every reason there is, with its numbers."""
+
+from __future__ import annotations
+
+from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.planner.explain import Explanation, Shortage, WaitReason, explain
+from callsheet.v1 import admin_service_pb2
+
+from tests.support.core_requests import action_request, fixed
+from tests.support.core_world import CoreWorld, service, world_with_sandbox, world_with_trajectory
+
+
+def why(world: CoreWorld, action: str) -> Explanation:
+    return explain(world.state, world.live(action), world.now)
+
+
+def test_the_reasons_are_those_of_the_contract() -> None:
+    names = {f"WAIT_REASON_{reason.name}": reason.value for reason in WaitReason if reason is not WaitReason.NONE}
+    assert {**names, "WAIT_REASON_UNSPECIFIED": 0} == dict(admin_service_pb2.WaitReason.items())
+
+
+def test_an_action_that_runs_waits_for_nothing() -> None:
+    world, manager = world_with_trajectory()
+    world.submit(action_request("a"))
+    world.plan()
+    assert why(world, "a") == Explanation(WaitReason.NONE, "it is dispatched")
+    manager.start("a")
+    world.pause("a")
+    assert why(world, "a") == Explanation(WaitReason.NONE, "it is paused")
+
+
+def test_what_fits_is_taken_by_the_next_round() -> None:
+    world, _ = world_with_trajectory()
+    world.submit(action_request("a", demand=fixed(cpu=4)))
+    assert why(world, "a").reason is WaitReason.NEXT_ROUND
+
+
+def test_the_line_of_the_sandbox() -> None:
+    world, manager = world_with_sandbox()
+    for name in ("a", "b", "c"):
+        world.step(name)
+    world.plan()
+    manager.start("a")
+    assert why(world, "c").reason is WaitReason.EARLIER_IN_SANDBOX
+    assert why(world, "c").sentence.startswith("2 earlier actions")
+
+
+def test_nobody_serves_it() -> None:
+    world = CoreWorld()
+    world.manager("m", service("engine", [ActionKind.GENERATE]), cores=2)
+    world.job()
+    world.submit(action_request("kind", ActionKind.REWARD, wait=True))
+    world.submit(action_request("size", ActionKind.GENERATE, demand=fixed(cpu=3), wait=True))
+    assert why(world, "kind").reason is WaitReason.NO_SERVICE
+    assert why(world, "size") == Explanation(WaitReason.NO_SERVICE, "none of 1 managers serves generate '' with 3 cpu")
+
+
+def test_the_managers_that_could_serve_it_are_away_or_draining() -> None:
+    world, manager = world_with_trajectory()
+    world.submit(action_request("a"))
+    world.drain("m")
+    assert why(world, "a").reason is WaitReason.MANAGER_AWAY
+    manager.join()
+    assert why(world, "a").reason is WaitReason.NEXT_ROUND
+    manager.disconnect()
+    assert why(world, "a").reason is WaitReason.MANAGER_AWAY
+
+
+def test_the_manager_of_its_sandbox_is_away() -> None:
+    world, manager = world_with_sandbox()
+    world.manager("other")
+    world.step("a")
+    manager.disconnect()
+    assert why(world, "a") == Explanation(WaitReason.MANAGER_AWAY, "its sandbox is on m, which is away")
+
+
+def test_units_are_short_on_the_node_that_comes_closest() -> None:
+    world = CoreWorld()
+    near = world.manager("near", cores=4)
+    far = world.manager("far", cores=8, memory=100)
+    world.job()
+    for name, manager, cores in (("x", near, 3), ("y", far, 8)):
+        world.submit(action_request(name, demand=fixed(cpu=cores)))
+        world.propose(name, manager.manager_id, cpu=cores)
+    world.submit(action_request("a", demand=fixed(cpu=2, memory=50)))
+    told = why(world, "a")
+    assert told.reason is WaitReason.RESOURCES
+    assert told.sentence == "on node-near: 2 cpu needed, 1 of 4 free"
+    assert told.shortages == (Shortage("cpu", 2, 1, 4, "node-near"),)
+
+
+def test_slots_are_taken() -> None:
+    world = CoreWorld()
+    world.manager("m", service("engine", [ActionKind.GENERATE], slots=1))
+    world.job()
+    for name in ("a", "b"):
+        world.submit(action_request(name, ActionKind.GENERATE))
+    world.plan()
+    assert why(world, "b") == Explanation(WaitReason.SLOTS, "all slots of 1 managers that serve it are taken")
+
+
+def test_free_units_are_kept_for_an_older_action() -> None:
+    world = CoreWorld()
+    manager = world.manager(cores=4)
+    world.job()
+    world.submit(action_request("running", demand=fixed(cpu=2)))
+    world.plan()
+    world.submit(action_request("wide", demand=fixed(cpu=4)))
+    manager.live(6.0)
+    world.submit(action_request("narrow", demand=fixed(cpu=1)))
+    world.plan()
+    assert not manager.has("narrow")
+    assert why(world, "narrow") == Explanation(
+        WaitReason.HELD_FOR_OLDER, "it fits, but units are kept for the older action wide, which needs 4 cpu"
+    )
+    assert why(world, "wide").reason is WaitReason.RESOURCES
+
+
+def test_a_backoff_has_not_run_out() -> None:
+    world, manager = world_with_trajectory()
+    for name in ("free", "reset"):
+        kind = ActionKind.ENV_RESET if name == "reset" else ActionKind.TOOL_CALL
+        world.submit(action_request(name, kind, "t"))
+        world.plan()
+        manager.start(name)
+        manager.fail(name)
+        assert why(world, name) == Explanation(WaitReason.BACKOFF, "attempt 1 failed; the next one starts in 0.2 s")
+
+
+def test_an_attempt_of_before_the_restart_may_still_run() -> None:
+    world, manager = world_with_trajectory()
+    world.submit(action_request("a"))
+    world.plan()
+    manager.start("a")
+    after = world.restart()
+    assert why(after, "a") == Explanation(
+        WaitReason.RECOVERY, "it was running on m before the restart; that manager is awaited"
+    )
