@@ -132,3 +132,14 @@ async def test_a_put_gives_up_after_its_time() -> None:
     async with Client(target, options) as client:
         with pytest.raises(ConnectionLostError):
             await client.job("j").tool_call("api", "m", _LARGE)
+
+
+async def test_a_put_can_be_cancelled_by_a_scope(service: FaultyClientService) -> None:
+    async with serving(service) as target, Client(target, _FAST) as client:
+        await client.open_job("j")
+        service.storing.clear()
+        with anyio.move_on_after(0.05) as scope:
+            await client.job("j").tool_call("api", "m", _LARGE)
+        assert scope.cancelled_caught
+        service.storing.set()
+        assert (await client.job("j").tool_call("api", "m", _LARGE)).unwrap().response == _LARGE

@@ -8,7 +8,7 @@ from callsheet.client.errors import CallsheetError
 from callsheet.client.ledger import Item, Ledger
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 
 class _Counter:
@@ -109,5 +109,8 @@ class LedgerAgainstAnUnreliableScheduler(RuleBasedStateMachine):
         assert len(self.ledger) == 0
 
 
-TestLedger = LedgerAgainstAnUnreliableScheduler.TestCase
-TestLedger.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+def test_every_item_ends_exactly_once() -> None:
+    run_state_machine_as_test(
+        LedgerAgainstAnUnreliableScheduler,
+        settings=settings(max_examples=60, stateful_step_count=40, deadline=None),
+    )

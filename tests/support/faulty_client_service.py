@@ -77,6 +77,7 @@ class FaultyClientService:
         repeat_outcomes: Sends each outcome twice.
         answering: While cleared, nothing is sent.
         reading: While cleared, nothing is read.
+        storing: While cleared, uploads wait at their end.
         payloads: Stored payloads by SHA-256.
         puts: SHA-256 of each upload, in order.
     """
@@ -102,6 +103,8 @@ class FaultyClientService:
         self.answering.set()
         self.reading = asyncio.Event()
         self.reading.set()
+        self.storing = asyncio.Event()
+        self.storing.set()
         self.payloads: dict[str, bytes] = {}
         self.puts: list[str] = []
         self.changed = asyncio.Condition()
@@ -301,6 +304,7 @@ class _PayloadServicer(payload_service_pb2_grpc.PayloadServiceServicer):
 
     async def PutPayload(self, request_iterator: Any, context: Any) -> Any:  # noqa: N802
         content = b"".join([request.chunk async for request in request_iterator])
+        await self._service.storing.wait()
         sha256 = hashlib.sha256(content).hexdigest()
         self._service.puts.append(sha256)
         self._service.payloads[sha256] = content

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 import grpc.aio
 from callsheet.client.admin_decode import decode_explanation, decode_status
 from callsheet.client.admin_values import Explanation, SchedulerStatus
-from callsheet.client.channel import error_of_call, open_channel
+from callsheet.client.channel import answer_of, open_channel
 from callsheet.client.encode import duration
 from callsheet.client.errors import ClientClosedError, invalid
 from callsheet.client.outcomes import Outcome
@@ -182,10 +182,7 @@ class AdminClient:
         self.__init__(state["target"], state["options"])  # type: ignore[misc]
 
     async def _call(self, rpc: Callable[..., Any], request: Any, *, wait_s: float = 0.0) -> Any:
-        try:
-            return await rpc(request, timeout=self.options.call_timeout_s + wait_s)
-        except grpc.aio.AioRpcError as error:
-            raise error_of_call(error) from error
+        return await answer_of(rpc(request, timeout=self.options.call_timeout_s + wait_s))
 
     def _connection(self) -> _Connection:
         connection = self._connections.get()

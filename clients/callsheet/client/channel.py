@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
+import anyio.lowlevel
 import grpc
 import grpc.aio
 from callsheet.client.decode import refusal, refusal_of_status
@@ -12,6 +15,8 @@ from callsheet.client.errors import CallsheetError, ConnectionLostError, ForkedP
 from callsheet.client.settings import ClientOptions
 from callsheet.v1.google_rpc import status_pb2
 from google.protobuf.message import DecodeError
+
+T = TypeVar("T")
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """The largest message to receive or send. Batches stay near 1 MiB; one outcome alone may be larger."""
@@ -81,6 +86,23 @@ def open_channel(target: str, options: ClientOptions) -> grpc.aio.Channel:
 def is_hopeless(code: grpc.StatusCode) -> bool:
     """Whether waiting and trying again cannot help a stream that ended with this code."""
     return code in _HOPELESS
+
+
+async def answer_of(call: Awaitable[T]) -> T:
+    """Awaits a call, with the client's exceptions in place of gRPC's.
+
+    Raises:
+        RefusedError: The call was refused.
+        ConnectionLostError: There was no answer in time.
+    """
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        raise error_of_call(error) from error
+    except asyncio.CancelledError:
+        # gRPC raises a CancelledError of its own, which a cancel scope around the caller would not know as its own.
+        await anyio.lowlevel.checkpoint()
+        raise
 
 
 def error_of_call(error: grpc.aio.AioRpcError) -> CallsheetError:

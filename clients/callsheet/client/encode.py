@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable
-from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
 from callsheet.client.actions import (
     Action,
@@ -34,8 +33,6 @@ MAX_INLINE_BYTES = 64 * 1024
 """The contract's limit for one inline blob."""
 MAX_INLINE_TOTAL_BYTES = 512 * 1024
 """Inline bytes of one action after which its further blobs go by reference too, to keep the streams thin."""
-
-EnumT = TypeVar("EnumT", bound=Enum)
 
 _HOLD: dict[Hold, action_pb2.Hold.ValueType] = {
     Hold.ACTION: action_pb2.HOLD_ACTION,

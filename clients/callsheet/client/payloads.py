@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 import anyio
 import grpc.aio
-from callsheet.client.channel import error_of_call
+from callsheet.client.channel import answer_of
 from callsheet.client.decode import BlobReader, decode_outcome
-from callsheet.client.errors import CallsheetError, ConnectionLostError, NotFoundError, PayloadError
+from callsheet.client.errors import ConnectionLostError, NotFoundError, PayloadError
 from callsheet.client.outcomes import Outcome
 from callsheet.client.settings import ClientOptions, backoff_s
 from callsheet.v1 import common_pb2, outcome_pb2, payload_service_pb2, payload_service_pb2_grpc
@@ -114,18 +114,14 @@ class PayloadTransfer:
 
     async def _put(self, sha256: str, content: bytes) -> None:
         reference = common_pb2.PayloadReference(sha256=sha256, size=len(content))
-        try:
-            await self._stub.PutPayload(_chunks(reference, content), timeout=self._timeout_s(len(content)))
-        except grpc.aio.AioRpcError as error:
-            raise error_of_call(error) from error
+        await answer_of(self._stub.PutPayload(_chunks(reference, content), timeout=self._timeout_s(len(content))))
 
     async def _get(self, reference: common_pb2.PayloadReference) -> bytes:
         request = payload_service_pb2.GetPayloadRequest(reference=reference)
         try:
-            call = self._stub.GetPayload(request, timeout=self._timeout_s(reference.size))
-            content = b"".join([response.chunk async for response in call])
-        except grpc.aio.AioRpcError as error:
-            raise _error_of_get(error_of_call(error), reference) from error
+            content = await answer_of(_joined(self._stub.GetPayload(request, timeout=self._timeout_s(reference.size))))
+        except NotFoundError as error:
+            raise PayloadError(f"payload {reference.sha256} is no longer stored") from error
         if len(content) != reference.size or hashlib.sha256(content).hexdigest() != reference.sha256:
             raise PayloadError(f"the {len(content)} bytes that came are not payload {reference.sha256}")
         return content
@@ -143,7 +139,5 @@ async def _chunks(
         yield payload_service_pb2.PutPayloadRequest(chunk=bytes(view[start : start + CHUNK_BYTES]))
 
 
-def _error_of_get(error: CallsheetError, reference: common_pb2.PayloadReference) -> CallsheetError:
-    if isinstance(error, NotFoundError):
-        return PayloadError(f"payload {reference.sha256} is no longer stored")
-    return error
+async def _joined(responses: AsyncIterable[payload_service_pb2.GetPayloadResponse]) -> bytes:
+    return b"".join([response.chunk async for response in responses])
