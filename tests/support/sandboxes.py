@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,17 +128,19 @@ async def until_file(sandbox: Sandbox, name: str) -> None:
     await shell(sandbox, f"while [ ! -e {name} ]; do sleep 0.01; done")
 
 
-def _sleepers() -> list[list[str]]:
-    """Returns the command lines of all sleep commands below this process, however deep in sandboxes."""
+def running_commands() -> list[tuple[psutil.Process, list[str]]]:
+    """Returns all processes below this one, however deep in sandboxes, with their command lines."""
     found = []
     for process in psutil.Process().children(recursive=True):
-        try:
+        with suppress(psutil.NoSuchProcess):
             line = process.cmdline()
-        except psutil.NoSuchProcess:
-            continue
-        if line and line[0].endswith("sleep") and process.status() != psutil.STATUS_ZOMBIE:
-            found.append(line)
+            if line and process.status() != psutil.STATUS_ZOMBIE:
+                found.append((process, line))
     return found
+
+
+def _sleepers() -> list[list[str]]:
+    return [line for _, line in running_commands() if line[0].endswith("sleep")]
 
 
 async def until_sleepers_are(expected: list[list[str]]) -> None:

@@ -157,13 +157,14 @@ class AgentConnection:
             return
         if event != "exited" or number not in self._jobs:
             raise ProtocolError("an event out of place")
-        job = self._jobs.pop(number)
-        job.result = JobResult(
+        result = JobResult(
             integer(packet, "status", 0, 0xFFFF),
             integer(packet, "cpu_us", 0, _MOST_CPU_US) / 1e6,
             integer(packet, "peak_kib", 0, _MOST_MEMORY_KIB) * 1024,
             _refusal(packet.get("refused")),
         )
+        job = self._jobs.pop(number)
+        job.result = result
         job.finished.set()
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import anyio
 
 _LARGEST_PACKET = 1 << 16
+_MOST_BRACKETS = 100
 _CREDENTIALS = struct.Struct("3i")
 
 PacketHandler = Callable[[Mapping[str, object], int], None]
@@ -140,9 +141,12 @@ def integer(packet: Mapping[str, object], name: str, lowest: int, highest: int) 
 
 
 def _parse(content: bytes) -> Mapping[str, object]:
+    # Counted before parsing: deep nesting would exhaust the parser's recursion.
+    if content.count(b"[") + content.count(b"{") > _MOST_BRACKETS:
+        raise ProtocolError("a packet of too many parts")
     try:
         packet = json.loads(content)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ProtocolError("a packet that is no JSON") from error
     if not isinstance(packet, dict):
         raise ProtocolError("a packet that is no JSON object")

@@ -1,0 +1,380 @@
+"""The sandbox executor with real sandboxes: env_reset, env_step and test-suite rewards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, StopCause, Stopped
+from callsheet.managers.sandbox.build import build_sandbox_executor, build_test_suite_executor
+from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.janitor import ManagerRunningError
+from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
+from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+
+from tests.support.sandbox_attempts import MemoryPayloads, attempt_of, inline_file, reset, step, suite
+from tests.support.sandboxes import Variant, running_commands, settings_for, until_sleepers_are, variants
+
+pytestmark = pytest.mark.anyio
+
+JUNIT = "<testsuite><testcase/><testcase/><testcase/><testcase><failure/></testcase></testsuite>"
+
+
+@pytest.fixture(params=variants(Isolation.BUBBLEWRAP, Isolation.NONE), ids=str)
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
+    variant: Variant = request.param
+    return settings_for(variant, tmp_path)
+
+
+@pytest.fixture
+async def executor(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
+    built = build_sandbox_executor(settings)
+    yield built
+    await built.close()
+
+
+async def make(executor: SandboxExecutor, action: action_pb2.ActionSpec | None = None, memory: int = 256) -> str:
+    """Runs an env_reset that must succeed; returns the sandbox's id."""
+    result = await executor.run(attempt_of(action or reset(), resources={"memory": memory}))
+    assert isinstance(result, Completed), result
+    return result.succeeded.env_reset.sandbox_id
+
+
+def output(result: AttemptResult) -> str:
+    assert isinstance(result, Completed), result
+    return result.succeeded.env_step.stdout.inline.decode()
+
+
+def failure(result: AttemptResult) -> tuple[str, str]:
+    assert isinstance(result, Broken), result
+    return outcome_pb2.FailureKind.Name(result.failed.kind).removeprefix("FAILURE_KIND_"), result.failed.reason
+
+
+async def test_a_trajectory_keeps_its_sandbox(executor: SandboxExecutor) -> None:
+    action = reset(inline_file("dir/data", b"content"), set_up="cat dir/data; echo made > more")
+    result = await executor.run(attempt_of(action, resources={"memory": 256}))
+    assert isinstance(result, Completed)
+    made = result.succeeded.env_reset
+    assert (made.set_up.stdout.inline, made.set_up.exit_code) == (b"content", 0)
+    assert made.trajectory_id == "trajectory"
+    assert result.usage.cpu_s > 0
+    sandbox_id = made.sandbox_id
+    assert [state.sandbox_id for state in executor.sandboxes()] == [sandbox_id]
+    first = await executor.run(attempt_of(step("echo step >> more; exit 7"), sandbox_id=sandbox_id))
+    assert isinstance(first, Completed)
+    assert first.succeeded.env_step.exit_code == 7
+    second = step("cat more script", inline_file("script", b"sent"))
+    assert output(await executor.run(attempt_of(second, sandbox_id=sandbox_id))) == "made\nstep\nsent"
+
+
+async def test_a_step_uses_the_granted_cores(executor: SandboxExecutor, settings: SandboxSettings) -> None:
+    sandbox_id = await make(executor)
+    for core in sorted(settings.cores)[:2]:
+        attempt = attempt_of(step("nproc; taskset -cp $$ | sed 's/.*: //'"), sandbox_id=sandbox_id, cores=[core])
+        assert output(await executor.run(attempt)) == f"1\n{core}\n"
+
+
+async def test_cores_of_others_are_refused(executor: SandboxExecutor) -> None:
+    sandbox_id = await make(executor)
+    result = await executor.run(attempt_of(step("true"), sandbox_id=sandbox_id, cores=[1000]))
+    assert failure(result) == ("INFRA", "cores_unavailable")
+
+
+async def test_nothing_runs_between_actions(executor: SandboxExecutor) -> None:
+    sandbox_id = await make(executor)
+    busy = "(while :; do :; done) >/dev/null 2>&1 &"
+    assert output(await executor.run(attempt_of(step(busy), sandbox_id=sandbox_id))) == ""
+    processes = [process for process, line in running_commands() if not {"agent.py", "launcher.py"} & _names(line)]
+    assert processes
+
+    def used() -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+    await anyio.sleep(0.1)
+    before = used()
+    await anyio.sleep(0.3)
+    assert used() == before
+
+
+def _names(line: list[str]) -> set[str]:
+    return {Path(word).name for word in line}
+
+
+async def test_a_set_up_that_fails_leaves_no_sandbox(executor: SandboxExecutor) -> None:
+    result = await executor.run(attempt_of(reset(set_up="echo why >&2; exit 3")))
+    assert failure(result) == ("ENV", "set_up_failed")
+    assert isinstance(result, Broken)
+    partial = result.failed.partial.env_reset
+    assert (partial.set_up.exit_code, partial.set_up.stderr.inline, partial.sandbox_id) == (3, b"why\n", "")
+    assert executor.sandboxes() == []
+
+
+async def test_a_second_reset_replaces_the_sandbox(executor: SandboxExecutor) -> None:
+    first = await make(executor, reset(set_up="touch old"))
+    second = await make(executor, reset(set_up="ls"))
+    assert [state.sandbox_id for state in executor.sandboxes()] == [second]
+    assert failure(await executor.run(attempt_of(step("ls"), sandbox_id=first))) == ("INFRA", "state_lost")
+    assert output(await executor.run(attempt_of(step("ls"), sandbox_id=second))) == ""
+
+
+async def test_a_step_without_its_sandbox_is_lost_state(executor: SandboxExecutor) -> None:
+    result = await executor.run(attempt_of(step("true"), sandbox_id="gone"))
+    assert failure(result) == ("INFRA", "state_lost")
+
+
+async def test_a_released_sandbox_is_gone(executor: SandboxExecutor) -> None:
+    sandbox_id = await make(executor, reset(set_up="sleep 1000 >/dev/null 2>&1 &"))
+    state = manager_service_pb2.SandboxState(job_id="job", trajectory_id="trajectory", sandbox_id="another")
+    await executor.release_sandbox(state)
+    assert len(executor.sandboxes()) == 1
+    state.sandbox_id = sandbox_id
+    await executor.release_sandbox(state)
+    await executor.release_sandbox(state)
+    assert executor.sandboxes() == []
+    await until_sleepers_are([])
+
+
+async def test_a_sandbox_that_dies_is_reported_and_dropped(executor: SandboxExecutor) -> None:
+    told: list[tuple[str, str]] = []
+    lost = anyio.Event()
+
+    def report(state: manager_service_pb2.SandboxState, reason: str) -> None:
+        told.append((state.trajectory_id, state.sandbox_id))
+        assert reason
+        lost.set()
+
+    executor.on_sandbox_lost(report)
+    sandbox_id = await make(executor)
+    results: list[AttemptResult] = []
+
+    async def run() -> None:
+        results.append(await executor.run(attempt_of(step("touch started; sleep 1000"), sandbox_id=sandbox_id)))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        await until_sleepers_are([["sleep", "1000"]])
+        for process, line in running_commands():
+            if "agent.py" in " ".join(line) and "bwrap" not in line[0]:
+                process.kill()
+        await lost.wait()
+    assert told == [("trajectory", sandbox_id)]
+    assert failure(results[0]) == ("INFRA", "state_lost")
+    assert executor.sandboxes() == []
+    await until_sleepers_are([])
+
+
+async def test_a_stopped_step_returns_what_there_is(executor: SandboxExecutor) -> None:
+    sandbox_id = await make(executor)
+    attempt = attempt_of(step("echo begun; sleep 1000"), sandbox_id=sandbox_id)
+    results: list[AttemptResult] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def run() -> None:
+            results.append(await executor.run(attempt))
+
+        tasks.start_soon(run)
+        await until_sleepers_are([["sleep", "1000"]])
+        attempt.stop_cause = StopCause.TIMEOUT
+        attempt.stop_requested.set()
+    assert isinstance(results[0], Stopped)
+    assert results[0].partial is not None
+    assert results[0].partial.env_step.stdout.inline == b"begun\n"
+    assert output(await executor.run(attempt_of(step("echo alive"), sandbox_id=sandbox_id))) == "alive\n"
+
+
+async def test_a_stopped_reset_leaves_no_sandbox(executor: SandboxExecutor) -> None:
+    attempt = attempt_of(reset(set_up="sleep 1000"))
+    results: list[AttemptResult] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def run() -> None:
+            results.append(await executor.run(attempt))
+
+        tasks.start_soon(run)
+        await until_sleepers_are([["sleep", "1000"]])
+        attempt.stop_requested.set()
+    assert isinstance(results[0], Stopped)
+    assert executor.sandboxes() == []
+    early = attempt_of(reset())
+    early.stop_requested.set()
+    assert isinstance(await executor.run(early), Stopped | Completed)
+
+
+async def test_resize_pause_and_resume_reach_a_running_step(
+    executor: SandboxExecutor, settings: SandboxSettings
+) -> None:
+    sandbox_id = await make(executor)
+    cores = sorted(settings.cores)
+    script = f'sleep 1000 & while [ "$(nproc)" != {len(cores)} ]; do sleep 0.01; done; kill %1; echo grown'
+    attempt = attempt_of(step(script), sandbox_id=sandbox_id, cores=cores[:1])
+    if len(cores) == 1:
+        pytest.skip("a second core is missing")
+    results: list[AttemptResult] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def run() -> None:
+            results.append(await executor.run(attempt))
+
+        tasks.start_soon(run)
+        await _until_sleeping()
+        await executor.pause(attempt)
+        attempt.grant.cores[:] = cores
+        await executor.resize(attempt)
+        await executor.resume(attempt)
+    assert output(results[0]) == "grown\n"
+    await executor.resize(attempt)
+    await executor.pause(attempt)
+
+
+async def _until_sleeping() -> None:
+    with anyio.fail_after(30):
+        while not any("1000" in line for _, line in running_commands()):  # noqa: ASYNC110 - no event of ours
+            await anyio.sleep(0.01)
+
+
+async def test_long_output_goes_to_the_payload_store(executor: SandboxExecutor) -> None:
+    sandbox_id = await make(executor)
+    attempt = attempt_of(step("head -c 100000 /dev/zero"), sandbox_id=sandbox_id)
+    result = await executor.run(attempt)
+    assert isinstance(result, Completed)
+    stdout = result.succeeded.env_step.stdout
+    assert stdout.reference.size == 100_000
+    assert isinstance(attempt.payloads, MemoryPayloads)
+    assert attempt.payloads.stored[stdout.reference.sha256] == bytes(100_000)
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"),
+    [
+        (step("true", inline_file("../x", b"")), ("POLICY", "bad_path")),
+        (step("true", inline_file("/etc/x", b"")), ("POLICY", "bad_path")),
+        (step("true", inline_file("link/x", b"")), ("POLICY", "bad_path")),
+        (
+            action_pb2.ActionSpec(
+                trajectory_id="trajectory",
+                env_step=action_pb2.EnvStepInput(command=action_pb2.Command(argv=action_pb2.Argv(arguments=["nope"]))),
+            ),
+            ("POLICY", "cannot_execute"),
+        ),
+        (
+            action_pb2.ActionSpec(
+                trajectory_id="trajectory",
+                env_step=action_pb2.EnvStepInput(command=action_pb2.Command(shell="true", working_directory="nope")),
+            ),
+            ("POLICY", "bad_working_directory"),
+        ),
+        (
+            action_pb2.ActionSpec(
+                trajectory_id="trajectory",
+                env_step=action_pb2.EnvStepInput(command=action_pb2.Command(shell="true", environment={"a b": "c"})),
+            ),
+            ("POLICY", "bad_command"),
+        ),
+    ],
+)
+async def test_steps_that_cannot_be_carried_out_are_the_models_fault(
+    executor: SandboxExecutor, action: action_pb2.ActionSpec, expected: tuple[str, str]
+) -> None:
+    sandbox_id = await make(executor, reset(set_up="ln -s /tmp link"))
+    spec = action_pb2.ActionSpec()
+    spec.CopyFrom(action)
+    assert failure(await executor.run(attempt_of(spec, sandbox_id=sandbox_id))) == expected
+    assert output(await executor.run(attempt_of(step("echo alive"), sandbox_id=sandbox_id))) == "alive\n"
+
+
+async def test_a_reset_with_a_bad_file_is_the_environments_fault(executor: SandboxExecutor) -> None:
+    result = await executor.run(attempt_of(reset(inline_file("..", b""))))
+    assert failure(result) == ("ENV", "bad_path")
+    assert executor.sandboxes() == []
+
+
+async def test_out_of_memory_is_told_apart(executor: SandboxExecutor, settings: SandboxSettings) -> None:
+    sandbox_id = await make(executor, memory=96)
+    bomb = "python3 -c 'held = [bytearray(1 << 20) for _ in range(1000)]'"
+    result = await executor.run(attempt_of(step(bomb), sandbox_id=sandbox_id))
+    if settings.use_control_groups:
+        assert failure(result) == ("RESOURCE_LIMIT", "out_of_memory")
+    else:
+        assert isinstance(result, Completed)
+        assert result.succeeded.env_step.exit_code == 1
+        assert b"MemoryError" in result.succeeded.env_step.stderr.inline
+
+
+async def test_a_suite_is_scored_by_its_report(executor: SandboxExecutor) -> None:
+    script = f"echo '{JUNIT}' > {{report}}; echo units {{units}}; exit 1"
+    sandbox_id = await make(executor, reset(set_up="touch own"))
+    inside = suite(f"test -e own && {script}", in_sandbox=True)
+    result = await executor.run(attempt_of(inside, sandbox_id=sandbox_id, cores=[min(os.sched_getaffinity(0))]))
+    assert isinstance(result, Completed)
+    reward = result.succeeded.reward
+    assert (reward.score, reward.passed, reward.total) == (0.75, 3, 4)
+    assert reward.command.stdout.inline == b"units 1\n"
+    outside = suite(f"test ! -e own && cat sent && {script}", inline_file("sent", b"sent "))
+    result = await executor.run(attempt_of(outside))
+    assert isinstance(result, Completed)
+    assert result.succeeded.reward.score == 0.75
+    assert result.succeeded.reward.command.stdout.inline == b"sent units 1\n"
+    assert len(executor.sandboxes()) == 1
+
+
+async def test_a_suite_that_could_not_run_is_no_zero(executor: SandboxExecutor) -> None:
+    result = await executor.run(attempt_of(suite("echo {report} > /dev/null; exit 4")))
+    assert failure(result) == ("ENV", "no_report")
+    assert isinstance(result, Broken)
+    assert result.failed.partial.reward.command.exit_code == 4
+    result = await executor.run(attempt_of(suite("echo nonsense > {report}")))
+    assert failure(result) == ("POLICY", "bad_report")
+
+
+async def test_other_actions_are_refused(executor: SandboxExecutor) -> None:
+    model = action_pb2.ActionSpec(reward=action_pb2.RewardInput(model=action_pb2.ModelScoreInput(token_ids=[1])))
+    assert failure(await executor.run(attempt_of(model))) == ("INFRA", "unsupported_action")
+
+
+async def test_services_and_capabilities(executor: SandboxExecutor, settings: SandboxSettings) -> None:
+    kinds = {service.name: list(service.kinds) for service in executor.services()}
+    assert kinds == {
+        "sandbox": [action_pb2.ACTION_KIND_ENV_RESET, action_pb2.ACTION_KIND_ENV_STEP],
+        "test-suite": [action_pb2.ACTION_KIND_REWARD],
+    }
+    assert executor.capabilities()["isolation"] == settings.isolation.value
+
+
+async def test_a_manager_runs_once(executor: SandboxExecutor, settings: SandboxSettings) -> None:
+    assert executor.sandboxes() == []
+    with pytest.raises(ManagerRunningError, match="test-manager"):
+        build_sandbox_executor(settings)
+
+
+async def test_the_stateless_executor_scores_fresh_suites_only(settings: SandboxSettings) -> None:
+    executor = build_test_suite_executor(settings)
+    try:
+        assert [service.name for service in executor.services()] == ["test-suite"]
+        result = await executor.run(attempt_of(suite("true")))
+        assert isinstance(result, Completed)
+        assert result.succeeded.reward.score == 1.0
+        for action in (suite("true", in_sandbox=True), reset(), step("true")):
+            assert failure(await executor.run(attempt_of(action))) == ("INFRA", "unsupported_action")
+        assert executor.sandboxes() == []
+    finally:
+        await executor.close()
+
+
+async def test_many_trajectories_at_once(executor: SandboxExecutor) -> None:
+    outputs: dict[str, str] = {}
+
+    async def rollout(name: str) -> None:
+        sandbox_id = await make(executor, reset(set_up=f"echo {name} > name", trajectory=name), memory=64)
+        for _ in range(3):
+            attempt: Attempt = attempt_of(step("cat name", trajectory=name), sandbox_id=sandbox_id)
+            outputs[name] = output(await executor.run(attempt))
+
+    names = [f"trajectory-{number}" for number in range(12)]
+    async with anyio.create_task_group() as tasks:
+        for name in names:
+            tasks.start_soon(rollout, name)
+    assert outputs == {name: f"{name}\n" for name in names}
+    assert len(executor.sandboxes()) == len(names)
