@@ -11,9 +11,7 @@ import grpc
 import pytest
 from callsheet.client import (
     AlreadyExistsError,
-    Cancelled,
     Client,
-    ClientClosedError,
     ClientOptions,
     Command,
     ConnectionLostError,
@@ -249,109 +247,6 @@ async def test_an_action_ended_before_with_another_body_is_refused(client: Clien
         await job.generate([2], action_id="a")
 
 
-async def test_cancelling_the_caller_cancels_the_action(client: Client, service: FaultyClientService) -> None:
-    service.decide = _never
-    job = await client.open_job("j")
-    async with anyio.create_task_group() as group:
-        group.start_soon(lambda: job.generate([1], action_id="a"))
-        await service.wait_until(lambda: ("j", "a") in service.actions)
-        group.cancel_scope.cancel()
-    await service.wait_until(lambda: ("j", "a") in service.outcomes)
-    assert service.outcomes["j", "a"].cancelled.reason == "its caller was cancelled"
-
-
-async def test_a_cancelled_caller_leaves_others_of_the_action_alone(
-    client: Client, service: FaultyClientService
-) -> None:
-    service.decide = _never
-    job = await client.open_job("j")
-    handle = await job.submit(Generate([1]), action_id="a")
-    with anyio.move_on_after(0.01):
-        await job.generate([1], action_id="a")
-    with anyio.move_on_after(0.01):
-        await handle.outcome()
-    await service.end_action(("j", "a"))
-    assert isinstance(await handle.outcome(), Succeeded)
-    assert "cancel" not in _kinds(service)
-
-
-async def test_a_caller_cancelled_before_its_submit_left_sends_nothing(service: FaultyClientService) -> None:
-    async with serving(service) as target:
-        async with Client(target, _FAST) as client:
-            job = client.job("j")
-            with anyio.CancelScope() as scope:
-                scope.cancel()
-                await job.generate([1])
-            await client.open_job("j")
-        assert _kinds(service) == ["open_job"]
-
-
-async def test_a_handle_cancels_its_action(client: Client, service: FaultyClientService) -> None:
-    service.decide = _never
-    job = await client.open_job("j")
-    handle = await job.submit(Generate([1]))
-    await handle.cancel("enough")
-    outcome = await handle.outcome()
-    assert isinstance(outcome, Cancelled)
-    assert outcome.reason == "enough"
-    await handle.cancel("again")
-    assert _kinds(service).count("cancel") == 1
-
-
-async def test_a_cancel_is_resent_after_a_break(client: Client, service: FaultyClientService) -> None:
-    service.decide = _never
-    job = await client.open_job("j")
-    service.break_after_items.add(3)
-    handle = await job.submit(Generate([1]))
-    await handle.accepted()
-    await handle.cancel("enough")
-    assert isinstance(await handle.outcome(), Cancelled)
-
-
-async def test_a_block_that_raises_abandons_its_trajectory(client: Client, service: FaultyClientService) -> None:
-    job = await client.open_job("j")
-    with pytest.raises(ZeroDivisionError):
-        async with job.trajectory("t"):
-            raise ZeroDivisionError
-    assert service.closed == {("j", "t"): 2}
-
-
-async def test_a_cancelled_block_abandons_its_trajectory(client: Client, service: FaultyClientService) -> None:
-    service.decide = _never
-    job = await client.open_job("j")
-
-    async def rollout() -> None:
-        async with job.trajectory("t") as trajectory:
-            await trajectory.generate([1])
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(rollout)
-        await service.wait_until(lambda: len(service.actions) == 1)
-        group.cancel_scope.cancel()
-    assert service.closed == {("j", "t"): 2}
-    assert _kinds(service)[-2:] == ["cancel", "close_trajectory"]
-
-
-async def test_a_trajectory_cancelled_while_it_opens_is_closed(client: Client, service: FaultyClientService) -> None:
-    job = await client.open_job("j")
-    service.answering.clear()
-    async with anyio.create_task_group() as group:
-        group.start_soon(job.trajectory("t").open)
-        await service.wait_until(lambda: ("j", "t") in service.trajectories)
-        group.cancel_scope.cancel()
-    service.answering.set()
-    await service.wait_until(lambda: ("j", "t") in service.closed)
-
-
-async def test_a_trajectory_that_the_scheduler_closed_ends_its_block_quietly(
-    client: Client, service: FaultyClientService
-) -> None:
-    job = await client.open_job("j")
-    async with job.trajectory("t"):
-        service.trajectories.clear()
-    assert service.closed == {}
-
-
 async def test_a_full_outbox_makes_callers_wait(service: FaultyClientService) -> None:
     options = ClientOptions(outbox_items=10, backoff_initial_s=0.01, backoff_max_s=0.05)
     async with serving(service) as target:
@@ -423,32 +318,3 @@ async def test_an_item_too_large_for_a_message_is_refused_here(client: Client, s
     with pytest.raises(InvalidArgumentError, match="an item has at most"):
         await job.generate([2**30] * 1_000_000)
     assert (await job.generate([1])).unwrap().token_ids == (1,)
-
-
-async def test_closing_ends_what_waits(service: FaultyClientService) -> None:
-    service.decide = _never
-    async with serving(service) as target:
-        client = Client(target, _FAST)
-        job = await client.open_job("j")
-        handle = await job.submit(Generate([1]), action_id="a")
-        await handle.accepted()
-        await client.aclose()
-        with pytest.raises(ClientClosedError):
-            await handle.outcome()
-        with pytest.raises(ClientClosedError):
-            await job.generate([1])
-    assert "cancel" not in _kinds(service)
-
-
-async def test_closing_waits_for_cancels_to_arrive(service: FaultyClientService) -> None:
-    service.decide = _never
-    async with serving(service) as target:
-        async with Client(target, _FAST) as client:
-            job = await client.open_job("j")
-            with anyio.CancelScope() as scope:
-                async with anyio.create_task_group() as group:
-                    for number in range(100):
-                        group.start_soon(lambda n=number: job.generate([1], action_id=str(n)))  # type: ignore[misc]
-                    await service.wait_until(lambda: len(service.actions) == 100)
-                    scope.cancel()
-        assert len(service.outcomes) == 100

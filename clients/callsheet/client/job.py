@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import anyio
 from callsheet.client.actions import (
@@ -166,12 +166,9 @@ class Trajectory(ActionVerbs):
         if kind is None:
             await self._close_unless_closed()
             return
-        # The block's own error matters more than one of closing it: the idle timeout closes what stays open.
-        with anyio.move_on_after(self.client.options.close_timeout_s, shield=True):
-            try:
-                await self.close(TrajectoryEnd.ABANDONED)
-            except CallsheetError as left:
-                logger.warning("trajectory left open job=%s trajectory=%s: %s", self.job_id, self.trajectory_id, left)
+        # The idle timeout closes what stays open.
+        closing = self.close(TrajectoryEnd.ABANDONED)
+        await _close_after_error(self.client, f"trajectory {self.job_id}/{self.trajectory_id}", closing)
 
     async def _close_unless_closed(self) -> None:
         try:
@@ -252,9 +249,11 @@ class Job(ActionVerbs):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Closes the job."""
-        with anyio.CancelScope(shield=True), anyio.move_on_after(self.client.options.close_timeout_s):
+        """Closes the job; after an error, or while the caller is being cancelled, within the client's time for that."""
+        if kind is None:
             await self.close()
+        else:
+            await _close_after_error(self.client, f"job {self.job_id}", self.close())
 
     async def reward_tests(
         self,
@@ -266,3 +265,14 @@ class Job(ActionVerbs):
     ) -> Outcome[RewardResult]:
         """Scores by a test suite in a sandbox of its own. See `RewardTests` and `Options`."""
         return await self._perform(RewardTests(command, tuple(files), False, service), options)
+
+
+async def _close_after_error(client: Client, what: str, closing: Coroutine[Any, Any, None]) -> None:
+    """Closes what a block leaves behind that raised: the block's own error matters more than one of closing."""
+    with anyio.move_on_after(client.options.close_timeout_s, shield=True) as scope:
+        try:
+            await closing
+        except CallsheetError as error:
+            logger.warning("left open: %s: %s", what, error)
+    if scope.cancelled_caught:
+        logger.warning("left open: %s: no answer in %g s", what, client.options.close_timeout_s)

@@ -1,0 +1,200 @@
+"""Cancels and closes of a client over real gRPC: nothing is leaked, nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import anyio
+import anyio.lowlevel
+import pytest
+from callsheet.client import (
+    Cancelled,
+    Client,
+    ClientClosedError,
+    ClientOptions,
+    Generate,
+    Succeeded,
+)
+from callsheet.v1 import action_pb2, outcome_pb2
+
+from tests.support.faulty_client_service import FaultyClientService, serving
+
+_FAST = ClientOptions(backoff_initial_s=0.01, backoff_max_s=0.05, give_up_after_s=30.0)
+
+
+@pytest.fixture
+def service() -> FaultyClientService:
+    return FaultyClientService()
+
+
+@pytest.fixture
+async def client(service: FaultyClientService) -> AsyncIterator[Client]:
+    async with serving(service) as target, Client(target, _FAST) as client:
+        yield client
+
+
+def _never(spec: action_pb2.ActionSpec) -> outcome_pb2.Outcome | None:
+    return None
+
+
+def _kinds(service: FaultyClientService) -> list[str | None]:
+    return [item.WhichOneof("item") for item in service.items]
+
+
+async def test_cancelling_the_caller_cancels_the_action(client: Client, service: FaultyClientService) -> None:
+    service.decide = _never
+    job = await client.open_job("j")
+    async with anyio.create_task_group() as group:
+        group.start_soon(lambda: job.generate([1], action_id="a"))
+        await service.wait_until(lambda: ("j", "a") in service.actions)
+        group.cancel_scope.cancel()
+    await service.wait_until(lambda: ("j", "a") in service.outcomes)
+    assert service.outcomes["j", "a"].cancelled.reason == "its caller was cancelled"
+
+
+async def test_a_cancelled_caller_leaves_others_of_the_action_alone(
+    client: Client, service: FaultyClientService
+) -> None:
+    service.decide = _never
+    job = await client.open_job("j")
+    handle = await job.submit(Generate([1]), action_id="a")
+    with anyio.move_on_after(0.01):
+        await job.generate([1], action_id="a")
+    with anyio.move_on_after(0.01):
+        await handle.outcome()
+    await service.end_action(("j", "a"))
+    assert isinstance(await handle.outcome(), Succeeded)
+    assert "cancel" not in _kinds(service)
+
+
+async def test_a_caller_cancelled_before_its_submit_left_sends_nothing(service: FaultyClientService) -> None:
+    async with serving(service) as target:
+        async with Client(target, _FAST) as client:
+            job = client.job("j")
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await job.generate([1])
+            await client.open_job("j")
+        assert _kinds(service) == ["open_job"]
+
+
+async def test_a_handle_cancels_its_action(client: Client, service: FaultyClientService) -> None:
+    service.decide = _never
+    job = await client.open_job("j")
+    handle = await job.submit(Generate([1]))
+    await handle.cancel("enough")
+    outcome = await handle.outcome()
+    assert isinstance(outcome, Cancelled)
+    assert outcome.reason == "enough"
+    await handle.cancel("again")
+    assert _kinds(service).count("cancel") == 1
+
+
+async def test_a_cancel_is_resent_after_a_break(client: Client, service: FaultyClientService) -> None:
+    service.decide = _never
+    job = await client.open_job("j")
+    service.break_after_items.add(3)
+    handle = await job.submit(Generate([1]))
+    await handle.accepted()
+    await handle.cancel("enough")
+    assert isinstance(await handle.outcome(), Cancelled)
+
+
+async def test_a_block_that_raises_abandons_its_trajectory(client: Client, service: FaultyClientService) -> None:
+    job = await client.open_job("j")
+    with pytest.raises(ZeroDivisionError):
+        async with job.trajectory("t"):
+            raise ZeroDivisionError
+    assert service.closed == {("j", "t"): 2}
+
+
+async def test_a_cancelled_block_abandons_its_trajectory(client: Client, service: FaultyClientService) -> None:
+    service.decide = _never
+    job = await client.open_job("j")
+
+    async def rollout() -> None:
+        async with job.trajectory("t") as trajectory:
+            await trajectory.generate([1])
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(rollout)
+        await service.wait_until(lambda: len(service.actions) == 1)
+        group.cancel_scope.cancel()
+    assert service.closed == {("j", "t"): 2}
+    assert _kinds(service)[-2:] == ["cancel", "close_trajectory"]
+
+
+async def test_a_trajectory_cancelled_while_it_opens_is_closed(client: Client, service: FaultyClientService) -> None:
+    job = await client.open_job("j")
+    service.answering.clear()
+    async with anyio.create_task_group() as group:
+        group.start_soon(job.trajectory("t").open)
+        await service.wait_until(lambda: ("j", "t") in service.trajectories)
+        group.cancel_scope.cancel()
+    service.answering.set()
+    await service.wait_until(lambda: ("j", "t") in service.closed)
+
+
+async def test_a_trajectory_that_the_scheduler_closed_ends_its_block_quietly(
+    client: Client, service: FaultyClientService
+) -> None:
+    job = await client.open_job("j")
+    async with job.trajectory("t"):
+        service.trajectories.clear()
+    assert service.closed == {}
+
+
+async def test_closing_ends_what_waits(service: FaultyClientService) -> None:
+    service.decide = _never
+    async with serving(service) as target:
+        client = Client(target, _FAST)
+        job = await client.open_job("j")
+        handle = await job.submit(Generate([1]), action_id="a")
+        await handle.accepted()
+        await client.aclose()
+        with pytest.raises(ClientClosedError):
+            await handle.outcome()
+        with pytest.raises(ClientClosedError):
+            await job.generate([1])
+    assert "cancel" not in _kinds(service)
+
+
+async def test_closing_waits_for_cancels_to_arrive(service: FaultyClientService) -> None:
+    service.decide = _never
+    async with serving(service) as target:
+        async with Client(target, _FAST) as client:
+            job = await client.open_job("j")
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as group:
+                    for number in range(100):
+                        group.start_soon(lambda n=number: job.generate([1], action_id=str(n)))  # type: ignore[misc]
+                    await service.wait_until(lambda: len(service.actions) == 100)
+                    scope.cancel()
+        assert len(service.outcomes) == 100
+
+
+async def test_a_job_block_closes_its_job_also_when_it_raises(client: Client, service: FaultyClientService) -> None:
+    async with await client.open_job("a"):
+        assert set(service.jobs) == {"a"}
+    with pytest.raises(ZeroDivisionError):
+        async with await client.open_job("b"):
+            raise ZeroDivisionError
+    assert service.jobs == {}
+
+
+async def test_a_block_that_cannot_close_keeps_its_own_error(
+    service: FaultyClientService, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = ClientOptions(close_timeout_s=0.05, backoff_initial_s=0.01)
+    async with serving(service) as target, Client(target, options) as client:
+        job = await client.open_job("j")
+
+        async def rollout() -> None:
+            async with job.trajectory("t"):
+                service.answering.clear()
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await rollout()
+        assert "left open: trajectory j/t" in caplog.text
+        service.answering.set()
