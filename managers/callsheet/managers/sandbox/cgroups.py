@@ -1,8 +1,9 @@
 """Control groups of sandboxes on a hybrid host: limits in the version 1 trees, freeze and kill in the version 2 tree.
 
-Groups are made below this process's own ones and nothing else is touched. A sandbox has one group in each tree; in the
-version 2 tree it has a leaf for its first process and one for each command, so that a command can be killed and its CPU
-time read without touching what runs in the background.
+Groups are made below this process's own ones and nothing else is touched. A sandbox has one group in each tree. In the
+version 2 tree its first process is in `init`, and each command in a leaf of its own below `commands`: a command can be
+killed and its CPU time read without touching what runs in the background, and `commands` is frozen without freezing the
+first process, which must notice the end of its manager at any time.
 """
 
 from __future__ import annotations
@@ -99,10 +100,11 @@ class SandboxGroup:
             OSError: A group could not be made; what was made is removed again.
         """
         self._core = layout.core / name
+        self._commands = self._core / "commands"
         self._limits = {controller: path / name for controller, path in layout.controllers.items()}
         self._leaves = 0
         try:
-            for directory in (self._core, self._core / "init", *self._limits.values()):
+            for directory in (self._core, self._core / "init", self._commands, *self._limits.values()):
                 directory.mkdir()
             if "cpuset" in self._limits:
                 for file in ("cpuset.mems", "cpuset.cpus"):
@@ -131,8 +133,8 @@ class SandboxGroup:
         _write(self._limits["cpuset"] / "cpuset.cpus", ",".join(map(str, sorted(cores))))
 
     def freeze(self, frozen: bool) -> None:
-        """Freezes or thaws everything inside, the agent too."""
-        _write(self._core / "cgroup.freeze", "1" if frozen else "0")
+        """Freezes or thaws all commands and what they left in the background."""
+        _write(self._commands / "cgroup.freeze", "1" if frozen else "0")
 
     def kill(self) -> None:
         """Kills everything inside, frozen or not."""
@@ -141,12 +143,11 @@ class SandboxGroup:
     def new_leaf(self) -> CommandLeaf:
         """Makes a leaf for a command."""
         self._leaves += 1
-        return CommandLeaf(self._core / f"command-{self._leaves}")
+        return CommandLeaf(self._commands / str(self._leaves))
 
     def kill_commands(self) -> None:
         """Kills all commands and what they left in the background; the first process stays."""
-        for leaf in self._core.glob("command-*"):
-            _write(leaf / "cgroup.kill", "1")
+        _write(self._commands / "cgroup.kill", "1")
 
     def begin_measuring(self) -> LimitEvents:
         """Forgets the peak of memory so far; returns the counters as they are."""
@@ -213,10 +214,8 @@ def remove_groups(directories: Iterable[Path]) -> None:
         else:
             _kill_members(directory)
         try:
-            for leaf in directory.iterdir():
-                if leaf.is_dir():
-                    leaf.rmdir()
-            directory.rmdir()
+            for path, _, _ in os.walk(directory, topdown=False):
+                os.rmdir(path)
         except OSError as error:
             _log.warning("group_not_removed", group=str(directory), error=str(error))
 
