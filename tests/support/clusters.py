@@ -1,0 +1,128 @@
+"""A scheduler and no-op managers as real processes that tests kill and start again as they like."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+from callsheet.cli.processes import ChildProcess, ProcessSpec, describe_exit, run_process
+
+from tests.support.ports import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+_GRACE_S = 20.0
+
+
+class Part:
+    """One process of a cluster.
+
+    Attributes:
+        name: For messages.
+        starts: How often it was started.
+    """
+
+    def __init__(self, spec: ProcessSpec) -> None:
+        self.name = spec.name
+        self.starts = 0
+        self._spec = spec
+        self._process: ChildProcess | None = None
+        self._exits = AsyncExitStack()
+
+    @property
+    def process(self) -> ChildProcess:
+        """The process that runs now.
+
+        Raises:
+            LookupError: None does.
+        """
+        if self._process is None:
+            raise LookupError(f"{self.name} does not run")
+        return self._process
+
+    async def start(self) -> None:
+        """Starts it, and returns once it serves."""
+        self._process = await self._exits.enter_async_context(run_process(self._spec, _GRACE_S))
+        self.starts += 1
+
+    async def kill(self) -> None:
+        """Sends SIGKILL, and returns once it is gone."""
+        self.process.kill()
+        await self.process.wait()
+        await self.stop()
+
+    async def stop(self) -> str:
+        """Sends SIGTERM unless it has ended, waits for the end, and says how it ended."""
+        process, self._process = self._process, None
+        exits, self._exits = self._exits, AsyncExitStack()
+        await exits.aclose()
+        return "never started" if process is None else describe_exit(process)
+
+
+@dataclass
+class Cluster:
+    """What runs, and where its files are."""
+
+    directory: Path
+    address: str
+    scheduler: Part
+    managers: list[Part]
+    _parts: list[Part] = field(default_factory=list)
+
+    def start_logs(self) -> list[Path]:
+        """The files that list every start of an attempt, one for each manager that ever started one."""
+        return sorted(self.directory.glob("starts-*.jsonl"))
+
+    def add(self, name: str, module: str, *arguments: str) -> Part:
+        """Adds a process that is stopped with the cluster; it is not started yet."""
+        part = Part(
+            ProcessSpec(
+                name=name,
+                module=module,
+                arguments=arguments,
+                environment={"PYTHONPATH": str(ROOT)},
+                log_path=self.directory / f"{name}.log",
+            )
+        )
+        self._parts.append(part)
+        return part
+
+    async def stop(self) -> None:
+        """Stops whatever runs, what was added last first."""
+        for part in reversed(self._parts):
+            await part.stop()
+
+
+@asynccontextmanager
+async def open_cluster(
+    directory: Path, *, managers: int, lease_s: float, scheduler_arguments: Sequence[str] = ()
+) -> AsyncIterator[Cluster]:
+    """Runs a scheduler and managers, each on a node of its own with one core, for the length of the block.
+
+    Args:
+        directory: For data and logs.
+        managers: How many.
+        lease_s: How long a manager may be silent.
+        scheduler_arguments: More of the scheduler's command line.
+    """
+    address = f"127.0.0.1:{free_port()}"
+    cluster = Cluster(directory, address, scheduler=Part(ProcessSpec("", "")), managers=[])
+    times = ("--log-format", "json", "--manager-lease", f"{lease_s:g}", "--heartbeat-interval", f"{lease_s / 10:g}")
+    place = ("--listen", address, "--data-dir", str(directory / "data"))
+    arguments = ("scheduler", *place, *times, *scheduler_arguments)
+    cluster.scheduler = cluster.add("scheduler", "callsheet.cli.main", *arguments)
+    for number in range(managers):
+        name = f"m-{number}"
+        start_log = directory / f"starts-{name}.jsonl"
+        cluster.managers.append(cluster.add(name, "tests.support.logging_manager", address, name, str(start_log)))
+    try:
+        await cluster.scheduler.start()
+        async with anyio.create_task_group() as starts:
+            for manager in cluster.managers:
+                starts.start_soon(manager.start)
+        yield cluster
+    finally:
+        with anyio.CancelScope(shield=True):
+            await cluster.stop()
