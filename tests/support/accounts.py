@@ -164,11 +164,11 @@ async def check_asked_again(arrivals: Arrivals, address: str) -> None:
     assert not different, different[:3]
 
 
-async def check_nothing_leaked(address: str) -> SchedulerStatus:
+async def check_nothing_leaked(address: str, job_id: str = JOB) -> SchedulerStatus:
     """Once the job is closed no attempt, sandbox or unit is left; returns the last status."""
     async with AdminClient(address) as admin:
         try:
-            await admin.close_job(JOB)
+            await admin.close_job(job_id)
         except NotFoundError as error:
             raise AssertionError("the job is not there") from error
         give_up_at = anyio.current_time() + QUIET_S

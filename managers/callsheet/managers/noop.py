@@ -204,7 +204,8 @@ class NoopExecutor:
         self._sandboxes[action.job_id, action.trajectory_id] = manager_service_pb2.SandboxState(
             job_id=action.job_id, trajectory_id=action.trajectory_id, sandbox_id=sandbox_id
         )
-        return Completed(outcome_pb2.Succeeded(env_reset=outcome_pb2.EnvResetResult(sandbox_id=sandbox_id)))
+        made = outcome_pb2.EnvResetResult(sandbox_id=sandbox_id, trajectory_id=action.trajectory_id)
+        return Completed(outcome_pb2.Succeeded(env_reset=made))
 
 
 def _open_log(path: Path) -> int:

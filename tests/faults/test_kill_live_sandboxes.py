@@ -1,0 +1,71 @@
+"""A real sandbox manager killed by -9 while a command runs in one of its sandboxes, as its client sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import psutil
+import pytest
+from callsheet.cli.stack import Isolation, RestartPolicy, Role, StackSettings, local_stack
+from callsheet.client import Client, Command, EnvStep, Failed, FailureKind, Succeeded, Unservable
+
+from tests.support.accounts import check_nothing_leaked
+from tests.support.sandboxes import require_bubblewrap
+
+pytestmark = pytest.mark.anyio
+
+_DEADLINE_S = 100.0
+_NAP = "86400.5"
+
+
+def nappers() -> int:
+    found = 0
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess):
+            found += process.cmdline()[-2:] == ["sleep", _NAP]
+    return found
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - other programs' processes are no events here; the test has a deadline
+        await anyio.sleep(0.02)
+
+
+@pytest.mark.parametrize("isolation", list(Isolation))
+async def test_kill_a_sandbox_manager_with_live_sandboxes(tmp_path: Path, isolation: Isolation) -> None:
+    if isolation is Isolation.BUBBLEWRAP:
+        require_bubblewrap()
+    settings = StackSettings(
+        tmp_path, managers=(Role.SANDBOX,), isolation=isolation, restart=RestartPolicy(enabled=False)
+    )
+    with anyio.fail_after(_DEADLINE_S):
+        async with local_stack(settings) as stack, Client(stack.address) as client:
+            job = await client.open_job("job")
+            busy, idle = job.trajectory("busy"), job.trajectory("idle")
+            for trajectory in (busy, idle):
+                await trajectory.open()
+                assert isinstance(await trajectory.env_reset(), Succeeded)
+            await idle.env_step(Command.shell(f"sleep {_NAP} >/dev/null 2>&1 &"))
+            running = await busy.submit(EnvStep(Command.argv("sleep", _NAP)))
+            await until(lambda: nappers() == 2)
+
+            below = psutil.Process(stack.pid(Role.SANDBOX)).children(recursive=True)
+            await stack.kill_and_wait(Role.SANDBOX)
+            await until(lambda: nappers() == 0)
+            _, alive = await anyio.to_thread.run_sync(lambda: psutil.wait_procs(below, timeout=30.0))
+            assert alive == [], "processes outlived their manager"
+
+            await stack.start(Role.SANDBOX)
+            for outcome in (await running.outcome(), await idle.env_step(Command.argv("true"))):
+                assert isinstance(outcome, Failed), outcome
+                assert (outcome.kind, outcome.reason) == (FailureKind.INFRA, "state_lost")
+            for trajectory in (busy, idle):
+                assert isinstance(await trajectory.env_reset(unservable=Unservable.WAIT), Succeeded)
+                step = await trajectory.env_step(Command.argv("echo", "again"))
+                assert step.unwrap().stdout == b"again\n"
+
+            await check_nothing_leaked(stack.address, "job")
