@@ -24,6 +24,7 @@ from tests.support.sandboxes import (
     settings_for,
     shell,
     spec_for,
+    tells,
     until_sleepers_are,
     variants,
 )
@@ -228,7 +229,7 @@ async def test_a_memory_bomb_ends_and_the_sandbox_survives(settings: SandboxSett
     async with open_sandbox(settings, spec_for(settings, memory_mib=128)) as sandbox:
         outcome = await run(sandbox, "python3", "-I", "-c", code)
         assert outcome.failed
-        assert outcome.out_of_memory == settings.use_control_groups
+        assert outcome.out_of_memory == tells(settings, "memory")
         assert await shell(sandbox, "echo alive") == "alive\n"
 
 
@@ -258,7 +259,7 @@ while True:
             await _until_limit(sandbox)
             stop.set()
         assert outcomes[0].stopped
-        assert outcomes[0].process_limit == settings.use_control_groups
+        assert outcomes[0].process_limit == tells(settings, "pids")
         assert int(await shell(sandbox, "cat limit")) <= 24
         assert await python(sandbox, "import os; print(len([n for n in os.listdir('/proc') if n.isdigit()]))") == "2\n"
 
@@ -329,6 +330,7 @@ async def test_the_payload_is_never_the_hosts_root(settings: SandboxSettings) ->
             assert set(uids) == {os.geteuid()}
 
 
+@pytest.mark.timeout(400)
 def test_all_of_this_holds_for_an_unprivileged_user() -> None:
     if os.geteuid() != 0:
         pytest.skip("root is missing; the tests above ran as an unprivileged user already")
@@ -346,6 +348,6 @@ def test_all_of_this_holds_for_an_unprivileged_user() -> None:
             ],
             home,
             {"CI": os.environ.get("CI", "")},
-            timeout_s=110,
+            timeout_s=380,
         )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

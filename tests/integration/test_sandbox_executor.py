@@ -16,7 +16,7 @@ from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
 from tests.support.sandbox_attempts import MemoryPayloads, attempt_of, inline_file, reset, step, suite
-from tests.support.sandboxes import Variant, running_commands, settings_for, until_sleepers_are, variants
+from tests.support.sandboxes import Variant, running_commands, settings_for, tells, until_sleepers_are, variants
 
 pytestmark = pytest.mark.anyio
 
@@ -295,7 +295,7 @@ async def test_out_of_memory_is_told_apart(executor: SandboxExecutor, settings: 
     sandbox_id = await make(executor, memory=96)
     bomb = "python3 -c 'held = [bytearray(1 << 20) for _ in range(1000)]'"
     result = await executor.run(attempt_of(step(bomb), sandbox_id=sandbox_id))
-    if settings.use_control_groups:
+    if tells(settings, "memory"):
         assert failure(result) == ("RESOURCE_LIMIT", "out_of_memory")
     else:
         assert isinstance(result, Completed)

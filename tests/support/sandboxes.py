@@ -77,6 +77,12 @@ async def open_backend(settings: SandboxSettings) -> AsyncIterator[ProcessBacken
         directory.release()
 
 
+def tells(settings: SandboxSettings, controller: str) -> bool:
+    """Returns whether a group limits memory or processes ("memory", "pids"), and so tells when the limit is met."""
+    layout = probe_layout() if settings.use_control_groups else None
+    return layout is not None and controller in layout.controllers
+
+
 def spec_for(
     settings: SandboxSettings,
     sandbox_id: str = "one",
