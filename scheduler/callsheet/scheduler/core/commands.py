@@ -22,7 +22,7 @@ from callsheet.scheduler.core.model import (
 from callsheet.scheduler.core.records import Record
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Persist:
     """Remember a change."""
 
@@ -30,7 +30,7 @@ class Persist:
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Accept:
     """A request was carried out."""
 
@@ -38,7 +38,7 @@ class Accept:
     reply_to: ReplyTo
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Refuse:
     """A request broke a rule."""
 
@@ -47,7 +47,7 @@ class Refuse:
     refusal: RefusedError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Deliver:
     """Send an outcome, as `OutcomeEncoder` made it, to all who wait for it."""
 
@@ -57,7 +57,7 @@ class Deliver:
     message: object
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DeliverStored:
     """Send the outcome that the journal has."""
 
@@ -66,7 +66,7 @@ class DeliverStored:
     key: ActionKey
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AcceptManager:
     """Tell a manager that it is registered."""
 
@@ -75,7 +75,7 @@ class AcceptManager:
     manager_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RefuseManager:
     """End a manager's session: its registration broke a rule, or another session took its place."""
 
@@ -84,7 +84,7 @@ class RefuseManager:
     refusal: RefusedError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Dispatch:
     """Run an attempt."""
 
@@ -100,7 +100,7 @@ class Dispatch:
     sandbox_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ResizeAttempt:
     """Change what an attempt may use."""
 
@@ -111,7 +111,7 @@ class ResizeAttempt:
     cores: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PauseAttempt:
     """Pause an attempt, or resume it."""
 
@@ -121,7 +121,7 @@ class PauseAttempt:
     paused: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CancelAttempt:
     """Stop an attempt."""
 
@@ -131,7 +131,7 @@ class CancelAttempt:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AcknowledgeEnd:
     """A manager may forget an end."""
 
@@ -140,7 +140,7 @@ class AcknowledgeEnd:
     token: Token
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReleaseSandbox:
     """Destroy a sandbox."""
 
@@ -149,7 +149,7 @@ class ReleaseSandbox:
     sandbox: SandboxRef
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DrainManager:
     """Ask a manager to take no new attempts."""
 
@@ -175,14 +175,14 @@ Command = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Expiry:
     """A deadline ran out before the action could finish."""
 
     timeout: TimeoutKind
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cancellation:
     """The action was cancelled; `partial` is what it had produced."""
 
@@ -193,7 +193,7 @@ class Cancellation:
 OutcomeResult = AttemptResult | Expiry | Cancellation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OutcomeFacts:
     """All there is to say about a finished action. Times are seconds since the epoch; 0 for a step never reached."""
 

@@ -137,7 +137,7 @@ class Action:
         return self.request.key
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FinishedAction:
     """What stays of an action that has its outcome: enough to recognise a resubmit."""
 

@@ -1,4 +1,8 @@
-"""What happens to the core. Every change of its state is one of these, with the time it happened at."""
+"""What happens to the core. Every change of its state is one of these, with the time it happened at.
+
+Nothing changes an event once it is made. The classes here, in `commands` and in `records` are not frozen all the same:
+a dozen are made for every action, and a frozen one takes twice as long to make.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
     from callsheet.scheduler.core.plan import Plan
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReplyTo:
     """Where the answer to a request goes; opaque to the core."""
 
@@ -32,7 +36,7 @@ class ReplyTo:
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class JobOpenRequested:
     """A client opens a job."""
 
@@ -40,7 +44,7 @@ class JobOpenRequested:
     job: JobRequest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class JobCloseRequested:
     """A client closes a job."""
 
@@ -48,7 +52,7 @@ class JobCloseRequested:
     job_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TrajectoryOpenRequested:
     """A client opens a trajectory."""
 
@@ -56,7 +60,7 @@ class TrajectoryOpenRequested:
     trajectory: TrajectoryRequest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TrajectoryCloseRequested:
     """A client closes a trajectory, as completed or as abandoned."""
 
@@ -66,7 +70,7 @@ class TrajectoryCloseRequested:
     completed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ActionSubmitted:
     """A client submits an action; `watcher` (if any) wants its outcome."""
 
@@ -75,7 +79,7 @@ class ActionSubmitted:
     watcher: object
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OutcomeRequested:
     """Somebody wants the outcome of an action that was submitted before."""
 
@@ -84,7 +88,7 @@ class OutcomeRequested:
     watcher: object
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CancelRequested:
     """A client cancels an action."""
 
@@ -93,7 +97,7 @@ class CancelRequested:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PolicyPublished:
     """A job's trainer has a new policy version."""
 
@@ -102,7 +106,7 @@ class PolicyPublished:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ManagerJoined:
     """A manager registered, for the first time or again; `session` is where its commands go."""
 
@@ -116,7 +120,7 @@ class ManagerJoined:
     capabilities: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ManagerDisconnected:
     """A manager's stream broke; its attempts go on."""
 
@@ -124,7 +128,7 @@ class ManagerDisconnected:
     manager_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ManagerHeartbeat:
     """A manager is alive. The first one after a registration says that all kept ends have been sent.
 
@@ -135,7 +139,7 @@ class ManagerHeartbeat:
     session: object | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ManagerDraining:
     """A manager takes no new attempts; `session` as for heartbeats."""
 
@@ -143,7 +147,7 @@ class ManagerDraining:
     session: object | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AttemptStarted:
     """A manager began an attempt."""
 
@@ -151,7 +155,7 @@ class AttemptStarted:
     token: Token
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AttemptProgressed:
     """An attempt is alive."""
 
@@ -159,7 +163,7 @@ class AttemptProgressed:
     token: Token
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AttemptSucceeded:
     """How an attempt ended: well. `result` is opaque; the ids are set for an env_reset, which made that sandbox."""
 
@@ -168,7 +172,7 @@ class AttemptSucceeded:
     trajectory_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AttemptFailed:
     """How an attempt ended: in a failure."""
 
@@ -180,7 +184,7 @@ class AttemptFailed:
     retry_after: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AttemptCancelled:
     """How an attempt ended: stopped on request."""
 
@@ -190,7 +194,7 @@ class AttemptCancelled:
 AttemptResult = AttemptSucceeded | AttemptFailed | AttemptCancelled
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AttemptEnded:
     """An attempt ended; `usage` is opaque."""
 
@@ -205,7 +209,7 @@ class AttemptEnded:
     usage: object = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SandboxLost:
     """A sandbox is gone without having been released."""
 
@@ -214,7 +218,7 @@ class SandboxLost:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ResizeRequested:
     """An operator changes the units of a running attempt."""
 
@@ -224,7 +228,7 @@ class ResizeRequested:
     units: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PauseRequested:
     """An operator pauses (or, with `paused` False, resumes) a running attempt."""
 
@@ -233,7 +237,7 @@ class PauseRequested:
     paused: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DrainRequested:
     """An operator takes a manager out of service."""
 
@@ -241,12 +245,12 @@ class DrainRequested:
     manager_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TimerFired:
     """The time of the next deadline has come."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PlanReady:
     """A planner proposes assignments."""
 

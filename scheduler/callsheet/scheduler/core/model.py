@@ -189,9 +189,9 @@ class RetryPolicy:
         return min(self.max_backoff, wait)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class ActionRequest:
-    """A validated action.
+    """A validated action. Never changed once it is made; see `events` for why it is not frozen.
 
     Attributes:
         service: Name of the hosted service that must serve it; empty for any service of the kind.
@@ -215,7 +215,7 @@ class ActionRequest:
     expected_duration: float
     body_hash: bytes
     spec: bytes
-    body: object = field(compare=False)
+    body: object
     label: str = ""
     task: str = ""
 

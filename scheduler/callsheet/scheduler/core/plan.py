@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from callsheet.scheduler.core.model import ActionKey
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Assignment:
     """Run an action on a manager with these units (by resource, zeros left out)."""
 
@@ -16,7 +16,7 @@ class Assignment:
     units: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Plan:
     """What a planning round proposes. The core checks each assignment against the state of now.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class JobOpened:
     """A job was opened; `spec` is a serialized JobSpec."""
 
@@ -17,14 +17,14 @@ class JobOpened:
     spec: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class JobClosed:
     """A job was closed: everything under it may be forgotten."""
 
     job_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PolicyVersionPublished:
     """The newest policy version of a job."""
 
@@ -32,7 +32,7 @@ class PolicyVersionPublished:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TrajectoryOpened:
     """A trajectory was opened; `spec` is a serialized TrajectorySpec."""
 
@@ -43,7 +43,7 @@ class TrajectoryOpened:
     opened_at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TrajectoryPlaced:
     """Where the sandbox of a trajectory lives; empty ids when it is gone. `held` maps resources to units kept by it."""
 
@@ -55,7 +55,7 @@ class TrajectoryPlaced:
     held_cores: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TrajectoryClosed:
     """A trajectory ended; `end` is "completed" or "abandoned"."""
 
@@ -64,7 +64,7 @@ class TrajectoryClosed:
     end: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ActionSubmitted:
     """An action was accepted; `spec` is its serialized ActionSpec, `submitted_at` seconds since the epoch."""
 
@@ -76,7 +76,7 @@ class ActionSubmitted:
     submitted_at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ActionDispatched:
     """An attempt was sent to a manager. Nothing waits for this record."""
 
@@ -88,7 +88,7 @@ class ActionDispatched:
     manager_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ActionRequeued:
     """The attempt ended without an outcome; the next one will be `attempt + 1`."""
 
@@ -97,7 +97,7 @@ class ActionRequeued:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ActionFinished:
     """The action has its outcome: a terminal state name and a serialized Outcome."""
 
@@ -122,7 +122,7 @@ Record = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RecoveredJob:
     """An open job as the journal has it."""
 
@@ -131,7 +131,7 @@ class RecoveredJob:
     policy_version: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RecoveredTrajectory:
     """A trajectory of an open job as the journal has it; `end` is empty while it is open."""
 
@@ -147,7 +147,7 @@ class RecoveredTrajectory:
     end: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RecoveredAction:
     """An action of an open job as the journal has it.
 
@@ -168,7 +168,7 @@ class RecoveredAction:
     submitted_at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Recovered:
     """Everything a restarted scheduler continues from. Actions come in the order of their first commit."""
 

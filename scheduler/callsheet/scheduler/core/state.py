@@ -134,7 +134,7 @@ class SchedulerState:
 
     def keep_story(self, action: Action) -> None:
         """Keeps the story of an action that has its outcome, among the last ones."""
-        self._stories[action.key] = FinishedStory(action.request.kind, action.state, tuple(action.story))
+        self._stories[action.key] = FinishedStory(action.request.kind, action.state, action.story)
         if len(self._stories) > KEPT_STORIES:
             self._stories.popitem(last=False)
 
@@ -151,13 +151,13 @@ class SchedulerState:
         return list(finished.events) if finished is not None else []
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FinishedStory:
     """The life of an action that has its outcome."""
 
     kind: ActionKind
     state: ActionState
-    events: tuple[tuple[float, str], ...]
+    events: list[tuple[float, str]]
 
 
 _HANDLERS: dict[type, Callable[[SchedulerState, Any, float], None]] = {

@@ -41,6 +41,7 @@ _KINDS: Final = {
     "tool_call": ActionKind.TOOL_CALL,
     "reward": ActionKind.REWARD,
 }
+_UNSERVABLE: Final = frozenset(action_pb2.Unservable.values())
 _ONE_CORE = Demand((ResourceDemand(CPU, 1, 1),))
 _DEFAULT_DEMANDS: Final = {
     ActionKind.GENERATE: Demand(),
@@ -115,7 +116,7 @@ class ActionDecoder:
         )
         if spec.trajectory_id or in_sandbox:
             identifier("trajectory_id", spec.trajectory_id)
-        known("unservable", spec.unservable, action_pb2.Unservable.values())
+        known("unservable", spec.unservable, _UNSERVABLE)
         request = ActionRequest(
             key=ActionKey(identifier("job_id", spec.job_id), identifier("action_id", spec.action_id)),
             kind=kind,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import anyio
@@ -19,9 +21,11 @@ from callsheet.scheduler.service.manager_wire import ManagerCommand
 from callsheet.scheduler.service.sessions import ManagerStream, ReplySession, Watcher
 from callsheet.v1 import common_pb2, outcome_pb2
 
-MAX_EVENTS_PER_STEP = 2048
+MAX_EVENTS_PER_STEP = 128
 MAX_PENDING_EVENTS = 50_000
 IDLE_WAIT = 3600.0
+# Seconds that an acknowledgement may wait for company in its commit.
+COMMIT_DELAY = 0.001
 # The journal works off its backlog without telling anybody.
 ROOM_POLL = 0.1
 
@@ -58,6 +62,17 @@ class Clock:
         return time.monotonic() + self._offset
 
 
+_URGENT = frozenset({commands.Deliver, commands.DeliverStored, commands.AcknowledgeEnd})
+
+
+@dataclass(slots=True)
+class _Committable:
+    """What one step wants committed, and the commands that wait for it."""
+
+    records: list[Record] = field(default_factory=list)
+    deferred: list[commands.Command] = field(default_factory=list)
+
+
 class CoreLoop:
     """Feeds the core and carries out its commands. Everything here runs on the event loop; nothing blocks it."""
 
@@ -82,6 +97,8 @@ class CoreLoop:
         self._wake = anyio.Event()
         self._room = anyio.Event()
         self._replan = False
+        self._uncommitted = _Committable()
+        self._flush_timer: asyncio.TimerHandle | None = None
         # Bound here and not at import: logging is configured in between, and an unbound logger is slow.
         self._log = structlog.get_logger(__name__).bind()
         self._carriers: dict[type, Callable[[Any], None]] = {
@@ -120,9 +137,11 @@ class CoreLoop:
         while True:
             await self._wait_for_work()
             self._wake = anyio.Event()
-            self.step()
-            # Sockets are served between steps, however many events are waiting.
+            committable = self.step()
+            # Sockets are served between steps, however many events are waiting. What is to be dispatched leaves first:
+            # the journal's thread would compete with it for the interpreter.
             await anyio.lowlevel.checkpoint()
+            self._commit(committable)
 
     async def _wait_for_work(self) -> None:
         if self._pending or self._replan:
@@ -132,8 +151,8 @@ class CoreLoop:
         with anyio.move_on_after(wait):
             await self._wake.wait()
 
-    def step(self) -> None:
-        """Handles what is pending, plans, and carries out the commands."""
+    def step(self) -> _Committable:
+        """Handles what is pending, plans, and carries out the commands that wait for no commit."""
         now = self.clock.now()
         batch = self._pending[:MAX_EVENTS_PER_STEP]
         del self._pending[:MAX_EVENTS_PER_STEP]
@@ -148,29 +167,47 @@ class CoreLoop:
                 todo = todo + self.state.handle([PlanReady(plan)], now)
         else:
             self._replan = False
-        self._carry_out(todo)
+        committable = self._carry_out(todo)
         if self._pending:
             self._wake.set()
         room, self._room = self._room, anyio.Event()
         room.set()
+        return committable
 
-    def _carry_out(self, todo: Sequence[commands.Command]) -> None:
-        records: list[Record] = []
-        deferred: list[commands.Command] = []
+    def _carry_out(self, todo: Sequence[commands.Command]) -> _Committable:
+        committable = _Committable()
         for command in todo:
             if type(command) is commands.Persist:
-                records.append(command.record)
+                committable.records.append(command.record)
             elif command.after_commit:
-                deferred.append(command)
+                committable.deferred.append(command)
             else:
                 self._carry_out_one(command)
-        if records or deferred:
-            self._commit_queue.submit(records, lambda: self._after_commit(records, deferred))
+        return committable
 
-    def _after_commit(self, records: Sequence[Record], deferred: Sequence[commands.Command]) -> None:
-        for command in deferred:
+    def _commit(self, committable: _Committable) -> None:
+        """Hands a step over to the journal: at once if somebody waits for an outcome, else within `COMMIT_DELAY`.
+
+        A short action's submit and outcome then share a commit instead of the outcome waiting for two.
+        """
+        self._uncommitted.records += committable.records
+        self._uncommitted.deferred += committable.deferred
+        if any(type(command) in _URGENT for command in committable.deferred):
+            self._flush()
+        elif self._flush_timer is None and (committable.records or committable.deferred):
+            self._flush_timer = asyncio.get_running_loop().call_later(COMMIT_DELAY, self._flush)
+
+    def _flush(self) -> None:
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        committable, self._uncommitted = self._uncommitted, _Committable()
+        self._commit_queue.submit(committable.records, lambda: self._after_commit(committable))
+
+    def _after_commit(self, committable: _Committable) -> None:
+        for command in committable.deferred:
             self._carry_out_one(command)
-        for record in records:
+        for record in committable.records:
             if type(record) is JobClosed:
                 self._aftercare.release_payloads(record.job_id)
 

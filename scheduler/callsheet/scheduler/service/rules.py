@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from callsheet.scheduler.core.model import RefusalCode, RefusedError
 from callsheet.scheduler.service.refusals import to_seconds
@@ -34,9 +34,9 @@ def short_text(field: str, value: str) -> str:
     return value
 
 
-def known(field: str, value: int, known_values: Iterable[int], *, required: bool = False) -> int:
+def known(field: str, value: int, known_values: Collection[int], *, required: bool = False) -> int:
     """A value of an enumeration; 0 (unspecified) is fine unless it is required."""
-    if value not in set(known_values):
+    if value not in known_values:
         raise invalid(field, value, "is not a value this scheduler knows")
     if required and value == 0:
         raise invalid(field, value, "must be specified")
