@@ -245,7 +245,7 @@ while True:
     except OSError:
         open("limit", "w").write(str(made))
         open("/proc/self/comm", "w").write("at-limit")
-        time.sleep(0.01)
+        time.sleep(1000)
 """
     async with open_sandbox(settings, spec_for(settings, max_processes=24)) as sandbox:
         stop = anyio.Event()

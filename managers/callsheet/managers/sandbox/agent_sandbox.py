@@ -303,8 +303,6 @@ class AgentSandbox:
             with anyio.move_on_after(_KILL_SECONDS):
                 while not job.finished.is_set():
                     await self._kill(leaf)
-                    # A paused sandbox could not report the end.
-                    await self._set_frozen(False)
                     # Again, until it is over: a child that was just forked may not have been in its group yet.
                     with anyio.move_on_after(_KILL_AGAIN_SECONDS):
                         await job.finished.wait()

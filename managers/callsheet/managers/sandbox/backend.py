@@ -166,7 +166,7 @@ class Sandbox(Protocol):
         """
 
     async def execute(self, command: CommandSpec, stop: anyio.Event) -> CommandOutcome:
-        """Runs a command to its end, or to `stop`, which kills what it started.
+        """Runs a command to its end, or to `stop`, which kills what it started, paused or not.
 
         Raises:
             CannotExecuteError: It did not start.

@@ -21,6 +21,7 @@ _MOUNTS = Path("/proc/self/mountinfo")
 _OWN_GROUPS = Path("/proc/self/cgroup")
 _CONTROLLERS = ("cpuset", "memory", "pids")
 _EMPTY_MILLISECONDS = 2000
+_FREEZE_MILLISECONDS = 100
 # The agent and, outside its namespace, bwrap itself.
 _OWN_PROCESSES = 2
 
@@ -133,8 +134,10 @@ class SandboxGroup:
         _write(self._limits["cpuset"] / "cpuset.cpus", ",".join(map(str, sorted(cores))))
 
     def freeze(self, frozen: bool) -> None:
-        """Freezes or thaws all commands and what they left in the background."""
+        """Freezes or thaws all commands and what they left in the background; returns when all are frozen."""
         _write(self._commands / "cgroup.freeze", "1" if frozen else "0")
+        if frozen:
+            _wait_for_event(self._commands, "frozen 1", _FREEZE_MILLISECONDS)
 
     def kill(self) -> None:
         """Kills everything inside, frozen or not."""
@@ -210,7 +213,7 @@ def remove_groups(directories: Iterable[Path]) -> None:
             continue
         if (directory / "cgroup.kill").exists():
             _write(directory / "cgroup.kill", "1")
-            _wait_until_empty(directory)
+            _wait_for_event(directory, "populated 0", _EMPTY_MILLISECONDS)
         else:
             _kill_members(directory)
         try:
@@ -262,12 +265,12 @@ def _kill_members(directory: Path) -> None:
             continue
 
 
-def _wait_until_empty(directory: Path) -> None:
-    """Waits for the kernel's word that no process is left; a change is announced on cgroup.events."""
+def _wait_for_event(directory: Path, state: str, milliseconds: int) -> None:
+    """Waits for a state of a group; the kernel announces changes on cgroup.events. Gives up after a silence."""
     with open(directory / "cgroup.events", encoding="ascii") as events:
         poll = select.poll()
         poll.register(events, select.POLLPRI)
-        while "populated 0" not in events.read():
-            if not poll.poll(_EMPTY_MILLISECONDS):
+        while state not in events.read():
+            if not poll.poll(milliseconds):
                 return
             events.seek(0)
