@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 from anyio.abc import Process
+from callsheet.managers.runtime import ExecutorFailedError
 from callsheet.v1 import manager_service_pb2
 
 from tests.support.dispatches import make_dispatch
@@ -123,4 +124,29 @@ async def test_it_leaves_without_a_scheduler_too() -> None:
         manager.stop.set()
         with anyio.fail_after(WAIT_S):
             await manager.left.wait()
+    assert executor.closed
+
+
+class MortalScriptedExecutor(ScriptedExecutor):
+    """Dies when `death` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.death = anyio.Event()
+
+    async def wait_failed(self) -> str:
+        """See MortalExecutor."""
+        await self.death.wait()
+        return "the engine is gone"
+
+
+async def test_a_manager_whose_executor_died_leaves_and_says_so() -> None:
+    executor = MortalScriptedExecutor()
+    with pytest.RaisesGroup(ExecutorFailedError, flatten_subgroups=True):
+        async with running_manager(executor) as running:
+            session = await running.scheduler.next_session()
+            executor.death.set()
+            await session.wait_count("draining", 1)
+            with anyio.fail_after(WAIT_S):
+                await running.left.wait()
     assert executor.closed

@@ -68,11 +68,12 @@ def _print_managers(found: SchedulerStatus) -> None:
             ", ".join(service.name for service in manager.services),
             str(manager.attempts),
             str(manager.sandboxes),
-            _pairs(manager.capabilities),
+            # The rest is long and for programs: --json has it.
+            manager.capabilities.get("isolation") or manager.capabilities.get("engine", ""),
         ]
         for manager in found.managers
     ]
-    columns = ["manager", "node", "state", "services", "attempts #", "sandboxes #", "capabilities"]
+    columns = ["manager", "node", "state", "services", "attempts #", "sandboxes #", "runs in"]
     print_table("Managers", columns, rows)
 
 

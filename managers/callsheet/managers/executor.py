@@ -178,3 +178,11 @@ class SandboxLossReporter(Protocol):
 
         Called once, before the first attempt.
         """
+
+
+@runtime_checkable
+class MortalExecutor(Protocol):
+    """Optional: an executor that can die for good, for instance with its engine."""
+
+    async def wait_failed(self) -> str:
+        """Waits until it is dead and returns why. Its manager then leaves: living on, it would fail every attempt."""

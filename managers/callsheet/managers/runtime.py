@@ -12,7 +12,7 @@ import grpc.aio
 import structlog
 from anyio.abc import TaskStatus
 from callsheet.managers.backoff import reconnect_delay
-from callsheet.managers.executor import Executor
+from callsheet.managers.executor import Executor, MortalExecutor
 from callsheet.managers.manager import Manager
 from callsheet.managers.payloads import SchedulerPayloads
 from callsheet.managers.session import FAREWELL_S, Session, SessionEndedError
@@ -45,6 +45,10 @@ class RegistrationRefusedError(Exception):
     """The scheduler found the first registration invalid; trying again cannot help."""
 
 
+class ExecutorFailedError(Exception):
+    """The executor is dead for good; a new process can start afresh."""
+
+
 async def run_manager(
     settings: ManagerSettings,
     executor: Executor,
@@ -66,6 +70,7 @@ async def run_manager(
 
     Raises:
         RegistrationRefusedError: The scheduler refused the first registration with INVALID_ARGUMENT.
+        ExecutorFailedError: The executor died; the manager has left in good order.
     """
     channel = grpc.aio.insecure_channel(settings.scheduler_address, options=CHANNEL_OPTIONS)
     try:
@@ -104,6 +109,7 @@ class _Life:
         self._drain = anyio.Event()
         self._leave = anyio.Event()
         self._left = anyio.Event()
+        self._executor_failure = ""
 
     async def run(self, stop: anyio.Event | None) -> None:
         refusals: list[RegistrationRefusedError] = []
@@ -124,6 +130,8 @@ class _Life:
                     tasks.start_soon(self._watch_signals, tasks.cancel_scope)
                 if stop is not None:
                     tasks.start_soon(self._drain_on, stop)
+                if isinstance(self._executor, MortalExecutor):
+                    tasks.start_soon(self._drain_on_failure, self._executor)
                 tasks.start_soon(manager.attempts.watch)
                 tasks.start_soon(self._stay_connected, manager)
                 await self._drain.wait()
@@ -133,6 +141,13 @@ class _Life:
             refusals.extend(error for error in group.exceptions if isinstance(error, RegistrationRefusedError))
         if refusals:
             raise refusals[0]
+        if self._executor_failure:
+            raise ExecutorFailedError(self._executor_failure)
+
+    async def _drain_on_failure(self, executor: MortalExecutor) -> None:
+        self._executor_failure = await executor.wait_failed()
+        log.error("executor_failed", manager=self._settings.manager_id, reason=self._executor_failure)
+        self._drain.set()
 
     async def _leave_in_order(self, manager: Manager) -> None:
         await manager.drain()

@@ -123,10 +123,7 @@ class InferenceExecutor:
         """Nothing to do: it has none."""
 
     async def wait_failed(self) -> str:
-        """Waits until the engine is dead and returns why: a manager that lives on would fail every action at once.
-
-        Run it beside `run_manager` and leave when it returns.
-        """
+        """Waits until the engine is dead and returns why; see `MortalExecutor`."""
         return await self.driver.wait_failed()
 
     async def close(self) -> None:
