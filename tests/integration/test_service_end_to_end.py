@@ -1,0 +1,262 @@
+"""The service with real sandboxes, every part in its own process."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import uuid
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from typing import Any
+
+import anyio
+import grpc
+import grpc.aio
+import pytest
+from callsheet.cli.stack import Role, Stack
+from callsheet.client import (
+    Cancelled,
+    Client,
+    Command,
+    Demand,
+    Elastic,
+    EnvStep,
+    Expired,
+    Failed,
+    FailedPreconditionError,
+    FailureKind,
+    InvalidArgumentError,
+    Job,
+    SandboxFile,
+    Succeeded,
+    TimeoutKind,
+    Timeouts,
+    ToolCall,
+    Unservable,
+)
+from callsheet.client.admin import AdminClient
+from callsheet.client.admin_values import ActionState
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from tests.support.real_sandboxes import processes, sandbox_stack, until, until_state
+
+pytestmark = pytest.mark.anyio
+
+ANSWER_S = 30.0
+NAP_S = 86_400
+
+
+@pytest.fixture(scope="module")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    async with sandbox_stack(tmp_path_factory.mktemp("stack")) as stack:
+        yield stack
+
+
+@pytest.fixture
+async def job(stack: Stack) -> AsyncIterator[Job]:
+    """A job of its own, on a client of its own, for each test."""
+    async with Client(stack.address) as client, await client.open_job(uuid.uuid4().hex) as job:
+        yield job
+
+
+@pytest.fixture
+async def admin(stack: Stack) -> AsyncIterator[AdminClient]:
+    async with AdminClient(stack.address) as admin:
+        yield admin
+
+
+def nap() -> tuple[str, str]:
+    """A command that takes a day and that no other test runs."""
+    return "sleep", f"{NAP_S}.{random.randrange(10**9)}"
+
+
+async def test_generic_tools_find_the_services_and_their_health(stack: Stack) -> None:
+    async with grpc.aio.insecure_channel(stack.address) as channel:
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        reflection: Any = reflection_pb2_grpc.ServerReflectionStub
+        health: Any = health_pb2_grpc.HealthStub
+        call = reflection(channel).ServerReflectionInfo(iter([request]), timeout=ANSWER_S)
+        answers = [answer async for answer in call]
+        names = {service.name for service in answers[0].list_services_response.service}
+        ours = {f"callsheet.v1.{name}Service" for name in ("Client", "Manager", "Admin", "Payload")}
+        assert names == ours | {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+        for name in ("", *ours):
+            asked = health_pb2.HealthCheckRequest(service=name)
+            answer = await health(channel).Check(asked, timeout=ANSWER_S)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_a_pause_stops_the_command_and_its_clock(job: Job, admin: AdminClient) -> None:
+    limit_s, tick = 4.0, f"0.05{random.randrange(10**8, 10**9)}"
+    ticking = f"n=0; while [ $n -lt 20 ]; do date +%s.%N; sleep {tick}; n=$((n+1)); done"
+    async with job.trajectory("t") as trajectory:
+        await trajectory.env_reset(service="sandbox")
+        step = EnvStep(Command.shell(ticking))
+        handle = await trajectory.submit(step, timeouts=Timeouts(start_to_close_s=limit_s))
+        await until(lambda: bool(processes("sleep", tick)))
+        await admin.pause(job.job_id, handle.action_id)
+        with pytest.raises(FailedPreconditionError):
+            await admin.pause(job.job_id, handle.action_id)
+        # Longer than it may run: only a clock that stands still lets it end by itself.
+        await anyio.sleep(limit_s + 0.5)
+        assert (await admin.explain(job.job_id, handle.action_id)).state is ActionState.PAUSED
+        await admin.resume(job.job_id, handle.action_id)
+        outcome = await handle.outcome()
+    assert isinstance(outcome, Succeeded), outcome
+    times = [float(line) for line in outcome.value.stdout.split()]
+    assert len(times) == 20
+    assert max(later - earlier for earlier, later in pairwise(times)) > limit_s / 2
+    assert outcome.timeline.paused_s > limit_s
+    assert outcome.timeline.execution_s < limit_s
+
+
+async def test_a_resize_reaches_the_running_command(job: Job, admin: AdminClient) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("a second core is missing")
+    mark = random.randrange(10**8, 10**9)
+    async with job.trajectory("t") as trajectory:
+        await trajectory.env_reset(service="sandbox")
+        # How long it sleeps says how many cores it sees.
+        script = f"while :; do n=$(nproc); echo $n; sleep 0.1${{n}}{mark}; done"
+        handle = await trajectory.submit(EnvStep(Command.shell(script)), demand=Demand(cpu=Elastic(1, 2)))
+        await until_state(admin, job.job_id, handle.action_id, ActionState.RUNNING)
+        for units in (1, 2, 1):
+            await admin.resize(job.job_id, handle.action_id, units=units)
+            await until(lambda units=units: bool(processes("sleep", f"0.1{units}{mark}")))  # type: ignore[misc]
+        with pytest.raises(InvalidArgumentError):
+            await admin.resize(job.job_id, handle.action_id, units=3)
+        await handle.cancel()
+        outcome = await handle.outcome()
+    assert isinstance(outcome, Cancelled)
+    assert outcome.partial is not None
+    assert {b"1", b"2"} == set(outcome.partial.stdout.split())
+
+
+async def test_a_cancel_kills_the_command_and_keeps_the_sandbox(job: Job) -> None:
+    command = nap()
+    async with job.trajectory("t") as trajectory:
+        reset = await trajectory.env_reset(service="sandbox")
+        await trajectory.env_step(Command.shell("echo kept > file"))
+        handle = await trajectory.submit(EnvStep(Command.shell(f"echo begun; {' '.join(command)}; echo ended")))
+        await until(lambda: bool(processes(*command)))
+        await handle.cancel("enough")
+        outcome = await handle.outcome()
+        assert isinstance(outcome, Cancelled), outcome
+        assert outcome.reason == "enough"
+        assert outcome.partial is not None
+        assert outcome.partial.stdout == b"begun\n"
+        assert not processes(*command)
+        assert (await trajectory.env_step(Command.argv("cat", "file"))).unwrap().stdout == b"kept\n"
+        assert isinstance(reset, Succeeded)
+
+
+async def test_large_payloads_travel_both_ways(job: Job) -> None:
+    content = random.Random(1).randbytes(300_000)
+    async with job.trajectory("t") as trajectory:
+        await trajectory.env_reset(service="sandbox", files=[SandboxFile("from_reset", content)])
+        both = Command.shell("cat from_reset from_step; cat - >&2", stdin=content[:100_000])
+        outcome = await trajectory.env_step(both, files=[SandboxFile("from_step", content[::-1])])
+    result = outcome.unwrap()
+    assert hashlib.sha256(result.stdout).digest() == hashlib.sha256(content + content[::-1]).digest()
+    assert result.stderr == content[:100_000]
+    assert result.stdout_dropped_bytes == 0
+
+
+async def test_each_timeout_ends_what_it_is_for(stack: Stack, job: Job) -> None:
+    command = nap()
+    async with job.trajectory("t") as trajectory:
+        await trajectory.env_reset(service="sandbox")
+        script = Command.shell(f"echo begun; {' '.join(command)}")
+        timed_out = await trajectory.env_step(script, timeouts=Timeouts(start_to_close_s=0.3))
+        assert isinstance(timed_out, Failed), timed_out
+        assert (timed_out.kind, timed_out.timeout) == (FailureKind.TIMEOUT, TimeoutKind.START_TO_CLOSE)
+        assert timed_out.partial is not None
+        assert timed_out.partial.stdout == b"begun\n"
+        assert timed_out.attempts == 1
+
+        expired = await trajectory.env_step(script, timeouts=Timeouts(schedule_to_close_s=0.3))
+        assert isinstance(expired, Expired), expired
+        assert expired.timeout is TimeoutKind.SCHEDULE_TO_CLOSE
+        assert not processes(*command)
+
+        running = await trajectory.submit(EnvStep(script))
+        waited = await trajectory.env_step(Command.argv("true"), timeouts=Timeouts(schedule_to_start_s=0.3))
+        assert isinstance(waited, Expired), waited
+        assert (waited.timeout, waited.attempts) == (TimeoutKind.SCHEDULE_TO_START, 0)
+        await running.cancel()
+        await running.outcome()
+        # The sandbox lived through all of it.
+        assert (await trajectory.env_step(Command.argv("echo", "alive"))).unwrap().stdout == b"alive\n"
+
+
+async def test_a_failed_set_up_is_the_environments_and_not_tried_again(job: Job) -> None:
+    async with job.trajectory("t") as trajectory:
+        outcome = await trajectory.env_reset(service="sandbox", set_up=Command.shell("echo broken >&2; exit 3"))
+        assert isinstance(outcome, Failed)
+        assert (outcome.kind, outcome.reason, outcome.attempts) == (FailureKind.ENV, "set_up_failed", 1)
+        assert outcome.partial is not None
+        assert outcome.partial.set_up is not None
+        assert (outcome.partial.set_up.exit_code, outcome.partial.set_up.stderr) == (3, b"broken\n")
+
+
+async def test_a_trajectory_too_stale_is_stopped_everywhere(stack: Stack, admin: AdminClient) -> None:
+    command = nap()
+    async with Client(stack.address) as client, await client.open_job("stale", max_staleness=1) as job:
+        old = job.trajectory("old")
+        async with old:
+            await old.env_reset(service="sandbox")
+            handle = await old.submit(EnvStep(Command.argv(*command)))
+            await until(lambda: bool(processes(*command)))
+            await job.publish_policy_version(1)
+            async with job.trajectory("new") as new:
+                await new.env_reset(service="sandbox")
+                await job.publish_policy_version(2)
+                outcome = await handle.outcome()
+                assert isinstance(outcome, Cancelled), outcome
+                assert "staleness" in outcome.reason
+                assert not processes(*command)
+                assert (await new.env_step(Command.argv("true"))).unwrap().exit_code == 0
+                (status,) = [found for found in (await admin.status()).jobs if found.job_id == "stale"]
+                assert (status.policy_version, status.open_trajectories) == (2, 1)
+            with pytest.raises(FailedPreconditionError, match="was closed"):
+                await old.env_step(Command.argv("true"))
+
+
+async def test_a_command_outlives_a_restart_of_the_scheduler(stack: Stack, job: Job, admin: AdminClient) -> None:
+    command = nap()
+    async with job.trajectory("t") as trajectory:
+        await trajectory.env_reset(service="sandbox")
+        script = Command.shell(f"{' '.join(command)} & echo $! > pid; wait; echo ended")
+        handle = await trajectory.submit(EnvStep(script))
+        await until(lambda: bool(processes(*command)))
+        before = (await admin.status()).epoch
+        await stack.kill_and_wait(Role.SCHEDULER)
+        await stack.start(Role.SCHEDULER)
+        (napping,) = processes(*command)
+        napping.kill()
+        outcome = await handle.outcome()
+        assert isinstance(outcome, Succeeded), outcome
+        assert (outcome.value.stdout, outcome.attempts) == (b"ended\n", 1)
+        assert (await trajectory.env_step(Command.argv("test", "-e", "pid"))).unwrap().exit_code == 0
+        assert (await admin.status()).epoch == before + 1
+        again = await admin.outcome(job.job_id, handle.action_id)
+    assert again == outcome
+
+
+async def test_a_drained_manager_leaves_once_its_attempts_are_over(stack: Stack, job: Job, admin: AdminClient) -> None:
+    # It may not have come back yet from what the test before did to the scheduler.
+    slow = ToolCall("noop", "slow")
+    handle = await job.submit(slow, expected_duration_s=1.0, unservable=Unservable.WAIT)
+    await until_state(admin, job.job_id, handle.action_id, ActionState.RUNNING)
+    (manager,) = [found for found in (await admin.status()).managers if found.manager_id.endswith("noop")]
+    before = stack.pid(Role.NOOP)
+    await admin.drain(manager.manager_id)
+    later = await job.submit(ToolCall("noop", "later"), unservable=Unservable.WAIT)
+    assert isinstance(await handle.outcome(), Succeeded)
+    # The stack starts it again, as it does with any process that ends.
+    assert await stack.wait_serving(Role.NOOP, other_than=before) != before
+    outcome = await later.outcome()
+    assert isinstance(outcome, Succeeded)
+    assert outcome.attempts == 1

@@ -1,0 +1,60 @@
+"""A whole stack with real sandboxes, and what its commands look like from outside of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import anyio
+import psutil
+from callsheet.cli.stack import Isolation, Role, Stack, StackSettings, local_stack
+from callsheet.client.admin import AdminClient
+from callsheet.client.admin_values import ActionState
+from callsheet.managers.sandbox.probe import probe_bubblewrap
+
+WAIT_S = 30.0
+_POLL_S = 0.005
+
+
+@asynccontextmanager
+async def sandbox_stack(data_dir: Path) -> AsyncIterator[Stack]:
+    """Runs a scheduler, a sandbox manager and a no-op manager; plain processes where bubblewrap does not work."""
+    isolation = Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE
+    settings = StackSettings(data_dir, managers=(Role.SANDBOX, Role.NOOP), isolation=isolation)
+    async with local_stack(settings) as stack:
+        yield stack
+
+
+def processes(*command: str) -> list[psutil.Process]:
+    """The processes on this machine whose command line ends so; the tests' commands are unlike any other."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess):
+            if tuple(process.cmdline()[-len(command) :]) == command and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for what other programs do, which is no event here.
+
+    Raises:
+        TimeoutError: It did not come.
+    """
+    with anyio.fail_after(WAIT_S):
+        while not condition():  # noqa: ASYNC110 - see above
+            await anyio.sleep(_POLL_S)
+
+
+async def until_state(admin: AdminClient, job_id: str, action_id: str, state: ActionState) -> None:
+    """Waits until an action is in a state.
+
+    Raises:
+        TimeoutError: It was not, in time; with its explanation.
+    """
+    give_up_at = anyio.current_time() + WAIT_S
+    while (explanation := await admin.explain(job_id, action_id)).state is not state:
+        if anyio.current_time() > give_up_at:
+            raise TimeoutError(f"{action_id} is {explanation.state.value}: {explanation.explanation}")
+        await anyio.sleep(_POLL_S)
