@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -47,11 +48,11 @@ class CuttingProxy:
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
-        while chunk := await reader.read(1 << 16):
-            writer.write(chunk)
-            await writer.drain()
-    except ConnectionError:
-        pass  # cut; the other direction ends too, as both are aborted
+        # A cut connection ends this direction; the other one ends too, as both are aborted.
+        with contextlib.suppress(ConnectionError):
+            while chunk := await reader.read(1 << 16):
+                writer.write(chunk)
+                await writer.drain()
     finally:
         writer.transport.abort()
 
