@@ -401,14 +401,11 @@ async def test_a_destroyed_sandbox_is_gone(sandbox: Sandbox, settings: SandboxSe
 
 
 async def test_destroying_ends_a_running_command(sandbox: Sandbox) -> None:
-    with pytest.raises(SandboxLostError):  # noqa: PT012
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(run, sandbox, "sleep", "1000")
-                await anyio.sleep(0.05)
-                await sandbox.destroy()
-        except* SandboxLostError as group:
-            raise group.exceptions[0] from None
+    with pytest.RaisesGroup(SandboxLostError):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run, sandbox, "sleep", "1000")
+            await anyio.sleep(0.05)
+            await sandbox.destroy()
 
 
 async def test_a_cancelled_command_is_killed(sandbox: Sandbox) -> None:

@@ -9,6 +9,7 @@ import sys
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 from callsheet.client import (
@@ -85,7 +86,9 @@ class LocalEpisode:
             place = self.directory / file.path
             if file.unpack:
                 with tarfile.open(fileobj=io.BytesIO(file.content)) as archive:
-                    archive.extractall(place, filter="data")
+                    # Early releases of Python 3.11, Debian's among them, know no filters yet.
+                    safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+                    archive.extractall(place, **safely)
             else:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(file.content)
