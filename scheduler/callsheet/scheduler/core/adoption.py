@@ -35,8 +35,7 @@ def adopt_running(state: SchedulerState, manager: Manager, running: RunningAttem
         running.cores,
     )
     if action is None:
-        state.orphans[running.key] = orphan
-        state.timers.set(("orphan", running.key), now + state.settings.orphan_lease)
+        _keep_orphan(state, running.key, orphan, now)
     elif isinstance(action, Action) and waits_for(action, running.body_hash):
         adopt_orphan(state, action, orphan, now)
     elif manager.session is not None:
@@ -110,18 +109,36 @@ def _repeat_commands(state: SchedulerState, manager: Manager, attempt: Attempt, 
 def keep_orphan_end(state: SchedulerState, manager: Manager, event: AttemptEnded, now: float) -> None:
     """Keeps the end of an attempt whose action nobody knows, until its submit comes again or its lease runs out."""
     known = state.orphans.get(event.key)
-    units, cores = (known.units, known.cores) if known is not None else ({}, ())
-    state.orphans[event.key] = Orphan(
-        event.token, manager.manager_id, event.attempt, event.body_hash, event.started, units, cores, event
-    )
-    state.timers.set(("orphan", event.key), now + state.settings.orphan_lease)
+    units, cores = (known.units, known.cores) if known is not None and known.token == event.token else ({}, ())
+    orphan = Orphan(event.token, manager.manager_id, event.attempt, event.body_hash, event.started, units, cores, event)
+    _keep_orphan(state, event.key, orphan, now)
+
+
+def _keep_orphan(state: SchedulerState, key: ActionKey, orphan: Orphan, now: float) -> None:
+    """Keeps an orphan of an earlier scheduler; in this one no submit was lost, only a job closed.
+
+    Of two attempts at one action the later one counts.
+    """
+    known = state.orphans.get(key)
+    if orphan.token.epoch == state.epoch or (known is not None and known.token > orphan.token):
+        _give_up(state, orphan)
+        return
+    if known is not None and known.token != orphan.token:
+        _give_up(state, known)
+    state.orphans[key] = orphan
+    state.timers.set(("orphan", key), now + state.settings.orphan_lease)
 
 
 def drop_orphan(state: SchedulerState, key: ActionKey) -> None:
     """Gives up on an orphan: nobody submitted its action again."""
     orphan = state.orphans.pop(key, None)
-    manager = state.managers.get(orphan.manager_id) if orphan is not None else None
-    if orphan is None or manager is None or manager.session is None:
+    if orphan is not None:
+        _give_up(state, orphan)
+
+
+def _give_up(state: SchedulerState, orphan: Orphan) -> None:
+    manager = state.managers.get(orphan.manager_id)
+    if manager is None or manager.session is None:
         return
     if orphan.ended is None:
         state.emit(CancelAttempt(manager.session, orphan.token, "its action is unknown"))

@@ -160,11 +160,15 @@ def _release_strays(state: SchedulerState, manager: Manager) -> None:
     """
     if any(orphan.manager_id == manager.manager_id for orphan in state.orphans.values()):
         return
+    undecided = []
     for ref in manager.listed_sandboxes:
         owner = state.find_trajectory(ref.job_id, ref.trajectory_id)
-        if owner is None or (owner.sandbox_id != ref.sandbox_id and owner.occupied is None):
+        maker = owner.occupied if owner is not None else None
+        if maker is not None and maker.manager_id == manager.manager_id and not maker.action.request.needs_sandbox:
+            undecided.append(ref)
+        elif owner is None or owner.sandbox_id != ref.sandbox_id:
             state.emit(ReleaseSandbox(manager.session, ref))
-    manager.listed_sandboxes = ()
+    manager.listed_sandboxes = tuple(undecided)
 
 
 def on_draining(state: SchedulerState, event: events.ManagerDraining, now: float) -> None:

@@ -82,14 +82,15 @@ class SchedulerState:
             happened: What happened, in order.
             now: Seconds since the epoch; never smaller than in an earlier call.
         """
-        self._commands = []
         for event in happened:
             handler: Callable[[SchedulerState, Any, float], None] = _HANDLERS[type(event)]
             try:
                 handler(self, event, now)
             except RefusedError as refusal:
                 self._commands.append(Refuse(event.reply_to, refusal))  # type: ignore[union-attr]
-        return self._commands
+        # Restoring from the journal may have left commands of its own, which go out with the first ones.
+        todo, self._commands = self._commands, []
+        return todo
 
     def next_deadline(self) -> float | None:
         """When `TimerFired` should be handled next, in seconds since the epoch."""
