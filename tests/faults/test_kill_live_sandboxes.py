@@ -49,7 +49,9 @@ async def test_kill_a_sandbox_manager_with_live_sandboxes(tmp_path: Path, isolat
             for trajectory in (busy, idle):
                 await trajectory.open()
                 assert isinstance(await trajectory.env_reset(), Succeeded)
-            await idle.env_step(Command.shell(f"sleep {_NAP} >/dev/null 2>&1 &"))
+            # The step waits for the exec: its sandbox is frozen as soon as it ends.
+            nap = f"sleep {_NAP} >/dev/null 2>&1 & until grep -q sleep /proc/$!/comm; do :; done"
+            assert isinstance(await idle.env_step(Command.shell(nap)), Succeeded)
             running = await busy.submit(EnvStep(Command.argv("sleep", _NAP)))
             await until(lambda: nappers() == 2)
 
