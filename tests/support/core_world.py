@@ -301,7 +301,7 @@ class CoreWorld:
             now=self.now,
         )
         restore(world.state, journal.recovered(), journal.decoder, self.now)
-        check_invariants(world.state)
+        world.handle()
         return world
 
     # -- managers -----------------------------------------------------------------------------------------------------

@@ -302,3 +302,44 @@ def test_a_running_attempt_with_units_its_node_has_not_makes_no_units_out_of_not
     world.submit(action_request("b", demand=fixed(gpu=1), wait=True))
     world.plan()
     assert world.state_of("b") is ActionState.QUEUED
+
+
+def test_a_stray_is_released_though_its_trajectory_is_being_reset_elsewhere() -> None:
+    world, manager = world_with_sandbox()
+    manager.disconnect()
+    world.wait(11.0)
+    spare = world.manager("spare")
+    world.reset("again")
+    world.plan()
+    spare.start("again")
+    manager.join([], [SandboxRef("job", "t", "reset#1")])
+    assert manager.stream.last(commands.ReleaseSandbox).sandbox.sandbox_id == "reset#1"
+
+
+def test_a_stray_of_a_trajectory_that_is_reset_on_the_same_manager_is_released_after_the_reset() -> None:
+    world, manager = world_with_sandbox()
+    world.reset("again")
+    world.plan()
+    grant = manager.start("again")
+    manager.disconnect()
+    listed = [SandboxRef("job", "t", "reset#1"), SandboxRef("job", "t", "again#1")]
+    manager.join([manager.running(grant)], listed)
+    assert not manager.stream.all(commands.ReleaseSandbox)
+    manager.end(grant)
+    manager.heartbeat()
+    assert [each.sandbox for each in manager.stream.all(commands.ReleaseSandbox)] == listed[:1]
+
+
+def test_what_still_runs_of_a_closed_job_is_stopped_and_forgotten() -> None:
+    world, manager = world_with_trajectory()
+    world.submit(action_request("a"))
+    world.plan()
+    grant = manager.start("a")
+    manager.disconnect()
+    world.close_job()
+    world.wait(11.0)
+    manager.join([manager.running(grant)])
+    assert manager.stream.last(commands.CancelAttempt).token == grant.token
+    manager.end(grant, events.AttemptCancelled())
+    assert manager.stream.last(commands.AcknowledgeEnd).token == grant.token
+    assert not world.state.orphans

@@ -364,3 +364,40 @@ def test_recovering_twice_changes_nothing() -> None:
     manager.join([manager.running(grant)], [SANDBOX])
     manager.end(grant)
     assert after.outcomes[key_of("a")].attempts == 1
+
+
+def test_an_outcome_that_is_known_while_recovering_is_recorded_and_delivered() -> None:
+    world, manager = world_with_sandbox()
+    world.step("a")
+    world.plan()
+    after = restarted(world, manager)
+    manager.join(incarnation="second")
+    assert after.live("a").backoff_until > after.now
+    again = restarted(after, manager)
+    assert again.journal.actions["job", "a"].state == "failed"
+    again.watch("a", "client")
+    assert again.delivered == [("client", key_of("a"))]
+
+
+def test_of_two_orphans_of_one_action_the_later_attempt_counts() -> None:
+    world, manager = world_with_sandbox()
+    spare = world.manager("spare")
+    saved = deepcopy(world.journal)
+    timeouts = Timeouts(1000.0, 1000.0, 1000.0, heartbeat=5.0)
+    request = action_request("a", ActionKind.GENERATE, timeouts=timeouts)
+    world.submit(request)
+    world.propose("a", "m")
+    first = manager.start("a")
+    for _ in range(6):
+        manager.live(1.0)
+        spare.heartbeat()
+    second = spare.start("a")
+    after = world.restart(saved)
+    for each in (manager, spare):
+        each.world, each.stream = after, Stream()
+    spare.join([spare.running(second)])
+    manager.join([manager.running(first)], [SANDBOX])
+    assert manager.stream.last(commands.CancelAttempt).token == first.token
+    after.submit(request)
+    spare.end(second)
+    assert after.outcomes[key_of("a")].attempts == 2

@@ -1,0 +1,192 @@
+"""Deadlines, the ready queue and the books of a node, each against the simplest thing that could be right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from callsheet.scheduler.core.deadlines import Deadlines
+from callsheet.scheduler.core.entities import Action, Job
+from callsheet.scheduler.core.ledger import Node
+from callsheet.scheduler.core.model import ActionKind, NodeDescription, PriorityClass
+from callsheet.scheduler.core.ready import ReadyQueue
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.core_requests import action_request, fixed, job_request
+
+KEYS = st.sampled_from("abcdef")
+TIMES = st.integers(0, 20).map(float)
+DEADLINE_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), KEYS, TIMES),
+        st.tuples(st.just("drop"), KEYS, TIMES),
+        st.tuples(st.just("pop"), KEYS, TIMES),
+    ),
+    max_size=60,
+)
+
+
+@given(DEADLINE_STEPS)
+def test_deadlines_are_a_dictionary_with_a_minimum(steps: list[tuple[str, str, float]]) -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    model: dict[str, float] = {}
+    for what, key, time in steps:
+        if what == "set":
+            deadlines.set(key, time)
+            model[key] = time
+        elif what == "drop":
+            deadlines.drop(key)
+            model.pop(key, None)
+        else:
+            due = deadlines.pop_due(time)
+            assert sorted(due) == sorted(each for each, when in model.items() if when <= time)
+            assert [model[each] for each in due] == sorted(model[each] for each in due)
+            for each in due:
+                del model[each]
+        assert len(deadlines) == len(model)
+        assert deadlines.next() == min(model.values(), default=None)
+        assert all(deadlines.get(each) == model.get(each) for each in "abcdef")
+
+
+def test_deadlines_that_are_set_again_and_again_take_no_more_memory() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    for time in range(20_000):
+        deadlines.set("a", float(time))
+    assert len(deadlines._heap) < 2_000
+    assert deadlines.pop_due(19_998.0) == []
+    assert deadlines.pop_due(19_999.0) == ["a"]
+
+
+PRIORITIES = {each: Job(job_request(each.name, priority=each)) for each in PriorityClass}
+DEMANDS = [fixed(), fixed(cpu=1), fixed(cpu=2, memory=5)]
+READY_STEPS = st.lists(st.tuples(st.sampled_from(["add", "add", "remove", "prune"]), st.integers(0, 11)), max_size=60)
+
+
+def some_actions() -> list[Action]:
+    jobs = list(PRIORITIES.values())
+    actions = []
+    for index in range(12):
+        job = jobs[index % 3]
+        request = action_request(
+            f"a{index}",
+            [ActionKind.GENERATE, ActionKind.TOOL_CALL][index % 2],
+            job_id=job.request.job_id,
+            demand=DEMANDS[index % len(DEMANDS)],
+            weight=float(index % 4 + 1),
+        )
+        actions.append(Action(request, job, None, arrival=index + 1, submitted_at=0.0, queued_since=0.0))
+    return actions
+
+
+@given(READY_STEPS)
+def test_the_ready_queue_is_a_set_of_classes_in_order_of_arrival(steps: list[tuple[str, int]]) -> None:
+    queue, actions = ReadyQueue(), some_actions()
+    model: set[int] = set()
+    for what, index in steps:
+        action = actions[index]
+        if what == "add" and index not in model:
+            queue.add(action)
+            model.add(index)
+        elif what == "remove":
+            queue.remove(action)
+            model.discard(index)
+        elif what == "prune":
+            queue.prune()
+            assert len(queue.classes) == len({ReadyQueue.key_of(actions[each]) for each in model})
+        assert len(queue) == len(model)
+        assert {i for i, each in enumerate(actions) if each.ready_ticket} == model
+        for key, ready_class in queue.classes.items():
+            members = [each.arrival for each in ready_class]
+            assert members == sorted(i + 1 for i in model if ReadyQueue.key_of(actions[i]) == key)
+            head = ready_class.head()
+            assert (head.arrival if head is not None else None) == (members[0] if members else None)
+        for resource in ("cpu", "memory"):
+            waiting = sum(
+                actions[i].request.weight
+                for i in model
+                for entry in actions[i].request.demand.entries
+                if entry.resource == resource
+            )
+            assert queue.waiting_weight.get(resource, 0.0) == waiting
+
+
+@dataclass
+class Books:
+    """A node's books, kept by adding up."""
+
+    cores: tuple[int, ...]
+    memory: int
+    held: list[tuple[dict[str, int], tuple[int, ...]]] = field(default_factory=list)
+    reserved: int = 0
+
+    @property
+    def reserved_cores(self) -> set[int]:
+        """From the end of the list."""
+        count = min(self.reserved, len(self.cores))
+        return set(self.cores[len(self.cores) - count :])
+
+    def free(self, resource: str) -> int:
+        """What is left."""
+        capacity = len(self.cores) - self.reserved if resource == "cpu" else self.memory
+        return capacity - sum(units.get(resource, 0) for units, _ in self.held)
+
+
+NUMA = st.lists(st.integers(1, 4), min_size=1, max_size=3)
+NODE_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("take"), st.integers(0, 6), st.integers(0, 60)),
+        st.tuples(st.just("give"), st.integers(0, 9), st.just(0)),
+        st.tuples(st.just("reserve"), st.integers(0, 5), st.just(0)),
+        st.tuples(st.just("existing"), st.integers(0, 3), st.integers(0, 14)),
+    ),
+    max_size=40,
+)
+
+
+@given(NUMA, NODE_STEPS)
+@settings(max_examples=200)
+def test_a_node_agrees_with_books_kept_by_adding_up(numa: list[int], steps: list[tuple[str, int, int]]) -> None:
+    numa_cores = tuple(tuple(range(10 * index, 10 * index + count)) for index, count in enumerate(numa))
+    node = Node(NodeDescription("n", {"memory": 100}, numa_cores))
+    books = Books(tuple(core for cores in numa_cores for core in cores), 100)
+    for what, number, more in steps:
+        if what == "take":
+            _take(node, books, {"cpu": number, "memory": more} if more else {"cpu": number})
+        elif what == "give" and books.held:
+            units, cores = books.held.pop(number % len(books.held))
+            node.give_back(units, cores)
+        elif what == "reserve":
+            node.reserve([{"cpu": number}])
+            books.reserved = number
+        elif what == "existing":
+            claimed = [more, more + 1, 999][:number]
+            booked = node.take_existing({"cpu": number, "memory": 1, "gpu": 2, "none": 0}, claimed)
+            assert set(booked[0]) <= {"cpu", "memory"}
+            assert set(booked[1]) <= set(claimed) & set(books.cores)
+            books.held.append(booked)
+        assert {resource: node.free[resource] for resource in ("cpu", "memory")} == {
+            resource: books.free(resource) for resource in ("cpu", "memory")
+        }
+        granted = [core for _, cores in books.held for core in cores]
+        assert len(granted) == len(set(granted)), "a core has one holder"
+        left = set(books.cores) - set(granted) - books.reserved_cores
+        assert node.free_core_count() == len(left)
+        assert "gpu" not in node.free
+
+
+def _take(node: Node, books: Books, units: dict[str, int]) -> None:
+    fits = all(books.free(resource) >= count for resource, count in units.items())
+    assert node.fits(units) is fits
+    if not fits:
+        return
+    free_by_numa = [set(cores) - _unavailable(books) for cores in node.description.numa_cores]
+    cores = node.take(units)
+    books.held.append((units, cores))
+    assert len(cores) == units["cpu"]
+    assert set(cores) <= set().union(*free_by_numa)
+    if any(len(free) >= len(cores) for free in free_by_numa):
+        assert any(set(cores) <= free for free in free_by_numa), "one NUMA node would have been enough"
+
+
+def _unavailable(books: Books) -> set[int]:
+    return {core for _, cores in books.held for core in cores} | books.reserved_cores

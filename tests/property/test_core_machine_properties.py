@@ -1,0 +1,405 @@
+"""Whatever happens, in whatever order: the books agree, an action has one outcome, and no step starts twice.
+
+Managers keep the contract but die, break off and come back as they like; plans are the planner's or nonsense; tokens
+are right or stale; schedulers are restarted. In the end everything has its outcome and every unit is back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from callsheet.scheduler.core import commands, events
+from callsheet.scheduler.core.commands import Command
+from callsheet.scheduler.core.entities import Action, FinishedAction
+from callsheet.scheduler.core.events import PlanReady
+from callsheet.scheduler.core.model import (
+    ActionKey,
+    ActionKind,
+    ActionRequest,
+    ActionState,
+    FailureKind,
+    GroupRequest,
+    RefusedError,
+    RetryPolicy,
+    SandboxRef,
+    Timeouts,
+    Token,
+)
+from callsheet.scheduler.core.plan import Assignment, Plan
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.support.core_managers import FaithfulManager
+from tests.support.core_requests import action_request, elastic, fixed, job_request, kept, trajectory_request
+from tests.support.core_world import CoreWorld, FakeManager, Stream, node, service
+
+JOB_REQUESTS = {"job": job_request("job"), "other": job_request("other", max_actions=12, max_staleness=1)}
+JOBS = tuple(JOB_REQUESTS)
+TRAJECTORIES = ("t1", "t2", "t3")
+MANAGERS = ("sandboxes", "tests", "engine")
+SHARED = node("shared", 3, memory=600)
+SANDBOX_KINDS = [ActionKind.ENV_RESET, ActionKind.ENV_STEP]
+DEMANDS = {
+    ActionKind.GENERATE: [fixed(), fixed(cpu=1)],
+    ActionKind.ENV_RESET: [kept(start_cpu=1, memory=256), kept(cpu=1, memory=10), kept()],
+    ActionKind.ENV_STEP: [fixed(cpu=1), fixed(), elastic(0, 2), elastic(1, 3)],
+    ActionKind.TOOL_CALL: [fixed()],
+    ActionKind.REWARD: [fixed(cpu=1), fixed(cpu=3), elastic(1, 8)],
+}
+TIMEOUTS = [
+    Timeouts(400.0, 300.0, 500.0),
+    Timeouts(20.0, 10.0, 60.0),
+    Timeouts(60.0, 30.0, 60.0, heartbeat=3.0),
+]
+RETRIES = [RetryPolicy(), RetryPolicy(max_attempts=1), RetryPolicy(max_attempts=5, initial_backoff=0.0)]
+RESULTS: list[events.AttemptResult | None] = [
+    None,
+    None,
+    events.AttemptCancelled("half"),
+    *[events.AttemptFailed(kind, "made_to_fail") for kind in FailureKind],
+    events.AttemptFailed(FailureKind.QUOTA, "slow_down", retry_after=7.0),
+    events.AttemptSucceeded("odd", "invented", "t1"),
+]
+
+
+class CheckedWorld(CoreWorld):
+    """Grants never exceed what a node has free."""
+
+    def handle(self, *happened: events.Event) -> list[Command]:
+        todo = super().handle(*happened)
+        for command in todo:
+            if isinstance(command, commands.Dispatch):
+                free = self.state.nodes[self.state.attempts[command.token].manager.node.node_id].free  # type: ignore[union-attr]
+                assert all(free[resource] >= 0 for resource, units in command.resources.items() if units), free
+        return todo
+
+
+class CoreMachine(RuleBasedStateMachine):
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world: CoreWorld = CheckedWorld()
+        self.starts: Counter[ActionKey] = Counter()
+        self.requests: dict[ActionKey, ActionRequest] = {}
+        self.finished: dict[ActionKey, ActionState] = {}
+        self.tokens: list[Token] = []
+        self.managers = {
+            "sandboxes": self._manager("sandboxes", SHARED, SANDBOX_KINDS, {}),
+            "tests": self._manager("tests", SHARED, [*SANDBOX_KINDS, ActionKind.REWARD, ActionKind.TOOL_CALL], {}),
+            "engine": self._manager("engine", node("gpu", 2), [ActionKind.GENERATE], {"cpu": 1}),
+        }
+        self.numbers = 0
+
+    def _manager(self, manager_id: str, on: Any, kinds: list[ActionKind], reserved: dict[str, int]) -> FaithfulManager:
+        slots = 2 if manager_id == "engine" else 0
+        fake = FakeManager(self.world, manager_id, on, (service("work", kinds, slots=slots, reserved=reserved),))
+        return FaithfulManager(fake, self.starts)
+
+    @initialize()
+    def open(self) -> None:
+        for job_id in JOBS:
+            self.world.job(JOB_REQUESTS[job_id])
+            for trajectory_id in TRAJECTORIES:
+                self._open_trajectory(job_id, trajectory_id)
+        for manager in self.managers.values():
+            manager.register()
+        for trajectory_id in TRAJECTORIES:
+            self.pipeline("job", trajectory_id, 2)
+        self.plan()
+
+    def _open_trajectory(self, job_id: str, trajectory_id: str) -> None:
+        group = GroupRequest("g", 3, 2) if job_id == "other" else None
+        request = trajectory_request(trajectory_id, job_id=job_id, group=group, idle_timeout=300.0)
+        self.world.trajectory(request)
+
+    # -- clients ------------------------------------------------------------------------------------------------------
+
+    @rule(data=st.data(), job_id=st.sampled_from(JOBS), kind=st.sampled_from(list(ActionKind)))
+    def submit(self, data: st.DataObject, job_id: str, kind: ActionKind) -> None:
+        self.numbers += 1
+        needs = kind in SANDBOX_KINDS
+        request = action_request(
+            f"a{self.numbers}",
+            kind,
+            data.draw(st.sampled_from(TRAJECTORIES if needs else ("", *TRAJECTORIES))),
+            job_id=job_id,
+            demand=data.draw(st.sampled_from(DEMANDS[kind])),
+            timeouts=data.draw(st.sampled_from(TIMEOUTS)),
+            retry=data.draw(st.sampled_from(RETRIES)),
+            weight=data.draw(st.sampled_from([1.0, 0.5, 7.0])),
+            wait=data.draw(st.booleans()),
+        )
+        if kind is ActionKind.REWARD and request.trajectory_id and data.draw(st.booleans()):
+            request = action_request(
+                f"a{self.numbers}", kind, request.trajectory_id, job_id=job_id, timeouts=TIMEOUTS[0], in_sandbox=True
+            )
+        if self._asked(lambda: self.world.submit(request)):
+            self.requests[request.key] = request
+
+    @rule(job_id=st.sampled_from(JOBS), trajectory_id=st.sampled_from(TRAJECTORIES), steps=st.integers(1, 3))
+    def pipeline(self, job_id: str, trajectory_id: str, steps: int) -> None:
+        """A reset and what follows it, all submitted at once."""
+        kinds = [ActionKind.ENV_RESET, *[ActionKind.ENV_STEP] * steps, ActionKind.REWARD]
+        for index, kind in enumerate(kinds):
+            self.numbers += 1
+            request = action_request(
+                f"a{self.numbers}", kind, trajectory_id, job_id=job_id, timeouts=TIMEOUTS[0], in_sandbox=index > 0
+            )
+            if self._asked(lambda request=request: self.world.submit(request)):
+                self.requests[request.key] = request
+
+    def _asked(self, request: Any) -> bool:
+        """Whether a request was accepted; a refusal is a normal answer."""
+        try:
+            request()
+        except RefusedError:
+            return False
+        finally:
+            for manager in self.managers.values():
+                manager.read()
+        return True
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data())
+    def submit_again(self, data: st.DataObject) -> None:
+        request = self.requests[data.draw(st.sampled_from(sorted(self.requests)))]
+        before = len(self.world.delivered)
+        if self._asked(lambda: self.world.submit(request, watcher=f"again {before}")) and request.key in self.finished:
+            assert len(self.world.delivered) == before + 1
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.requests)))
+        self._asked(lambda: self.world.cancel(key))
+
+    @rule(job_id=st.sampled_from(JOBS), trajectory_id=st.sampled_from(TRAJECTORIES), completed=st.booleans())
+    def close_trajectory(self, job_id: str, trajectory_id: str, completed: bool) -> None:
+        self._asked(lambda: self.world.close_trajectory(trajectory_id, completed=completed, job_id=job_id))
+
+    @rule(job_id=st.sampled_from(JOBS), version=st.integers(0, 3))
+    def publish(self, job_id: str, version: int) -> None:
+        self._asked(lambda: self.world.publish(version, job_id))
+
+    @rule(job_id=st.just("other"))
+    def close_and_reopen_job(self, job_id: str) -> None:
+        self._asked(lambda: self.world.close_job(job_id))
+        for key in [key for key in self.requests if key.job_id == job_id]:
+            del self.requests[key]
+            self.finished.pop(key, None)
+        self.world.job(JOB_REQUESTS[job_id])
+        for trajectory_id in TRAJECTORIES:
+            self._open_trajectory(job_id, trajectory_id)
+
+    # -- operators ----------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data(), units=st.integers(0, 4), what=st.sampled_from(["resize", "pause", "resume"]))
+    def steer(self, data: st.DataObject, units: int, what: str) -> None:
+        key = data.draw(st.sampled_from(sorted(self.requests)))
+        if what == "resize":
+            self._asked(lambda: self.world.resize(key, units))  # type: ignore[arg-type]
+        else:
+            self._asked(lambda: self.world.pause(key, paused=what == "pause"))  # type: ignore[arg-type]
+
+    @rule(manager_id=st.sampled_from(MANAGERS))
+    def drain(self, manager_id: str) -> None:
+        self._asked(lambda: self.world.drain(manager_id))
+
+    # -- planning -----------------------------------------------------------------------------------------------------
+
+    @rule()
+    def plan(self) -> None:
+        self.world.plan()
+        self._read()
+
+    def _read(self) -> None:
+        for manager in self.managers.values():
+            manager.read()
+            self.tokens.extend(token for token in manager.received if token not in self.tokens)
+
+    @rule(data=st.data())
+    def hostile_plan(self, data: st.DataObject) -> None:
+        keys = st.sampled_from([*sorted(self.requests), ActionKey("job", "unknown"), ActionKey("nobody", "a1")])
+        units = st.dictionaries(st.sampled_from(["cpu", "memory", "gpu"]), st.integers(-1, 300), max_size=3)
+        assignment = st.builds(Assignment, keys, st.sampled_from([*MANAGERS, "nobody"]), units)
+        plan = Plan(tuple(data.draw(st.lists(assignment, max_size=4))))
+        for command in self.world.handle(PlanReady(plan)):
+            if isinstance(command, commands.Dispatch):
+                self._check_grant(command)
+        self._read()
+
+    def _check_grant(self, grant: commands.Dispatch) -> None:
+        demand = grant.request.demand
+        assert all(
+            entry.min_units <= grant.resources.get(entry.resource, 0) <= entry.max_units for entry in demand.entries
+        )
+        assert set(grant.resources) <= {entry.resource for entry in demand.entries}
+
+    # -- managers -----------------------------------------------------------------------------------------------------
+
+    def _attempts(self, manager: FaithfulManager, *, started: bool) -> list[Token]:
+        return sorted(manager.running if started else manager.received)
+
+    @rule(starts=st.integers(0, 4), ends=st.integers(0, 4))
+    def work(self, starts: int, ends: int) -> None:
+        """A planning round, and managers that get on with it."""
+        self.plan()
+        for manager in self.managers.values():
+            for token in self._attempts(manager, started=False)[:starts]:
+                manager.start(token)
+            for token in self._attempts(manager, started=True)[:ends]:
+                manager.end(token)
+        self._read()
+
+    @rule(data=st.data(), manager_id=st.sampled_from(MANAGERS))
+    def start(self, data: st.DataObject, manager_id: str) -> None:
+        manager = self.managers[manager_id]
+        waiting = self._attempts(manager, started=False)
+        if waiting:
+            manager.start(data.draw(st.sampled_from(waiting)))
+            self._read()
+
+    @rule(data=st.data(), manager_id=st.sampled_from(MANAGERS), result=st.sampled_from(RESULTS))
+    def end(self, data: st.DataObject, manager_id: str, result: events.AttemptResult | None) -> None:
+        manager = self.managers[manager_id]
+        attempts = self._attempts(manager, started=True) + self._attempts(manager, started=False)
+        if attempts:
+            manager.end(data.draw(st.sampled_from(attempts)), result)
+            self._read()
+
+    @precondition(lambda self: self.tokens)
+    @rule(data=st.data(), manager_id=st.sampled_from(MANAGERS))
+    def speak_out_of_turn(self, data: st.DataObject, manager_id: str) -> None:
+        """Old tokens, and tokens of others, start and end nothing."""
+        token = data.draw(st.sampled_from(self.tokens))
+        attempt = self.world.state.attempts.get(token)
+        if attempt is not None and attempt.manager_id == manager_id:
+            return
+        self.world.handle(events.AttemptStarted(manager_id, token), events.AttemptProgressed(manager_id, token))
+        assert self.world.state.attempts.get(token) is attempt
+
+    @rule(manager_id=st.sampled_from(MANAGERS), lose=st.booleans())
+    def break_stream(self, manager_id: str, lose: bool) -> None:
+        self.managers[manager_id].break_stream(lose_dispatches=lose)
+
+    @rule(manager_id=st.sampled_from(MANAGERS), new=st.booleans(), heartbeat=st.booleans())
+    def register(self, manager_id: str, new: bool, heartbeat: bool) -> None:
+        manager = self.managers[manager_id]
+        if new:
+            manager.restart()
+        manager.register(heartbeat=heartbeat)
+        self._read()
+
+    @rule(manager_id=st.sampled_from(MANAGERS))
+    def heartbeat(self, manager_id: str) -> None:
+        if self.managers[manager_id].connected:
+            self.managers[manager_id].fake.heartbeat()
+            self._read()
+
+    @rule(data=st.data(), manager_id=st.sampled_from(MANAGERS))
+    def lose_sandbox(self, data: st.DataObject, manager_id: str) -> None:
+        manager = self.managers[manager_id]
+        if manager.sandboxes and manager.connected:
+            place = data.draw(st.sampled_from(sorted(manager.sandboxes)))
+            ref = SandboxRef(*place, manager.sandboxes.pop(place))
+            self.world.handle(events.SandboxLost(manager_id, ref, "killed"))
+            self._read()
+
+    # -- time and crashes ---------------------------------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 4.0, 11.0, 70.0]), alive=st.booleans())
+    def wait(self, seconds: float, alive: bool) -> None:
+        until = self.world.now + seconds
+        while self.world.now < until:
+            for manager in self.managers.values():
+                if alive and manager.connected:
+                    manager.fake.heartbeat()
+            self.world.wait(min(5.0, until - self.world.now))
+            self._read()
+
+    @rule(back=st.sets(st.sampled_from(MANAGERS)), heartbeat=st.booleans())
+    def restart_scheduler(self, back: set[str], heartbeat: bool) -> None:
+        before = self.world
+        self._read()
+        restarted = before.restart()
+        restarted.__class__ = CheckedWorld
+        restarted.outcomes, restarted.delivered = before.outcomes, before.delivered
+        self.world = restarted
+        for manager in self.managers.values():
+            manager.connected = False
+            manager.fake.world, manager.fake.stream = restarted, Stream()
+        for manager_id in sorted(back):
+            self.managers[manager_id].register(heartbeat=heartbeat)
+        self._read()
+
+    # -- what holds ---------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def nothing_finished_comes_back(self) -> None:
+        for key in self.requests:
+            known = self.world.state.find_action(key)
+            assert isinstance(known, Action | FinishedAction), f"{key} was forgotten"
+            if isinstance(known, FinishedAction):
+                assert self.finished.setdefault(key, known.state) is known.state
+                assert tuple(key) in self.world.journal.outcomes, f"{key} was never recorded: {self.world.why(key)}"
+            else:
+                assert key not in self.finished, f"{key} came back"
+
+    @invariant()
+    def no_step_starts_twice(self) -> None:
+        for key, request in self.requests.items():
+            if request.needs_sandbox:
+                assert self.starts[key] <= 1, f"{key} started {self.starts[key]} times: {self.world.why(key)}"
+
+    def teardown(self) -> None:
+        """Calm: everybody comes back, everything runs to its end, every unit returns."""
+        for manager in self.managers.values():
+            manager.register()
+        for _ in range(60):
+            self.plan()
+            for manager in self.managers.values():
+                for token in list(manager.received):
+                    manager.start(token)
+                for token in list(manager.running):
+                    manager.end(token)
+            self.wait(11.0, alive=True)
+            if not self.world.state.open_actions and not any(
+                manager.received or manager.running for manager in self.managers.values()
+            ):
+                break
+        self.nothing_finished_comes_back()
+        assert not self.world.state.open_actions, [
+            self.world.why(key) for key in self.requests if key not in self.finished
+        ]
+        for job_id in JOBS:
+            self.world.close_job(job_id)
+        self.wait(70.0, alive=True)
+        self.wait(70.0, alive=True)
+        assert not self.world.state.attempts
+        assert not self.world.state.orphans
+        for each in self.world.state.nodes.values():
+            assert not each.granted, each.granted
+        for manager in self.managers.values():
+            assert not manager.sandboxes, manager.sandboxes
+            assert not manager.kept, manager.kept
+
+
+# Passes in a few seconds; a failure takes minutes to shrink.
+@pytest.mark.timeout(600)
+def test_the_core_under_random_events() -> None:
+    phases = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
+    run_state_machine_as_test(
+        CoreMachine, settings=settings(max_examples=150, stateful_step_count=50, deadline=None, phases=phases)
+    )
