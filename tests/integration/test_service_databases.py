@@ -11,6 +11,7 @@ import pytest
 from callsheet.cli.stack import Role, StackSettings, local_stack
 from callsheet.client import Client, Command, EnvStep, SandboxFile, Succeeded, ToolCall, Unservable
 from callsheet.client.admin import AdminClient
+from callsheet.scheduler.store.engine import SQLITE_FILE
 from redis import Redis
 
 from tests.support.servers import PostgresServer, postgres_server, redis_server
@@ -74,4 +75,4 @@ async def test_postgresql_and_redis_keep_what_was_acknowledged(
     with psycopg.connect(database) as connection:
         row = connection.execute("SELECT count(*) FROM jobs").fetchone()
     assert row == (0,)
-    assert not (tmp_path / "journal.sqlite").exists()
+    assert not (tmp_path / SQLITE_FILE).exists()
