@@ -31,6 +31,7 @@ TimerKey = (
     | tuple[Literal["manager"], str]
 )
 
+MIN_IDLE_CHECK = 1.0
 TIMED_OUT = events.AttemptFailed(
     FailureKind.TIMEOUT,
     "start_to_close",
@@ -132,7 +133,8 @@ def _trajectory_due(state: SchedulerState, job_id: str, trajectory_id: str, now:
         return
     idle_until = trajectory.last_activity + trajectory.request.idle_timeout
     if trajectory.open_actions:
-        state.timers.set(("trajectory", trajectory.key), now + trajectory.request.idle_timeout)
+        # However short the timeout is, this is no busy waiting.
+        state.timers.set(("trajectory", trajectory.key), now + max(trajectory.request.idle_timeout, MIN_IDLE_CHECK))
     elif now < idle_until:
         state.timers.set(("trajectory", trajectory.key), idle_until)
     else:

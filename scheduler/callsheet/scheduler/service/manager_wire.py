@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -135,7 +136,7 @@ def _decode_ended(manager_id: str, message: manager_service_pb2.AttemptEnded) ->
         attempt=message.attempt,
         result=_decode_result(message),
         started=message.started,
-        execution_s=message.execution_s,
+        execution_s=_seconds(message.execution_s),
         body_hash=message.body_hash,
         usage=message.usage,
     )
@@ -153,16 +154,23 @@ def _decode_result(message: manager_service_pb2.AttemptEnded) -> events.AttemptR
             return events.AttemptCancelled(_partial(message.cancelled))
         case "failed":
             failed = message.failed
+            if failed.kind == outcome_pb2.FAILURE_KIND_CANCELLED:
+                return events.AttemptCancelled(_partial(failed))
             return events.AttemptFailed(
                 kind=FailureKind(failed.kind) if failed.kind in _FAILURES else FailureKind.INFRA,
                 reason=failed.reason,
                 message=failed.message,
                 partial=_partial(failed),
                 timeout=TimeoutKind(failed.timeout) if failed.timeout in _TIMEOUTS else TimeoutKind.NONE,
-                retry_after=max(failed.retry_after_s, 0.0),
+                retry_after=_seconds(failed.retry_after_s),
             )
         case _:
             return events.AttemptFailed(FailureKind.INFRA, "no_result", "the manager reported an end without a result")
+
+
+def _seconds(value: float) -> float:
+    """A time that a manager measured or was told; what is no time counts as none."""
+    return value if math.isfinite(value) and value > 0.0 else 0.0
 
 
 def references_of(message: manager_service_pb2.AttemptEnded) -> list[str]:

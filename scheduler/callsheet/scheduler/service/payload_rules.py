@@ -74,9 +74,13 @@ def check_command(field: str, command: action_pb2.Command) -> References:
         raise invalid(f"{field}.argv", "[]", "must name a program")
     if program == "shell" and not command.shell:
         raise invalid(f"{field}.shell", "", "must not be empty")
-    for name in command.environment:
+    if "\0" in command.shell or any("\0" in argument for argument in command.argv.arguments):
+        raise invalid(f"{field}.{program}", "a NUL", "must not contain NUL")
+    for name, value in command.environment.items():
         if not name or "=" in name or "\0" in name:
             raise invalid(f"{field}.environment", name, "names must not be empty nor contain '=' or NUL")
+        if "\0" in value:
+            raise invalid(f"{field}.environment[{name}]", "a NUL", "must not contain NUL")
     if command.working_directory:
         _check_path(f"{field}.working_directory", command.working_directory)
     at_least(f"{field}.max_output_bytes", command.max_output_bytes, 0)
