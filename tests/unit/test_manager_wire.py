@@ -1,0 +1,288 @@
+"""Between a manager's messages and the core: registrations, ends, and what is sent back."""
+
+from __future__ import annotations
+
+import pytest
+from callsheet.scheduler.core import commands, events
+from callsheet.scheduler.core.model import (
+    ActionKey,
+    ActionKind,
+    FailureKind,
+    NodeDescription,
+    RefusalCode,
+    RefusedError,
+    RunningAttempt,
+    SandboxRef,
+    ServiceDescription,
+    TimeoutKind,
+    Token,
+)
+from callsheet.scheduler.service.decode import ActionDecoder
+from callsheet.scheduler.service.manager_wire import (
+    ManagerCommand,
+    decode_item,
+    decode_registration,
+    fill_item,
+    references_of,
+)
+from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+from google.protobuf import text_format
+
+SERVICE = 'services { name: "s" kinds: ACTION_KIND_GENERATE } '
+NODE = 'node { node_id: "n" } '
+WHO = 'manager_id: "m" incarnation: "i" '
+
+REFUSED = [
+    (WHO + NODE, "registration.services", "[]", "at least one service"),
+    ('incarnation: "i" ' + NODE + SERVICE, "registration.manager_id", "", "1 to 256"),
+    ('manager_id: "m" ' + NODE + SERVICE, "registration.incarnation", "", "1 to 256"),
+    (WHO + SERVICE, "registration.node.node_id", "", "1 to 256"),
+    (WHO + NODE + SERVICE + SERVICE, "registration.services", "['s', 's']", "different names"),
+    (WHO + NODE + 'services { name: "s" }', "registration.services[0].kinds", "[]", "at least one kind"),
+    (WHO + NODE + 'services { name: "s" kinds: 0 }', "registration.services[0].kinds", "0", "must be specified"),
+    (WHO + NODE + 'services { name: "s" kinds: 77 }', "registration.services[0].kinds", "77", "not a value"),
+    (WHO + NODE + "services { kinds: 1 }", "registration.services[0].name", "", "1 to 256"),
+    (WHO + NODE + 'services { name: "s" kinds: 1 slots: -1 }', "registration.services[0].slots", "-1", "at least 0"),
+    (
+        WHO + NODE + SERVICE + 'services { name: "u" kinds: 1 reserved { key: "cpu" value: -1 } }',
+        "registration.services[1].reserved[cpu]",
+        "-1",
+        "at least 0",
+    ),
+    (
+        WHO + SERVICE + 'node { node_id: "n" capacity { key: "gpu" value: -1 } }',
+        "registration.node.capacity[gpu]",
+        "-1",
+        "at least 0",
+    ),
+    (
+        WHO + SERVICE + 'node { node_id: "n" capacity { key: "" value: 1 } }',
+        "registration.node.capacity",
+        "",
+        "1 to 256",
+    ),
+    (
+        WHO + SERVICE + 'node { node_id: "n" capacity { key: "cpu" value: 4 } }',
+        "registration.node.capacity[cpu]",
+        "4",
+        "follows from numa_nodes",
+    ),
+    (
+        WHO + SERVICE + 'node { node_id: "n" numa_nodes { cores: [0, 1] } numa_nodes { cores: 1 } }',
+        "registration.node.numa_nodes",
+        "[0, 1, 1]",
+        "each core once",
+    ),
+    (
+        WHO + SERVICE + 'node { node_id: "n" numa_nodes { cores: -1 } }',
+        "registration.node.numa_nodes",
+        "[-1]",
+        "none below 0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "field", "value", "rule"), REFUSED, ids=[f"{case[1]}-{case[3]}" for case in REFUSED])
+def test_a_broken_registration_is_refused(text: str, field: str, value: str, rule: str) -> None:
+    message = text_format.Parse(text, manager_service_pb2.Registration())
+    with pytest.raises(RefusedError) as refused:
+        decode_registration("session", message)
+    assert refused.value.code is RefusalCode.INVALID_ARGUMENT
+    assert (refused.value.field, refused.value.value) == (field, value)
+    assert rule in refused.value.rule
+
+
+def test_a_registration_is_taken_over_in_full() -> None:
+    text = """
+        manager_id: "m" incarnation: "i"
+        node { node_id: "n" capacity { key: "memory" value: 512 } numa_nodes { cores: [0, 1] } numa_nodes { cores: 5 } }
+        services { name: "s" kinds: [ACTION_KIND_ENV_RESET, ACTION_KIND_ENV_STEP] slots: 3
+                   reserved { key: "cpu" value: 1 } policy_version: 4 }
+        running { token { epoch: 2 sequence: 9 } key { job_id: "j" action_id: "a" } attempt: 2 started: true
+                  resources { key: "cpu" value: 1 } cores: 5 body_hash: "h" }
+        sandboxes { job_id: "j" trajectory_id: "t" sandbox_id: "x" }
+        capabilities { key: "isolation" value: "none" }
+    """
+    session = object()
+    joined = decode_registration(session, text_format.Parse(text, manager_service_pb2.Registration()))
+    assert joined == events.ManagerJoined(
+        session=session,
+        manager_id="m",
+        incarnation="i",
+        node=NodeDescription("n", {"memory": 512}, ((0, 1), (5,))),
+        services=(ServiceDescription("s", frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP}), 3, {"cpu": 1}, 4),),
+        running=(RunningAttempt(Token(2, 9), ActionKey("j", "a"), 2, True, {"cpu": 1}, (5,), b"h"),),
+        sandboxes=(SandboxRef("j", "t", "x"),),
+        capabilities={"isolation": "none"},
+    )
+
+
+def item(text: str) -> manager_service_pb2.ManagerItem:
+    return text_format.Parse(text, manager_service_pb2.ManagerItem())
+
+
+TOKEN = "token { epoch: 1 sequence: 2 } "
+
+
+@pytest.mark.parametrize(
+    ("text", "event"),
+    [
+        ("heartbeat {}", events.ManagerHeartbeat("m", "session")),
+        ("draining {}", events.ManagerDraining("m", "session")),
+        (f"started {{ {TOKEN} }}", events.AttemptStarted("m", Token(1, 2))),
+        (f"progress {{ {TOKEN} }}", events.AttemptProgressed("m", Token(1, 2))),
+        ("started {}", events.AttemptStarted("m", Token(0, 0))),
+        (
+            'sandbox_lost { sandbox { job_id: "j" trajectory_id: "t" sandbox_id: "x" } reason: "killed" }',
+            events.SandboxLost("m", SandboxRef("j", "t", "x"), "killed"),
+        ),
+    ],
+)
+def test_items_are_events(text: str, event: events.Event) -> None:
+    assert decode_item("m", "session", item(text)) == event
+
+
+@pytest.mark.parametrize("text", ["", "registration {}"])
+def test_items_that_do_not_belong_here_are_refused(text: str) -> None:
+    with pytest.raises(RefusedError, match="registration only once") as refused:
+        decode_item("m", "session", item(text))
+    assert refused.value.code is RefusalCode.INVALID_ARGUMENT
+
+
+def ended(result: str) -> events.AttemptEnded:
+    text = f'ended {{ {TOKEN} key {{ job_id: "j" action_id: "a" }} attempt: 3 started: true body_hash: "h" {result} }}'
+    event = decode_item("m", "session", item(text))
+    assert isinstance(event, events.AttemptEnded)
+    return event
+
+
+def test_an_end_is_taken_over_in_full() -> None:
+    event = ended("execution_s: 1.5 usage { cpu_s: 2 } succeeded { env_step { exit_code: 3 } }")
+    assert (event.manager_id, event.token, event.key, event.attempt) == ("m", Token(1, 2), ActionKey("j", "a"), 3)
+    assert (event.started, event.execution_s, event.body_hash) == (True, 1.5, b"h")
+    assert event.usage == outcome_pb2.Usage(cpu_s=2)
+    assert event.result == events.AttemptSucceeded(
+        outcome_pb2.Succeeded(env_step=outcome_pb2.CommandResult(exit_code=3))
+    )
+
+
+def test_a_reset_names_its_sandbox() -> None:
+    result = ended('succeeded { env_reset { sandbox_id: "x" trajectory_id: "t" } }').result
+    assert isinstance(result, events.AttemptSucceeded)
+    assert (result.sandbox_id, result.trajectory_id) == ("x", "t")
+
+
+def test_failures() -> None:
+    event = ended(
+        'failed { kind: FAILURE_KIND_QUOTA reason: "r" message: "m" retry_after_s: 4 timeout: TIMEOUT_KIND_HEARTBEAT '
+        "partial { env_step { exit_code: 1 } } }"
+    )
+    partial = outcome_pb2.Succeeded(env_step=outcome_pb2.CommandResult(exit_code=1))
+    assert event.result == events.AttemptFailed(FailureKind.QUOTA, "r", "m", partial, TimeoutKind.HEARTBEAT, 4.0)
+
+
+@pytest.mark.parametrize("kind", [0, 99])
+def test_a_failure_without_a_known_kind_is_one_of_the_infrastructure(kind: int) -> None:
+    assert ended(f"failed {{ kind: {kind} timeout: 99 }}").result == events.AttemptFailed(FailureKind.INFRA, "")
+
+
+@pytest.mark.parametrize("odd", ["nan", "inf", "-inf", "-1"])
+def test_times_that_are_none_count_as_none(odd: str) -> None:
+    event = ended(f"execution_s: {odd} failed {{ kind: FAILURE_KIND_QUOTA retry_after_s: {odd} }}")
+    assert isinstance(event.result, events.AttemptFailed)
+    assert (event.execution_s, event.result.retry_after) == (0.0, 0.0)
+
+
+def test_cancels_with_and_without_what_there_was() -> None:
+    assert ended("cancelled {}").result == events.AttemptCancelled(None)
+    assert ended("cancelled { partial {} }").result == events.AttemptCancelled(outcome_pb2.Succeeded())
+    assert ended("failed { kind: FAILURE_KIND_CANCELLED }").result == events.AttemptCancelled(None)
+
+
+def test_an_end_without_a_result_is_a_failure() -> None:
+    result = ended("").result
+    assert isinstance(result, events.AttemptFailed)
+    assert (result.kind, result.reason) == (FailureKind.INFRA, "no_result")
+
+
+BLOB = 'reference { sha256: "%s" size: 1 }'
+
+
+@pytest.mark.parametrize(
+    ("result", "digests"),
+    [
+        (f"succeeded {{ env_step {{ stdout {{ {BLOB % 'o'} }} stderr {{ {BLOB % 'e'} }} }} }}", ["o", "e"]),
+        (f"succeeded {{ env_step {{ stdout {{ inline: 'x' }} stderr {{ {BLOB % 'e'} }} }} }}", ["e"]),
+        (f"succeeded {{ env_reset {{ set_up {{ stdout {{ {BLOB % 'o'} }} }} }} }}", ["o"]),
+        (f"succeeded {{ reward {{ command {{ stderr {{ {BLOB % 'e'} }} }} }} }}", ["e"]),
+        (f"succeeded {{ tool_call {{ response {{ {BLOB % 'r'} }} }} }}", ["r"]),
+        (f"failed {{ partial {{ env_step {{ stdout {{ {BLOB % 'o'} }} }} }} }}", ["o"]),
+        (f"cancelled {{ partial {{ env_step {{ stdout {{ {BLOB % 'o'} }} }} }} }}", ["o"]),
+        ("succeeded { generate {} }", []),
+        ("succeeded {}", []),
+        ("failed {}", []),
+        ("", []),
+    ],
+)
+def test_stored_payloads_of_results_are_found(result: str, digests: list[str]) -> None:
+    assert references_of(item(f"ended {{ {result} }}").ended) == digests
+
+
+def filled(command: ManagerCommand) -> manager_service_pb2.SchedulerItem:
+    message = manager_service_pb2.SchedulerItem()
+    fill_item(message, command)
+    return message
+
+
+def test_a_dispatch_carries_its_grant_and_its_action() -> None:
+    text = (
+        'job_id: "j" action_id: "a" trajectory_id: "t" env_step { command { shell: "ls" } } '
+        "timeouts { start_to_close { seconds: 9 } heartbeat { seconds: 3 } }"
+    )
+    request, _ = ActionDecoder().decode(text_format.Parse(text, action_pb2.ActionSpec()))
+    message = filled(commands.Dispatch("session", request, Token(4, 5), 2, "s", {"cpu": 2}, (6, 7), 9.0, "x"))
+    grant = message.dispatch.grant
+    assert message.dispatch.action == request.body
+    assert (grant.token.epoch, grant.token.sequence, grant.attempt) == (4, 5, 2)
+    assert (grant.key.job_id, grant.key.action_id, grant.service, grant.sandbox_id) == ("j", "a", "s", "x")
+    assert (dict(grant.resources), list(grant.cores)) == ({"cpu": 2}, [6, 7])
+    assert (grant.start_to_close.seconds, grant.heartbeat.seconds) == (9, 3)
+    assert grant.body_hash == request.body_hash
+
+
+def test_a_dispatch_without_a_heartbeat_has_none() -> None:
+    text = 'job_id: "j" action_id: "a" service: "s" tool_call { method: "m" }'
+    request, _ = ActionDecoder().decode(text_format.Parse(text, action_pb2.ActionSpec()))
+    message = filled(commands.Dispatch("session", request, Token(1, 1), 1, "s", {}, (), 0.25, ""))
+    assert not message.dispatch.grant.HasField("heartbeat")
+    assert message.dispatch.grant.start_to_close.nanos == 250_000_000
+
+
+def test_only_an_action_spec_is_dispatched() -> None:
+    text = 'job_id: "j" action_id: "a" service: "s" tool_call { method: "m" }'
+    request, _ = ActionDecoder().decode(text_format.Parse(text, action_pb2.ActionSpec()))
+    request.body = "something else"
+    with pytest.raises(TypeError, match="ActionSpec"):
+        filled(commands.Dispatch("session", request, Token(1, 1), 1, "s", {}, (), 1.0, ""))
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (
+            commands.ResizeAttempt("s", Token(1, 2), {"cpu": 2}, (3, 4)),
+            f'resize {{ {TOKEN} resources {{ key: "cpu" value: 2 }} cores: [3, 4] }}',
+        ),
+        (commands.PauseAttempt("s", Token(1, 2), True), f"pause {{ {TOKEN} }}"),
+        (commands.PauseAttempt("s", Token(1, 2), False), f"resume {{ {TOKEN} }}"),
+        (commands.CancelAttempt("s", Token(1, 2), "why"), f'cancel {{ {TOKEN} reason: "why" }}'),
+        (commands.AcknowledgeEnd("s", Token(1, 2)), f"end_acknowledged {{ {TOKEN} }}"),
+        (
+            commands.ReleaseSandbox("s", SandboxRef("j", "t", "x")),
+            'release_sandbox { sandbox { job_id: "j" trajectory_id: "t" sandbox_id: "x" } }',
+        ),
+        (commands.DrainManager("s"), "drain {}"),
+    ],
+)
+def test_commands_are_items(command: ManagerCommand, text: str) -> None:
+    assert filled(command) == text_format.Parse(text, manager_service_pb2.SchedulerItem())

@@ -1,0 +1,178 @@
+"""Rules for the payloads of the five kinds, and for single fields."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from callsheet.scheduler.core.model import RefusalCode, RefusedError
+from callsheet.scheduler.service import payload_rules, rules
+from callsheet.v1 import action_pb2, common_pb2
+from google.protobuf import duration_pb2, text_format
+
+DIGEST = "0123456789abcdef" * 4
+SAMPLING = "prompt_token_ids: 1 sampling { max_new_tokens: 1 "
+REFUSED = [
+    ("generate {}", "generate.prompt_token_ids", "[]", "at least one token"),
+    ("generate { prompt_token_ids: [3, -2] }", "generate.prompt_token_ids", "-2", "negative"),
+    ("generate { prompt_token_ids: 1 }", "generate.sampling.max_new_tokens", "0", "at least 1"),
+    (f"generate {{ {SAMPLING} temperature: -1 }} }}", "generate.sampling.temperature", "-1", "at least 0"),
+    (f"generate {{ {SAMPLING} temperature: nan }} }}", "generate.sampling.temperature", "nan", "number"),
+    (f"generate {{ {SAMPLING} top_p: 1.5 }} }}", "generate.sampling.top_p", "1.5", "between 0"),
+    (f"generate {{ {SAMPLING} top_p: nan }} }}", "generate.sampling.top_p", "nan", "between 0"),
+    (f"generate {{ {SAMPLING} top_k: -1 }} }}", "generate.sampling.top_k", "-1", "at least 0"),
+    ("env_reset { disk_mib: -1 }", "env_reset.disk_mib", "-1", "at least 0"),
+    ("env_reset { max_processes: -1 }", "env_reset.max_processes", "-1", "at least 0"),
+    ("env_reset { set_up {} }", "env_reset.set_up", "", "exactly one of argv and shell"),
+    ('env_reset { files { path: "a" } }', "env_reset.files[0].content", "", "exactly one of inline and reference"),
+    ('env_reset { files { content { inline: "" } } }', "env_reset.files[0].path", "", "relative"),
+    ("env_step {}", "env_step.command", "", "must be set"),
+    ("env_step { command {} }", "env_step.command", "", "exactly one of argv and shell"),
+    ("env_step { command { argv {} } }", "env_step.command.argv", "[]", "must name a program"),
+    ('env_step { command { argv { arguments: "" } } }', "env_step.command.argv", "[]", "must name a program"),
+    ('env_step { command { argv { arguments: "a\\000" } } }', "env_step.command.argv", "NUL", "NUL"),
+    ('env_step { command { shell: "" } }', "env_step.command.shell", "", "must not be empty"),
+    ('env_step { command { shell: "a\\000b" } }', "env_step.command.shell", "NUL", "NUL"),
+    (
+        'env_step { command { shell: "a" environment { key: "" value: "x" } } }',
+        "env_step.command.environment",
+        "",
+        "must not be empty",
+    ),
+    (
+        'env_step { command { shell: "a" environment { key: "A=B" value: "x" } } }',
+        "env_step.command.environment",
+        "A=B",
+        "'='",
+    ),
+    (
+        'env_step { command { shell: "a" environment { key: "SECRET" value: "pass\\000word" } } }',
+        "env_step.command.environment[SECRET]",
+        "a NUL",
+        "NUL",
+    ),
+    (
+        'env_step { command { shell: "a" working_directory: "/etc" } }',
+        "env_step.command.working_directory",
+        "/etc",
+        "relative",
+    ),
+    ('env_step { command { shell: "a" max_output_bytes: -1 } }', "env_step.command.max_output_bytes", "-1", "at least"),
+    ('env_step { command { shell: "a" stdin {} } }', "env_step.command.stdin", "", "exactly one"),
+    ("tool_call {}", "tool_call.method", "", "1 to 256"),
+    ('tool_call { method: "m" arguments {} }', "tool_call.arguments", "", "exactly one"),
+    ("reward {}", "reward.scorer", "", "one of test_suite and model"),
+    ("reward { model {} }", "reward.model.token_ids", "[]", "at least one token"),
+    ("reward { model { token_ids: -1 } }", "reward.model.token_ids", "-1", "negative"),
+    ("reward { test_suite {} }", "reward.test_suite.command", "", "must be set"),
+    ('reward { test_suite { files { path: "../x" } } }', "reward.test_suite.files[0].path", "../x", "'..'"),
+]
+CHECKS = {
+    "generate": lambda spec: payload_rules.check_generate(spec.generate),
+    "env_reset": lambda spec: payload_rules.check_env_reset(spec.env_reset),
+    "env_step": lambda spec: payload_rules.check_env_step(spec.env_step),
+    "tool_call": lambda spec: payload_rules.check_tool_call(spec.tool_call),
+    "reward": lambda spec: payload_rules.check_reward(spec.reward),
+}
+
+
+@pytest.mark.parametrize(("text", "field", "value", "rule"), REFUSED, ids=[f"{case[1]}-{case[3]}" for case in REFUSED])
+def test_a_broken_rule_is_named(text: str, field: str, value: str, rule: str) -> None:
+    spec = text_format.Parse(text, action_pb2.ActionSpec())
+    with pytest.raises(RefusedError) as refused:
+        CHECKS[spec.WhichOneof("payload") or ""](spec)
+    assert refused.value.code is RefusalCode.INVALID_ARGUMENT
+    assert refused.value.field == field
+    assert value in refused.value.value
+    assert rule in refused.value.rule
+    assert "word" not in str(refused.value)
+
+
+@pytest.mark.parametrize("path", ["", "/etc/passwd", "..", "../x", "a/../../b", "a/..", "a\0b"])
+def test_paths_that_leave_the_working_directory(path: str) -> None:
+    step = action_pb2.EnvStepInput(command=action_pb2.Command(shell="ls"))
+    step.files.add(path="fine/file", content=common_pb2.Blob(inline=b""))
+    step.files.add(path=path, content=common_pb2.Blob(inline=b""))
+    with pytest.raises(RefusedError) as refused:
+        payload_rules.check_env_step(step)
+    assert refused.value.field == "env_step.files[1].path"
+
+
+@pytest.mark.parametrize("path", ["a", "a/b", "..a", "a..", ".hidden", "a/...", "with space"])
+def test_paths_that_stay(path: str) -> None:
+    step = action_pb2.EnvStepInput(command=action_pb2.Command(shell="ls", working_directory=path))
+    step.files.add(path=path, content=common_pb2.Blob(inline=b""))
+    assert payload_rules.check_env_step(step) == []
+
+
+def test_inline_bytes_have_a_limit() -> None:
+    exactly = common_pb2.Blob(inline=b"x" * rules.MAX_INLINE)
+    assert rules.blob("f", exactly) == []
+    with pytest.raises(RefusedError, match="put it first") as refused:
+        rules.blob("f", common_pb2.Blob(inline=b"x" * (rules.MAX_INLINE + 1)))
+    assert (refused.value.field, refused.value.value) == ("f.inline", "65537 bytes")
+
+
+@pytest.mark.parametrize("digest", ["", "abc", DIGEST.upper(), DIGEST[:-1] + "g", DIGEST + "0"])
+def test_a_reference_is_a_lower_case_digest(digest: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        rules.blob("f", common_pb2.Blob(reference=common_pb2.PayloadReference(sha256=digest)))
+    assert refused.value.field == "f.reference.sha256"
+
+
+def test_a_reference_has_a_size() -> None:
+    reference = common_pb2.PayloadReference(sha256=DIGEST, size=5)
+    assert rules.blob("f", common_pb2.Blob(reference=reference)) == [reference]
+    reference.size = -1
+    with pytest.raises(RefusedError) as refused:
+        rules.blob("f", common_pb2.Blob(reference=reference))
+    assert refused.value.field == "f.reference.size"
+
+
+@pytest.mark.parametrize("value", ["a", "a b", "ä", "x" * 256, "j/../k", "日本"])
+def test_identifiers(value: str) -> None:
+    assert rules.identifier("f", value) == value
+
+
+@pytest.mark.parametrize("value", ["", "x" * 257, "a\tb", "a\0", "a\u2028b", "\x1b[31m"])
+def test_no_identifiers(value: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        rules.identifier("f", value)
+    assert refused.value.field == "f"
+
+
+def test_values_of_an_enumeration() -> None:
+    assert rules.known("f", 0, {0, 1}) == 0
+    assert rules.known("f", 1, {0, 1}, required=True) == 1
+    for value, required in ((2, False), (-1, False), (0, True)):
+        with pytest.raises(RefusedError):
+            rules.known("f", value, {0, 1}, required=required)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.001])
+def test_numbers_are_finite_and_not_too_small(value: float) -> None:
+    with pytest.raises(RefusedError):
+        rules.at_least("f", value, 0.0)
+    with pytest.raises(RefusedError):
+        rules.within("f", value, 0.0, 1.0)
+
+
+def test_intervals_are_closed() -> None:
+    assert rules.within("f", 0.0, 0.0, 1.0) == 0.0
+    assert rules.within("f", 1.0, 0.0, 1.0) == 1.0
+    assert rules.at_least("f", 0.0, 0.0) == 0.0
+    with pytest.raises(RefusedError):
+        rules.within("f", 1.0001, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanos", "value"), [(0, 0, 0.0), (1, 500_000_000, 1.5), (2_592_000, 0, 2_592_000.0)]
+)
+def test_durations(seconds: int, nanos: int, value: float) -> None:
+    assert rules.seconds("f", duration_pb2.Duration(seconds=seconds, nanos=nanos)) == value
+
+
+@pytest.mark.parametrize(("seconds", "nanos"), [(-1, 0), (0, -1), (2_592_000, 1_000), (1 << 62, 0), (-(1 << 62), 0)])
+def test_no_durations(seconds: int, nanos: int) -> None:
+    with pytest.raises(RefusedError, match="30 days"):
+        rules.seconds("f", duration_pb2.Duration(seconds=seconds, nanos=nanos))

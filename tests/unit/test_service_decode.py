@@ -1,0 +1,357 @@
+"""Every rule of a submit, a job and a trajectory: INVALID_ARGUMENT, with the field, the value and the rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from callsheet.scheduler.core.model import (
+    ActionKey,
+    ActionKind,
+    GroupRequest,
+    PriorityClass,
+    RefusalCode,
+    RefusedError,
+    RetryPolicy,
+    Timeouts,
+)
+from callsheet.scheduler.service.decode import MAX_SPEC_BYTES, ActionDecoder, decode_job, decode_trajectory
+from callsheet.v1 import action_pb2, common_pb2, job_pb2
+from google.protobuf import text_format
+
+BASE = 'job_id: "j" action_id: "a" '
+SANDBOXED = BASE + 'trajectory_id: "t" '
+GENERATE = "generate { prompt_token_ids: 1 sampling { max_new_tokens: 1 } }"
+STEP = 'env_step { command { shell: "ls" } }'
+CPU = 'resource: "cpu" min_units: 1 max_units: 4'
+NAN, INF = "nan", "inf"
+
+
+def spec(text: str) -> action_pb2.ActionSpec:
+    return text_format.Parse(text, action_pb2.ActionSpec())
+
+
+def refusal(decode: Callable[[], object]) -> RefusedError:
+    with pytest.raises(RefusedError) as refused:
+        decode()
+    assert refused.value.code is RefusalCode.INVALID_ARGUMENT
+    assert refused.value.retry_after is None
+    return refused.value
+
+
+def demand(text: str) -> str:
+    return BASE + GENERATE + f" demand {{ {text} }}"
+
+
+def timeouts(text: str) -> str:
+    return BASE + GENERATE + f" timeouts {{ {text} }}"
+
+
+def retry(text: str) -> str:
+    return BASE + GENERATE + f" retry {{ {text} }}"
+
+
+def speed_up(text: str) -> str:
+    return demand(f"resources {{ {CPU} speed_up {{ {text} }} }}")
+
+
+def points(*pairs: str) -> str:
+    return speed_up("table { " + " ".join(f"points {{ {pair} }}" for pair in pairs) + " }")
+
+
+REFUSED = [
+    # Who and what.
+    (BASE, "payload", "", "must be one of generate"),
+    (f'action_id: "a" {GENERATE}', "job_id", "", "1 to 256 printable characters"),
+    (f'job_id: "j" {GENERATE}', "action_id", "", "1 to 256 printable characters"),
+    (f'job_id: "j" action_id: "{"x" * 257}" {GENERATE}', "action_id", "xxx", "1 to 256"),
+    (f'job_id: "j\\n" action_id: "a" {GENERATE}', "job_id", "j\n", "printable"),
+    (BASE + STEP, "trajectory_id", "", "1 to 256"),
+    (BASE + "env_reset {}", "trajectory_id", "", "1 to 256"),
+    (BASE + 'reward { test_suite { in_sandbox: true command { shell: "t" } } }', "trajectory_id", "", "1 to 256"),
+    (BASE + f'trajectory_id: "{"t" * 300}" {GENERATE}', "trajectory_id", "ttt", "1 to 256"),
+    (BASE + GENERATE + f' label: "{"l" * 257}"', "label", "lll", "at most 256"),
+    (BASE + GENERATE + f' task: "{"t" * 257}"', "task", "ttt", "at most 256"),
+    (BASE + GENERATE + f' service: "{"s" * 257}"', "service", "sss", "at most 256"),
+    (BASE + 'tool_call { method: "m" }', "service", "", "1 to 256"),
+    (BASE + GENERATE + " unservable: 9", "unservable", "9", "not a value this scheduler knows"),
+    (BASE + GENERATE + " weight: -1", "weight", "-1", "at least 0"),
+    (BASE + GENERATE + f" weight: {NAN}", "weight", "nan", "at least 0"),
+    (BASE + GENERATE + f" weight: {INF}", "weight", "inf", "at least 0"),
+    (BASE + GENERATE + " expected_duration { seconds: -1 }", "expected_duration", "-1", "between 0 and 30 days"),
+    (BASE + GENERATE + " expected_duration { seconds: 2592001 }", "expected_duration", "2592001", "30 days"),
+    # Demands.
+    (demand("resources { min_units: 1 }"), "demand.resources[0].resource", "", "1 to 256"),
+    (demand(f"resources {{ {CPU} }} resources {{ {CPU} }}"), "demand.resources[1].resource", "cpu", "named twice"),
+    (demand('resources { resource: "cpu" min_units: -1 }'), "demand.resources[0].min_units", "-1", "at least 0"),
+    (demand('resources { resource: "cpu" max_units: -1 }'), "demand.resources[0].max_units", "-1", "at least 0"),
+    (
+        demand('resources { resource: "cpu" min_units: 3 max_units: 2 }'),
+        "demand.resources[0].max_units",
+        "2",
+        "at least min_units (3)",
+    ),
+    (demand(f"resources {{ {CPU} hold: 7 }}"), "demand.resources[0].hold", "7", "not a value"),
+    (
+        demand(f"resources {{ {CPU} hold: HOLD_TRAJECTORY }}"),
+        "demand.resources[0].hold",
+        "HOLD_TRAJECTORY",
+        "only for env_reset",
+    ),
+    (speed_up(""), "demand.resources[0].speed_up", "", "exactly one of amdahl_fraction and table"),
+    (
+        demand('resources { resource: "cpu" min_units: 2 speed_up { amdahl_fraction: 1 } }'),
+        "demand.resources[0].speed_up",
+        "amdahl_fraction",
+        "only for an elastic entry",
+    ),
+    (speed_up("amdahl_fraction: 1.1"), "demand.resources[0].speed_up.amdahl_fraction", "1.1", "between 0"),
+    (speed_up("amdahl_fraction: -0.1"), "demand.resources[0].speed_up.amdahl_fraction", "-0.1", "between 0"),
+    (speed_up(f"amdahl_fraction: {NAN}"), "demand.resources[0].speed_up.amdahl_fraction", "nan", "between 0"),
+    (points(), "demand.resources[0].speed_up.table.points", "[]", "at least one point"),
+    (points("units: 0 speed_up: 1"), "demand.resources[0].speed_up.table.points[0].units", "0", "at least 1"),
+    (
+        points("units: 2 speed_up: 1.5", "units: 2 speed_up: 1.6"),
+        "demand.resources[0].speed_up.table.points[1].units",
+        "2",
+        "at least 3",
+    ),
+    (points("units: 2"), "demand.resources[0].speed_up.table.points[0].speed_up", "0", "above 0"),
+    (
+        points("units: 2 speed_up: -1"),
+        "demand.resources[0].speed_up.table.points[0].speed_up",
+        "-1",
+        "at least 0",
+    ),
+    (points(f"units: 2 speed_up: {INF}"), "demand.resources[0].speed_up.table.points[0].speed_up", "inf", "number"),
+    # Deadlines.
+    (timeouts("schedule_to_start { seconds: -1 }"), "timeouts.schedule_to_start", "-1", "between 0 and 30 days"),
+    (timeouts("start_to_close { nanos: -1 }"), "timeouts.start_to_close", "-1e-09", "between 0 and 30 days"),
+    (timeouts("schedule_to_close { seconds: 9000000 }"), "timeouts.schedule_to_close", "9000000", "30 days"),
+    (timeouts("heartbeat { seconds: -5 }"), "timeouts.heartbeat", "-5", "between 0 and 30 days"),
+    (
+        timeouts("schedule_to_start { seconds: 11 } schedule_to_close { seconds: 10 }"),
+        "timeouts.schedule_to_start",
+        "11",
+        "must nest in schedule_to_close (10.0 s)",
+    ),
+    (
+        timeouts("start_to_close { seconds: 11 } schedule_to_close { seconds: 10 }"),
+        "timeouts.start_to_close",
+        "11",
+        "must nest in schedule_to_close",
+    ),
+    (
+        timeouts("heartbeat { seconds: 11 } schedule_to_close { seconds: 10 }"),
+        "timeouts.heartbeat",
+        "11",
+        "must nest in schedule_to_close",
+    ),
+    (
+        timeouts("heartbeat { seconds: 11 } start_to_close { seconds: 10 }"),
+        "timeouts.heartbeat",
+        "11",
+        "must nest in start_to_close",
+    ),
+    # Retries.
+    (retry("max_attempts: -1"), "retry.max_attempts", "-1", "at least 0"),
+    (retry("backoff_multiplier: 0.5"), "retry.backoff_multiplier", "0.5", "at least 1"),
+    (retry(f"backoff_multiplier: {NAN}"), "retry.backoff_multiplier", "nan", "at least 1"),
+    (retry("backoff_multiplier: -2"), "retry.backoff_multiplier", "-2", "at least 1"),
+    (retry("initial_backoff { seconds: -1 }"), "retry.initial_backoff", "-1", "between 0"),
+    (retry("max_backoff { seconds: -1 }"), "retry.max_backoff", "-1", "between 0"),
+]
+
+
+@pytest.mark.parametrize(("text", "field", "value", "rule"), REFUSED, ids=[f"{case[1]}-{case[3]}" for case in REFUSED])
+def test_a_broken_rule_is_named(text: str, field: str, value: str, rule: str) -> None:
+    refused = refusal(lambda: ActionDecoder().decode(spec(text)))
+    assert refused.field == field
+    assert refused.value.startswith(value) or value in refused.value
+    assert rule in refused.rule
+
+
+def test_an_oversized_action_is_refused_before_anything_else_is_looked_at() -> None:
+    large = spec(SANDBOXED + STEP)
+    for number in range(40):
+        large.env_step.files.add(path=f"f{number}", content=common_pb2.Blob(inline=b"x" * 60_000))
+    refused = refusal(lambda: ActionDecoder().decode(large))
+    assert (refused.field, refused.rule) == ("action", f"must have at most {MAX_SPEC_BYTES} bytes")
+
+
+def test_a_long_value_is_shortened() -> None:
+    refused = refusal(lambda: ActionDecoder().decode(spec(f'job_id: "{"x" * 5000}" action_id: "a" {GENERATE}')))
+    assert len(refused.value) == 200
+
+
+def test_what_is_left_out_takes_the_defaults() -> None:
+    request, references = ActionDecoder().decode(spec(BASE + GENERATE))
+    assert references == []
+    assert (request.key, request.kind, request.trajectory_id) == (ActionKey("j", "a"), ActionKind.GENERATE, "")
+    assert request.demand.entries == ()
+    assert request.timeouts == Timeouts(1800.0, 600.0, 3600.0, 0.0)
+    assert request.retry == RetryPolicy(3, 0.2, 2.0, 30.0)
+    assert (request.weight, request.wait_if_unservable, request.in_sandbox) == (1.0, False, False)
+
+
+@pytest.mark.parametrize(
+    ("payload", "kind", "units", "in_sandbox", "service"),
+    [
+        (GENERATE, ActionKind.GENERATE, {}, False, ""),
+        ("env_reset {}", ActionKind.ENV_RESET, {"cpu": 1, "memory": 256}, True, ""),
+        (STEP, ActionKind.ENV_STEP, {"cpu": 1}, True, ""),
+        ('service: "api" tool_call { method: "m" }', ActionKind.TOOL_CALL, {}, False, "api"),
+        ('reward { test_suite { command { shell: "t" } } }', ActionKind.REWARD, {"cpu": 1}, False, "test-suite"),
+        (
+            'reward { test_suite { in_sandbox: true command { shell: "t" } } }',
+            ActionKind.REWARD,
+            {"cpu": 1},
+            True,
+            "test-suite",
+        ),
+        ("reward { model { token_ids: 1 } }", ActionKind.REWARD, {"cpu": 1}, False, "scorer"),
+        ('service: "judge" reward { model { token_ids: 1 } }', ActionKind.REWARD, {"cpu": 1}, False, "judge"),
+    ],
+)
+def test_the_payload_decides_the_kind_and_its_defaults(
+    payload: str, kind: ActionKind, units: dict[str, int], in_sandbox: bool, service: str
+) -> None:
+    request, _ = ActionDecoder().decode(spec(SANDBOXED + payload))
+    assert (request.kind, request.demand.minimum(), request.in_sandbox, request.service) == (
+        kind,
+        units,
+        in_sandbox,
+        service,
+    )
+
+
+def test_only_the_memory_of_a_reset_is_kept_by_default() -> None:
+    request, _ = ActionDecoder().decode(spec(SANDBOXED + "env_reset {}"))
+    assert {entry.resource: entry.held_by_trajectory for entry in request.demand.entries} == {
+        "cpu": False,
+        "memory": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("start_to_close { seconds: 5000 }", Timeouts(1800.0, 5000.0, 6800.0)),
+        ("schedule_to_start { seconds: 4000 }", Timeouts(4000.0, 600.0, 4000.0)),
+        ("schedule_to_close { seconds: 60 }", Timeouts(60.0, 60.0, 60.0)),
+        (
+            "schedule_to_close { seconds: 100 } start_to_close { seconds: 100 } heartbeat { nanos: 500000000 }",
+            Timeouts(100.0, 100.0, 100.0, 0.5),
+        ),
+        ("schedule_to_close { seconds: 2592000 }", Timeouts(1800.0, 600.0, 2592000.0)),
+    ],
+)
+def test_deadlines_that_were_asked_for_make_room_for_themselves(text: str, expected: Timeouts) -> None:
+    assert ActionDecoder().decode(spec(timeouts(text)))[0].timeouts == expected
+
+
+def test_zero_is_a_backoff_and_unset_is_the_default() -> None:
+    decoded = ActionDecoder().decode(spec(retry("max_attempts: 1 initial_backoff {} max_backoff {}")))[0].retry
+    assert decoded == RetryPolicy(1, 0.0, 2.0, 0.0)
+
+
+def test_a_demand_is_decoded_with_its_curve_and_its_hold() -> None:
+    text = (
+        'demand { resources { resource: "cpu" min_units: 1 max_units: 8 hold: HOLD_TRAJECTORY '
+        "speed_up { table { points { units: 2 speed_up: 1.9 } points { units: 8 speed_up: 4 } } } } "
+        'resources { resource: "gpu" min_units: 1 } }'
+    )
+    request, _ = ActionDecoder().decode(spec(SANDBOXED + "env_reset {} " + text))
+    cpu, gpu = request.demand.entries
+    assert (cpu.min_units, cpu.max_units, cpu.held_by_trajectory) == (1, 8, True)
+    assert cpu.speed_up.points == ((2, 1.9), (8, 4.0))
+    assert (gpu.min_units, gpu.max_units, gpu.elastic) == (1, 1, False)
+
+
+def test_equal_parts_are_decoded_once_and_shared() -> None:
+    decoder = ActionDecoder()
+    first, second = (
+        decoder.decode(spec(f'job_id: "j" action_id: "{name}" {GENERATE} demand {{ resources {{ {CPU} }} }}'))[0]
+        for name in "ab"
+    )
+    assert first.demand is second.demand
+    assert first.timeouts is second.timeouts
+    assert first.retry is second.retry
+    reset = decoder.decode(
+        spec(SANDBOXED + "env_reset {} " + f"demand {{ resources {{ {CPU} hold: HOLD_TRAJECTORY }} }}")
+    )[0]
+    assert reset.demand.entries[0].held_by_trajectory
+    assert "hold" in refusal(lambda: decoder.decode(spec(demand(f"resources {{ {CPU} hold: HOLD_TRAJECTORY }}")))).field
+
+
+def test_the_hash_of_the_body_tells_bodies_apart_and_nothing_else() -> None:
+    decoder = ActionDecoder()
+    environment = {f"V{number}": "x" for number in range(50)}
+    first, second = spec(SANDBOXED + STEP), spec(SANDBOXED + STEP)
+    first.env_step.command.environment.update(environment)
+    second.env_step.command.environment.update(dict(reversed(environment.items())))
+    assert decoder.decode(first)[0].body_hash == decoder.decode(second)[0].body_hash
+    second.env_step.command.environment["V1"] = "y"
+    assert decoder.decode(first)[0].body_hash != decoder.decode(second)[0].body_hash
+
+
+def test_a_decoded_spec_decodes_to_the_same_request() -> None:
+    request, _ = ActionDecoder().decode(spec(SANDBOXED + STEP + " weight: 2 label: 'ls'"))
+    again, _ = ActionDecoder().decode(action_pb2.ActionSpec.FromString(request.spec))
+    for name in ("key", "kind", "demand", "timeouts", "retry", "weight", "label", "in_sandbox", "body_hash", "spec"):
+        assert getattr(again, name) == getattr(request, name)
+
+
+def test_references_to_stored_payloads_are_collected() -> None:
+    stored = common_pb2.Blob(reference=common_pb2.PayloadReference(sha256="a" * 64, size=7))
+    step = spec(SANDBOXED + STEP)
+    step.env_step.files.add(path="f", content=stored)
+    step.env_step.command.stdin.CopyFrom(stored)
+    assert [each.size for each in ActionDecoder().decode(step)[1]] == [7, 7]
+
+
+JOBS_REFUSED = [
+    ("", "job.job_id", "1 to 256"),
+    ('job_id: "j" weight: -1', "job.weight", "at least 0"),
+    ('job_id: "j" weight: nan', "job.weight", "at least 0"),
+    ('job_id: "j" priority_class: 9', "job.priority_class", "not a value"),
+    ('job_id: "j" max_actions: -1', "job.max_actions", "at least 0"),
+    ('job_id: "j" max_staleness: -1', "job.max_staleness", "at least 0"),
+]
+
+
+@pytest.mark.parametrize(("text", "field", "rule"), JOBS_REFUSED)
+def test_a_broken_job_is_refused(text: str, field: str, rule: str) -> None:
+    refused = refusal(lambda: decode_job(text_format.Parse(text, job_pb2.JobSpec())))
+    assert refused.field == field
+    assert rule in refused.rule
+
+
+def test_a_job_has_defaults() -> None:
+    job = decode_job(job_pb2.JobSpec(job_id="j"))
+    assert (job.weight, job.priority_class, job.max_actions, job.max_staleness) == (1.0, PriorityClass.TRAIN, 0, 0)
+
+
+TRAJECTORIES_REFUSED = [
+    ('trajectory_id: "t"', "trajectory.job_id", "1 to 256"),
+    ('job_id: "j"', "trajectory.trajectory_id", "1 to 256"),
+    ('job_id: "j" trajectory_id: "t" idle_timeout { seconds: -1 }', "trajectory.idle_timeout", "between 0"),
+    ('job_id: "j" trajectory_id: "t" group {}', "trajectory.group.size", "at least 1"),
+    ('job_id: "j" trajectory_id: "t" group { size: 2 }', "trajectory.group.group_id", "1 to 256"),
+    ('job_id: "j" trajectory_id: "t" group { group_id: "g" size: 2 quorum: 3 }', "trajectory.group.quorum", "between"),
+    ('job_id: "j" trajectory_id: "t" group { group_id: "g" size: 2 quorum: -1 }', "trajectory.group.quorum", "between"),
+]
+
+
+@pytest.mark.parametrize(("text", "field", "rule"), TRAJECTORIES_REFUSED)
+def test_a_broken_trajectory_is_refused(text: str, field: str, rule: str) -> None:
+    refused = refusal(lambda: decode_trajectory(text_format.Parse(text, job_pb2.TrajectorySpec())))
+    assert refused.field == field
+    assert rule in refused.rule
+
+
+def test_a_group_without_a_quorum_needs_all() -> None:
+    text = 'job_id: "j" trajectory_id: "t" group { group_id: "g" size: 4 }'
+    trajectory = decode_trajectory(text_format.Parse(text, job_pb2.TrajectorySpec()))
+    assert trajectory.group == GroupRequest("g", 4, 4)
+    assert trajectory.idle_timeout == 3600.0
