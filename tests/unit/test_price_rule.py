@@ -103,3 +103,20 @@ def test_a_curve_is_relative_to_the_fewest_units() -> None:
     assert SpeedUp(1.0).at(8, 4) == pytest.approx(2.0)
     assert SpeedUp(0.5).at(4, 4) == pytest.approx(1.0)
     assert SpeedUp(1.0).at(3, 0) == pytest.approx(3.0)
+
+
+def test_of_a_wide_range_only_some_widths_are_tried() -> None:
+    asked: list[int] = []
+
+    class Counting(SpeedUp):
+        """Notes what it is asked for."""
+
+        def at(self, units: int, min_units: int) -> float:
+            asked.append(units)
+            return super().at(units, min_units)
+
+    demand = Demand((ResourceDemand("memory", 1_000, 1 << 40, Counting()),))
+    free = {"memory": 1_000_000}
+    chosen = choose_units(demand, 1.0, 1.0, free=free, waiting_weight={}, capacity=free)["memory"]
+    assert 990_000 < chosen <= 1_000_000
+    assert len(asked) < 300

@@ -14,6 +14,8 @@ from callsheet.scheduler.core.model import Demand, ResourceDemand
 # An extra unit must bring at least this share of what a unit at perfect speed-up would bring.
 MARGINAL_EFFICIENCY_FLOOR = 0.1
 DEFAULT_DURATION = 1.0
+# Of a wider range only so many widths are tried, evenly spaced.
+MAX_OPTIONS = 256
 
 
 def choose_units(
@@ -56,9 +58,12 @@ def _cheapest(entry: ResourceDemand, fixed: float, rate: float, duration: float,
     best_units, best_cost = entry.min_units, float("inf")
     previous_gain = 0.0
     first = max(entry.min_units, 1)
-    for units in range(first, min(entry.max_units, free) + 1):
+    most = min(entry.max_units, free)
+    # Megabytes come by the hundred thousand, and a round must stay short.
+    step = max((most - first) // MAX_OPTIONS, 1)
+    for units in range(first, most + 1, step):
         gain = entry.speed_up.at(units, entry.min_units)
-        efficient = units == first or (gain - previous_gain) * first >= MARGINAL_EFFICIENCY_FLOOR
+        efficient = units == first or (gain - previous_gain) * first >= MARGINAL_EFFICIENCY_FLOOR * step
         cost = duration / gain * (fixed + units * rate)
         if efficient and cost < best_cost - 1e-12:
             best_units, best_cost = units, cost
