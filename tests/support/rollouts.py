@@ -46,8 +46,8 @@ _OPTIONS = ClientOptions(
 )
 _CYCLE = ("generate", "env_step", "tool_call", "reward_in_sandbox", "env_step", "reward_model")
 _SHORT_S = 0.01
-_LONG_S = 3.0
-_LONG_SHARE = 0.015
+_LONG_S = 1.5
+_LONG_SHARE = 0.06
 IN_SANDBOX = frozenset({"env_step", "reward_in_sandbox"})
 
 
