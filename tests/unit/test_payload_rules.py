@@ -26,6 +26,12 @@ REFUSED = [
     ("env_reset { set_up {} }", "env_reset.set_up", "", "exactly one of argv and shell"),
     ('env_reset { files { path: "a" } }', "env_reset.files[0].content", "", "exactly one of inline and reference"),
     ('env_reset { files { content { inline: "" } } }', "env_reset.files[0].path", "", "relative"),
+    (
+        'env_reset { files { path: "a" content { inline: "" } mode: 4096 } }',
+        "env_reset.files[0].mode",
+        "4096",
+        "between 0",
+    ),
     ("env_step {}", "env_step.command", "", "must be set"),
     ("env_step { command {} }", "env_step.command", "", "exactly one of argv and shell"),
     ("env_step { command { argv {} } }", "env_step.command.argv", "[]", "must name a program"),

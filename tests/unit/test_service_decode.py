@@ -75,9 +75,10 @@ REFUSED = [
     (BASE + GENERATE + f' service: "{"s" * 257}"', "service", "sss", "at most 256"),
     (BASE + 'tool_call { method: "m" }', "service", "", "1 to 256"),
     (BASE + GENERATE + " unservable: 9", "unservable", "9", "not a value this scheduler knows"),
-    (BASE + GENERATE + " weight: -1", "weight", "-1", "at least 0"),
-    (BASE + GENERATE + f" weight: {NAN}", "weight", "nan", "at least 0"),
-    (BASE + GENERATE + f" weight: {INF}", "weight", "inf", "at least 0"),
+    (BASE + GENERATE + " weight: -1", "weight", "-1", "between 0"),
+    (BASE + GENERATE + " weight: 1e7", "weight", "10000000.0", "between 0"),
+    (BASE + GENERATE + f" weight: {NAN}", "weight", "nan", "between 0"),
+    (BASE + GENERATE + f" weight: {INF}", "weight", "inf", "between 0"),
     (BASE + GENERATE + " expected_duration { seconds: -1 }", "expected_duration", "-1", "between 0 and 30 days"),
     (BASE + GENERATE + " expected_duration { seconds: 2592001 }", "expected_duration", "2592001", "30 days"),
     # Demands.
@@ -312,8 +313,8 @@ def test_references_to_stored_payloads_are_collected() -> None:
 
 JOBS_REFUSED = [
     ("", "job.job_id", "1 to 256"),
-    ('job_id: "j" weight: -1', "job.weight", "at least 0"),
-    ('job_id: "j" weight: nan', "job.weight", "at least 0"),
+    ('job_id: "j" weight: -1', "job.weight", "between 0"),
+    ('job_id: "j" weight: nan', "job.weight", "between 0"),
     ('job_id: "j" priority_class: 9', "job.priority_class", "not a value"),
     ('job_id: "j" max_actions: -1', "job.max_actions", "at least 0"),
     ('job_id: "j" max_staleness: -1', "job.max_staleness", "at least 0"),

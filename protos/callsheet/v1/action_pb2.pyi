@@ -338,7 +338,7 @@ class ActionSpec(google.protobuf.message.Message):
     task: builtins.str
     """The task (prompt) it belongs to; siblings of a group share it. At most 256 characters."""
     weight: builtins.float
-    """Weight in the mean completion time; 0 means 1."""
+    """Weight in the mean completion time, at most 1,000,000; 0 means 1."""
     unservable: global___Unservable.ValueType
     """What to do if no registered manager can ever serve it."""
     service: builtins.str
@@ -492,7 +492,7 @@ class SandboxFile(google.protobuf.message.Message):
     unpack: builtins.bool
     """True: `content` is a tar archive (plain or gzip) to unpack at `path`."""
     mode: builtins.int
-    """Permission bits; 0 means 0644. Ignored for archives."""
+    """Permission bits, at most 07777; 0 means 0644. Ignored for archives."""
     @property
     def content(self) -> callsheet.v1.common_pb2.Blob:
         """The bytes."""

@@ -84,7 +84,7 @@ class JobSpec(google.protobuf.message.Message):
     job_id: builtins.str
     """1 to 256 characters, unique in the scheduler."""
     weight: builtins.float
-    """Share relative to other jobs; 0 means 1."""
+    """Share relative to other jobs, at most 1,000,000; 0 means 1."""
     priority_class: global___PriorityClass.ValueType
     """Its class."""
     max_actions: builtins.int

@@ -29,6 +29,9 @@ from callsheet.v1 import action_pb2, common_pb2, job_pb2
 
 MAX_SPEC_BYTES = 2 * 1024 * 1024
 MAX_CACHED = 4096
+MAX_CACHED_KEY_BYTES = 1024
+# Sums of weights must stay finite.
+MAX_WEIGHT = 1e6
 DEFAULT_IDLE_TIMEOUT = 3600.0
 DEFAULT_SCHEDULE_TO_START = 1800.0
 DEFAULT_START_TO_CLOSE = 600.0
@@ -61,7 +64,7 @@ def decode_job(spec: job_pb2.JobSpec) -> JobRequest:
     priority = known("job.priority_class", spec.priority_class, job_pb2.PriorityClass.values())
     return JobRequest(
         job_id=identifier("job.job_id", spec.job_id),
-        weight=at_least("job.weight", spec.weight, 0.0) or 1.0,
+        weight=within("job.weight", spec.weight, 0.0, MAX_WEIGHT) or 1.0,
         priority_class=PriorityClass(priority or PriorityClass.TRAIN),
         max_actions=int(at_least("job.max_actions", spec.max_actions, 0)),
         max_staleness=int(at_least("job.max_staleness", spec.max_staleness, 0)),
@@ -125,7 +128,7 @@ class ActionDecoder:
             demand=self._demand(kind, spec),
             timeouts=_cached(self._timeouts, spec.timeouts.SerializeToString(), lambda: _timeouts(spec.timeouts)),
             retry=_cached(self._retries, spec.retry.SerializeToString(), lambda: _retry(spec.retry)),
-            weight=at_least("weight", spec.weight, 0.0) or 1.0,
+            weight=within("weight", spec.weight, 0.0, MAX_WEIGHT) or 1.0,
             wait_if_unservable=spec.unservable == action_pb2.UNSERVABLE_WAIT,
             in_sandbox=in_sandbox,
             expected_duration=seconds("expected_duration", spec.expected_duration),
@@ -140,8 +143,10 @@ class ActionDecoder:
     def _demand(self, kind: ActionKind, spec: action_pb2.ActionSpec) -> Demand:
         if not spec.HasField("demand"):
             return _DEFAULT_DEMANDS[kind]
-        key = (kind, spec.demand.SerializeToString(deterministic=True))
-        return _cached(self._demands, key, lambda: _decode_demand(kind, spec.demand))
+        encoded = spec.demand.SerializeToString(deterministic=True)
+        if len(encoded) > MAX_CACHED_KEY_BYTES:
+            return _decode_demand(kind, spec.demand)
+        return _cached(self._demands, (kind, encoded), lambda: _decode_demand(kind, spec.demand))
 
 
 K = TypeVar("K")

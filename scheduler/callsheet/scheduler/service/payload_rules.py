@@ -91,6 +91,7 @@ def _check_files(field: str, files: Iterable[action_pb2.SandboxFile]) -> Referen
     references: References = []
     for index, file in enumerate(files):
         _check_path(f"{field}[{index}].path", file.path)
+        within(f"{field}[{index}].mode", file.mode, 0, 0o7777)
         references += blob(f"{field}[{index}].content", file.content)
     return references
 
