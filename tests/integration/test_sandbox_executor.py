@@ -87,7 +87,8 @@ async def test_nothing_runs_between_actions(executor: SandboxExecutor) -> None:
     sandbox_id = await make(executor)
     busy = "(while :; do :; done) >/dev/null 2>&1 &"
     assert output(await executor.run(attempt_of(step(busy), sandbox_id=sandbox_id))) == ""
-    processes = [process for process, line in running_commands() if not {"agent.py", "launcher.py"} & _names(line)]
+    # Servers that other tests started run below this process too.
+    processes = [process for process, line in running_commands() if busy in line]
     assert processes
 
     def used() -> float:
@@ -97,10 +98,6 @@ async def test_nothing_runs_between_actions(executor: SandboxExecutor) -> None:
     before = used()
     await anyio.sleep(0.3)
     assert used() == before
-
-
-def _names(line: list[str]) -> set[str]:
-    return {Path(word).name for word in line}
 
 
 async def test_a_set_up_that_fails_leaves_no_sandbox(executor: SandboxExecutor) -> None:
