@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
@@ -61,15 +60,31 @@ class Part:
         return "never started" if process is None else describe_exit(process)
 
 
-@dataclass
 class Cluster:
-    """What runs, and where its files are."""
+    """A scheduler and managers, and where their files are.
 
-    directory: Path
-    address: str
-    scheduler: Part
-    managers: list[Part]
-    _parts: list[Part] = field(default_factory=list)
+    Attributes:
+        directory: For data and logs.
+        address: Where the scheduler listens, whether it runs or not.
+        scheduler: The scheduler.
+        managers: Each on a node of its own with one core.
+    """
+
+    def __init__(self, directory: Path, *, managers: int, lease_s: float) -> None:
+        """Starts nothing yet.
+
+        Args:
+            directory: For data and logs.
+            managers: How many.
+            lease_s: How long a manager may be silent.
+        """
+        self.directory = directory
+        self.address = f"127.0.0.1:{free_port()}"
+        self._parts: list[Part] = []
+        times = ("--manager-lease", f"{lease_s:g}", "--heartbeat-interval", f"{lease_s / 10:g}")
+        place = ("--listen", self.address, "--data-dir", str(directory / "data"), "--log-format", "json")
+        self.scheduler = self.add("scheduler", "callsheet.cli.main", "scheduler", *place, *times)
+        self.managers = [self._add_manager(f"m-{number}") for number in range(managers)]
 
     def start_logs(self) -> list[Path]:
         """The files that list every start of an attempt, one for each manager that ever started one."""
@@ -77,51 +92,39 @@ class Cluster:
 
     def add(self, name: str, module: str, *arguments: str) -> Part:
         """Adds a process that is stopped with the cluster; it is not started yet."""
-        part = Part(
-            ProcessSpec(
-                name=name,
-                module=module,
-                arguments=arguments,
-                environment={"PYTHONPATH": str(ROOT)},
-                log_path=self.directory / f"{name}.log",
-            )
+        spec = ProcessSpec(
+            name=name,
+            module=module,
+            arguments=arguments,
+            environment={"PYTHONPATH": str(ROOT)},
+            log_path=self.directory / f"{name}.log",
         )
-        self._parts.append(part)
-        return part
+        self._parts.append(Part(spec))
+        return self._parts[-1]
+
+    async def start(self) -> None:
+        """Starts the scheduler, then the managers."""
+        await self.scheduler.start()
+        async with anyio.create_task_group() as starts:
+            for manager in self.managers:
+                starts.start_soon(manager.start)
 
     async def stop(self) -> None:
         """Stops whatever runs, what was added last first."""
         for part in reversed(self._parts):
             await part.stop()
 
+    def _add_manager(self, name: str) -> Part:
+        start_log = self.directory / f"starts-{name}.jsonl"
+        return self.add(name, "tests.support.logging_manager", self.address, name, str(start_log))
+
 
 @asynccontextmanager
-async def open_cluster(
-    directory: Path, *, managers: int, lease_s: float, scheduler_arguments: Sequence[str] = ()
-) -> AsyncIterator[Cluster]:
-    """Runs a scheduler and managers, each on a node of its own with one core, for the length of the block.
-
-    Args:
-        directory: For data and logs.
-        managers: How many.
-        lease_s: How long a manager may be silent.
-        scheduler_arguments: More of the scheduler's command line.
-    """
-    address = f"127.0.0.1:{free_port()}"
-    cluster = Cluster(directory, address, scheduler=Part(ProcessSpec("", "")), managers=[])
-    times = ("--log-format", "json", "--manager-lease", f"{lease_s:g}", "--heartbeat-interval", f"{lease_s / 10:g}")
-    place = ("--listen", address, "--data-dir", str(directory / "data"))
-    arguments = ("scheduler", *place, *times, *scheduler_arguments)
-    cluster.scheduler = cluster.add("scheduler", "callsheet.cli.main", *arguments)
-    for number in range(managers):
-        name = f"m-{number}"
-        start_log = directory / f"starts-{name}.jsonl"
-        cluster.managers.append(cluster.add(name, "tests.support.logging_manager", address, name, str(start_log)))
+async def open_cluster(directory: Path, *, managers: int, lease_s: float) -> AsyncIterator[Cluster]:
+    """Runs a cluster for the length of the block."""
+    cluster = Cluster(directory, managers=managers, lease_s=lease_s)
     try:
-        await cluster.scheduler.start()
-        async with anyio.create_task_group() as starts:
-            for manager in cluster.managers:
-                starts.start_soon(manager.start)
+        await cluster.start()
         yield cluster
     finally:
         with anyio.CancelScope(shield=True):
