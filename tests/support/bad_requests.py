@@ -77,8 +77,8 @@ def sampling(**fields: object) -> Item:
     return spec(generate=action_pb2.GenerateInput(prompt_token_ids=[1], sampling=given))
 
 
-def file(path: str = "a", content: common_pb2.Blob | None = None) -> Item:
-    given = action_pb2.SandboxFile(path=path, content=content or common_pb2.Blob(inline=b""))
+def file(path: str = "a", content: common_pb2.Blob | None = None, mode: int = 0) -> Item:
+    given = action_pb2.SandboxFile(path=path, content=content or common_pb2.Blob(inline=b""), mode=mode)
     return spec(trajectory_id="open", env_reset=action_pb2.EnvResetInput(files=[given]))
 
 
@@ -115,8 +115,8 @@ BAD: dict[str, Bad] = {
     "job id too long": Bad(job(job_id="x" * 257), INVALID, "job.job_id", "xxx", "1 to 256"),
     "job id with a control character": Bad(job(job_id="a\nb"), INVALID, "job.job_id", "a\nb", "printable"),
     "unknown priority class": Bad(job(priority_class=99), INVALID, "job.priority_class", "99", "is not a value"),
-    "negative job weight": Bad(job(weight=-1.0), INVALID, "job.weight", "-1.0", "at least 0"),
-    "job weight that is no number": Bad(job(weight=math.nan), INVALID, "job.weight", "nan", "must be a number"),
+    "negative job weight": Bad(job(weight=-1.0), INVALID, "job.weight", "-1.0", "between 0"),
+    "job weight that is no number": Bad(job(weight=math.nan), INVALID, "job.weight", "nan", "between 0"),
     "negative max_actions": Bad(job(max_actions=-1), INVALID, "job.max_actions", "-1", "at least 0"),
     "negative max_staleness": Bad(job(max_staleness=-2), INVALID, "job.max_staleness", "-2", "at least 0"),
     "job with another body": Bad(
@@ -170,7 +170,8 @@ BAD: dict[str, Bad] = {
     "env_step without sandbox": Bad(step(), PRECONDITION, "trajectory_id", "open", "has no sandbox"),
     "label too long": Bad(spec(label="l" * 257), INVALID, "label", "lll", "at most 256"),
     "task too long": Bad(spec(task="k" * 257), INVALID, "task", "kkk", "at most 256"),
-    "negative weight": Bad(spec(weight=-0.5), INVALID, "weight", "-0.5", "at least 0"),
+    "negative weight": Bad(spec(weight=-0.5), INVALID, "weight", "-0.5", "between 0"),
+    "weight that sums to infinity": Bad(spec(weight=1e308), INVALID, "weight", "1e+308", "and 1000000"),
     "unknown unservable": Bad(spec(unservable=7), INVALID, "unservable", "7", "is not a value"),
     "negative expected duration": Bad(
         spec(expected_duration=after(-20)), INVALID, "expected_duration", "-0.02 s", "between 0 and 30 days"
@@ -320,6 +321,7 @@ BAD: dict[str, Bad] = {
     ),
     "absolute file": Bad(file("/etc/passwd"), INVALID, "env_reset.files[0].path", "/etc/passwd", "must be relative"),
     "file outside": Bad(file("a/../../b"), INVALID, "env_reset.files[0].path", "a/../../b", "must be relative"),
+    "impossible permissions": Bad(file(mode=0o10000), INVALID, "env_reset.files[0].mode", "4096", "and 4095"),
     "file without content": Bad(
         file(content=common_pb2.Blob()), INVALID, "env_reset.files[0].content", "", "exactly one of"
     ),
