@@ -1,0 +1,1 @@
+"""The scheduling simulator: discrete events under virtual time."""

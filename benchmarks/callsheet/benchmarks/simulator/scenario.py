@@ -1,0 +1,255 @@
+"""What a simulation is given: trajectories drawn ahead of time, and the machines they run on.
+
+Everything random is drawn here, before a run, from the seed: all policies meet the very same trajectories. Times are in
+seconds, memory in MB, widths and cores in cores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from callsheet.scheduler.core.model import ActionKind
+
+
+class Mode(Enum):
+    """Whether finished trajectories are replaced."""
+
+    ONESHOT = "oneshot"
+    SUSTAINED = "sustained"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One external action: what it does, whoever schedules it.
+
+    A command runs alone on one core for `cpu_s / use` seconds and consumes `cpu_s` of CPU; the rest of that time it
+    waits for disks and sockets. On `w` cores it is `speed_up(w)` times as fast and uses `use * speed_up(w)` cores. A
+    service call (`service` is set) takes `service_s` on the GPUs of a resident model, a call under a `quota` takes
+    `service_s` at an outside API.
+
+    Attributes:
+        kind: env_reset, env_step, tool_call or reward.
+        label: Class of the command ("test", "git", ...): what a predictor may know ahead.
+        cpu_s: CPU seconds on one core; 0 for calls that use none here.
+        use: Cores used when running alone on one core, in (0, 1].
+        parallel_fraction: Amdahl's fraction in [0, 1].
+        max_width: Most cores it can use; 1 for a serial command.
+        adaptive: Whether it uses cores given to it after its start (shrinking works for all).
+        in_sandbox: Whether it needs its trajectory's sandbox, or makes it (env_reset).
+        peak_memory_mb: Peak while it runs, beyond what the sandbox holds.
+        service: Model of a GPU reward, by name; empty for others.
+        quota: Outside API, by name; empty for others.
+        service_s: Seconds on a service or an API.
+        tokens: Tokens it takes from the quota's tokens per minute.
+        timeout_s: Execution clock at which it ends as a timeout; infinite for none.
+        fails: It ends in a failure that its kind retries (INFRA, or 429 for an API), as often as this says.
+    """
+
+    kind: ActionKind
+    label: str
+    cpu_s: float = 0.0
+    use: float = 1.0
+    parallel_fraction: float = 0.0
+    max_width: int = 1
+    adaptive: bool = False
+    in_sandbox: bool = False
+    peak_memory_mb: int = 0
+    service: str = ""
+    quota: str = ""
+    service_s: float = 0.0
+    tokens: int = 0
+    timeout_s: float = float("inf")
+    fails: int = 0
+
+    def speed_up(self, width: int) -> float:
+        """Amdahl's speed-up on that many cores."""
+        cores = max(1, min(width, self.max_width))
+        return 1.0 / ((1.0 - self.parallel_fraction) + self.parallel_fraction / cores)
+
+    def alone_s(self, width: int = 1) -> float:
+        """Execution time with that many cores to itself, or on its service."""
+        return self.service_s + (self.cpu_s / self.use / self.speed_up(width) if self.cpu_s else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One turn of the policy model: either a drawn time, or tokens that an engine's batch serves.
+
+    Attributes:
+        seconds: Time it takes whatever else runs; used where the scenario has no engines.
+        prompt_tokens: Context at the start of the turn.
+        output_tokens: Tokens it writes.
+    """
+
+    seconds: float = 0.0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Generation, then its actions, all at once; the next turn begins when all have ended."""
+
+    generation: Generation
+    actions: tuple[Work, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """A whole trajectory, drawn ahead.
+
+    Attributes:
+        name: Unique in the scenario.
+        job: Name of its job.
+        group: Siblings of one prompt share it.
+        task: What predictors know it by; siblings share it.
+        image: Root filesystem of its sandbox; empty for none.
+        memory_mb: Held by its sandbox between actions.
+        arrives: When it wants to start.
+        reset: Makes its sandbox; None where it needs none.
+        turns: In order.
+        rewards: Submitted together after the last turn.
+    """
+
+    name: str
+    job: str
+    group: str
+    task: str
+    image: str
+    memory_mb: int
+    arrives: float
+    reset: Work | None
+    turns: tuple[Turn, ...]
+    rewards: tuple[Work, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobShare:
+    """A job of the scenario: its weight, and how many siblings of a group must finish (0: all)."""
+
+    name: str
+    weight: float = 1.0
+    group_size: int = 1
+    quorum: int = 0
+    max_staleness: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CpuNodes:
+    """Alike CPU nodes. A sandbox on them holds memory; images are pulled once per node."""
+
+    count: int
+    cores: int
+    memory_mb: int = 2_400_000
+    numa_nodes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model behind a service: how many GPUs an instance takes, and how long it takes to bring in.
+
+    Attributes:
+        gpus: A buddy chunk: 1, 2, 4 or 8.
+        restore_s: Host memory to GPU.
+        load_s: From disk, once per node.
+        slots: Calls an instance serves at once.
+    """
+
+    name: str
+    gpus: int
+    restore_s: float
+    load_s: float
+    slots: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GpuNodes:
+    """Alike nodes for GPU rewards."""
+
+    count: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """An outside API: calls at once, calls per second with a burst, and what it answers beyond (429, retry after)."""
+
+    name: str
+    concurrency: int
+    per_second: float
+    burst: float
+    retry_after_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineType:
+    """Alike inference engines, for generations given in tokens.
+
+    Decoding one token of a batch of b takes `step_s + b * step_per_sequence_s`; prefill runs at its own rate.
+
+    Attributes:
+        kv_tokens: Tokens of KV cache; what does not fit waits.
+    """
+
+    name: str
+    count: int
+    gpus: int
+    prefill_tokens_per_s: float
+    step_s: float
+    step_per_sequence_s: float
+    max_batch: int
+    kv_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The machines of a scenario."""
+
+    cpu: tuple[CpuNodes, ...] = ()
+    gpu: tuple[GpuNodes, ...] = ()
+    models: tuple[Model, ...] = ()
+    quotas: tuple[Quota, ...] = ()
+    engines: tuple[EngineType, ...] = ()
+    pull_s: float = 0.0
+    pulls_at_once: int = 8
+
+    def cpu_nodes(self) -> dict[str, CpuNodes]:
+        """Every CPU node by name: cpu-0, cpu-1, ..."""
+        alike = [nodes for nodes in self.cpu for _ in range(nodes.count)]
+        return {f"cpu-{index}": nodes for index, nodes in enumerate(alike)}
+
+    def gpu_nodes(self) -> dict[str, GpuNodes]:
+        """Every GPU node by name: gpu-0, gpu-1, ..."""
+        alike = [nodes for nodes in self.gpu for _ in range(nodes.count)]
+        return {f"gpu-{index}": nodes for index, nodes in enumerate(alike)}
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Weight updates, for staleness: a new policy version whenever `batch` trajectories have finished.
+
+    Attributes:
+        update_s: How long engines stop for it, one after another or all at once as the policy says.
+    """
+
+    batch: int
+    update_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Everything a simulation needs; the same for every policy.
+
+    In `SUSTAINED` mode `rollouts` replace finished ones in order until `horizon_s`; `live` of them are started at once.
+    """
+
+    workload: str
+    mode: Mode
+    seed: int
+    cluster: Cluster
+    jobs: tuple[JobShare, ...]
+    rollouts: tuple[Rollout, ...]
+    live: int
+    horizon_s: float = float("inf")
+    training: Training | None = None
