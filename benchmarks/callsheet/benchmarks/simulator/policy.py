@@ -29,17 +29,41 @@ class Lane(Enum):
 
 
 @dataclass(slots=True, eq=False)
+class LiveRollout:
+    """A trajectory in the world. Times are virtual seconds; -1 means not yet.
+
+    Attributes:
+        node: Where its sandbox is: set when its env_reset starts, empty again should that fail.
+        reserved_cores: Cores that its policy keeps for it, from `World.begin` until its end.
+        policy_version: The newest one when it began.
+        cancelled: It ended before its time: redundant, too stale, or by its policy.
+    """
+
+    rollout: Rollout
+    arrived_at: float
+    began_at: float = -1.0
+    ended_at: float = -1.0
+    node: str = ""
+    reserved_cores: int = 0
+    policy_version: int = 0
+    cancelled: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class Task:
     """An action that is ready or runs. The world fills in the times, all in virtual seconds; -1 means not yet.
 
     Attributes:
         attempt: From 1; a retried failure comes back as the same task with the next number.
+        started_at: Of this attempt; -1 again between two attempts.
         node: Where it runs: a CPU or GPU node's name; empty for API calls.
-        overhead_s: What the policy's machinery added to this attempt and those before it.
+        queue_s: Ready without a start, over all attempts so far.
+        execution_s: Started without an end, less overhead, over all attempts so far.
+        overhead_s: What the policy's machinery added, over all attempts so far.
     """
 
     sequence: int
-    rollout: Rollout
+    live: LiveRollout
     work: Work
     ready_at: float
     attempt: int = 1
@@ -48,28 +72,30 @@ class Task:
     node: str = ""
     width: int = 1
     lane: Lane = Lane.FOREGROUND
+    queue_s: float = 0.0
     execution_s: float = 0.0
     overhead_s: float = 0.0
 
-
-@dataclass(slots=True, eq=False)
-class LiveRollout:
-    """A trajectory in the world; `node` is its sandbox's, set when its env_reset starts."""
-
-    rollout: Rollout
-    arrived_at: float
-    began_at: float = -1.0
-    ended_at: float = -1.0
-    node: str = ""
-    policy_version: int = 0
+    @property
+    def rollout(self) -> Rollout:
+        """The trajectory as drawn ahead."""
+        return self.live.rollout
 
 
 @dataclass(frozen=True, slots=True)
 class EndFacts:
-    """How an attempt ended. `cpu_s`, `peak_memory_mb` and `execution_s` are what a manager measures."""
+    """How an attempt ended. `cpu_s`, `peak_memory_mb` and `execution_s` are what a manager measures.
+
+    Attributes:
+        failed: It is retried: `Policy.ready` follows at once, with the next attempt.
+        retry_after_s: An API refused the call (429) and asks to be left alone for so long.
+        cancelled: Its trajectory was cancelled; it may never have started.
+        execution_s: The execution clock: time at the CPU it could use, so that load never makes a timeout.
+    """
 
     failed: bool = False
     timed_out: bool = False
+    cancelled: bool = False
     retry_after_s: float = 0.0
     cpu_s: float = 0.0
     peak_memory_mb: int = 0
@@ -78,30 +104,52 @@ class EndFacts:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """What an inference engine tells about itself."""
+    """What an inference engine tells about itself, and what it has cached of the trajectory in question.
+
+    Attributes:
+        kv_tokens_used: By the sequences that run; cached prefixes of others give way.
+        cached_tokens: Of this trajectory's context: they need no prefill.
+        updating: It stands still for new weights.
+    """
 
     engine: EngineType
     running: int
     waiting: int
     kv_tokens_used: int
+    cached_tokens: int = 0
+    updating: bool = False
 
 
 class World(Protocol):
-    """What a policy can see and do."""
+    """What a policy can see and do.
+
+    Attributes:
+        rolling_updates: Set by a policy: engines take new weights one after another, not all at once (the default).
+    """
 
     scenario: Scenario
+    rolling_updates: bool
 
     @property
     def now(self) -> float:
         """Virtual seconds since the start."""
 
-    def begin(self, live: LiveRollout) -> None:
-        """Lets a trajectory that arrived begin; its reset (or first generation) follows at once."""
+    def begin(self, live: LiveRollout, *, reserved_cores: int = 0) -> None:
+        """Lets a trajectory that arrived begin; its reset (or first generation) follows at this instant.
+
+        Args:
+            live: The trajectory.
+            reserved_cores: Cores kept for it until it ends: measured as held, in place of its commands' widths.
+
+        Raises:
+            ValueError: It began before, or has ended.
+        """
 
     def start(self, task: Task, *, node: str, width: int = 1, lane: Lane = Lane.FOREGROUND, delay: float = 0.0) -> None:
         """Starts a task. `delay` is overhead before it executes (a pod's creation, a container's update).
 
         Image pulls, model loads and evictions are physics: they happen by themselves where what is needed is not there.
+        A call beyond an API's quota is refused: it ends as failed, with a time to stay away.
 
         Raises:
             ValueError: It runs already, or the node does not exist, or its memory or GPUs do not suffice.
@@ -114,16 +162,36 @@ class World(Protocol):
         """Gives a running command other cores; one that is not adaptive cannot use more than it started with."""
 
     def cancel_rollout(self, live: LiveRollout) -> None:
-        """Ends a trajectory for good: its tasks stop and its resources return (redundant or too stale)."""
+        """Ends a trajectory for good: its tasks stop and its resources return.
+
+        `Policy.ended` is called for each of its tasks, running or only ready, and then `Policy.finished`. The world does
+        the same by itself for siblings beyond their group's quorum and for trajectories that grew too stale.
+        """
 
     def cpu_attained(self, task: Task) -> float:
         """CPU seconds a running command has used so far, as its node can measure them."""
 
+    def free_memory_mb(self, node: str) -> int:
+        """What a CPU node's sandboxes and running commands leave of its memory."""
+
     def resident(self, node: str) -> frozenset[str]:
         """Models that are on the node's GPUs now."""
 
+    def set_up_s(self, node: str, model: str) -> float | None:
+        """Seconds before a call started now on that GPU node begins to be served; None where nothing is free for it.
+
+        0 where an instance has a free slot; else what an instance in place of idle ones takes to come.
+        """
+
+    def deploy(self, node: str, model: str) -> None:
+        """Puts one more instance of a model on a GPU node, at no cost, before the run begins.
+
+        Raises:
+            ValueError: Virtual time runs already, or the GPUs do not suffice.
+        """
+
     def wake_at(self, at: float) -> None:
-        """Asks for `Policy.woken` at that time (once per call)."""
+        """Asks for `Policy.woken` at that time (once per call); for this very instant: after what is due now."""
 
 
 class Policy(Protocol):
@@ -138,13 +206,13 @@ class Policy(Protocol):
         """An action can start, for the first time or after a failure that is retried."""
 
     def ended(self, task: Task, facts: EndFacts) -> None:
-        """An attempt ended; a failed one that is retried comes back through `ready`."""
+        """An attempt ended, or was cancelled with its trajectory; its resources are free again."""
 
     def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineLoad]) -> int:
         """Index of the engine that serves a generation given in tokens; engines are named by their place."""
 
     def finished(self, live: LiveRollout) -> None:
-        """A trajectory ended; its sandbox is gone."""
+        """A trajectory ended or was cancelled, perhaps before it began; its sandbox is gone."""
 
     def woken(self) -> None:
         """The time asked for by `wake_at` has come."""

@@ -43,7 +43,7 @@ class Work:
         service_s: Seconds on a service or an API.
         tokens: Tokens it takes from the quota's tokens per minute.
         timeout_s: Execution clock at which it ends as a timeout; infinite for none.
-        fails: It ends in a failure that its kind retries (INFRA, or 429 for an API), as often as this says.
+        fails: As often as this says, it does all its work and then ends in a failure that its kind retries (INFRA).
     """
 
     kind: ActionKind
@@ -126,12 +126,19 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class JobShare:
-    """A job of the scenario: its weight, and how many siblings of a group must finish (0: all)."""
+    """A job of the scenario.
+
+    Attributes:
+        quorum: Siblings of a group that must finish; the others are then cancelled. 0: all.
+        groups_needed: Groups that must finish; the others are then cancelled. 0: all.
+        max_staleness: Newest policy version less the one at a trajectory's begin; beyond it the trajectory is cancelled.
+    """
 
     name: str
     weight: float = 1.0
     group_size: int = 1
     quorum: int = 0
+    groups_needed: int = 0
     max_staleness: int = 0
 
 
@@ -152,7 +159,7 @@ class Model:
     Attributes:
         gpus: A buddy chunk: 1, 2, 4 or 8.
         restore_s: Host memory to GPU.
-        load_s: From disk, once per node.
+        load_s: Disk to host memory, before the restore, once per node.
         slots: Calls an instance serves at once.
     """
 
@@ -173,23 +180,33 @@ class GpuNodes:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """An outside API: calls at once, calls per second with a burst, and what it answers beyond (429, retry after)."""
+    """An outside API: calls at once, calls per second with a burst, and what it answers beyond (429, retry after).
+
+    Attributes:
+        burst: Calls that a pause saves up, at most.
+        retry_after_s: What a refusal asks for.
+        refusal_s: What a refusal itself takes.
+        tokens_per_minute: Of `Work.tokens`; up to a minute's worth is saved up.
+    """
 
     name: str
     concurrency: int
     per_second: float
     burst: float
     retry_after_s: float = 1.0
+    refusal_s: float = 0.05
+    tokens_per_minute: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineType:
     """Alike inference engines, for generations given in tokens.
 
-    Decoding one token of a batch of b takes `step_s + b * step_per_sequence_s`; prefill runs at its own rate.
+    Decoding one token of a batch of b takes `step_s + b * step_per_sequence_s`. A prefill goes first, at its own rate:
+    nothing is decoded meanwhile. What a trajectory's last turn left in the cache needs no prefill.
 
     Attributes:
-        kv_tokens: Tokens of KV cache; what does not fit waits.
+        kv_tokens: Tokens of KV cache; a sequence that does not fit waits.
     """
 
     name: str
@@ -204,7 +221,12 @@ class EngineType:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The machines of a scenario."""
+    """The machines of a scenario.
+
+    Attributes:
+        pull_s: An image comes to a node that has not had it yet.
+        pulls_at_once: Images that the registry serves at once, to all nodes together; others wait in line.
+    """
 
     cpu: tuple[CpuNodes, ...] = ()
     gpu: tuple[GpuNodes, ...] = ()
@@ -241,7 +263,9 @@ class Training:
 class Scenario:
     """Everything a simulation needs; the same for every policy.
 
-    In `SUSTAINED` mode `rollouts` replace finished ones in order until `horizon_s`; `live` of them are started at once.
+    In `ONESHOT` mode every trajectory arrives at its own time, and the run ends with the last of them. In `SUSTAINED`
+    mode the first `live` do; each that ends is replaced by the next (and after the last, by the first again) until
+    `horizon_s`.
     """
 
     workload: str
