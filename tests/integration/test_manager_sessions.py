@@ -59,6 +59,18 @@ async def test_an_answer_that_is_no_registration_ends_the_stream() -> None:
         assert not again.registration.running
 
 
+async def test_every_registration_tells_the_executor_the_cores_it_shares() -> None:
+    executor = ScriptedExecutor()
+    async with running_manager(executor) as manager:
+        session = await manager.scheduler.next_session(register=False)
+        await session.register(shared_cores=[0, 1])
+        assert list(await executor.wait_shared_cores(1)) == [0, 1]
+        session.end()
+        again = await manager.scheduler.next_session(register=False)
+        await again.register(epoch=2, shared_cores=[1])
+        assert list(await executor.wait_shared_cores(2)) == [1]
+
+
 async def test_heartbeats_come_without_being_asked_for() -> None:
     async with running_manager(ScriptedExecutor()) as manager:
         session = await manager.scheduler.next_session(heartbeat_s=0.02)

@@ -118,16 +118,20 @@ class Books:
     memory: int
     held: list[tuple[dict[str, int], tuple[int, ...]]] = field(default_factory=list)
     reserved: int = 0
+    pools: dict[str, int] = field(default_factory=dict)
+    pool_cores: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def reserved_cores(self) -> set[int]:
-        """From the end of the list."""
+        """From the end of the list, and those of the pools."""
         count = min(self.reserved, len(self.cores))
-        return set(self.cores[len(self.cores) - count :])
+        pooled = {core for cores in self.pool_cores.values() for core in cores}
+        return set(self.cores[len(self.cores) - count :]) | pooled
 
     def free(self, resource: str) -> int:
         """What is left."""
-        capacity = len(self.cores) - self.reserved if resource == "cpu" else self.memory
+        taken = self.reserved + sum(self.pools.values())
+        capacity = len(self.cores) - taken if resource == "cpu" else self.memory
         return capacity - sum(units.get(resource, 0) for units, _ in self.held)
 
 
@@ -137,6 +141,7 @@ NODE_STEPS = st.lists(
         st.tuples(st.just("take"), st.integers(0, 6), st.integers(0, 60)),
         st.tuples(st.just("give"), st.integers(0, 9), st.just(0)),
         st.tuples(st.just("reserve"), st.integers(0, 5), st.just(0)),
+        st.tuples(st.just("share"), st.integers(0, 2), st.integers(0, 4)),
         st.tuples(st.just("existing"), st.integers(0, 3), st.integers(0, 14)),
     ),
     max_size=40,
@@ -156,8 +161,15 @@ def test_a_node_agrees_with_books_kept_by_adding_up(numa: list[int], steps: list
             units, cores = books.held.pop(number % len(books.held))
             node.give_back(units, cores)
         elif what == "reserve":
-            node.reserve([{"cpu": number}])
-            books.reserved = number
+            if number + sum(books.pools.values()) <= len(books.cores) or not books.pools:
+                books.reserved = number
+            _reserve(node, books)
+        elif what == "share":
+            books.pools.pop(f"m{number}", None)
+            _reserve(node, books)
+            if more and books.reserved + sum(books.pools.values()) + more <= len(books.cores):
+                books.pools[f"m{number}"] = more
+            _reserve(node, books)
         elif what == "existing":
             claimed = [more, more + 1, 999][:number]
             booked = node.take_existing({"cpu": number, "memory": 1, "gpu": 2, "none": 0}, claimed)
@@ -172,6 +184,18 @@ def test_a_node_agrees_with_books_kept_by_adding_up(numa: list[int], steps: list
         left = set(books.cores) - set(granted) - books.reserved_cores
         assert node.free_core_count() == len(left)
         assert "gpu" not in node.free
+
+
+def _reserve(node: Node, books: Books) -> None:
+    before = books.pool_cores
+    node.reserve([{"cpu": books.reserved}], {owner: {"cpu": units} for owner, units in books.pools.items()})
+    books.pool_cores = node.pool_cores
+    assert {owner: len(cores) for owner, cores in node.pool_cores.items()} == books.pools
+    pooled = [core for cores in node.pool_cores.values() for core in cores]
+    assert len(pooled) == len(set(pooled)), "a core is in one pool"
+    assert set(pooled).isdisjoint(books.cores[len(books.cores) - min(books.reserved, len(books.cores)) :])
+    kept = before.keys() & node.pool_cores.keys()
+    assert all(before[owner] == node.pool_cores[owner] for owner in kept), "a pool keeps its cores"
 
 
 def _take(node: Node, books: Books, units: dict[str, int]) -> None:

@@ -46,8 +46,9 @@ from tests.support.core_world import CoreWorld, FakeManager, Stream, node, servi
 JOB_REQUESTS = {"job": job_request("job"), "other": job_request("other", max_actions=12, max_staleness=1)}
 JOBS = tuple(JOB_REQUESTS)
 TRAJECTORIES = ("t1", "t2", "t3")
-MANAGERS = ("sandboxes", "tests", "engine")
+MANAGERS = ("sandboxes", "tests", "engine", "pool")
 SHARED = node("shared", 3, memory=600)
+POOLED = node("pooled", 3, memory=600)
 SANDBOX_KINDS = [ActionKind.ENV_RESET, ActionKind.ENV_STEP]
 DEMANDS = {
     ActionKind.GENERATE: [fixed(), fixed(cpu=1)],
@@ -80,7 +81,8 @@ class CheckedWorld(CoreWorld):
         for command in todo:
             if isinstance(command, commands.Dispatch):
                 free = self.state.nodes[self.state.attempts[command.token].manager.node.node_id].free  # type: ignore[union-attr]
-                assert all(free[resource] >= 0 for resource, units in command.resources.items() if units), free
+                attempt = self.state.attempts[command.token]
+                assert all(free[resource] >= 0 for resource, units in attempt.units.items() if units), free
         return todo
 
 
@@ -98,13 +100,21 @@ class CoreMachine(RuleBasedStateMachine):
             "sandboxes": self._manager("sandboxes", SHARED, SANDBOX_KINDS, {}),
             "tests": self._manager("tests", SHARED, [*SANDBOX_KINDS, ActionKind.REWARD, ActionKind.TOOL_CALL], {}),
             "engine": self._manager("engine", node("gpu", 2), [ActionKind.GENERATE], {"cpu": 1}),
+            "pool": self._manager("pool", POOLED, [*SANDBOX_KINDS, ActionKind.REWARD], {}, shared={"cpu": 2}),
         }
         self.numbers = 0
 
-    def _manager(self, manager_id: str, on: Any, kinds: list[ActionKind], reserved: dict[str, int]) -> FaithfulManager:
+    def _manager(
+        self,
+        manager_id: str,
+        on: Any,
+        kinds: list[ActionKind],
+        reserved: dict[str, int],
+        shared: dict[str, int] | None = None,
+    ) -> FaithfulManager:
         slots = 2 if manager_id == "engine" else 0
-        fake = FakeManager(self.world, manager_id, on, (service("work", kinds, slots=slots, reserved=reserved),))
-        return FaithfulManager(fake, self.starts)
+        hosted = service("work", kinds, slots=slots, reserved=reserved, shared=shared)
+        return FaithfulManager(FakeManager(self.world, manager_id, on, (hosted,)), self.starts)
 
     @initialize()
     def open(self) -> None:
@@ -246,6 +256,12 @@ class CoreMachine(RuleBasedStateMachine):
             entry.min_units <= grant.resources.get(entry.resource, 0) <= entry.max_units for entry in demand.entries
         )
         assert set(grant.resources) <= {entry.resource for entry in demand.entries}
+        attempt = self.world.state.attempts[grant.token]
+        assert attempt.manager is not None
+        shared = attempt.manager.services[grant.service].description.shared
+        assert attempt.units == {name: units for name, units in grant.resources.items() if name not in shared}
+        assert all(grant.resources.get(name, 0) <= pool for name, pool in shared.items())
+        assert len(attempt.cores) == attempt.units.get("cpu", 0)
 
     # -- managers -----------------------------------------------------------------------------------------------------
 

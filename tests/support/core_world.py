@@ -60,9 +60,10 @@ def service(
     *,
     slots: int = 0,
     reserved: dict[str, int] | None = None,
+    shared: dict[str, int] | None = None,
 ) -> ServiceDescription:
     """A hosted service."""
-    return ServiceDescription(name, frozenset(kinds), slots, reserved or {})
+    return ServiceDescription(name, frozenset(kinds), slots, reserved or {}, shared=shared or {})
 
 
 def node(node_id: str, cores: int = 4, *, memory: int = 4096, **capacity: int) -> NodeDescription:

@@ -29,6 +29,7 @@ class ScriptedExecutor:
         self.attempts: dict[str, Attempt] = {}
         self.held: list[manager_service_pb2.SandboxState] = []
         self.closed = False
+        self.shared_cores: list[Sequence[int]] = []
         self.control_error: Exception | None = None
         self._changed = anyio.Event()
         self._report: Callable[[manager_service_pb2.SandboxState, str], None] | None = None
@@ -36,6 +37,18 @@ class ScriptedExecutor:
     def on_sandbox_lost(self, report: Callable[[manager_service_pb2.SandboxState, str], None]) -> None:
         """See SandboxLossReporter."""
         self._report = report
+
+    def use_shared_cores(self, cores: Sequence[int]) -> None:
+        """See SharedCoresExecutor."""
+        self.shared_cores.append(cores)
+        self._wake()
+
+    async def wait_shared_cores(self, count: int) -> Sequence[int]:
+        """Waits until it was told its cores that often, and returns what it was told last."""
+        with anyio.fail_after(WAIT_S):
+            while len(self.shared_cores) < count:
+                await self._changed.wait()
+        return self.shared_cores[-1]
 
     def lose(self, sandbox: manager_service_pb2.SandboxState, reason: str) -> None:
         """Reports a sandbox as lost."""

@@ -49,9 +49,9 @@ class ScriptedSession:
         async with self._writing:
             await self._context.write(manager_service_pb2.ManagerSessionResponse(items=items))
 
-    async def register(self, epoch: int = 1, heartbeat_s: float = 5.0) -> None:
+    async def register(self, epoch: int = 1, heartbeat_s: float = 5.0, shared_cores: Sequence[int] = ()) -> None:
         """Accepts the registration."""
-        registered = manager_service_pb2.Registered(epoch=epoch)
+        registered = manager_service_pb2.Registered(epoch=epoch, shared_cores=shared_cores)
         registered.heartbeat_interval.FromMilliseconds(round(heartbeat_s * 1000))
         registered.lease.FromSeconds(60)
         await self.send(manager_service_pb2.SchedulerItem(registered=registered))

@@ -50,6 +50,12 @@ REFUSED = [
         "at least 0",
     ),
     (
+        WHO + NODE + SERVICE + 'services { name: "u" kinds: 1 shared { key: "cpu" value: 0 } }',
+        "registration.services[1].shared[cpu]",
+        "0",
+        "at least 1",
+    ),
+    (
         WHO + SERVICE + 'node { node_id: "n" capacity { key: "gpu" value: -1 } }',
         "registration.node.capacity[gpu]",
         "-1",
@@ -97,7 +103,7 @@ def test_a_registration_is_taken_over_in_full() -> None:
         manager_id: "m" incarnation: "i"
         node { node_id: "n" capacity { key: "memory" value: 512 } numa_nodes { cores: [0, 1] } numa_nodes { cores: 5 } }
         services { name: "s" kinds: [ACTION_KIND_ENV_RESET, ACTION_KIND_ENV_STEP] slots: 3
-                   reserved { key: "cpu" value: 1 } policy_version: 4 }
+                   reserved { key: "cpu" value: 1 } policy_version: 4 shared { key: "cpu" value: 2 } }
         running { token { epoch: 2 sequence: 9 } key { job_id: "j" action_id: "a" } attempt: 2 started: true
                   resources { key: "cpu" value: 1 } cores: 5 body_hash: "h" }
         sandboxes { job_id: "j" trajectory_id: "t" sandbox_id: "x" }
@@ -110,7 +116,11 @@ def test_a_registration_is_taken_over_in_full() -> None:
         manager_id="m",
         incarnation="i",
         node=NodeDescription("n", {"memory": 512}, ((0, 1), (5,))),
-        services=(ServiceDescription("s", frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP}), 3, {"cpu": 1}, 4),),
+        services=(
+            ServiceDescription(
+                "s", frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP}), 3, {"cpu": 1}, 4, {"cpu": 2}
+            ),
+        ),
         running=(RunningAttempt(Token(2, 9), ActionKey("j", "a"), 2, True, {"cpu": 1}, (5,), b"h"),),
         sandboxes=(SandboxRef("j", "t", "x"),),
         capabilities={"isolation": "none"},

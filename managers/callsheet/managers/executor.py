@@ -181,6 +181,17 @@ class SandboxLossReporter(Protocol):
 
 
 @runtime_checkable
+class SharedCoresExecutor(Protocol):
+    """Optional: an executor with services that share units of the node (`HostedService.shared`)."""
+
+    def use_shared_cores(self, cores: Sequence[int]) -> None:
+        """Takes the cores of its pool. Called on the event loop after every registration; it must not block.
+
+        A scheduler that was restarted may give it others than before; what runs goes on, on the new ones.
+        """
+
+
+@runtime_checkable
 class MortalExecutor(Protocol):
     """Optional: an executor that can die for good, for instance with its engine."""
 

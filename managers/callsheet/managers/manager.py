@@ -13,7 +13,7 @@ from callsheet.managers.admission import Admission
 from callsheet.managers.attempts import AttemptRunner
 from callsheet.managers.cancellation import cancellation_requested
 from callsheet.managers.ends import StopOrder, StopReport
-from callsheet.managers.executor import Executor, PayloadAccess, SandboxLossReporter
+from callsheet.managers.executor import Executor, PayloadAccess, SandboxLossReporter, SharedCoresExecutor
 from callsheet.managers.fencing import Token
 from callsheet.managers.reports import Mailbox, Reports
 from callsheet.managers.sandbox_memory import SandboxMemory
@@ -106,6 +106,8 @@ class Manager:
             unacknowledged=self.reports.unacknowledged,
         )
         self._admission.enter_epoch(registered.epoch)
+        if isinstance(self._executor, SharedCoresExecutor):
+            self._executor.use_shared_cores(tuple(registered.shared_cores))
         self.reports.open(mailbox)
         self._on_registered()
 

@@ -296,11 +296,28 @@ class HostedService(google.protobuf.message.Message):
         ) -> None: ...
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
+    @typing.final
+    class SharedEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     NAME_FIELD_NUMBER: builtins.int
     KINDS_FIELD_NUMBER: builtins.int
     SLOTS_FIELD_NUMBER: builtins.int
     RESERVED_FIELD_NUMBER: builtins.int
     POLICY_VERSION_FIELD_NUMBER: builtins.int
+    SHARED_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Name: "sandbox", "test-suite", a model, an API."""
     slots: builtins.int
@@ -315,6 +332,13 @@ class HostedService(google.protobuf.message.Message):
     def reserved(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """Units of the node's resources it holds as long as it is registered, for instance the cores of an engine's threads."""
 
+    @property
+    def shared(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """Units of the node's resources that the manager shares among its own attempts by itself, for as long as it is
+        registered. An attempt on this service may be granted up to all of them, whatever others were granted, and gets no
+        core ids for them. All services of a manager share one pool, which has the most units that any of them names.
+        """
+
     def __init__(
         self,
         *,
@@ -323,8 +347,9 @@ class HostedService(google.protobuf.message.Message):
         slots: builtins.int = ...,
         reserved: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         policy_version: builtins.int = ...,
+        shared: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["kinds", b"kinds", "name", b"name", "policy_version", b"policy_version", "reserved", b"reserved", "slots", b"slots"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["kinds", b"kinds", "name", b"name", "policy_version", b"policy_version", "reserved", b"reserved", "shared", b"shared", "slots", b"slots"]) -> None: ...
 
 global___HostedService = HostedService
 
@@ -658,6 +683,7 @@ class Registered(google.protobuf.message.Message):
     EPOCH_FIELD_NUMBER: builtins.int
     HEARTBEAT_INTERVAL_FIELD_NUMBER: builtins.int
     LEASE_FIELD_NUMBER: builtins.int
+    SHARED_CORES_FIELD_NUMBER: builtins.int
     epoch: builtins.int
     """The scheduler's epoch; smaller tokens belong to earlier schedulers."""
     @property
@@ -668,15 +694,22 @@ class Registered(google.protobuf.message.Message):
     def lease(self) -> google.protobuf.duration_pb2.Duration:
         """After this long without a word everything the manager ran is given up."""
 
+    @property
+    def shared_cores(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """The cores of the pool that its services share, as the operating system numbers them. No one else is granted them,
+        though an attempt that had one of them before still keeps it until it ends.
+        """
+
     def __init__(
         self,
         *,
         epoch: builtins.int = ...,
         heartbeat_interval: google.protobuf.duration_pb2.Duration | None = ...,
         lease: google.protobuf.duration_pb2.Duration | None = ...,
+        shared_cores: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["heartbeat_interval", b"heartbeat_interval", "lease", b"lease"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "heartbeat_interval", b"heartbeat_interval", "lease", b"lease", "shared_cores", b"shared_cores"]) -> None: ...
 
 global___Registered = Registered
 
@@ -734,7 +767,7 @@ class Grant(google.protobuf.message.Message):
 
     @property
     def cores(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The cores behind "cpu", as the operating system numbers them."""
+        """The cores behind "cpu", as the operating system numbers them; none where the service shares its cores."""
 
     @property
     def start_to_close(self) -> google.protobuf.duration_pb2.Duration:

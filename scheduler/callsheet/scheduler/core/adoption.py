@@ -56,7 +56,11 @@ def book_attempt(attempt: Attempt, manager: Manager, units: dict[str, int], core
     lent = trajectory.held_cores if trajectory is not None and request.needs_sandbox else ()
     attempt.manager, attempt.service = manager, name
     attempt.lent_cores = lent
-    attempt.units, attempt.cores = manager.node.take_existing(units, [core for core in cores if core not in lent])
+    # A service that is not there any more shares nothing; what it had then is booked.
+    held = service.booked(units) if service is not None else units
+    booked, attempt.cores = manager.node.take_existing(held, [core for core in cores if core not in lent])
+    attempt.units = booked
+    attempt.granted = {name: count for name, count in units.items() if name in booked or name not in held}
     manager.attempts[attempt.token] = attempt
     manager.services[name].busy += 1
 
@@ -102,8 +106,8 @@ def _repeat_commands(state: SchedulerState, manager: Manager, attempt: Attempt, 
     if attempt.paused_since or attempt.paused_s:
         state.emit(PauseAttempt(manager.session, attempt.token, bool(attempt.paused_since)))
     cores = (*attempt.lent_cores, *attempt.cores)
-    if attempt.units != running.resources or set(cores) != set(running.cores):
-        state.emit(ResizeAttempt(manager.session, attempt.token, dict(attempt.units), cores))
+    if attempt.granted != running.resources or set(cores) != set(running.cores):
+        state.emit(ResizeAttempt(manager.session, attempt.token, dict(attempt.granted), cores))
 
 
 def keep_orphan_end(state: SchedulerState, manager: Manager, event: AttemptEnded, now: float) -> None:

@@ -47,7 +47,8 @@ def _admissible(action: Action, manager: Manager, service: Service, assignment: 
     slots = service.free_slots
     if slots is not None and slots <= 0:
         return False
-    return within_demand(request.demand, assignment.units) and manager.node.fits(assignment.units)
+    units = assignment.units
+    return within_demand(request.demand, units) and service.pool_has(units) and manager.node.fits(service.booked(units))
 
 
 def within_demand(demand: Demand, units: dict[str, int]) -> bool:
@@ -68,6 +69,7 @@ def _dispatch(
     state.ready.remove(action)
     action.attempts += 1
     lent = trajectory.held_cores if trajectory is not None and request.needs_sandbox else ()
+    booked = service.booked(units)
     attempt = Attempt(
         token=state.next_token(),
         action=action,
@@ -76,8 +78,9 @@ def _dispatch(
         service=service.description.name,
         number=action.attempts,
         dispatched_at=now,
-        units=units,
-        cores=manager.node.take(units),
+        granted=units,
+        units=booked,
+        cores=manager.node.take(booked),
         lent_cores=lent,
         last_progress=now,
     )

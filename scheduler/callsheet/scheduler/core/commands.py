@@ -68,11 +68,12 @@ class DeliverStored:
 
 @dataclass(slots=True)
 class AcceptManager:
-    """Tell a manager that it is registered."""
+    """Tell a manager that it is registered, and which cores its pool has."""
 
     after_commit: ClassVar[bool] = False
     session: object
     manager_id: str
+    shared_cores: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from callsheet.scheduler.core.commands import OutcomeResult
@@ -23,7 +23,7 @@ from callsheet.scheduler.core.model import (
 
 @dataclass(slots=True)
 class Service:
-    """A hosted service and the attempts it runs now."""
+    """A hosted service and how many attempts it runs now."""
 
     description: ServiceDescription
     busy: int = 0
@@ -33,6 +33,25 @@ class Service:
         """Attempts it can take now; None if it has no limit."""
         slots = self.description.slots
         return slots - self.busy if slots else None
+
+    def booked(self, units: dict[str, int]) -> dict[str, int]:
+        """The part of a grant that its node must have free: all but what the service shares."""
+        shared = self.description.shared
+        return {resource: count for resource, count in units.items() if resource not in shared} if shared else units
+
+    def pool_has(self, units: Mapping[str, int]) -> bool:
+        """Whether what a grant takes of the shared units is no more than there are."""
+        shared = self.description.shared
+        return not shared or all(units.get(resource, 0) <= pool for resource, pool in shared.items())
+
+
+def pool_of(services: Iterable[ServiceDescription]) -> dict[str, int]:
+    """The one pool of a manager's services: per resource the most that any of them names."""
+    pool: dict[str, int] = {}
+    for service in services:
+        for resource, units in service.shared.items():
+            pool[resource] = max(pool.get(resource, 0), units)
+    return pool
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +80,11 @@ class Manager:
     sandboxes: dict[tuple[str, str], Trajectory] = field(default_factory=dict)
 
     @property
+    def pool(self) -> dict[str, int]:
+        """What its services share; see `pool_of`."""
+        return pool_of(service.description for service in self.services.values())
+
+    @property
     def accepting(self) -> bool:
         """Whether attempts may be sent to it now."""
         return self.session is not None and self.reconciled and not self.draining
@@ -73,8 +97,9 @@ class Attempt:
     It can outlive its action: when the action got its outcome another way the attempt still holds its units.
 
     Attributes:
-        units: Units booked on the node for this attempt.
-        cores: Core ids behind them.
+        granted: The units of its grant, as its manager knows them.
+        units: Those among them that are booked on the node for this attempt; shared ones are not.
+        cores: Core ids behind the booked ones.
         lent_cores: Core ids that its trajectory holds and lends it.
         manager: None after a restart, until the manager registers again.
     """
@@ -86,6 +111,7 @@ class Attempt:
     service: str
     number: int
     dispatched_at: float
+    granted: dict[str, int] = field(default_factory=dict)
     units: dict[str, int] = field(default_factory=dict)
     cores: tuple[int, ...] = ()
     lent_cores: tuple[int, ...] = ()

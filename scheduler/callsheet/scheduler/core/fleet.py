@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import adopt_running
 from callsheet.scheduler.core.commands import AcceptManager, Cancellation, RefuseManager, ReleaseSandbox
-from callsheet.scheduler.core.entities import Attempt, Manager, Service
+from callsheet.scheduler.core.entities import Attempt, Manager, Service, pool_of
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.lifecycle import STATE_LOST, drop_attempt, drop_sandbox, fail_or_retry, finish
 from callsheet.scheduler.core.model import FailureKind, NodeDescription, RefusalCode, RefusedError
@@ -33,13 +33,14 @@ def on_joined(state: SchedulerState, event: events.ManagerJoined, now: float) ->
     else:
         try:
             node = _node_for(state, event)
+            _check_room_for_services(node, event)
         except RefusedError as refusal:
             state.emit(RefuseManager(event.session, refusal))
             return
         manager = _register(state, event, node, now)
     manager.last_seen = now
     # The answer comes first in the stream, before commands about what the manager still runs.
-    state.emit(AcceptManager(event.session, manager.manager_id))
+    state.emit(AcceptManager(event.session, manager.manager_id, manager.node.pool_cores.get(manager.manager_id, ())))
     manager.listed_sandboxes = event.sandboxes
     listed = {running.token for running in event.running}
     for running in event.running:
@@ -77,6 +78,22 @@ def _node_for(state: SchedulerState, event: events.ManagerJoined) -> Node:
     return node if node is not None else Node(description)
 
 
+def _check_room_for_services(node: Node, event: events.ManagerJoined) -> None:
+    """What services take away from a node that has pools, it must have: a pool would be less than it says otherwise."""
+    reserved = [service.reserved.items() for service in event.services]
+    pool = pool_of(event.services)
+    for resource in pool | node.pooled:
+        own = sum(units for items in reserved for name, units in items if name == resource) + pool.get(resource, 0)
+        taken, capacity = node.reserved.get(resource, 0), node.capacity.get(resource, 0)
+        if own + taken > capacity:
+            raise RefusedError(
+                RefusalCode.FAILED_PRECONDITION,
+                f"registration.services.{'shared' if resource in pool else 'reserved'}[{resource}]",
+                own,
+                f"must fit beside what other services of the node reserve and share: {taken} of its {capacity}",
+            )
+
+
 def _short(description: NodeDescription) -> str:
     cores = sum(len(numa) for numa in description.numa_cores)
     return f"{description.node_id}: {cores} cores, {dict(sorted(description.capacity.items()))}"
@@ -96,9 +113,12 @@ def _register(state: SchedulerState, event: events.ManagerJoined, node: Node, no
 
 
 def update_reserve(state: SchedulerState, node: Node) -> None:
-    """Recomputes what the services of a node hold for themselves."""
+    """Recomputes what the services of a node take away from it."""
     managers = [state.managers[manager_id] for manager_id in sorted(node.managers)]
-    node.reserve(service.description.reserved for manager in managers for service in manager.services.values())
+    node.reserve(
+        (service.description.reserved for manager in managers for service in manager.services.values()),
+        {manager.manager_id: manager.pool for manager in managers if manager.pool},
+    )
 
 
 def _recover_sandboxes(state: SchedulerState, manager: Manager, event: events.ManagerJoined, now: float) -> None:

@@ -58,6 +58,7 @@ def _check_node(state: SchedulerState, node: Node) -> None:
         f"node {node.node_id} books {node.granted} but {booked} is held",
     )
     _require(len(cores) == len(set(cores)), f"node {node.node_id} granted a core twice: {sorted(cores)}")
+    _check_pools(state, node, cores)
     for resource, capacity in node.capacity.items():
         free = capacity - node.reserved.get(resource, 0) - booked.get(resource, 0)
         _require(node.free[resource] == free, f"node {node.node_id} miscounts free {resource}")
@@ -65,10 +66,27 @@ def _check_node(state: SchedulerState, node: Node) -> None:
         _require(node.free_core_count() >= node.free[CPU], f"node {node.node_id} has fewer free cores than units")
 
 
+def _check_pools(state: SchedulerState, node: Node, booked_cores: list[int]) -> None:
+    pools = {manager_id: state.managers[manager_id].pool for manager_id in node.managers}
+    for manager_id, cores in node.pool_cores.items():
+        expected = pools[manager_id].get(CPU, 0)
+        _require(len(cores) == expected, f"the pool of {manager_id} has the cores {cores} and should have {expected}")
+    pooled = [core for cores in node.pool_cores.values() for core in cores]
+    _require(len(pooled) == len(set(pooled)), f"node {node.node_id} has a core in two pools: {node.pool_cores}")
+    free = sum(len(numa) for numa in node.description.numa_cores) - len(set(booked_cores) | node.reserved_cores)
+    _require(node.free_core_count() == free, f"node {node.node_id} miscounts its free cores")
+
+
 def _check_manager(manager: Manager) -> None:
     for service in manager.services.values():
         running = sum(attempt.service == service.description.name for attempt in manager.attempts.values())
         _require(service.busy == running, f"{manager.manager_id} miscounts the slots of {service.description.name}")
+    for attempt in manager.attempts.values():
+        service = manager.services[attempt.service]
+        own = attempt.units.keys() & service.description.shared.keys()
+        _require(not own, f"{attempt.token} has {own} booked, which {attempt.service} shares", attempt.action)
+        pooled = service.pool_has(attempt.granted)
+        _require(pooled, f"{attempt.token} has {attempt.granted}, more than {attempt.service} shares", attempt.action)
 
 
 def _check_action(state: SchedulerState, action: Action) -> None:

@@ -1,4 +1,4 @@
-"""The books of one node: which units and which cores are free, granted or reserved."""
+"""The books of one node: which units and which cores are free, granted, reserved or in a pool."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from callsheet.scheduler.core.model import CPU, NodeDescription
 class Node:
     """Units and cores of one machine.
 
-    Free units can fall below zero when a service reserves units that attempts still hold: nothing new is granted until
-    enough have come back. A reserved core that is still granted joins the reserve when it is given back.
+    Services take units away from what is granted: they reserve some, and a manager has a pool that its attempts share.
+    Free units can fall below zero when that concerns units which attempts still hold: nothing new is granted until
+    enough have come back. A core that is still granted then joins the reserve or the pool when it is given back.
 
     Attributes:
         capacity: Units by resource, cores included.
         free: Units that can be granted now, by resource.
+        reserved: Units taken away by services, by resource: reserves and pools.
+        pooled: The pools' part of that.
+        pool_cores: The cores of each manager's pool, by manager id.
+        reserved_cores: Cores that are not granted to attempts: of reserves and of pools.
         managers: Ids of the managers that registered this node.
     """
 
@@ -24,10 +29,13 @@ class Node:
         self.managers: set[str] = set()
         self.granted: dict[str, int] = {}
         self.reserved: dict[str, int] = {}
+        self.pooled: dict[str, int] = {}
+        self.pool_cores: dict[str, tuple[int, ...]] = {}
         self.capacity: dict[str, int] = {}
         self.free: dict[str, int] = {}
+        self._kept: dict[str, int] = {}
         self._granted_cores: set[int] = set()
-        self._reserved_cores: frozenset[int] = frozenset()
+        self.reserved_cores: frozenset[int] = frozenset()
         self._free_cores: list[list[int]] = []
         self.describe(description)
 
@@ -38,16 +46,28 @@ class Node:
         self.capacity = {**description.capacity, **({CPU: cores} if cores else {})}
         self._recount()
 
-    def reserve(self, services: Iterable[Mapping[str, int]]) -> None:
-        """Sets what the registered services hold for themselves; cores come from the end of the node's list."""
-        self.reserved = {}
-        for held in services:
-            for resource, units in held.items():
-                self.reserved[resource] = self.reserved.get(resource, 0) + units
+    def reserve(self, services: Iterable[Mapping[str, int]], pools: Mapping[str, Mapping[str, int]]) -> None:
+        """Sets what the registered services take away.
+
+        Args:
+            services: What each of them keeps for itself; cores come from the end of the node's list.
+            pools: What each manager shares among its attempts, by manager id. Its cores are the first of the node's
+                list that are in no other pool, and stay the same while it has the pool.
+        """
+        self._kept = _sum(services)
+        self.pooled = _sum(pools.values())
+        self.reserved = _sum([self._kept, self.pooled])
+        in_order = [core for numa in self.description.numa_cores for core in numa]
+        first_kept = len(in_order) - min(self._kept.get(CPU, 0), len(in_order))
+        self.pool_cores = {owner: cores for owner, cores in self.pool_cores.items() if owner in pools}
+        for owner in [owner for owner in pools if owner not in self.pool_cores]:
+            elsewhere = {core for cores in self.pool_cores.values() for core in cores}
+            left = [core for core in in_order[:first_kept] if core not in elsewhere]
+            self.pool_cores[owner] = tuple(left[: pools[owner].get(CPU, 0)])
         self._recount()
 
     def available(self, resource: str) -> int:
-        """Units that attempts can have at most: capacity less what services reserve."""
+        """Units that attempts can have booked at most: capacity less what services take away."""
         return self.capacity.get(resource, 0) - self.reserved.get(resource, 0)
 
     def fits(self, units: Mapping[str, int]) -> bool:
@@ -70,7 +90,7 @@ class Node:
         return cores
 
     def take_existing(self, units: Mapping[str, int], cores: Iterable[int]) -> tuple[dict[str, int], tuple[int, ...]]:
-        """Books what an attempt or a sandbox already has, fitting or not, and returns what was booked.
+        """Books what an attempt or a sandbox already holds, fitting or not, and returns what was booked.
 
         Units and cores that the node has not are left out, and so are cores that were granted again before their holder
         came back: one core has one holder in these books.
@@ -94,7 +114,7 @@ class Node:
             self.free[resource] = self.free.get(resource, 0) + count
         for core in cores:
             self._granted_cores.discard(core)
-            if core not in self._reserved_cores:
+            if core not in self.reserved_cores:
                 self._free_cores[self._numa_of[core]].append(core)
 
     def _take_cores(self, count: int) -> tuple[int, ...]:
@@ -114,9 +134,10 @@ class Node:
         numa_cores = self.description.numa_cores
         self._numa_of = {core: index for index, numa in enumerate(numa_cores) for core in numa}
         in_order = [core for numa in numa_cores for core in numa]
-        count = min(self.reserved.get(CPU, 0), len(in_order))
-        self._reserved_cores = frozenset(in_order[len(in_order) - count :])
-        taken = self._reserved_cores | self._granted_cores
+        kept = min(self._kept.get(CPU, 0), len(in_order))
+        pooled = [core for cores in self.pool_cores.values() for core in cores]
+        self.reserved_cores = frozenset(in_order[len(in_order) - kept :] + pooled)
+        taken = self.reserved_cores | self._granted_cores
         # Reversed, so that pop() hands out the lowest core first.
         self._free_cores = [[core for core in reversed(numa) if core not in taken] for numa in numa_cores]
         self.free = {
@@ -127,3 +148,11 @@ class Node:
     def free_core_count(self) -> int:
         """Cores that could be handed out now."""
         return sum(len(numa) for numa in self._free_cores)
+
+
+def _sum(holdings: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for held in holdings:
+        for resource, units in held.items():
+            total[resource] = total.get(resource, 0) + units
+    return total

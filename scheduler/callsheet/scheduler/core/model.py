@@ -277,13 +277,21 @@ class NodeDescription:
 
 @dataclass(frozen=True, slots=True)
 class ServiceDescription:
-    """Something a manager can do; `slots` 0 means no limit; `reserved` units are held while it is registered."""
+    """Something a manager can do.
+
+    Attributes:
+        slots: Attempts at once; 0 means no limit.
+        reserved: Units of the node that it keeps for itself while it is registered.
+        shared: Units of the node that its manager shares among the attempts on it by itself: one of them may be granted
+            up to all of these, however much is granted to the others. The services of a manager have one pool.
+    """
 
     name: str
     kinds: frozenset[ActionKind]
     slots: int
     reserved: dict[str, int]
     policy_version: int = 0
+    shared: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,9 @@ def _free_slots(service: Service) -> float:
 
 def can_ever_serve(manager: Manager, kind: ActionKind, service: str, demand: Demand) -> bool:
     """Whether the manager could serve it on an idle node."""
-    return service_of(manager, kind, service) is not None and manager.node.could_fit(demand.minimum())
+    found = service_of(manager, kind, service)
+    minimum = demand.minimum()
+    return found is not None and found.pool_has(minimum) and manager.node.could_fit(found.booked(minimum))
 
 
 def check_servable(state: SchedulerState, request: ActionRequest, trajectory: Trajectory | None) -> None:
@@ -52,7 +54,8 @@ def check_servable(state: SchedulerState, request: ActionRequest, trajectory: Tr
 
 
 def _refuse(request: ActionRequest, managers: list[Manager]) -> None:
-    serving = [manager for manager in managers if service_of(manager, request.kind, request.service) is not None]
+    offers = ((manager, service_of(manager, request.kind, request.service)) for manager in managers)
+    serving = [(manager, service) for manager, service in offers if service is not None]
     if not serving:
         raise RefusedError(
             RefusalCode.FAILED_PRECONDITION,
@@ -61,7 +64,10 @@ def _refuse(request: ActionRequest, managers: list[Manager]) -> None:
             f"no registered manager serves {request.kind.name.lower()} under this name",
         )
     for entry in request.demand.entries:
-        most = max(manager.node.available(entry.resource) for manager in serving)
+        most = max(
+            service.description.shared.get(entry.resource, manager.node.available(entry.resource))
+            for manager, service in serving
+        )
         if entry.min_units > most:
             raise RefusedError(
                 RefusalCode.FAILED_PRECONDITION,

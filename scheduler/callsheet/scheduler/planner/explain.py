@@ -7,7 +7,7 @@ from enum import IntEnum
 
 from callsheet.scheduler.core.entities import Action, Manager
 from callsheet.scheduler.core.model import ActionState
-from callsheet.scheduler.core.ready import ReadyQueue
+from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
 from callsheet.scheduler.core.servability import can_ever_serve, service_of
 from callsheet.scheduler.core.state import SchedulerState
 
@@ -101,18 +101,18 @@ def _explain_resources(state: SchedulerState, action: Action, managers: list[Man
     for manager in managers:
         service = service_of(manager, request.kind, request.service)
         if service is not None and (service.free_slots is None or service.free_slots > 0):
-            with_slots.append(manager)
+            with_slots.append((manager, service))
     if not with_slots:
         return Explanation(WaitReason.SLOTS, f"all slots of {len(managers)} managers that serve it are taken")
     minimum = request.demand.minimum()
-    shortages = [_shortages(manager, minimum) for manager in with_slots]
+    shortages = [_shortages(manager, service.booked(minimum)) for manager, service in with_slots]
     nearest = min(shortages, key=lambda short: (len(short), sum(item.needed - item.free for item in short)))
     if nearest:
         missing = ", ".join(
             f"{item.needed} {item.resource} needed, {item.free} of {item.capacity} free" for item in nearest
         )
         return Explanation(WaitReason.RESOURCES, f"on {nearest[0].node_id}: {missing}", tuple(nearest))
-    older = _older_that_holds(state, action, with_slots)
+    older = _older_that_holds(state, action, [manager for manager, _ in with_slots])
     if older is not None:
         return Explanation(
             WaitReason.HELD_FOR_OLDER,
@@ -134,9 +134,14 @@ def _older_that_holds(state: SchedulerState, action: Action, managers: list[Mana
             continue
         minimum = other.demand.minimum()
         able = [manager for manager in managers if can_ever_serve(manager, other.kind, other.service, other.demand)]
-        if able and not wanted.keys().isdisjoint(minimum) and not any(each.node.fits(minimum) for each in able):
+        if able and not wanted.keys().isdisjoint(minimum) and not any(_fits(each, other, minimum) for each in able):
             return head
     return None
+
+
+def _fits(manager: Manager, key: ClassKey, minimum: dict[str, int]) -> bool:
+    service = service_of(manager, key.kind, key.service)
+    return service is not None and manager.node.fits(service.booked(minimum))
 
 
 def _shortages(manager: Manager, minimum: dict[str, int]) -> list[Shortage]:

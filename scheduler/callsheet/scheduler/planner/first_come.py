@@ -78,7 +78,7 @@ class _Round:
     def place(self, key: ClassKey, action: Action) -> Assignment | None:
         """The best-fitting assignment of an action, booked; None if it fits nowhere now."""
         minimum = key.demand.minimum()
-        best: tuple[tuple[bool, float, float], Manager] | None = None
+        best: tuple[tuple[bool, float, float, float], Manager] | None = None
         for manager in self._managers(key):
             rank = self._rank(manager, key, action, minimum)
             if rank is not None and (best is None or rank < best[0]):
@@ -107,7 +107,7 @@ class _Round:
 
     def _rank(
         self, manager: Manager, key: ClassKey, action: Action, minimum: dict[str, int]
-    ) -> tuple[bool, float, float] | None:
+    ) -> tuple[bool, float, float, float] | None:
         service = service_of(manager, key.kind, key.service)
         node = manager.node
         if service is None:
@@ -121,12 +121,19 @@ class _Round:
             return None
         free = self._node_free(node)
         left = 0.0
+        shared = service.description.shared
         for resource, units in minimum.items():
+            if shared and resource in shared:
+                if units > shared[resource]:
+                    return None
+                continue
             if free.get(resource, 0) < units:
                 return None
             left += (free[resource] - units) / max(node.capacity[resource], 1)
         avoided = action.failed_on == manager.manager_id
-        return avoided, left, float(planned + service.busy)
+        # A pool is never full, so what shares it is spread instead of packed.
+        crowd = (len(manager.sandboxes) + planned) / max(shared.get(CPU, 1), 1) if shared else 0.0
+        return avoided, crowd, left, float(planned + service.busy)
 
     def _node_free(self, node: Node) -> dict[str, int]:
         free = self._free.get(node.node_id)
@@ -136,45 +143,53 @@ class _Round:
 
     def _book(self, manager: Manager, key: ClassKey, action: Action) -> Assignment:
         free = self._node_free(manager.node)
+        service = service_of(manager, key.kind, key.service)
+        if service is None:
+            raise AssertionError("the managers of a class serve it")
+        shared = service.description.shared
         demand = key.demand
         for entry in demand.entries:
             self._waiting[entry.resource] = max(self._waiting.get(entry.resource, 0.0) - action.request.weight, 0.0)
         if any(entry.elastic for entry in demand.entries):
             request = action.request
             held = self._held.get(manager.node.node_id)
+            offered = {**free, **shared} if shared else free
             units = choose_units(
                 demand,
                 request.weight,
                 request.expected_duration,
                 # What is kept for an older action widens nobody.
-                free={name: count for name, count in free.items() if name not in held} if held else free,
+                free={name: count for name, count in offered.items() if name not in held} if held else offered,
                 waiting_weight=self._waiting,
                 capacity=self._total_capacity(),
             )
         else:
             units = demand.minimum()
-        for resource, count in units.items():
+        for resource, count in service.booked(units).items():
             free[resource] -= count
-        service = service_of(manager, key.kind, key.service)
-        if service is not None:
-            slot = (manager.manager_id, service.description.name)
-            self._busy[slot] = self._busy.get(slot, 0) + 1
+        slot = (manager.manager_id, service.description.name)
+        self._busy[slot] = self._busy.get(slot, 0) + 1
         return Assignment(action.key, manager.manager_id, units)
 
     def _total_capacity(self) -> dict[str, int]:
         if not self._capacity:
             for node in self._state.nodes.values():
                 for resource in node.capacity:
-                    self._capacity[resource] = self._capacity.get(resource, 0) + max(node.available(resource), 0)
+                    units = max(node.available(resource), 0) + node.pooled.get(resource, 0)
+                    self._capacity[resource] = self._capacity.get(resource, 0) + units
         return self._capacity
 
     def _hold_for(self, key: ClassKey, minimum: dict[str, int]) -> None:
         """Keeps what the action needs on the node that lacks the least of it from younger, unpinned actions."""
-        candidates = [manager.node for manager in self._managers(key) if manager.node.could_fit(minimum)]
-        nodes = {node.node_id: node for node in candidates if node.node_id not in self._held}
-        if nodes and minimum:
-            nearest = min(nodes.values(), key=lambda node: (_shortage(self._node_free(node), minimum), node.node_id))
-            self._held[nearest.node_id] = set(minimum)
+        nearest: tuple[float, str, dict[str, int]] | None = None
+        for manager in self._managers(key):
+            node, service = manager.node, service_of(manager, key.kind, key.service)
+            needed = service.booked(minimum) if service is not None else {}
+            if needed and node.could_fit(needed) and node.node_id not in self._held:
+                candidate = (_shortage(self._node_free(node), needed), node.node_id, needed)
+                nearest = min(nearest or candidate, candidate, key=lambda each: each[:2])
+        if nearest is not None:
+            self._held[nearest[1]] = set(nearest[2])
 
 
 def _shortage(free: dict[str, int], minimum: dict[str, int]) -> float:

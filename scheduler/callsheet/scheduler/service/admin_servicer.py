@@ -185,6 +185,7 @@ def _hosted(description: ServiceDescription) -> manager_service_pb2.HostedServic
         slots=description.slots,
         reserved=description.reserved,
         policy_version=description.policy_version,
+        shared=description.shared,
     )
 
 

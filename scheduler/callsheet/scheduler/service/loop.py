@@ -233,7 +233,7 @@ class CoreLoop:
     def _accept_manager(self, command: commands.AcceptManager) -> None:
         if isinstance(command.session, ManagerStream):
             lease = self.state.settings.manager_lease
-            command.session.put_registered(self.state.epoch, self._heartbeat_interval, lease)
+            command.session.put_registered(self.state.epoch, self._heartbeat_interval, lease, command.shared_cores)
             self._log.info("manager_registered", manager=command.manager_id)
 
     def _refuse_manager(self, command: commands.RefuseManager) -> None:

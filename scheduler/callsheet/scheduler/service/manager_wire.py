@@ -74,12 +74,15 @@ def _decode_service(path: str, message: manager_service_pb2.HostedService) -> Se
         known(f"{path}.kinds", kind, action_pb2.ActionKind.values(), required=True)
     for resource, units in message.reserved.items():
         at_least(f"{path}.reserved[{resource}]", units, 0)
+    for resource, units in message.shared.items():
+        at_least(f"{path}.shared[{resource}]", units, 1)
     return ServiceDescription(
         name=identifier(f"{path}.name", message.name),
         kinds=frozenset(ActionKind(kind) for kind in message.kinds),
         slots=int(at_least(f"{path}.slots", message.slots, 0)),
         reserved=dict(message.reserved),
         policy_version=message.policy_version,
+        shared=dict(message.shared),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 import anyio
@@ -109,12 +110,13 @@ class ManagerStream:
             manager_service_pb2.ManagerSessionResponse
         )
 
-    def put_registered(self, epoch: int, heartbeat_interval: float, lease: float) -> None:
+    def put_registered(self, epoch: int, heartbeat_interval: float, lease: float, shared_cores: Sequence[int]) -> None:
         """Answers the registration; times in seconds."""
         registered = self.outbox.room_for(32).items.add().registered
         registered.epoch = epoch
         registered.heartbeat_interval.CopyFrom(to_duration(heartbeat_interval))
         registered.lease.CopyFrom(to_duration(lease))
+        registered.shared_cores.extend(shared_cores)
 
     def put_command(self, command: ManagerCommand, size: int) -> None:
         """Queues a command of about `size` bytes."""
