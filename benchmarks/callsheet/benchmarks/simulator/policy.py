@@ -164,8 +164,8 @@ class World(Protocol):
     def cancel_rollout(self, live: LiveRollout) -> None:
         """Ends a trajectory for good: its tasks stop and its resources return.
 
-        `Policy.ended` is called for each of its tasks, running or only ready, and then `Policy.finished`. The world does
-        the same by itself for siblings beyond their group's quorum and for trajectories that grew too stale.
+        `Policy.ended` is called for each of its tasks, running or only ready, and then `Policy.finished`. The world
+        does the same by itself for siblings beyond their group's quorum and for trajectories that grew too stale.
         """
 
     def cpu_attained(self, task: Task) -> float:

@@ -131,7 +131,7 @@ class JobShare:
     Attributes:
         quorum: Siblings of a group that must finish; the others are then cancelled. 0: all.
         groups_needed: Groups that must finish; the others are then cancelled. 0: all.
-        max_staleness: Newest policy version less the one at a trajectory's begin; beyond it the trajectory is cancelled.
+        max_staleness: Newest policy version less the one at a trajectory's begin; beyond it that is cancelled.
     """
 
     name: str

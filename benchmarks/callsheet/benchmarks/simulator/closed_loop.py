@@ -1,0 +1,164 @@
+"""The closed loop of trajectories: a generation, its actions, the next generation, and at last the rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Protocol
+
+from callsheet.benchmarks.simulator.events import EventQueue
+from callsheet.benchmarks.simulator.policy import LiveRollout, Policy, Task
+from callsheet.benchmarks.simulator.recorder import Recorder
+from callsheet.benchmarks.simulator.scenario import Generation, Work
+
+
+class Stage(Enum):
+    """Where a trajectory is in its life."""
+
+    ARRIVED = "arrived"
+    RESETTING = "resetting"
+    TURNS = "turns"
+    REWARDS = "rewards"
+    OVER = "over"
+
+
+class Progress:
+    """How far a trajectory has come.
+
+    Attributes:
+        index: Of the trajectory in the order of arrivals.
+        turn: Index of the turn it is in.
+        pending: Its tasks without an end.
+        generating: Whether it waits for a generation.
+        acting_since: When its actions of now became ready.
+        acting_s: Seconds with actions that were ready or ran, before those.
+    """
+
+    __slots__ = ("acting_s", "acting_since", "generating", "index", "live", "pending", "stage", "turn")
+
+    def __init__(self, live: LiveRollout, index: int) -> None:
+        self.live = live
+        self.index = index
+        self.stage = Stage.ARRIVED
+        self.turn = -1
+        self.pending: list[Task] = []
+        self.generating = False
+        self.acting_since = 0.0
+        self.acting_s = 0.0
+
+
+class Generations(Protocol):
+    """What serves generations."""
+
+    def begin(self, progress: Progress, generation: Generation, done: Callable[[Progress], None]) -> None:
+        """Starts one; calls `done` when it is over, unless it is aborted before."""
+
+    def abort(self, progress: Progress) -> None:
+        """Forgets the generation of a trajectory that is cancelled."""
+
+    def forget(self, progress: Progress) -> None:
+        """Is told that a trajectory is over: nothing of it is worth caching."""
+
+
+class ClosedLoop:
+    """Moves trajectories along.
+
+    Args:
+        events: Virtual time.
+        generations: What serves generations.
+        recorder: What is told about actions and turns.
+        over: Called with a trajectory that has done everything.
+    """
+
+    def __init__(
+        self, events: EventQueue, generations: Generations, recorder: Recorder, over: Callable[[Progress], None]
+    ) -> None:
+        self.policy: Policy  # set by the simulation, as a policy is made with its world
+        self._events = events
+        self._generations = generations
+        self._recorder = recorder
+        self._over = over
+        self._sequence = 0
+
+    def begin(self, progress: Progress) -> None:
+        """Starts with the reset, or else with the first generation."""
+        if progress.stage is not Stage.ARRIVED:
+            return  # cancelled at the instant it was let in
+        reset = progress.live.rollout.reset
+        if reset is None:
+            self._next_turn(progress)
+        else:
+            progress.stage = Stage.RESETTING
+            self._submit(progress, (reset,))
+
+    def ended(self, progress: Progress, task: Task) -> None:
+        """Takes note of a task that is done, and goes on when all of its turn are."""
+        progress.pending.remove(task)
+        self._recorder.action_ended(progress.index, task)
+        if not progress.pending:
+            self._actions_over(progress)
+
+    def stop(self, progress: Progress) -> list[Task]:
+        """Ends a trajectory before its time; returns its tasks without an end."""
+        if progress.generating:
+            self._generations.abort(progress)
+            progress.generating = False
+        tasks = progress.pending
+        progress.pending = []
+        if tasks:
+            progress.acting_s += self._events.now - progress.acting_since
+        progress.stage = Stage.OVER
+        self._generations.forget(progress)
+        return tasks
+
+    def _next_turn(self, progress: Progress) -> None:
+        progress.stage = Stage.TURNS
+        progress.turn += 1
+        rollout = progress.live.rollout
+        if progress.turn < len(rollout.turns):
+            progress.generating = True
+            self._generations.begin(progress, rollout.turns[progress.turn].generation, self._generated)
+        elif rollout.rewards:
+            progress.stage = Stage.REWARDS
+            self._submit(progress, rollout.rewards)
+        else:
+            self._finish(progress)
+
+    def _generated(self, progress: Progress) -> None:
+        progress.generating = False
+        actions = progress.live.rollout.turns[progress.turn].actions
+        if actions:
+            self._submit(progress, actions)
+        else:
+            self._turn_over(progress)
+
+    def _submit(self, progress: Progress, works: Sequence[Work]) -> None:
+        now = self._events.now
+        tasks = []
+        for work in works:
+            self._sequence += 1
+            tasks.append(Task(self._sequence, progress.live, work, now))
+        progress.pending = list(tasks)
+        progress.acting_since = now
+        self._recorder.outstanding.add(len(tasks))
+        for task in tasks:
+            if progress.stage is not Stage.OVER:
+                self.policy.ready(task)
+
+    def _actions_over(self, progress: Progress) -> None:
+        progress.acting_s += self._events.now - progress.acting_since
+        if progress.stage is Stage.REWARDS:
+            self._finish(progress)
+        elif progress.stage is Stage.RESETTING:
+            self._next_turn(progress)
+        else:
+            self._turn_over(progress)
+
+    def _turn_over(self, progress: Progress) -> None:
+        self._recorder.turn_ended()
+        self._next_turn(progress)
+
+    def _finish(self, progress: Progress) -> None:
+        progress.stage = Stage.OVER
+        self._generations.forget(progress)
+        self._over(progress)

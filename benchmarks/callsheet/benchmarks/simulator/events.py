@@ -1,0 +1,43 @@
+"""Virtual time: what happens when."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from math import inf
+from typing import TypeVar
+
+Subject = TypeVar("Subject")
+
+
+class EventQueue:
+    """Calls due at virtual times, in order; calls due at the same instant come in the order they were asked for.
+
+    Nothing is taken back: whoever changes its mind remembers that and ignores the call. That is cheaper than removal.
+    """
+
+    __slots__ = ("_due", "_sequence", "_stopped", "now")
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._stopped = False
+        self._due: list[tuple[float, int, Callable[..., None], object]] = []
+        self._sequence = 0
+
+    def at(self, time: float, call: Callable[[Subject], None], subject: Subject) -> None:
+        """Calls `call(subject)` at that virtual second, or now if that is past."""
+        self._sequence += 1
+        heapq.heappush(self._due, (time if time > self.now else self.now, self._sequence, call, subject))
+
+    def stop(self) -> None:
+        """Lets `run` return after the call that is being made."""
+        self._stopped = True
+
+    def run(self, until: float) -> None:
+        """Makes all calls due up to that virtual second, until nothing is left or `stop` is called."""
+        due = self._due
+        while due and not self._stopped and due[0][0] <= until:
+            self.now, _, call, subject = heapq.heappop(due)
+            call(subject)
+        if not self._stopped and until < inf:
+            self.now = until

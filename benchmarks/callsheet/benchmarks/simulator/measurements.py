@@ -1,0 +1,276 @@
+"""What a run showed, and the figures that are drawn from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from callsheet.benchmarks.simulator.level import Level
+from callsheet.benchmarks.simulator.policy import Task
+from callsheet.benchmarks.simulator.recorder import ActionColumns, Recorder, RolloutColumns
+from callsheet.benchmarks.simulator.scenario import Mode, Scenario
+from callsheet.scheduler.core.model import ActionKind
+
+Floats = npt.NDArray[np.float64]
+WARM_UP = 0.25
+"""Part of a sustained run's horizon that counts for nothing: trajectories that started together drift apart first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Actions:
+    """External actions that ended, a row each, in the order of their ends. Times in seconds.
+
+    Attributes:
+        rollout: Index of the trajectory in `Rollouts`.
+        kind: The number of the `ActionKind`.
+        label: Index in `Measurements.labels`.
+        queue_s: Ready without a start, over all attempts.
+        execution_s: Between starts and ends, less overhead, over all attempts.
+        overhead_s: What the policy's machinery added.
+        alone_s: What one attempt takes with its cores to itself.
+    """
+
+    rollout: npt.NDArray[np.int64]
+    kind: npt.NDArray[np.int8]
+    label: npt.NDArray[np.int16]
+    ready_at: Floats
+    ended_at: Floats
+    queue_s: Floats
+    execution_s: Floats
+    overhead_s: Floats
+    alone_s: Floats
+
+    def __len__(self) -> int:
+        return len(self.ready_at)
+
+    @property
+    def act_s(self) -> Floats:
+        """Action completion times: from ready to the end."""
+        return self.ended_at - self.ready_at
+
+    @property
+    def wait_s(self) -> Floats:
+        """What of the ACT is not the work itself: queue, overhead, failed attempts, and slowness from sharing."""
+        return self.act_s - self.alone_s
+
+    def where(self, chosen: npt.NDArray[np.bool_]) -> Actions:
+        """Only the rows that are chosen."""
+        return Actions(*(getattr(self, name)[chosen] for name in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class Rollouts:
+    """Trajectories in the order of their arrivals, a row each. Times in seconds; -1: the run ended before.
+
+    Attributes:
+        acting_s: Time with external actions that were ready or ran.
+        cancelled: Redundant, too stale, or cancelled by the policy.
+    """
+
+    arrived_at: Floats
+    began_at: Floats
+    ended_at: Floats
+    acting_s: Floats
+    cancelled: npt.NDArray[np.bool_]
+
+    @property
+    def finished(self) -> npt.NDArray[np.bool_]:
+        """Which ones have done all they had to."""
+        return (self.ended_at >= 0) & ~self.cancelled
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A quantity over time: its mean in each bin of `bin_s` seconds from 0 on, and its integral over the run."""
+
+    bin_s: float
+    means: tuple[float, ...]
+    integral: float
+
+
+class Measurements:
+    """A run's records and the figures drawn from them.
+
+    Sustained runs are measured after their warm-up: actions by when they became ready, trajectories by when they ended.
+    Actions of trajectories that were cancelled count nowhere but in `cancelled_actions`.
+
+    Attributes:
+        ended_at: Virtual second at which the run ended.
+        actions: That ended, without those of cancelled trajectories; a sustained run's warm-up is left out.
+        rollouts: All that arrived.
+        labels: Of actions, by index.
+        unfinished_s: Age at the end of the run of each action that had not ended.
+        cancelled_actions: Actions that ended in trajectories that were cancelled later.
+        counts: failures (retried), refusals (429), timeouts; trajectories cancelled as redundant, stale or by_policy;
+            weight updates.
+        cores_held: Cores booked for commands or reserved for trajectories.
+        cores_used: Cores at work.
+        gpus_held: GPUs of instances that serve a call or come for one.
+        gpus_used: GPUs of instances that serve a call.
+        outstanding: External actions that were ready or ran.
+        live: Trajectories that had begun and not ended.
+    """
+
+    def __init__(
+        self, scenario: Scenario, policy: str, ended_at: float, recorder: Recorder, unfinished: Sequence[Task]
+    ) -> None:
+        self.workload = scenario.workload
+        self.mode = scenario.mode
+        self.seed = scenario.seed
+        self.policy = policy
+        self.ended_at = ended_at
+        self.cores = sum(nodes.cores * nodes.count for nodes in scenario.cluster.cpu)
+        self.gpus = sum(nodes.gpus * nodes.count for nodes in scenario.cluster.gpu)
+        self.labels = tuple(recorder.labels)
+        self.counts = dict(recorder.counts)
+        self.rollouts = _rollouts(recorder.rollouts)
+        all_actions = _actions(recorder.actions)
+        cancelled = self.rollouts.cancelled[all_actions.rollout]
+        self.cancelled_actions = int(cancelled.sum())
+        self.actions = all_actions.where(~cancelled & (all_actions.ready_at >= self.warm_up_s))
+        self.unfinished_s = np.array([ended_at - task.ready_at for task in unfinished], dtype=np.float64)
+        self.turns_ended_at = np.array(recorder.turns_ended_at)
+        self.cores_held = _series(recorder.cores_held)
+        self.cores_used = _series(recorder.cores_used)
+        self.gpus_held = _series(recorder.gpus_held)
+        self.gpus_used = _series(recorder.gpus_used)
+        self.outstanding = _series(recorder.outstanding)
+        self.live = _series(recorder.live)
+
+    @property
+    def warm_up_s(self) -> float:
+        """What of the run counts for nothing, from its start."""
+        return WARM_UP * self.ended_at if self.mode is Mode.SUSTAINED else 0.0
+
+    @property
+    def act_mean_s(self) -> float:
+        """Mean ACT; nan without actions."""
+        return _mean(self.actions.act_s)
+
+    def act_percentile_s(self, percentile: float) -> float:
+        """A percentile of ACT, in [0, 100]; nan without actions."""
+        return float(np.percentile(self.actions.act_s, percentile)) if len(self.actions) else float("nan")
+
+    def act_quantiles(self, count: int) -> tuple[float, ...]:
+        """ACT at evenly spaced fractions, from the least to the greatest."""
+        if not len(self.actions):
+            return ()
+        return tuple(np.quantile(self.actions.act_s, np.linspace(0.0, 1.0, count)).tolist())
+
+    @property
+    def wait_max_s(self) -> float:
+        """The longest wait (`Actions.wait_s`); an action that has not ended counts with its age."""
+        longest = [part.max() for part in (self.actions.wait_s, self.unfinished_s) if part.size]
+        return float(max(longest, default=0.0))
+
+    @property
+    def start_wait_mean_s(self) -> float:
+        """Mean wait of trajectories before they began; those that still wait count with what they waited so far."""
+        chosen = self.rollouts.arrived_at >= self.warm_up_s
+        rollouts = self.rollouts
+        never = np.where(rollouts.ended_at >= 0, rollouts.ended_at, self.ended_at)
+        until = np.where(rollouts.began_at >= 0, rollouts.began_at, never)
+        return _mean((until - rollouts.arrived_at)[chosen], empty=0.0)
+
+    @property
+    def step_s(self) -> float:
+        """When the last trajectory ended."""
+        return float(self.rollouts.ended_at.max(initial=0.0))
+
+    @property
+    def trajectories_per_hour(self) -> float:
+        """Trajectories that finished in the steady window, by its length."""
+        ends = self.rollouts.ended_at[self.rollouts.finished]
+        return self._per_hour(ends)
+
+    @property
+    def turns_per_hour(self) -> float:
+        """Turns that ended in the steady window, by its length: steadier than whole trajectories."""
+        return self._per_hour(self.turns_ended_at)
+
+    @property
+    def held(self) -> float:
+        """Core-seconds held by core-seconds there were; 0 without CPU nodes."""
+        return _share(self.cores_held, self.cores, self.ended_at)
+
+    @property
+    def used(self) -> float:
+        """Core-seconds used by core-seconds there were; 0 without CPU nodes."""
+        return _share(self.cores_used, self.cores, self.ended_at)
+
+    @property
+    def gpu_held(self) -> float:
+        """GPU-seconds held for calls by GPU-seconds there were; 0 without GPU nodes."""
+        return _share(self.gpus_held, self.gpus, self.ended_at)
+
+    @property
+    def gpu_used(self) -> float:
+        """GPU-seconds of serving by GPU-seconds there were; 0 without GPU nodes."""
+        return _share(self.gpus_used, self.gpus, self.ended_at)
+
+    @property
+    def environment_busy(self) -> float:
+        """Execution time of resets and steps by the lives of the trajectories that finished."""
+        finished = self.rollouts.finished
+        lives = float((self.rollouts.ended_at - self.rollouts.began_at)[finished].sum())
+        of_sandbox = np.isin(self.actions.kind, (ActionKind.ENV_RESET, ActionKind.ENV_STEP))
+        executed = self.actions.execution_s[of_sandbox & finished[self.actions.rollout]]
+        return float(executed.sum()) / lives if lives > 0 else 0.0
+
+    def summary(self) -> dict[str, float]:
+        """The figures that are compared between policies, by name."""
+        steady = {"trajectories_per_hour": self.trajectories_per_hour, "turns_per_hour": self.turns_per_hour}
+        return {
+            "act_mean_s": self.act_mean_s,
+            "act_p50_s": self.act_percentile_s(50),
+            "act_p99_s": self.act_percentile_s(99),
+            "act_p999_s": self.act_percentile_s(99.9),
+            "wait_max_s": self.wait_max_s,
+            "start_wait_mean_s": self.start_wait_mean_s,
+            **(steady if self.mode is Mode.SUSTAINED else {"step_s": self.step_s}),
+            "held": self.held,
+            "used": self.used,
+        }
+
+    def _per_hour(self, times: Floats) -> float:
+        window = self.ended_at - self.warm_up_s
+        return float((times >= self.warm_up_s).sum()) / window * 3600.0 if window > 0 else 0.0
+
+
+def _actions(columns: ActionColumns) -> Actions:
+    return Actions(
+        rollout=np.array(columns.rollout, dtype=np.int64),
+        kind=np.array(columns.kind, dtype=np.int8),
+        label=np.array(columns.label, dtype=np.int16),
+        ready_at=np.array(columns.ready_at),
+        ended_at=np.array(columns.ended_at),
+        queue_s=np.array(columns.queue_s),
+        execution_s=np.array(columns.execution_s),
+        overhead_s=np.array(columns.overhead_s),
+        alone_s=np.array(columns.alone_s),
+    )
+
+
+def _rollouts(columns: RolloutColumns) -> Rollouts:
+    return Rollouts(
+        arrived_at=np.array(columns.arrived_at),
+        began_at=np.array(columns.began_at),
+        ended_at=np.array(columns.ended_at),
+        acting_s=np.array(columns.acting_s),
+        cancelled=np.array(columns.cancelled, dtype=np.bool_),
+    )
+
+
+def _series(level: Level) -> Series:
+    width, means = level.series()
+    return Series(width, tuple(means), level.integral())
+
+
+def _share(series: Series, capacity: float, seconds: float) -> float:
+    return series.integral / (capacity * seconds) if capacity and seconds > 0 else 0.0
+
+
+def _mean(values: Floats, empty: float = float("nan")) -> float:
+    return float(values.mean()) if values.size else empty

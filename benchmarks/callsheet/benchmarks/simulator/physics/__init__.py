@@ -1,0 +1,1 @@
+"""How the simulated machines behave: nothing in here decides."""

@@ -1,0 +1,119 @@
+"""Writes down what happens in a run, in columns: a million actions are no objects."""
+
+from __future__ import annotations
+
+from array import array
+
+from callsheet.benchmarks.simulator.events import EventQueue
+from callsheet.benchmarks.simulator.level import Level
+from callsheet.benchmarks.simulator.policy import LiveRollout, Task
+
+
+class ActionColumns:
+    """An entry for every action that ended by itself; see `measurements.Actions`."""
+
+    __slots__ = (
+        "alone_s",
+        "ended_at",
+        "execution_s",
+        "kind",
+        "label",
+        "overhead_s",
+        "queue_s",
+        "ready_at",
+        "rollout",
+    )
+
+    def __init__(self) -> None:
+        self.rollout = array("q")
+        self.kind = array("b")
+        self.label = array("h")
+        self.ready_at = array("d")
+        self.ended_at = array("d")
+        self.queue_s = array("d")
+        self.execution_s = array("d")
+        self.overhead_s = array("d")
+        self.alone_s = array("d")
+
+
+class RolloutColumns:
+    """An entry for every trajectory that arrived, in that order; see `measurements.Rollouts`."""
+
+    __slots__ = ("acting_s", "arrived_at", "began_at", "cancelled", "ended_at")
+
+    def __init__(self) -> None:
+        self.arrived_at = array("d")
+        self.began_at = array("d")
+        self.ended_at = array("d")
+        self.acting_s = array("d")
+        self.cancelled = array("b")
+
+
+class Recorder:
+    """What a run leaves behind; `Measurements` reads it.
+
+    Attributes:
+        cores_held: Cores booked for running commands, or reserved; at most what a node has.
+        cores_used: Cores at work.
+        gpus_held: GPUs of instances that serve a call or come for one.
+        gpus_used: GPUs of instances that serve a call.
+        outstanding: External actions that are ready or run.
+        live: Trajectories that began and have not ended.
+    """
+
+    def __init__(self, events: EventQueue) -> None:
+        self._events = events
+        self.cores_held = Level(events)
+        self.cores_used = Level(events)
+        self.gpus_held = Level(events)
+        self.gpus_used = Level(events)
+        self.outstanding = Level(events)
+        self.live = Level(events)
+        self.labels: dict[str, int] = {}
+        self.counts = dict.fromkeys(
+            ("failures", "refusals", "timeouts", "redundant", "stale", "by_policy", "updates"), 0
+        )
+        self.actions = ActionColumns()
+        self.rollouts = RolloutColumns()
+        self.turns_ended_at = array("d")
+
+    def arrived(self) -> int:
+        """Notes a trajectory; returns its index."""
+        rollouts = self.rollouts
+        rollouts.arrived_at.append(self._events.now)
+        rollouts.began_at.append(-1.0)
+        rollouts.ended_at.append(-1.0)
+        rollouts.acting_s.append(0.0)
+        rollouts.cancelled.append(0)
+        return len(rollouts.arrived_at) - 1
+
+    def began(self, index: int) -> None:
+        """Notes that a trajectory was let in."""
+        self.rollouts.began_at[index] = self._events.now
+        self.live.add(1)
+
+    def ended(self, index: int, live: LiveRollout, acting_s: float) -> None:
+        """Notes the end of a trajectory, or that it was cancelled."""
+        self.rollouts.ended_at[index] = self._events.now
+        self.rollouts.acting_s[index] = acting_s
+        self.rollouts.cancelled[index] = live.cancelled
+        if live.began_at >= 0:
+            self.live.add(-1)
+
+    def turn_ended(self) -> None:
+        """Notes that a trajectory's turn is over."""
+        self.turns_ended_at.append(self._events.now)
+
+    def action_ended(self, rollout: int, task: Task) -> None:
+        """Notes an action that ended by itself, after its last attempt."""
+        self.outstanding.add(-1)
+        work, actions = task.work, self.actions
+        actions.rollout.append(rollout)
+        actions.kind.append(work.kind)
+        actions.label.append(self.labels.setdefault(work.label, len(self.labels)))
+        actions.ready_at.append(task.ready_at)
+        actions.ended_at.append(task.ended_at)
+        actions.queue_s.append(task.queue_s)
+        actions.execution_s.append(task.execution_s)
+        actions.overhead_s.append(task.overhead_s)
+        actions.alone_s.append(min(work.alone_s(task.width), work.timeout_s))

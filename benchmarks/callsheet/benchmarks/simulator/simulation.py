@@ -1,0 +1,297 @@
+"""One run: a scenario, a policy, and the world between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from callsheet.benchmarks.simulator.attempts import Attempt, Machine, Used
+from callsheet.benchmarks.simulator.closed_loop import ClosedLoop, Progress
+from callsheet.benchmarks.simulator.events import EventQueue
+from callsheet.benchmarks.simulator.generations import TimedGenerations
+from callsheet.benchmarks.simulator.groups import Groups
+from callsheet.benchmarks.simulator.measurements import Measurements
+from callsheet.benchmarks.simulator.physics.cpu_nodes import CommandAttempt, CpuNodes
+from callsheet.benchmarks.simulator.policy import EndFacts, Lane, LiveRollout, Policy, Task, World
+from callsheet.benchmarks.simulator.recorder import Recorder
+from callsheet.benchmarks.simulator.scenario import Mode, Rollout, Scenario, Training, Work
+from callsheet.scheduler.core.model import ActionKind
+
+
+def simulate(scenario: Scenario, make_policy: Callable[[World], Policy]) -> Measurements:
+    """Runs a scenario under a policy in virtual time. The same arguments give the same numbers.
+
+    Raises:
+        RuntimeError: The policy left trajectories unfinished though nothing more would happen.
+    """
+    return _Simulation(scenario).run(make_policy)
+
+
+class _Simulation:
+    """The world that a policy sees (`World`), put together from its physics."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.rolling_updates = False
+        self._events = EventQueue()
+        self._recorder = Recorder(self._events)
+        cluster = scenario.cluster
+        self._cpus = CpuNodes(
+            cluster, self._events, self._recorder.cores_used, self._recorder.cores_held, self._attempt_ended
+        )
+        self._generations = TimedGenerations(self._events)
+        self._loop = ClosedLoop(self._events, self._generations, self._recorder, self._done)
+        self._groups = Groups(scenario.jobs)
+        self._progress: dict[LiveRollout, Progress] = {}
+        self._attempts: dict[Task, Attempt] = {}
+        self._failures: dict[Task, int] = {}
+        self._drawn = 0  # of the scenario's trajectories, counted on from the first again after the last
+        self._over = 0
+        self._version = 0
+        self._trained_on = 0
+        self._policy: Policy
+
+    def run(self, make_policy: Callable[[World], Policy]) -> Measurements:
+        """Runs to the end; once."""
+        self._policy = self._loop.policy = make_policy(self)
+        scenario, sustained = self.scenario, self.scenario.mode is Mode.SUSTAINED
+        for _ in range(min(scenario.live, len(scenario.rollouts)) if sustained else len(scenario.rollouts)):
+            rollout = self._draw()
+            self._events.at(rollout.arrives, self._arrive, rollout)
+        self._events.run(scenario.horizon_s)
+        if self._progress and self._events.now < scenario.horizon_s:
+            names = ", ".join(sorted(live.rollout.name for live in self._progress)[:3])
+            raise RuntimeError(
+                f"policy {self._policy.name} left {len(self._progress)} trajectories unfinished ({names}, ...): "
+                f"nothing runs and nothing is due after {self._events.now:.3f} s"
+            )
+        unfinished = [task for progress in self._progress.values() for task in progress.pending]
+        return Measurements(scenario, self._policy.name, self._events.now, self._recorder, unfinished)
+
+    # What a policy sees and does.
+
+    @property
+    def now(self) -> float:
+        """See `World`."""
+        return self._events.now
+
+    def begin(self, live: LiveRollout, *, reserved_cores: int = 0) -> None:
+        """See `World`."""
+        if live.began_at >= 0 or live.ended_at >= 0:
+            raise ValueError(f"live: {live.rollout.name} began before, or has ended")
+        progress = self._progress[live]
+        live.began_at = self._events.now
+        live.reserved_cores = reserved_cores
+        live.policy_version = self._version
+        self._recorder.began(progress.index)
+        self._events.at(self._events.now, self._loop.begin, progress)
+
+    def start(self, task: Task, *, node: str, width: int = 1, lane: Lane = Lane.FOREGROUND, delay: float = 0.0) -> None:
+        """See `World`."""
+        if task in self._attempts or task.ended_at >= 0:
+            raise ValueError(f"task: {task.work.kind.name} of {task.rollout.name} runs already, or has ended")
+        attempt = self._machine(task.work).admit(task, node, width, lane)
+        now = self._events.now
+        task.started_at = now
+        task.queue_s = now - task.ready_at - task.execution_s - task.overhead_s
+        task.node, task.width, task.lane = node, width, lane
+        attempt.delay = delay
+        self._attempts[task] = attempt
+        if delay > 0:
+            self._events.at(now + delay, self._delayed, attempt)
+        else:
+            attempt.machine.execute(attempt)
+
+    def set_lane(self, task: Task, lane: Lane) -> None:
+        """See `World`."""
+        self._cpus.set_lane(self._command(task), lane)
+        task.lane = lane
+
+    def set_width(self, task: Task, width: int) -> None:
+        """See `World`."""
+        self._cpus.set_width(self._command(task), width)
+        task.width = width
+
+    def cancel_rollout(self, live: LiveRollout) -> None:
+        """See `World`."""
+        progress = self._progress.get(live)
+        if progress is None:
+            raise ValueError(f"live: {live.rollout.name} has ended")
+        self._cancel(progress, "by_policy")
+
+    def cpu_attained(self, task: Task) -> float:
+        """See `World`."""
+        return self._cpus.attained(self._command(task))
+
+    def free_memory_mb(self, node: str) -> int:
+        """See `World`."""
+        return self._cpus.node(node).free_memory_mb
+
+    def resident(self, node: str) -> frozenset[str]:
+        """See `World`."""
+        raise NotImplementedError
+
+    def set_up_s(self, node: str, model: str) -> float | None:
+        """See `World`."""
+        raise NotImplementedError
+
+    def deploy(self, node: str, model: str) -> None:
+        """See `World`."""
+        raise NotImplementedError
+
+    def wake_at(self, at: float) -> None:
+        """See `World`."""
+        self._events.at(at, self._wake, None)
+
+    # Trajectories.
+
+    def _draw(self) -> Rollout:
+        cycle, index = divmod(self._drawn, len(self.scenario.rollouts))
+        self._drawn += 1
+        rollout = self.scenario.rollouts[index]
+        if not cycle:
+            return rollout
+        return replace(rollout, name=f"{rollout.name}/{cycle}", group=f"{rollout.group}/{cycle}")
+
+    def _arrive(self, rollout: Rollout) -> None:
+        if self._groups.redundant(rollout):
+            self._recorder.counts["redundant"] += 1
+            self._replace()
+            return
+        live = LiveRollout(rollout, self._events.now)
+        progress = Progress(live, self._recorder.arrived())
+        self._progress[live] = progress
+        self._groups.arrived(progress)
+        self._policy.arrived(live)
+
+    def _done(self, progress: Progress) -> None:
+        self._end(progress)
+        for sibling in self._groups.finished(progress):
+            if sibling.live.ended_at < 0:
+                self._cancel(sibling, "redundant")
+        self._train()
+
+    def _cancel(self, progress: Progress, reason: str) -> None:
+        """Ends a trajectory that is not done."""
+        progress.live.cancelled = True
+        self._recorder.counts[reason] += 1
+        tasks = self._loop.stop(progress)
+        self._recorder.outstanding.add(-len(tasks))
+        facts = [self._abandon(task) for task in tasks]
+        self._end(progress, list(zip(tasks, facts, strict=True)))
+
+    def _abandon(self, task: Task) -> EndFacts:
+        attempt = self._attempts.pop(task, None)
+        task.ended_at = self._events.now
+        self._failures.pop(task, None)
+        if attempt is None:
+            return EndFacts(cancelled=True)
+        return _facts(task, self._release(attempt), cancelled=True)
+
+    def _end(self, progress: Progress, cancelled: list[tuple[Task, EndFacts]] | None = None) -> None:
+        live = progress.live
+        live.ended_at = self._events.now
+        del self._progress[live]
+        self._cpus.remove_sandbox(live)
+        self._recorder.ended(progress.index, live, progress.acting_s)
+        for task, facts in cancelled or ():
+            self._policy.ended(task, facts)
+        self._policy.finished(live)
+        self._replace()
+
+    def _replace(self) -> None:
+        self._over += 1
+        if self.scenario.mode is Mode.SUSTAINED:
+            self._events.at(self._events.now, self._arrive, self._draw())
+        elif self._over == len(self.scenario.rollouts):
+            self._events.stop()
+
+    def _train(self) -> None:
+        """Counts a finished trajectory towards the next policy version, and makes that when there are enough."""
+        training = self.scenario.training
+        if training is None:
+            return
+        self._trained_on += 1
+        if self._trained_on % training.batch == 0:
+            self._update(training)
+
+    def _update(self, training: Training) -> None:
+        self._version += 1
+        self._recorder.counts["updates"] += 1
+        self._generations.update(training.update_s, self.rolling_updates)
+        staleness = {job.name: job.max_staleness for job in self.scenario.jobs}
+        for progress in list(self._progress.values()):
+            live = progress.live
+            too_old = self._version - live.policy_version > staleness[live.rollout.job]
+            if live.began_at >= 0 and live.ended_at < 0 and too_old:
+                self._cancel(progress, "stale")
+
+    # Attempts.
+
+    def _machine(self, work: Work) -> Machine:
+        return self._cpus
+
+    def _command(self, task: Task) -> CommandAttempt:
+        attempt = self._attempts.get(task)
+        if not isinstance(attempt, CommandAttempt):
+            raise ValueError(f"task: {task.work.kind.name} of {task.rollout.name} is no running command")
+        return attempt
+
+    def _delayed(self, attempt: Attempt) -> None:
+        if not attempt.over:
+            attempt.machine.execute(attempt)
+
+    def _release(self, attempt: Attempt) -> Used:
+        attempt.over = True
+        task = attempt.task
+        elapsed = self._events.now - task.started_at
+        overhead = min(attempt.delay, elapsed)
+        task.overhead_s += overhead
+        task.execution_s += elapsed - overhead
+        return attempt.machine.release(attempt)
+
+    def _attempt_ended(self, attempt: Attempt, *, timed_out: bool = False, refused_for_s: float = -1.0) -> None:
+        task = attempt.task
+        del self._attempts[task]
+        used = self._release(attempt)
+        if refused_for_s >= 0:
+            self._recorder.counts["refusals"] += 1
+            self._retry(task, _facts(task, used, failed=True, retry_after_s=refused_for_s))
+        elif not timed_out and self._failures.get(task, 0) < task.work.fails:
+            self._recorder.counts["failures"] += 1
+            self._failures[task] = self._failures.get(task, 0) + 1
+            self._retry(task, _facts(task, used, failed=True))
+        else:
+            self._recorder.counts["timeouts"] += timed_out
+            self._failures.pop(task, None)
+            task.ended_at = self._events.now
+            self._policy.ended(task, _facts(task, used, timed_out=timed_out))
+            if task.live.ended_at < 0:
+                self._loop.ended(self._progress[task.live], task)
+
+    def _retry(self, task: Task, facts: EndFacts) -> None:
+        if task.work.kind is ActionKind.ENV_RESET:
+            self._cpus.remove_sandbox(task.live)
+        self._policy.ended(task, facts)
+        if task.live.ended_at < 0:
+            task.attempt += 1
+            task.started_at = -1.0
+            task.node = ""
+            self._policy.ready(task)
+
+    def _wake(self, _: None) -> None:
+        self._policy.woken()
+
+
+def _facts(
+    task: Task,
+    used: Used,
+    *,
+    failed: bool = False,
+    timed_out: bool = False,
+    cancelled: bool = False,
+    retry_after_s: float = 0.0,
+) -> EndFacts:
+    """What a manager measures of an attempt that ended."""
+    peak = task.work.peak_memory_mb
+    return EndFacts(failed, timed_out, cancelled, retry_after_s, used.cpu_s, peak, used.clock_s)
