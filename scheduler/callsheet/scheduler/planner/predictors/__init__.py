@@ -1,0 +1,18 @@
+"""Predictors of service time, CPU use, peak memory and speed-up."""
+
+from callsheet.scheduler.planner.predictors.errors import ErrorSummary, KindErrors
+from callsheet.scheduler.planner.predictors.log_normal import expected_remaining
+from callsheet.scheduler.planner.predictors.predictors import Predictors
+from callsheet.scheduler.planner.predictors.settings import PredictorSettings
+from callsheet.scheduler.planner.predictors.values import Observation, Prediction, PredictionKey
+
+__all__ = [
+    "ErrorSummary",
+    "KindErrors",
+    "Observation",
+    "Prediction",
+    "PredictionKey",
+    "PredictorSettings",
+    "Predictors",
+    "expected_remaining",
+]

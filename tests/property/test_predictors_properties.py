@@ -1,0 +1,77 @@
+"""Whatever is observed, predictions are usable, deterministic and survive saving."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.planner.predictors import (
+    Observation,
+    PredictionKey,
+    Predictors,
+    PredictorSettings,
+    expected_remaining,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+keys = st.builds(
+    PredictionKey,
+    job=st.sampled_from(["a", "b"]),
+    kind=st.sampled_from(list(ActionKind)),
+    label=st.sampled_from(["", "test", "git"]),
+    task=st.sampled_from(["", "x", "y", "z"]),
+)
+amounts = st.one_of(st.just(0.0), st.floats(1e-9, 1e12))
+observations = st.builds(
+    Observation,
+    key=keys,
+    execution_s=amounts,
+    units=st.one_of(st.just(1.0), st.floats(1.0, 4096.0)),
+    cpu_s=amounts,
+    peak_memory_mb=amounts,
+    failed=st.booleans(),
+    timed_out=st.booleans(),
+    hint_s=amounts,
+    amdahl_hint=st.floats(0.0, 1.0),
+)
+
+
+def fed(runs: list[Observation]) -> Predictors:
+    predictors = Predictors(PredictorSettings(max_tasks=4, max_labels=4))
+    for run in runs:
+        predictors.observe(run)
+    return predictors
+
+
+@given(st.lists(observations, max_size=40), keys, amounts, st.floats(0.1, 1e5), amounts)
+def test_every_prediction_is_usable(
+    runs: list[Observation], key: PredictionKey, hint_s: float, timeout_s: float, attained_s: float
+) -> None:
+    prediction = fed(runs).predict(key, hint_s, timeout_s=timeout_s)
+    assert all(map(math.isfinite, prediction))
+    assert 0.0 < prediction.duration_s <= timeout_s
+    assert prediction.log_sd > 0.0
+    assert prediction.use >= 0.0
+    assert prediction.peak_memory_mb > 0.0
+    assert 0.0 <= prediction.amdahl_fraction < 1.0
+    left = expected_remaining(prediction, attained_s, timeout_s)
+    assert 0.0 <= left <= timeout_s
+
+
+@given(st.lists(observations, max_size=40), keys)
+def test_the_same_runs_yield_the_same_predictions_also_through_json(
+    runs: list[Observation], key: PredictionKey
+) -> None:
+    predictors = fed(runs)
+    assert predictors.predict(key) == fed(runs).predict(key)
+    again = Predictors.from_dict(json.loads(json.dumps(predictors.to_dict())), predictors.settings)
+    assert again.predict(key) == predictors.predict(key)
+
+
+@given(st.lists(observations, max_size=60))
+def test_the_number_of_nodes_is_bounded(runs: list[Observation]) -> None:
+    nodes = fed(runs).nodes
+    assert max(len(nodes.tasks), len(nodes.effects), len(nodes.labels), len(nodes.job_labels)) <= 4
+    assert nodes.changed.isdisjoint(nodes.removed)
