@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from callsheet.cli import bench_sim_command
 from callsheet.cli.choices import LogFormat, LogLevel
 from callsheet.cli.errors import CommandError, load
 from callsheet.cli.options import AsJson
@@ -16,6 +17,9 @@ bench_app = typer.Typer(help="Run a benchmark.", no_args_is_help=True)
 @bench_app.callback()
 def _bench() -> None:
     """Run a benchmark."""
+
+
+bench_app.command("sim")(bench_sim_command.sim)
 
 
 @bench_app.command("dispatch")

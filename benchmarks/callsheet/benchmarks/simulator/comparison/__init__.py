@@ -1,0 +1,1 @@
+"""`callsheet bench sim`: policies side by side on the same trajectories."""

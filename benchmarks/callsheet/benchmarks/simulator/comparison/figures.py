@@ -1,0 +1,125 @@
+"""What is reported of a policy: its figures by seed, their means, and ratios between policies by pairs of seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from statistics import fmean
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One run of one policy. Times in seconds; an action's overhead is part of its ACT.
+
+    Attributes:
+        act_mean_s: Mean ACT of external actions.
+        act_p50_s: Median.
+        act_p99_s: 99th percentile.
+        act_p999_s: 99.9th percentile.
+        wait_max_s: Longest time an action waited for resources before and between its executions.
+        start_wait_mean_s: Mean wait of a trajectory before it could begin; no part of ACT.
+        step_s: End of the last trajectory; None in sustained runs.
+        trajectories_per_hour: Rate of finished trajectories once the run is warm; None in one-shot runs.
+        held: Core-seconds granted by core-seconds there were while the step (or the window) lasted.
+        used: Core-seconds of CPU really used, likewise.
+        gpu_held: GPU-seconds kept by reward models, likewise; None without such GPUs.
+        gpu_used: GPU-seconds in which they computed, likewise.
+        actions: External actions that ended.
+        cancelled: Actions of cancelled trajectories; they count nowhere else.
+        environment_busy: Part of the trajectories' lives in which an external action of theirs executed.
+    """
+
+    act_mean_s: float
+    act_p50_s: float
+    act_p99_s: float
+    act_p999_s: float
+    wait_max_s: float
+    start_wait_mean_s: float
+    step_s: float | None
+    trajectories_per_hour: float | None
+    held: float | None
+    used: float | None
+    gpu_held: float | None
+    gpu_used: float | None
+    actions: int
+    cancelled: int
+    environment_busy: float
+
+    def as_json(self, mode_key: str) -> dict[str, float | int | None]:
+        """The figures under their names; of `step_s` and `trajectories_per_hour` only the one that the mode has."""
+        other = ({"step_s", "trajectories_per_hour"} - {mode_key}).pop()
+        return {field.name: significant(getattr(self, field.name)) for field in fields(self) if field.name != other}
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Cores over time: `held` and `used` are means of the bins that begin at `starts_s`."""
+
+    starts_s: tuple[float, ...]
+    held: tuple[float, ...]
+    used: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SeedResult:
+    """One run of one policy, with what plots show of it.
+
+    Attributes:
+        act_quantiles_s: ACT at evenly spaced fractions, from the least to the greatest.
+        wall_s: Real seconds that the simulation took.
+    """
+
+    seed: int
+    figures: Figures
+    act_quantiles_s: tuple[float, ...]
+    cores: Series
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyResult:
+    """All runs of one policy, in the order of their seeds."""
+
+    name: str
+    by_seed: tuple[SeedResult, ...]
+
+    def mean(self) -> Figures:
+        """Every figure's mean over the seeds; the longest wait's maximum."""
+        runs = [result.figures for result in self.by_seed]
+        means = {field.name: _mean([getattr(run, field.name) for run in runs]) for field in fields(Figures)}
+        means["wait_max_s"] = max(run.wait_max_s for run in runs)
+        for count in ("actions", "cancelled"):
+            means[count] = round(means[count] or 0.0)
+        return Figures(**means)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A figure of one policy over the same figure of another, by pairs of runs of one seed."""
+
+    mean: float
+    least: float
+    greatest: float
+
+
+def paired_ratio(ours: PolicyResult, others: PolicyResult, figure: Callable[[Figures], float | None]) -> Ratio | None:
+    """How a figure of `ours` compares with that of `others`; None where it does not exist or is 0."""
+    ratios = []
+    for mine, theirs in zip(ours.by_seed, others.by_seed, strict=True):
+        above, below = figure(mine.figures), figure(theirs.figures)
+        if above is None or not below:
+            return None
+        ratios.append(above / below)
+    return Ratio(fmean(ratios), min(ratios), max(ratios)) if ratios else None
+
+
+def significant(value: float | None, digits: int = 6) -> float | int | None:
+    """A number rounded to so many significant digits; whole numbers and None as they are."""
+    if value is None or isinstance(value, int):
+        return value
+    return float(f"{value:.{digits}g}")
+
+
+def _mean(values: Sequence[float | int | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return fmean(present) if present else None

@@ -1,0 +1,112 @@
+"""Asserted ranges: what figures of a comparison must lie within, in files beside this one.
+
+A range file names the workload and mode it is for, the arguments it was recorded with, and ranges by policy and figure.
+Its comments record the trial runs behind a range and the margin that was left.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+DIRECTORY: Final = Path(__file__).with_name("ranges")
+
+
+class RangeFileError(ValueError):
+    """A range file is not valid; the message names file, field, value and rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What a figure, or its ratio to the same figure of another policy, must lie within.
+
+    Attributes:
+        policy: A policy's name.
+        figure: One of the report's, for instance "act_mean_s".
+        over: The policy whose figure it is divided by; empty for the figure itself.
+        at_least: Lower bound; None for none.
+        at_most: Upper bound; None for none.
+    """
+
+    policy: str
+    figure: str
+    over: str
+    at_least: float | None
+    at_most: float | None
+
+    def __str__(self) -> str:
+        """For instance "callsheet act_mean_s / os_sharing in [.., 0.95]"."""
+        over = f" / {self.over}" if self.over else ""
+        low = "" if self.at_least is None else f"{self.at_least:g}"
+        high = "" if self.at_most is None else f"{self.at_most:g}"
+        return f"{self.policy} {self.figure}{over} in [{low}..{high}]"
+
+
+@dataclass(frozen=True, slots=True)
+class RangeFile:
+    """Ranges, and the arguments of `callsheet bench sim` that they are for."""
+
+    path: Path
+    arguments: Mapping[str, Any]
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A range, what was found, and whether it lies within."""
+
+    range: Range
+    value: float | None
+    met: bool
+
+
+def load_ranges(path: Path) -> RangeFile:
+    """Reads a range file.
+
+    Raises:
+        RangeFileError: It is not TOML, or something in it is unknown or missing.
+        OSError: It cannot be read.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise RangeFileError(f"{path.name}: {error}") from error
+    unknown = set(content) - {"arguments", "range"}
+    if unknown:
+        raise RangeFileError(f"{path.name}: {min(unknown)!r} must be one of arguments, range")
+    ranges = tuple(_range(path, index, entry) for index, entry in enumerate(content.get("range", [])))
+    return RangeFile(path, content.get("arguments", {}), ranges)
+
+
+def _range(path: Path, index: int, entry: Mapping[str, Any]) -> Range:
+    where = f"{path.name}: range[{index}]"
+    unknown = set(entry) - {"policy", "figure", "over", "at_least", "at_most"}
+    if unknown:
+        raise RangeFileError(f"{where}.{min(unknown)} is not a field of a range")
+    if not entry.get("policy") or not entry.get("figure"):
+        raise RangeFileError(f"{where} must name a policy and a figure")
+    bounds = [entry.get("at_least"), entry.get("at_most")]
+    if all(bound is None for bound in bounds) or not all(isinstance(bound, int | float | None) for bound in bounds):
+        raise RangeFileError(f"{where} must have a number as at_least or at_most, got {bounds}")
+    return Range(entry["policy"], entry["figure"], entry.get("over", ""), entry.get("at_least"), entry.get("at_most"))
+
+
+def check(ranges: RangeFile, report: Mapping[str, Any]) -> Iterator[Verdict]:
+    """Compares a report, as JSON, with the ranges. A figure that is not there is not within its range."""
+    for expected in ranges.ranges:
+        value = _figure(report, expected.policy, expected.figure)
+        if expected.over:
+            below = _figure(report, expected.over, expected.figure)
+            value = value / below if value is not None and below else None
+        low, high = expected.at_least, expected.at_most
+        met = value is not None and (low is None or value >= low) and (high is None or value <= high)
+        yield Verdict(expected, value, met)
+
+
+def _figure(report: Mapping[str, Any], policy: str, figure: str) -> float | None:
+    figures = report["bounds"] if policy == "bounds" else report["policies"].get(policy)
+    value = figures.get(figure) if figures else None
+    return float(value) if value is not None else None

@@ -1,0 +1,70 @@
+"""A comparison as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from callsheet.benchmarks.simulator.comparison.figures import Figures, PolicyResult
+from callsheet.benchmarks.simulator.comparison.report import ComparisonReport
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+_COLUMNS: tuple[tuple[str, Callable[[Figures], float | None], str], ...] = (
+    ("ACT mean", lambda figures: figures.act_mean_s, ".3f"),
+    ("p50", lambda figures: figures.act_p50_s, ".3f"),
+    ("p99", lambda figures: figures.act_p99_s, ".2f"),
+    ("p99.9", lambda figures: figures.act_p999_s, ".1f"),
+    ("longest wait", lambda figures: figures.wait_max_s, ".1f"),
+    ("start wait", lambda figures: figures.start_wait_mean_s, ".1f"),
+    ("step", lambda figures: figures.step_s, ".0f"),
+    ("trajectories/h", lambda figures: figures.trajectories_per_hour, ".0f"),
+    ("held", lambda figures: figures.held, ".1%"),
+    ("used", lambda figures: figures.used, ".1%"),
+    ("GPUs held", lambda figures: figures.gpu_held, ".1%"),
+    ("GPUs used", lambda figures: figures.gpu_used, ".1%"),
+)
+
+
+def render(report: ComparisonReport) -> RenderableType:
+    """The policies, the bounds, and what else was run."""
+    source, load = report.settings.source, report.load
+    what = (
+        f"{source.workload}, {source.mode.value}: {load.live} trajectories, {report.cores} cores, rho {load.rho:.2f}, "
+        f"seeds {', '.join(map(str, report.settings.seeds))} (times in s, means over seeds)"
+    )
+    parts: list[RenderableType] = [_figures(what, list(report.applying.values()), report)]
+    absent = [name for name, result in report.results.items() if result is None]
+    if absent:
+        parts.append(f"do not apply to this workload: {', '.join(absent)}")
+    if report.ablations:
+        parts.append(_figures("callsheet without one of its pieces", list(report.ablations.values()), report))
+    if report.equal_act is not None:
+        equal = report.equal_act
+        parts.append(
+            f"equal mean and p99 ACT: callsheet on {equal.cores} cores, {equal.against} on {equal.against_cores}: "
+            f"{equal.saved:.1%} fewer"
+        )
+    parts.append(f"simulated in {report.wall_s:.0f} s")
+    return Group(*parts)
+
+
+def _figures(title: str, results: Sequence[PolicyResult], report: ComparisonReport) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("policy")
+    means = [result.mean() for result in results]
+    shown = [column for column in _COLUMNS if any(column[1](figures) is not None for figures in means)]
+    for heading, _, _ in shown:
+        table.add_column(heading, justify="right")
+    for result, figures in zip(results, means, strict=True):
+        cells = [_cell(value_of(figures), form) for _, value_of, form in shown]
+        table.add_row(result.name, *cells, style="bold" if result.name == "callsheet" else None)
+    if report.bounds and results and results[0].name in report.results:
+        table.add_section()
+        bound_of = {"ACT mean": "act_mean_s", "step": "step_s", "trajectories/h": "trajectories_per_hour"}
+        bounds = [_cell(report.bounds.get(bound_of.get(heading, "")), form) for heading, _, form in shown]
+        table.add_row("bounds", *bounds, style="dim")
+    return table
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)

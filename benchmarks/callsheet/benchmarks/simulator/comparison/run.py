@@ -1,0 +1,106 @@
+"""Runs a comparison from beginning to end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+
+from callsheet.benchmarks.simulator.bounds import bounds_of
+from callsheet.benchmarks.simulator.comparison.figures import PolicyResult
+from callsheet.benchmarks.simulator.comparison.load import load_of
+from callsheet.benchmarks.simulator.comparison.report import ComparisonReport
+from callsheet.benchmarks.simulator.comparison.runs import Run, run_all
+from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings
+from callsheet.benchmarks.simulator.comparison.sweeps import (
+    ABLATIONS,
+    OURS,
+    cores_for_equal_act,
+    sweep_ageing,
+    sweep_cores,
+)
+
+Progress = Callable[[str], None]
+# A sweep has a run for every number of cores, so it takes the policies that say most.
+SWEPT = (OURS, "os_sharing", "tangram", "reserved_1", "fixed_4", "oracle_srpt")
+_RESERVATION = "reserved_1"
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What is run besides the comparison itself.
+
+    Attributes:
+        ablations: Callsheet without each of its pieces.
+        sweeps: The runs behind the plots of load, resources and frontier.
+        equal_act: The search for the cores that callsheet needs for a reservation's ACT.
+    """
+
+    ablations: bool = False
+    sweeps: bool = False
+    equal_act: bool = False
+
+
+def run_comparison(
+    settings: ComparisonSettings, extras: Extras, progress: Progress = lambda _: None
+) -> ComparisonReport:
+    """Runs every policy on the scenario of every seed.
+
+    Raises:
+        ValueError: A workload, trace, policy or number is not valid; the message says which and why.
+    """
+    began = time.perf_counter()
+    first = settings.source.scenario(settings.seeds[0])
+    cores = sum(nodes.count * nodes.cores for nodes in first.cluster.cpu)
+    report = ComparisonReport(
+        settings=settings,
+        load=load_of(first),
+        cores=cores,
+        results=_results(settings, progress),
+        bounds=_bounds(settings),
+    )
+    if extras.ablations:
+        report.ablations = _ablations(settings, progress)
+    if extras.sweeps and cores:
+        swept = [name for name in SWEPT if name in settings.policies]
+        report.by_cores = sweep_cores(settings, cores, swept, progress)
+        report.by_ageing = sweep_ageing(settings, progress)
+    if extras.equal_act and cores:
+        report.equal_act = cores_for_equal_act(settings, _RESERVATION, first.live, progress)
+    report.wall_s = time.perf_counter() - began
+    return report
+
+
+def _results(settings: ComparisonSettings, progress: Progress) -> dict[str, PolicyResult | None]:
+    runs = [Run(name, settings.source, seed) for name in settings.policies for seed in settings.seeds]
+    done = iter(run_all(runs, settings.processes, progress))
+    results: dict[str, PolicyResult | None] = {}
+    for name in settings.policies:
+        by_seed = tuple(result for _ in settings.seeds if (result := next(done)) is not None)
+        results[name] = PolicyResult(name, by_seed) if by_seed else None
+    return results
+
+
+def _ablations(settings: ComparisonSettings, progress: Progress) -> dict[str, PolicyResult]:
+    runs = [
+        Run(OURS, settings.source, seed, variant, name)
+        for name, variant in ABLATIONS.items()
+        for seed in settings.seeds
+    ]
+    done = iter(run_all(runs, settings.processes, progress))
+    results = {}
+    for name in ABLATIONS:
+        by_seed = tuple(result for _ in settings.seeds if (result := next(done)) is not None)
+        if by_seed:
+            results[name] = PolicyResult(name, by_seed)
+    return results
+
+
+def _bounds(settings: ComparisonSettings) -> Mapping[str, float | None]:
+    """Means over the seeds."""
+    by_seed = [bounds_of(settings.source.scenario(seed)).as_json() for seed in settings.seeds]
+    return {
+        name: fmean(values) if (values := [each[name] for each in by_seed if each[name] is not None]) else None
+        for name in by_seed[0]
+    }

@@ -1,0 +1,139 @@
+"""Runs simulations in worker processes, in any order, and gives results back in the order asked for."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+
+from callsheet.benchmarks.simulator.comparison.figures import Figures, SeedResult, Series
+from callsheet.benchmarks.simulator.comparison.settings import ScenarioSource
+from callsheet.benchmarks.simulator.measurements import Measurements
+from callsheet.benchmarks.simulator.policies import POLICIES
+from callsheet.benchmarks.simulator.policies.callsheet import Callsheet
+from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
+from callsheet.benchmarks.simulator.policy import World
+from callsheet.benchmarks.simulator.scenario import Mode
+from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
+from callsheet.benchmarks.simulator.simulation import simulate
+
+QUANTILES = 400
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One simulation.
+
+    Attributes:
+        variant: Settings of callsheet other than its defaults; None for any policy as it is.
+        title: What progress calls it; empty for the policy's name.
+    """
+
+    policy: str
+    source: ScenarioSource
+    seed: int
+    variant: CallsheetSettings | None = None
+    title: str = ""
+
+
+def run_all(runs: Sequence[Run], processes: int, progress: Progress) -> list[SeedResult | None]:
+    """Runs them, `processes` at once; None for a policy that does not apply to its scenario.
+
+    Raises:
+        ValueError: A workload, trace or policy is unknown or not valid.
+    """
+    if processes == 1 or len(runs) == 1:
+        return [_reported(run, run_one(run), progress) for run in runs]
+    results: list[SeedResult | None] = [None] * len(runs)
+    # Not fork: the parent may have threads (progress, a test's).
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(processes, len(runs)), mp_context=context) as pool:
+        places: dict[Future[SeedResult | None], int] = {
+            pool.submit(run_one, run): place for place, run in enumerate(runs)
+        }
+        try:
+            for future in as_completed(places):
+                place = places[future]
+                results[place] = _reported(runs[place], future.result(), progress)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return results
+
+
+def _reported(run: Run, result: SeedResult | None, progress: Progress) -> SeedResult | None:
+    title = run.title or run.policy
+    if result is None:
+        progress(f"{title}: does not apply to {run.source.workload}")
+    else:
+        mean = result.figures.act_mean_s
+        progress(f"{title}, seed {run.seed}: mean ACT {mean:.3f} s, simulated in {result.wall_s:.1f} s")
+    return result
+
+
+def run_one(run: Run) -> SeedResult | None:
+    """Draws the scenario and runs the policy on it; see `run_all`."""
+    scenario = run.source.scenario(run.seed)
+    factory = _factory(run)
+    if not factory.applies(scenario):
+        return None
+    began = time.perf_counter()
+    measured = simulate(scenario, factory)
+    return SeedResult(
+        seed=run.seed,
+        figures=_figures(measured),
+        act_quantiles_s=measured.act_quantiles(QUANTILES),
+        cores=_cores(measured),
+        wall_s=time.perf_counter() - began,
+    )
+
+
+def _factory(run: Run) -> PolicyFactory:
+    factory = POLICIES.get(run.policy)
+    if factory is None:
+        raise ValueError(f"policy: must be one of {', '.join(POLICIES)}, got {run.policy!r}")
+    variant = run.variant
+    if variant is None:
+        return factory
+
+    def make(world: World) -> Callsheet:
+        return Callsheet(world, variant)
+
+    return PolicyFactory(factory.name, make, factory.applies)
+
+
+def _figures(measured: Measurements) -> Figures:
+    sustained = measured.mode is Mode.SUSTAINED
+    return Figures(
+        act_mean_s=_finite(measured.act_mean_s),
+        act_p50_s=_finite(measured.act_percentile_s(50)),
+        act_p99_s=_finite(measured.act_percentile_s(99)),
+        act_p999_s=_finite(measured.act_percentile_s(99.9)),
+        wait_max_s=measured.wait_max_s,
+        start_wait_mean_s=measured.start_wait_mean_s,
+        step_s=None if sustained else measured.step_s,
+        trajectories_per_hour=measured.trajectories_per_hour if sustained else None,
+        held=measured.held if measured.cores else None,
+        used=measured.used if measured.cores else None,
+        gpu_held=measured.gpu_held if measured.gpus else None,
+        gpu_used=measured.gpu_used if measured.gpus else None,
+        actions=len(measured.actions),
+        cancelled=measured.cancelled_actions,
+        environment_busy=measured.environment_busy,
+    )
+
+
+def _cores(measured: Measurements) -> Series:
+    held, used = measured.cores_held, measured.cores_used
+    starts = tuple(index * used.bin_s for index in range(len(used.means)))
+    return Series(starts, held.means, used.means)
+
+
+def _finite(seconds: float) -> float:
+    """A run without a single action has no ACT; 0 keeps the report valid JSON, and its count of actions says why."""
+    return seconds if math.isfinite(seconds) else 0.0

@@ -1,0 +1,79 @@
+"""What a comparison is of; small enough to be sent to worker processes, which draw the scenario themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from callsheet.benchmarks.simulator.scenario import Mode, Scenario
+from callsheet.benchmarks.simulator.workloads import scenario as draw_scenario
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioSource:
+    """Where the scenario of a seed comes from: a workload, or a trace that is resampled.
+
+    Attributes:
+        trajectories: In one step, or live at once in sustained mode; None for the workload's own number.
+        cores: Cores in all; None for the workload's own.
+        nodes: CPU nodes they are on; None for as few as the workload's nodes allow.
+        gpus: GPUs of reward models in all; None for the workload's own.
+        generation_scale: Factor on all generation times.
+        reward_mix: A named mix of the workload's rewards; "none" leaves them out, None takes the usual one.
+        trace: A trace file in one of the known formats, in place of the workload's distributions.
+    """
+
+    workload: str
+    mode: Mode
+    trajectories: int | None = None
+    cores: int | None = None
+    nodes: int | None = None
+    gpus: int | None = None
+    generation_scale: float = 1.0
+    reward_mix: str | None = None
+    trace: Path | None = None
+
+    def scenario(self, seed: int) -> Scenario:
+        """Draws the scenario.
+
+        Raises:
+            ValueError: The workload, the trace or a number is not valid; the message says which and why.
+            OSError: The trace cannot be read.
+        """
+        return draw_scenario(
+            self.workload,
+            mode=self.mode,
+            trajectories=self.trajectories,
+            seed=seed,
+            cores=self.cores,
+            nodes=self.nodes,
+            gpus=self.gpus,
+            generation_scale=self.generation_scale,
+            reward_mix=self.reward_mix,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonSettings:
+    """Which policies meet which scenarios.
+
+    Attributes:
+        source: The scenarios.
+        seeds: One scenario for each.
+        policies: Names, in the order of the report.
+        processes: Simulations at once.
+    """
+
+    source: ScenarioSource
+    seeds: tuple[int, ...]
+    policies: tuple[str, ...]
+    processes: int = 1
+
+    def __post_init__(self) -> None:
+        """Checks what no scenario checks.
+
+        Raises:
+            ValueError: There is nothing to run.
+        """
+        if not self.seeds or not self.policies or self.processes < 1:
+            raise ValueError("a comparison needs at least one seed, one policy and one process")

@@ -1,0 +1,146 @@
+"""`callsheet bench sim`: scheduling policies side by side, in simulation."""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from callsheet.cli.errors import CommandError, load
+from callsheet.cli.options import AsJson
+from callsheet.cli.output import print_json, print_report, progress_on_stderr
+
+_COMPARISON = "callsheet.benchmarks.simulator.comparison"
+
+
+class SimMode(Enum):
+    """Whether finished trajectories are replaced."""
+
+    ONESHOT = "oneshot"
+    SUSTAINED = "sustained"
+
+
+def sim(
+    *,
+    workload: Annotated[
+        str, typer.Option(help="coding, deepsearch, math, games, mopd or mixed; names the machines of a trace.")
+    ] = "coding",
+    mode: Annotated[SimMode, typer.Option(help="One step of N trajectories, or N live ones, replaced as they end.")] = (
+        SimMode.ONESHOT
+    ),
+    trajectories: Annotated[int | None, typer.Option(min=1, show_default="the workload's", help="N.")] = None,
+    cores: Annotated[int | None, typer.Option(min=1, show_default="the workload's", help="Cores in all.")] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, show_default="as few as will do", help="CPU nodes that the cores are on.")
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=1, show_default="the workload's", help="GPUs of services, or of engines.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, counting up; every policy meets all.")] = 1,
+    generation_scale: Annotated[
+        float, typer.Option("--generation-scale", min=0.01, help="How many times slower the policy model is.")
+    ] = 1.0,
+    rewards: Annotated[
+        str | None,
+        typer.Option(show_default="the usual one", help='A mix of its rewards; "none" for none.'),
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Trajectories from a trace file, resampled.")
+    ] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option(show_default="all", help="A policy to run; may be given again.")
+    ] = None,
+    ablations: Annotated[bool, typer.Option("--ablations", help="Run callsheet without each of its pieces too.")] = (
+        False
+    ),
+    equal_act: Annotated[
+        bool, typer.Option("--equal-act", help="Search for the cores that give a reservation's ACT.")
+    ] = False,
+    plots: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Write an HTML page with plots there; runs their sweeps too.")
+    ] = None,
+    check: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="A file of ranges that the figures must be in.")
+    ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Print the simulator's figures beside published ones, and nothing else.")
+    ] = False,
+    processes: Annotated[int | None, typer.Option(min=1, show_default="all cores", help="Simulations at once.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate policies on the very same trajectories, in virtual time.
+
+    Prints ACT of external actions (overhead included), longest waits, the wait to start, the step or the rate of
+    trajectories, and cores held and used: by policy, as means over the seeds and by seed, beside bounds that no policy
+    can beat.
+    """
+    at_once = processes or len(os.sched_getaffinity(0))
+    if calibrate:
+        _calibrate(at_once, as_json=as_json)
+        return
+    settings_module = load(f"{_COMPARISON}.settings", "bench")
+    policies = load("callsheet.benchmarks.simulator.policies", "bench").POLICIES
+    unknown = set(policy or ()) - set(policies)
+    if unknown:
+        raise CommandError(f"--policy: must be one of {', '.join(policies)}, got {min(unknown)!r}", usage=True)
+    scenario_mode = load("callsheet.benchmarks.simulator.scenario", "bench").Mode(mode.value)
+    source = settings_module.ScenarioSource(
+        workload=workload,
+        mode=scenario_mode,
+        trajectories=trajectories,
+        cores=cores,
+        nodes=nodes,
+        gpus=gpus,
+        generation_scale=generation_scale,
+        reward_mix=rewards,
+        trace=trace,
+    )
+    settings = settings_module.ComparisonSettings(
+        source, tuple(range(seed, seed + seeds)), tuple(policy or policies), at_once
+    )
+    _compare(settings, ablations=ablations, equal_act=equal_act, plots=plots, check=check, as_json=as_json)
+
+
+def _compare(
+    settings: Any, *, ablations: bool, equal_act: bool, plots: Path | None, check: Path | None, as_json: bool
+) -> None:
+    runner = load(f"{_COMPARISON}.run", "bench")
+    extras = runner.Extras(ablations=ablations, sweeps=plots is not None, equal_act=equal_act)
+    try:
+        with progress_on_stderr() as progress:
+            report = runner.run_comparison(settings, extras, progress)
+            if plots is not None:
+                progress(f"plots: {load(f'{_COMPARISON}.page', 'bench').write_page(plots, report)}")
+    except (ValueError, OSError) as error:
+        raise CommandError(str(error), usage=isinstance(error, ValueError)) from error
+    if as_json:
+        print_json(report.as_json())
+    else:
+        print_report(load(f"{_COMPARISON}.render", "bench").render(report))
+    if check is not None:
+        _check(check, report.as_json())
+
+
+def _check(path: Path, report: dict[str, Any]) -> None:
+    ranges = load(f"{_COMPARISON}.ranges", "bench")
+    try:
+        verdicts = list(ranges.check(ranges.load_ranges(path), report))
+    except ValueError as error:
+        raise CommandError(str(error), usage=True) from error
+    missed = [f"{verdict.range}: found {verdict.value}" for verdict in verdicts if not verdict.met]
+    if missed:
+        raise CommandError("out of range: " + "; ".join(missed))
+    typer.echo(f"all {len(verdicts)} figures are in range", err=True)
+
+
+def _calibrate(processes: int, *, as_json: bool) -> None:
+    calibration = load("callsheet.benchmarks.simulator.calibration", "bench")
+    with progress_on_stderr() as progress:
+        table = calibration.calibrate(progress, processes=processes)
+    if as_json:
+        print_json(table.as_json())
+    else:
+        print_report(load("callsheet.benchmarks.simulator.calibration.render", "bench").render(table))

@@ -1,0 +1,116 @@
+"""Means over seeds, ratios by pairs of seeds, and what ranges say of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from callsheet.benchmarks.simulator.comparison.figures import (
+    Figures,
+    PolicyResult,
+    SeedResult,
+    Series,
+    paired_ratio,
+    significant,
+)
+from callsheet.benchmarks.simulator.comparison.ranges import Range, RangeFile, RangeFileError, check, load_ranges
+
+FIGURES = Figures(
+    act_mean_s=1.0,
+    act_p50_s=0.5,
+    act_p99_s=9.0,
+    act_p999_s=20.0,
+    wait_max_s=8.0,
+    start_wait_mean_s=0.0,
+    step_s=100.0,
+    trajectories_per_hour=None,
+    held=0.5,
+    used=0.4,
+    gpu_held=None,
+    gpu_used=None,
+    actions=10,
+    cancelled=0,
+    environment_busy=0.3,
+)
+
+
+def _result(name: str, *means: float) -> PolicyResult:
+    runs = (
+        SeedResult(seed, replace(FIGURES, act_mean_s=mean, wait_max_s=mean), (0.0, mean), Series((), (), ()), 0.1)
+        for seed, mean in enumerate(means, 1)
+    )
+    return PolicyResult(name, tuple(runs))
+
+
+def test_means_are_over_seeds_and_the_longest_wait_is_the_longest() -> None:
+    figures = _result("callsheet", 1.0, 2.0, 6.0).mean()
+    assert figures.act_mean_s == 3.0
+    assert figures.wait_max_s == 6.0
+    assert figures.step_s == 100.0
+    assert figures.trajectories_per_hour is None
+    assert figures.actions == 10
+
+
+def test_ratios_are_taken_seed_by_seed() -> None:
+    ratio = paired_ratio(_result("a", 2.0, 9.0), _result("b", 1.0, 3.0), lambda figures: figures.act_mean_s)
+    assert ratio is not None
+    assert (ratio.least, ratio.mean, ratio.greatest) == (2.0, 2.5, 3.0)
+
+
+def test_there_is_no_ratio_over_what_does_not_exist() -> None:
+    one = _result("a", 1.0)
+    assert paired_ratio(one, one, lambda figures: figures.trajectories_per_hour) is None
+    assert paired_ratio(one, one, lambda figures: figures.start_wait_mean_s) is None
+
+
+def test_only_the_span_of_the_mode_is_reported() -> None:
+    report = FIGURES.as_json("step_s")
+    assert report["step_s"] == 100.0
+    assert "trajectories_per_hour" not in report
+
+
+@pytest.mark.parametrize(("value", "rounded"), [(1.23456789, 1.23457), (12, 12), (None, None), (0.0, 0.0)])
+def test_numbers_are_rounded_to_significant_digits(value: float | None, rounded: float | None) -> None:
+    assert significant(value) == rounded
+
+
+REPORT = {
+    "policies": {"callsheet": {"act_mean_s": 1.0}, "os_sharing": {"act_mean_s": 2.0}, "static_services": None},
+    "bounds": {"act_mean_s": 0.5},
+}
+
+
+@pytest.mark.parametrize(
+    ("expected", "value", "met"),
+    [
+        (Range("callsheet", "act_mean_s", "", 0.5, 1.5), 1.0, True),
+        (Range("callsheet", "act_mean_s", "", 1.1, None), 1.0, False),
+        (Range("callsheet", "act_mean_s", "os_sharing", None, 0.5), 0.5, True),
+        (Range("bounds", "act_mean_s", "callsheet", None, 1.0), 0.5, True),
+        (Range("static_services", "act_mean_s", "", None, 9.0), None, False),
+        (Range("callsheet", "act_mean_s", "static_services", None, 9.0), None, False),
+    ],
+)
+def test_a_figure_lies_within_its_range_or_not(expected: Range, value: float | None, met: bool) -> None:
+    (verdict,) = check(RangeFile(Path("x"), {}, (expected,)), REPORT)
+    assert (verdict.value, verdict.met) == (value, met)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[", "x.toml: "),
+        ("other = 1", "'other' must be one of arguments, range"),
+        ('[[range]]\npolicy = "callsheet"\nat_most = 1', "range[0] must name a policy and a figure"),
+        ('[[range]]\npolicy = "a"\nfigure = "b"', "must have a number as at_least or at_most"),
+        ('[[range]]\npolicy = "a"\nfigure = "b"\nat_most = "1"', "must have a number as at_least or at_most"),
+        ('[[range]]\npolicy = "a"\nfigure = "b"\nbelow = 1', "range[0].below is not a field of a range"),
+    ],
+)
+def test_a_bad_range_file_is_refused_by_name(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    with pytest.raises(RangeFileError) as refused:
+        load_ranges(path)
+    assert says in str(refused.value)
