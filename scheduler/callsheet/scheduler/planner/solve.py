@@ -1,0 +1,142 @@
+"""A planning instance solved: stages in order, each by the least machinery that is proved good enough.
+
+Greedy first: where every member gets its best option nothing can be better. Then the linear relaxation with rounding,
+whose bound often proves the rest. What remains is CP-SAT's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from callsheet.scheduler.planner.assignment import SOLVED_GAP, Budget, Status, assign
+from callsheet.scheduler.planner.costs import DEFAULT_AGEING, OptionCosts, option_costs
+from callsheet.scheduler.planner.greedy import Counts, greedy, unbounded_optimum
+from callsheet.scheduler.planner.instance import Option, PlanningInstance
+from callsheet.scheduler.planner.relaxation import relax
+from callsheet.scheduler.planner.stage import Leftovers, Stage, make_stage
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """So many members of a class with one of its options."""
+
+    class_index: int
+    option: Option
+    members: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Solution:
+    """Counts for an instance.
+
+    Attributes:
+        started: What to start; the order of stages, then of classes.
+        brought_in: Instances to bring in, by index of the set-up.
+        objective: Cost in weighted seconds, members left queued included.
+        bound: No solution of these stages costs less.
+        status: How the hardest stage was solved.
+    """
+
+    started: tuple[Started, ...]
+    brought_in: tuple[int, ...]
+    objective: float
+    bound: float
+    status: Status
+
+    @property
+    def gap(self) -> float:
+        """(objective - bound) / |bound|."""
+        return (self.objective - self.bound) / max(abs(self.bound), 1e-12)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Solved:
+    counts: Counts
+    bound: float
+    status: Status
+
+
+_HARDNESS = (Status.EMPTY, Status.BOUND, Status.OPTIMAL, Status.FEASIBLE, Status.FALLBACK)
+
+
+def solve(instance: PlanningInstance, budget: Budget, seed: int = 0, ageing: float = DEFAULT_AGEING) -> Solution:
+    """Decides how many members of each class start by which option.
+
+    Args:
+        instance: The round's question.
+        budget: What the solver may spend on each stage that needs it.
+        seed: Of the solver.
+        ageing: See `option_costs`.
+    """
+    if not instance.classes:
+        return Solution((), (0,) * len(instance.set_ups), 0.0, 0.0, Status.EMPTY)
+    books = _Books(instance, option_costs(instance, ageing))
+    for stage in books.stages():
+        books.take(stage, solve_stage(stage, budget, seed))
+    return books.solution()
+
+
+def solve_stage(stage: Stage, budget: Budget, seed: int) -> _Solved:
+    """Solves one stage."""
+    if not len(stage.options):
+        nothing = Counts(np.zeros(0, np.int64), np.zeros(len(stage.set_ups), np.int64), stage.baseline)
+        return _Solved(nothing, stage.baseline, Status.EMPTY)
+    best = greedy(stage)
+    bound = unbounded_optimum(stage)
+    if _close(best.objective, bound, stage) or budget.seconds <= 0.0:
+        return _Solved(best, bound, Status.BOUND if _close(best.objective, bound, stage) else Status.FALLBACK)
+    relaxation = relax(stage, best)
+    best = min(best, relaxation.rounded, key=lambda counts: counts.objective)
+    bound = max(bound, relaxation.bound)
+    if _close(best.objective, bound, stage):
+        return _Solved(best, min(bound, best.objective), Status.BOUND)
+    assigned = assign(stage, relaxation, best, budget, seed)
+    return _Solved(assigned.counts, assigned.bound, assigned.status)
+
+
+def _close(objective: float, bound: float, stage: Stage) -> bool:
+    """Whether a solution is within the gap of a bound, measured by what could be gained at all."""
+    return objective - bound <= SOLVED_GAP * max(stage.baseline - bound, 1e-12)
+
+
+class _Books:
+    """What is decided and what is left of an instance while its stages are solved."""
+
+    def __init__(self, instance: PlanningInstance, costs: OptionCosts) -> None:
+        self._instance = instance
+        self._costs = costs
+        self._left = Leftovers.of(instance)
+        self._classes: list[int] = []
+        self._started: list[Started] = []
+        counts = np.array([each.count for each in instance.classes], np.float64)
+        self._objective = self._bound = float((counts * costs.leave).sum())
+        self._status = Status.EMPTY
+
+    def stages(self) -> Iterator[Stage]:
+        """The stages in order; each is made from what the ones before it left."""
+        for priority in sorted({each.priority for each in self._instance.classes}):
+            members = [index for index, each in enumerate(self._instance.classes) if each.priority == priority]
+            several = len({self._instance.classes[index].job for index in members}) > 1
+            for fair in (True, False) if several else (False,):
+                self._classes = [index for index in members if self._left.waiting[index] > 0]
+                if self._classes and self._left.cap > 0:
+                    yield make_stage(self._instance, self._costs, self._classes, self._left, fair=fair)
+
+    def take(self, stage: Stage, solved: _Solved) -> None:
+        """Books the solution of the stage that `stages` gave last."""
+        counts = solved.counts
+        self._left.take(stage, counts.starts, counts.brought_in, self._classes)
+        for position in np.flatnonzero(counts.starts).tolist():
+            owner = self._classes[int(stage.option_class[position])]
+            option = stage.every_option[int(stage.options[position])]
+            self._started.append(Started(owner, option, int(counts.starts[position])))
+        self._objective -= stage.baseline - counts.objective
+        self._bound -= stage.baseline - solved.bound
+        self._status = max(self._status, solved.status, key=_HARDNESS.index)
+
+    def solution(self) -> Solution:
+        """All stages together."""
+        brought_in = tuple(self._left.brought_in.tolist())
+        return Solution(tuple(self._started), brought_in, self._objective, self._bound, self._status)

@@ -1,0 +1,259 @@
+"""One stage of a round as arrays: what the greedy, the relaxation and the CP-SAT model all solve.
+
+A round has a stage for each priority class, strictly in order. Within one, jobs are first kept to their fair shares;
+what they leave then goes to whoever can use it, in a stage without shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+from callsheet.scheduler.planner.costs import OptionCosts
+from callsheet.scheduler.planner.instance import Floats, Integers, JobShare, Option, PlanningInstance, SetUp
+
+Charges = list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """Minimise ``sum leave * count + sum (cost - leave) * x + sum set_up_cost * y`` over counts x and y.
+
+    Only options that pay (cost below leave) are in it. Rows: members of a class, units of a resource, the dispatch cap.
+
+    Attributes:
+        class_names: For names in the model.
+        every_option: The options of all classes of the instance.
+        row_names: Names of the resources, the dispatch cap and the fair shares.
+        options: Index of each option among all options of the instance, shape (n,).
+        option_class: Index among the classes of the stage, shape (n,).
+        benefit: leave - cost of a member, above 0, shape (n,).
+        limit: Most members by option, shape (n,).
+        row: Rows charged by an option, shape (n, k); the last row, which is unlimited, where there are fewer.
+        amount: Units charged, shape (n, k).
+        count: Members of each class.
+        leave: Cost of leaving one queued, shape (classes,).
+        capacity: Units that a row has, shape (rows,).
+        set_ups: Instances that can be brought in; their resources are rows of the same index.
+        set_up_cost: Weighted seconds for one instance, shape (set_ups,).
+    """
+
+    class_names: tuple[str, ...]
+    every_option: tuple[Option, ...]
+    row_names: tuple[str, ...]
+    options: Integers
+    option_class: Integers
+    benefit: Floats
+    limit: Integers
+    row: Integers
+    amount: Integers
+    count: Integers
+    leave: Floats
+    capacity: Integers
+    set_ups: tuple[SetUp, ...]
+    set_up_cost: Floats
+
+    def charges(self, option: int) -> Charges:
+        """(row, units) that a member takes."""
+        pairs = zip(self.row[option].tolist(), self.amount[option].tolist(), strict=True)
+        return [(row, units) for row, units in pairs if units]
+
+    def option_name(self, option: int) -> str:
+        """Where an option is and how wide."""
+        chosen = self.every_option[int(self.options[option])]
+        units = " ".join(f"{count} {resource}" for resource, count in chosen.units.items())
+        return f"{chosen.place} | {units}" if units else str(chosen.place)
+
+    @property
+    def baseline(self) -> float:
+        """Cost of starting nothing."""
+        return float((self.count * self.leave).sum())
+
+    def objective(self, starts: Integers, brought_in: Integers) -> float:
+        """Cost of a solution."""
+        return self.baseline - float(self.benefit @ starts) + float(self.set_up_cost @ brought_in)
+
+    def used(self, starts: Integers, brought_in: Integers) -> Integers:
+        """Units that a solution takes of each row; what set-ups provide counts as negative use."""
+        used = np.bincount(
+            self.row.ravel(), weights=(self.amount * starts[:, None]).ravel(), minlength=len(self.capacity)
+        )
+        for each, times in zip(self.set_ups, brought_in, strict=True):
+            for row, units in each.charges:
+                used[row] += units * int(times)
+            used[each.provides[0]] -= each.provides[1] * int(times)
+        return used.astype(np.int64)
+
+    def feasible(self, starts: Integers, brought_in: Integers) -> bool:
+        """Whether a solution keeps every bound."""
+        started = np.bincount(self.option_class, weights=starts, minlength=len(self.count))
+        limits = np.array([each.limit for each in self.set_ups], np.int64)
+        return bool(
+            (starts >= 0).all()
+            and (starts <= self.limit).all()
+            and (started <= self.count).all()
+            and (brought_in >= 0).all()
+            and (brought_in <= limits).all()
+            and (self.used(starts, brought_in) <= self.capacity).all()
+        )
+
+
+UNLIMITED = 1 << 50
+
+
+@dataclass(slots=True, eq=False)
+class Leftovers:
+    """What earlier stages of a round left.
+
+    Attributes:
+        waiting: Members of each class.
+        free: Units of each resource.
+        limit: Members that can still start by each option.
+        brought_in: Instances brought in so far, by set-up.
+        cap: Members that may still be started.
+    """
+
+    waiting: Integers
+    free: Integers
+    limit: Integers
+    brought_in: Integers
+    cap: int
+
+    @staticmethod
+    def of(instance: PlanningInstance) -> Leftovers:
+        """Before the first stage."""
+        return Leftovers(
+            np.array([each.count for each in instance.classes], np.int64),
+            np.array([each.free for each in instance.resources], np.int64),
+            np.concatenate([each.limits for each in instance.classes]),
+            np.zeros(len(instance.set_ups), np.int64),
+            instance.dispatch_cap,
+        )
+
+    def take(self, stage: Stage, starts: Integers, brought_in: Integers, classes: Sequence[int]) -> None:
+        """Books a stage's solution; `classes` are the indexes of its classes in the instance."""
+        self.free -= stage.used(starts, brought_in)[: len(self.free)]
+        self.brought_in += brought_in
+        self.limit[stage.options] -= starts
+        started = np.bincount(stage.option_class, weights=starts, minlength=len(classes)).astype(np.int64)
+        self.waiting[np.array(classes, np.int64)] -= started
+        self.cap -= int(started.sum())
+
+
+def make_stage(
+    instance: PlanningInstance, costs: OptionCosts, classes: Sequence[int], left: Leftovers, *, fair: bool
+) -> Stage:
+    """A stage for some classes of an instance.
+
+    Args:
+        instance: The round's question.
+        costs: Its costs.
+        classes: Indexes of the classes that take part.
+        left: What earlier stages left.
+        fair: Whether jobs are kept to their shares.
+    """
+    chosen = np.array(classes, np.int64)
+    local = np.full(len(instance.classes), -1, np.int64)
+    local[chosen] = np.arange(len(chosen))
+    benefit = costs.leave[costs.option_class] - costs.cost
+    limit = np.minimum(left.limit, left.waiting[costs.option_class])
+    options = np.flatnonzero((local[costs.option_class] >= 0) & (benefit > 0.0) & (limit > 0))
+    option_class = local[costs.option_class[options]]
+    row, amount = _charges(instance, options)
+    rows = _Rows([each.name for each in instance.resources], left.free.tolist())
+    columns = [row, np.full((len(options), 1), rows.add("dispatch cap", left.cap))]
+    amounts = [amount, np.ones((len(options), 1), np.int64)]
+    if fair:
+        share_row, share_amount = _share_rows(instance, chosen[option_class], row, amount, rows)
+        columns.append(share_row)
+        amounts.append(share_amount)
+    unlimited = rows.add("unlimited", UNLIMITED)
+    charged = np.concatenate(columns, axis=1)
+    charged[charged < 0] = unlimited
+    return Stage(
+        tuple(str(instance.classes[index].key) for index in classes),
+        tuple(chain.from_iterable(each.block.options for each in instance.classes)),
+        tuple(rows.names),
+        options,
+        option_class,
+        benefit[options],
+        limit[options],
+        charged,
+        np.concatenate(amounts, axis=1),
+        left.waiting[chosen],
+        costs.leave[chosen],
+        np.array(rows.capacity, np.int64),
+        *_set_ups(instance, costs, left),
+    )
+
+
+class _Rows:
+    """Names and capacities of rows while a stage is made."""
+
+    def __init__(self, names: list[str], capacity: list[int]) -> None:
+        self.names = names
+        self.capacity = capacity
+
+    def add(self, name: str, capacity: int) -> int:
+        """Adds a row and returns its index."""
+        self.names.append(name)
+        self.capacity.append(capacity)
+        return len(self.names) - 1
+
+
+def _set_ups(instance: PlanningInstance, costs: OptionCosts, left: Leftovers) -> tuple[tuple[SetUp, ...], Floats]:
+    """What can still be brought in, and the delay that the units of one instance cause while it loads."""
+    set_ups = tuple(
+        replace(each, limit=each.limit - int(times))
+        for each, times in zip(instance.set_ups, left.brought_in, strict=True)
+    )
+    cost = [each.seconds * sum(float(costs.rate[index]) * units for index, units in each.charges) for each in set_ups]
+    return set_ups, np.array(cost, np.float64)
+
+
+def _charges(instance: PlanningInstance, options: Integers) -> tuple[Integers, Integers]:
+    blocks = [each.block for each in instance.classes]
+    most = max((block.resource.shape[1] for block in blocks), default=0)
+    total = sum(len(block.options) for block in blocks)
+    row = np.full((total, most), -1, np.int64)
+    amount = np.zeros((total, most), np.int64)
+    start = 0
+    for block in blocks:
+        count, width = block.resource.shape
+        row[start : start + count, :width] = block.resource
+        amount[start : start + count, :width] = block.amount
+        start += count
+    return row[options], amount[options]
+
+
+def _share_rows(
+    instance: PlanningInstance, class_of_option: Integers, row: Integers, amount: Integers, rows: _Rows
+) -> tuple[Integers, Integers]:
+    """Adds a row for each job and each kind of resource that several jobs want; returns the options' charges of them.
+
+    A job may hold its weight's share of what there is of a kind among the jobs that want it. A share is never below
+    what one member needs, or a small job could never run a wide action.
+    """
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(each.kind for each in instance.resources))}
+    # The last entry stands for "no resource", which an index of -1 finds.
+    kind_of_row = np.array([numbers[each.kind] if each.priced else -1 for each in instance.resources] + [-1], np.int64)
+    charged = np.where(amount > 0, kind_of_row[row], -1)
+    jobs = list(dict.fromkeys(each.job for each in instance.classes))
+    job_of_option = np.array([jobs.index(each.job) for each in instance.classes], np.int64)[class_of_option]
+    share_row = np.full(row.shape, -1, np.int64)
+    share_amount = np.zeros(row.shape, np.int64)
+    for kind, number in numbers.items():
+        total = sum(each.capacity for each in instance.resources if each.kind == kind and each.priced)
+        wants = {job: (charged == number) & (job_of_option == place)[:, None] for place, job in enumerate(jobs)}
+        shares = {job: instance.shares.get(job, JobShare(1.0)) for job, mine in wants.items() if mine.any()}
+        if len(shares) < 2:
+            continue
+        weights = sum(share.weight for share in shares.values())
+        for job, share in shares.items():
+            mine = wants[job]
+            units = max(int(total * share.weight / weights), int(amount[mine].min()))
+            share_row[mine] = rows.add(f"share of {kind} of {job}", max(units - share.used.get(kind, 0), 0))
+            share_amount[mine] = amount[mine]
+    return share_row, share_amount

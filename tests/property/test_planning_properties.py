@@ -1,0 +1,104 @@
+"""The planner's solvers on random tiny instances: feasible, within the stated gap of the optimum, bounds that hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from callsheet.scheduler.planner.assignment import SOLVED_GAP, Budget, assign
+from callsheet.scheduler.planner.costs import option_costs
+from callsheet.scheduler.planner.greedy import greedy, unbounded_optimum
+from callsheet.scheduler.planner.instance import PlanningInstance
+from callsheet.scheduler.planner.relaxation import relax
+from callsheet.scheduler.planner.solve import solve, solve_stage
+from hypothesis import given, settings
+
+from tests.support.planning_instances import instances, one_stage, optimum
+
+AMPLE = Budget(seconds=1.0, deterministic=True)
+SLACK = 1e-6
+
+
+@settings(max_examples=150, deadline=None)
+@given(instances())
+def test_a_solved_stage_is_feasible_and_within_the_stated_gap_of_the_optimum(instance: PlanningInstance) -> None:
+    stage = one_stage(instance)
+    solved = solve_stage(stage, AMPLE, seed=1)
+    best = optimum(stage)
+    assert stage.feasible(solved.counts.starts, solved.counts.brought_in)
+    assert solved.counts.objective == pytest.approx(
+        stage.objective(solved.counts.starts, solved.counts.brought_in), abs=SLACK
+    )
+    allowed = SOLVED_GAP * (stage.baseline - solved.bound) + SLACK
+    assert best - SLACK <= solved.counts.objective <= best + allowed
+    assert solved.bound <= best + SLACK
+
+
+@settings(max_examples=150, deadline=None)
+@given(instances())
+def test_greedy_relaxation_and_model_each_keep_their_promise(instance: PlanningInstance) -> None:
+    stage = one_stage(instance)
+    best = optimum(stage)
+    start = greedy(stage)
+    assert stage.feasible(start.starts, start.brought_in)
+    assert start.objective >= best - SLACK
+    assert unbounded_optimum(stage) <= best + SLACK
+    if not len(stage.options):
+        return
+    relaxation = relax(stage, start)
+    assert relaxation.bound <= best + SLACK
+    assert stage.feasible(relaxation.rounded.starts, relaxation.rounded.brought_in)
+    assert (relaxation.price <= SLACK).all()
+    assigned = assign(stage, relaxation, start, AMPLE, seed=1)
+    assert stage.feasible(assigned.counts.starts, assigned.counts.brought_in)
+    assert assigned.counts.objective <= start.objective + SLACK
+    assert assigned.bound <= best + SLACK
+
+
+@settings(max_examples=100, deadline=None)
+@given(instances())
+def test_all_stages_together_keep_every_bound_of_the_instance(instance: PlanningInstance) -> None:
+    solution = solve(instance, AMPLE, seed=1)
+    used = np.zeros(len(instance.resources), np.int64)
+    members = [0] * len(instance.classes)
+    for each in solution.started:
+        assert each.members > 0
+        members[each.class_index] += each.members
+        for index, units in each.option.charges:
+            used[index] += units * each.members
+        place = [option is each.option for option in instance.classes[each.class_index].block.options].index(True)
+        by_option = [
+            other.members
+            for other in solution.started
+            if other.class_index == each.class_index and other.option is each.option
+        ]
+        assert sum(by_option) <= instance.classes[each.class_index].limits[place]
+    for set_up, times in zip(instance.set_ups, solution.brought_in, strict=True):
+        assert 0 <= times <= set_up.limit
+        used[set_up.provides[0]] -= set_up.provides[1] * times
+        for index, units in set_up.charges:
+            used[index] += units * times
+    assert all(count <= each.count for count, each in zip(members, instance.classes, strict=True))
+    assert all(count <= each.free for count, each in zip(used, instance.resources, strict=True))
+    assert sum(members) <= instance.dispatch_cap
+    assert solution.bound <= solution.objective + SLACK
+
+
+@settings(max_examples=60, deadline=None)
+@given(instances())
+def test_equal_inputs_give_equal_plans(instance: PlanningInstance) -> None:
+    first, second = solve(instance, AMPLE, seed=7), solve(instance, AMPLE, seed=7)
+    assert first.started == second.started
+    assert (first.brought_in, first.objective, first.bound, first.status) == (
+        second.brought_in,
+        second.objective,
+        second.bound,
+        second.status,
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(instances())
+def test_starting_a_member_on_its_best_option_always_pays(instance: PlanningInstance) -> None:
+    costs = option_costs(instance)
+    for index in range(len(instance.classes)):
+        assert costs.cost[costs.option_class == index].min() < costs.leave[index]

@@ -1,0 +1,92 @@
+"""Planning instances spelled shortly, random tiny ones, and their optimum by trying everything."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+from callsheet.scheduler.planner.costs import option_costs
+from callsheet.scheduler.planner.greedy import Counts
+from callsheet.scheduler.planner.instance import (
+    Option,
+    PlanningClass,
+    PlanningInstance,
+    Resource,
+    SetUp,
+    planning_class,
+)
+from callsheet.scheduler.planner.stage import Leftovers, Stage, make_stage
+from hypothesis import strategies as st
+
+
+def resource(name: str, free: int, *, capacity: int | None = None, hold_s: float = 1.0) -> Resource:
+    """A resource called "kind@pool" or just by its kind."""
+    return Resource(name, name.partition("@")[0], free if capacity is None else capacity, free, hold_s=hold_s)
+
+
+def one_stage(instance: PlanningInstance) -> Stage:
+    """All classes of an instance in one stage without shares."""
+    costs = option_costs(instance)
+    return make_stage(instance, costs, range(len(instance.classes)), Leftovers.of(instance), fair=False)
+
+
+def solutions(stage: Stage) -> Iterator[Counts]:
+    """Every feasible solution."""
+    ranges = [range(int(limit) + 1) for limit in stage.limit]
+    instances = [range(each.limit + 1) for each in stage.set_ups]
+    for values in itertools.product(*ranges, *instances):
+        starts = np.array(values[: len(ranges)], np.int64)
+        brought_in = np.array(values[len(ranges) :], np.int64)
+        if stage.feasible(starts, brought_in):
+            yield Counts(starts, brought_in, stage.objective(starts, brought_in))
+
+
+def optimum(stage: Stage) -> float:
+    """The least cost of all feasible solutions."""
+    return min(counts.objective for counts in solutions(stage))
+
+
+DURATIONS = st.sampled_from([0.1, 0.5, 1.0, 3.0, 10.0, 60.0])
+
+
+@st.composite
+def options(draw: st.DrawFn, resources: int) -> Option:
+    """An option that charges some of the resources."""
+    charged = draw(st.lists(st.integers(0, resources - 1), max_size=2, unique=True))
+    charges = tuple((index, draw(st.integers(1, 3))) for index in charged)
+    place = draw(st.sampled_from(["a", "b"]))
+    return Option(place, {"cpu": len(charges)}, draw(DURATIONS), draw(st.sampled_from([0.0, 0.0, 2.0])), charges)
+
+
+@st.composite
+def classes(draw: st.DrawFn, name: str, resources: int) -> PlanningClass:
+    """A class of at most three members and two options."""
+    count = draw(st.integers(1, 3))
+    ways = draw(st.lists(options(resources), min_size=1, max_size=2))
+    return planning_class(
+        name,
+        ways,
+        count=count,
+        weight=draw(st.sampled_from([1.0, 1.0, 2.5])),
+        job=draw(st.sampled_from(["job-a", "job-b"])),
+        priority=draw(st.sampled_from([1, 2])),
+        age_s=draw(st.sampled_from([0.0, 20.0])),
+        limits=[draw(st.integers(0, count)) for _ in ways],
+    )
+
+
+@st.composite
+def instances(draw: st.DrawFn) -> PlanningInstance:
+    """At most three classes on at most three resources, perhaps with an instance to bring in."""
+    resources = [
+        resource(f"r{index}@pool", draw(st.integers(0, 5)), capacity=6, hold_s=draw(DURATIONS))
+        for index in range(draw(st.integers(1, 3)))
+    ]
+    members = [draw(classes(f"class-{index}", len(resources))) for index in range(draw(st.integers(1, 3)))]
+    set_ups = []
+    if draw(st.booleans()) and len(resources) > 1:
+        charge = (0, draw(st.integers(1, 2)))
+        provides = (1, draw(st.integers(1, 3)))
+        set_ups.append(SetUp("model", draw(DURATIONS), draw(st.integers(1, 2)), (charge,), provides))
+    return PlanningInstance(tuple(resources), tuple(members), tuple(set_ups), dispatch_cap=draw(st.integers(1, 6)))
