@@ -1,0 +1,27 @@
+"""Every policy of the simulator, by name."""
+
+from __future__ import annotations
+
+from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
+from callsheet.benchmarks.simulator.policies.fixed_size import fixed_size
+from callsheet.benchmarks.simulator.policies.oracle_srpt import ORACLE_SRPT
+from callsheet.benchmarks.simulator.policies.os_sharing import OS_SHARING
+from callsheet.benchmarks.simulator.policies.reservation import reservation
+from callsheet.benchmarks.simulator.policies.static_services import STATIC_SERVICES
+from callsheet.benchmarks.simulator.policies.tangram import tangram
+
+POLICIES: dict[str, PolicyFactory] = {
+    factory.name: factory
+    for factory in (
+        reservation(1),
+        reservation(2),
+        reservation(4),
+        fixed_size(1),
+        fixed_size(4),
+        fixed_size(16),
+        OS_SHARING,
+        STATIC_SERVICES,
+        tangram(),
+        ORACLE_SRPT,
+    )
+}

@@ -1,0 +1,164 @@
+"""The oracle: shortest remaining processing time first, preemptive at no cost, knowing every duration exactly.
+
+A practical lower bound for the mean: on each node the commands with the least CPU still to come run, as wide as they
+can be, and the rest stand still. Preemptive SRPT is optimal on one machine (Schrage 1968); with several cores,
+trajectories bound to nodes, GPUs that do not preempt and API quotas it is a very good rule rather than a proof. It pays
+no overhead.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
+from callsheet.benchmarks.simulator.policies.parts.admission import Admission
+from callsheet.benchmarks.simulator.policies.parts.api_calls import ApiCalls, Planned
+from callsheet.benchmarks.simulator.policies.parts.baseline import Baseline
+from callsheet.benchmarks.simulator.policies.parts.gpu_calls import ShortestCallFirst
+from callsheet.benchmarks.simulator.policies.parts.memory_gate import MemoryGate
+from callsheet.benchmarks.simulator.policies.parts.needs import largest_peak_mb
+from callsheet.benchmarks.simulator.policies.parts.places import Places
+from callsheet.benchmarks.simulator.policy import EndFacts, Lane, Task, World
+
+NAME = "oracle_srpt"
+
+_Entry = tuple[float, int, Task]  # CPU seconds to come when noted (negative where the largest comes first), tie-break
+
+
+class ShortestRemainingNode:
+    """One node: its commands by CPU still to come; those that fill it are in the foreground.
+
+    The first that does not fit whole has what is left (in the background), all others are paused.
+    """
+
+    def __init__(self, world: World, name: str, cores: int) -> None:
+        self._world = world
+        self._name = name
+        self._cores = cores
+        self._needs: dict[Task, float] = {}  # cores that a command uses while in the foreground
+        self._foreground: list[_Entry] = []  # largest first; these shrink unnoticed, so it notes what they had at most
+        self._waiting: list[_Entry] = []  # smallest first; exact, as paused commands stay as they are
+        self._partly: Task | None = None
+        self._used = 0.0
+        self.expected_cpu_s = 0.0
+
+    def join(self, task: Task) -> None:
+        """Starts a command; it runs if it is among the shortest."""
+        width = max(1, min(task.work.max_width, self._cores))
+        self._needs[task] = min(float(self._cores), task.work.use * task.work.speed_up(width))
+        self.expected_cpu_s += task.work.cpu_s
+        self._world.start(task, node=self._name, width=width, lane=Lane.PAUSED)
+        self._wait(task)
+        self._settle()
+
+    def leave(self, task: Task) -> None:
+        """A command ended."""
+        if task is self._partly:
+            self._partly = None
+        need = self._needs.pop(task)
+        if task.lane is Lane.FOREGROUND:
+            self._used = self._used - need if self._needs else 0.0
+        self.expected_cpu_s -= task.work.cpu_s
+        self._settle()
+
+    def _settle(self) -> None:
+        """Lets the shortest run."""
+        before, self._partly = self._partly, None
+        if before is not None and not self._runs(before):
+            before = None
+        if before is not None:
+            self._wait(before)
+        while (task := self._shortest_waiting()) is not None:
+            if self._used + self._needs[task] <= self._cores * (1 + 1e-9):
+                heapq.heappop(self._waiting)
+                self._promote(task)
+                continue
+            largest = self._largest_running()
+            if largest is None or self._to_come(largest) <= self._waiting[0][0]:
+                heapq.heappop(self._waiting)
+                self._partly = task
+                break
+            self._demote(largest)
+        if before is not None and before is not self._partly and before.lane is Lane.BACKGROUND:
+            self._world.set_lane(before, Lane.PAUSED)
+        if self._partly is not None and self._partly.lane is not Lane.BACKGROUND:
+            self._world.set_lane(self._partly, Lane.BACKGROUND)
+
+    def _promote(self, task: Task) -> None:
+        self._world.set_lane(task, Lane.FOREGROUND)
+        self._used += self._needs[task]
+        heapq.heappush(self._foreground, (-self._to_come(task), task.sequence, task))
+
+    def _demote(self, largest: Task) -> None:
+        """Takes the foreground's first, which has most to come, back to those that wait."""
+        heapq.heappop(self._foreground)
+        self._used -= self._needs[largest]
+        self._world.set_lane(largest, Lane.PAUSED)
+        self._wait(largest)
+
+    def _wait(self, task: Task) -> None:
+        heapq.heappush(self._waiting, (self._to_come(task), task.sequence, task))
+
+    def _shortest_waiting(self) -> Task | None:
+        while self._waiting and not self._runs(self._waiting[0][2]):
+            heapq.heappop(self._waiting)
+        return self._waiting[0][2] if self._waiting else None
+
+    def _largest_running(self) -> Task | None:
+        while self._foreground:
+            noted, sequence, task = self._foreground[0]
+            if not self._runs(task) or task.lane is not Lane.FOREGROUND:
+                heapq.heappop(self._foreground)
+                continue
+            to_come = self._to_come(task)
+            if to_come >= -noted:
+                return task
+            heapq.heapreplace(self._foreground, (-to_come, sequence, task))
+        return None
+
+    def _runs(self, task: Task) -> bool:
+        return task in self._needs and task.ended_at < 0.0
+
+    def _to_come(self, task: Task) -> float:
+        return task.work.cpu_s - self._world.cpu_attained(task)
+
+
+class ShortestRemaining:
+    """All nodes; a command without a sandbox goes where least CPU is still expected for each core."""
+
+    def __init__(self, world: World, places: Places) -> None:
+        self._cores = {name: node.cores for name, node in world.scenario.cluster.cpu_nodes().items()}
+        self._nodes = {name: ShortestRemainingNode(world, name, cores) for name, cores in self._cores.items()}
+        self._gate = MemoryGate(places, tuple(self._cores), lambda task, node: self._nodes[node].join(task))
+
+    def ready(self, task: Task) -> None:
+        """A command can start."""
+        self._gate.enter(task, self._gate.choose(task, self._load))
+
+    def ended(self, task: Task, facts: EndFacts) -> None:
+        """A command ended."""
+        if task.started_at < 0.0:
+            self._gate.abandon(task)
+            return
+        self._nodes[task.node].leave(task)
+        self._gate.exit(task)
+
+    def woken(self) -> None:
+        """No time was asked for."""
+
+    def _load(self, node: str) -> float:
+        return self._nodes[node].expected_cpu_s / self._cores[node]
+
+
+def _make(world: World) -> Baseline:
+    places = Places(world.scenario.cluster, largest_peak_mb(world.scenario))
+    return Baseline(
+        NAME,
+        admission=Admission(world, places),
+        cpu=ShortestRemaining(world, places),
+        gpu=ShortestCallFirst(world),
+        api=ApiCalls(world, Planned),
+    )
+
+
+ORACLE_SRPT = PolicyFactory(NAME, _make, lambda scenario: True)

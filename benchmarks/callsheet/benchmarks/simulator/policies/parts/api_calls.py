@@ -1,0 +1,158 @@
+"""Calls of outside APIs under a quota: in line, and either backing off when refused or never asking for too much."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, isfinite
+from typing import Protocol
+
+from callsheet.benchmarks.simulator.policies.parts.waiting import Line
+from callsheet.benchmarks.simulator.policy import EndFacts, Task, World
+from callsheet.benchmarks.simulator.scenario import Quota, Work
+
+_ROUNDING_S = 1e-6
+"""A wait shorter than this is none: refills are sums of fractions."""
+
+
+class Pace(Protocol):
+    """How fast the calls of one API are sent."""
+
+    def wait_s(self, work: Work, now: float) -> float:
+        """Seconds before a call may be sent."""
+
+    def sent(self, work: Work, now: float) -> None:
+        """A call was sent."""
+
+    def refused(self, retry_after_s: float, now: float) -> None:
+        """A call was refused (429)."""
+
+
+class BackOff:
+    """Sends what it has; after a refusal all calls wait as long as the API asks for.
+
+    One back-off for all callers together is the best that clients can do who do not count calls per second: with one
+    for each call, those refused last starve while new ones use up the quota.
+    """
+
+    def __init__(self, quota: Quota) -> None:
+        self._closed_until = -inf
+
+    def wait_s(self, work: Work, now: float) -> float:
+        """Seconds before a call may be sent."""
+        return max(0.0, self._closed_until - now)
+
+    def sent(self, work: Work, now: float) -> None:
+        """Nothing is counted."""
+
+    def refused(self, retry_after_s: float, now: float) -> None:
+        """All calls wait."""
+        self._closed_until = max(self._closed_until, now + retry_after_s)
+
+
+class TokenBucket:
+    """What a quota of units per second leaves: it refills steadily up to its burst, and is full at first."""
+
+    def __init__(self, per_second: float, burst: float) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._level = burst
+        self._at = 0.0
+
+    def wait_s(self, units: float, now: float) -> float:
+        """Seconds until that many units are there; more than the burst needs a full bucket."""
+        return max(0.0, (min(units, self._burst) - self._level_at(now)) / self._per_second)
+
+    def take(self, units: float, now: float) -> None:
+        """Takes units; more than the burst leaves a debt."""
+        self._level, self._at = self._level_at(now) - units, now
+
+    def _level_at(self, now: float) -> float:
+        return min(self._burst, self._level + self._per_second * (now - self._at))
+
+
+class Planned:
+    """Sends what the quota grants, calls per second and tokens per minute, so that nothing is refused."""
+
+    def __init__(self, quota: Quota) -> None:
+        self._calls = TokenBucket(quota.per_second, quota.burst)
+        per_minute = quota.tokens_per_minute
+        self._tokens = TokenBucket(per_minute / 60.0, per_minute) if isfinite(per_minute) else None
+
+    def wait_s(self, work: Work, now: float) -> float:
+        """Seconds before a call may be sent."""
+        tokens_wait_s = self._tokens.wait_s(work.tokens, now) if self._tokens is not None else 0.0
+        return max(self._calls.wait_s(1.0, now), tokens_wait_s)
+
+    def sent(self, work: Work, now: float) -> None:
+        """Counts a call and its tokens."""
+        self._calls.take(1.0, now)
+        if self._tokens is not None:
+            self._tokens.take(work.tokens, now)
+
+    def refused(self, retry_after_s: float, now: float) -> None:
+        """Only another user of the quota could cause this; the call is sent again in its turn."""
+
+
+class ApiLine:
+    """The calls of one API, first come, at most as many at once as it allows."""
+
+    def __init__(self, world: World, quota: Quota, pace: Pace) -> None:
+        self._world = world
+        self._quota = quota
+        self._pace = pace
+        self._waiting = Line()
+        self._running = 0
+        self._wakes_at = -inf
+
+    def ready(self, task: Task) -> None:
+        """A call joins the line."""
+        self._waiting.add(task)
+        self.send()
+
+    def ended(self, task: Task, facts: EndFacts) -> None:
+        """A call ended, was refused, or left the line with its trajectory."""
+        if task.started_at < 0.0:
+            self._waiting.remove(task)
+            return
+        self._running -= 1
+        if facts.retry_after_s > 0.0:
+            self._pace.refused(facts.retry_after_s, self._world.now)
+        self.send()
+
+    def send(self) -> None:
+        """Sends what can be sent now, and asks to be woken when the next call can be."""
+        now = self._world.now
+        while self._running < self._quota.concurrency and (task := self._waiting.first()) is not None:
+            wait_s = self._pace.wait_s(task.work, now)
+            if wait_s > _ROUNDING_S:
+                self._wake(now + wait_s)
+                return
+            self._waiting.remove(task)
+            self._running += 1
+            self._pace.sent(task.work, now)
+            self._world.start(task, node="")
+
+    def _wake(self, at: float) -> None:
+        if not self._world.now < self._wakes_at <= at:
+            self._wakes_at = at
+            self._world.wake_at(at)
+
+
+class ApiCalls:
+    """The lines of all APIs of a scenario."""
+
+    def __init__(self, world: World, pace: Callable[[Quota], Pace]) -> None:
+        self._lines = {quota.name: ApiLine(world, quota, pace(quota)) for quota in world.scenario.cluster.quotas}
+
+    def ready(self, task: Task) -> None:
+        """A call can be sent."""
+        self._lines[task.work.quota].ready(task)
+
+    def ended(self, task: Task, facts: EndFacts) -> None:
+        """A call ended."""
+        self._lines[task.work.quota].ended(task, facts)
+
+    def woken(self) -> None:
+        """Some line may go on."""
+        for line in self._lines.values():
+            line.send()

@@ -1,0 +1,89 @@
+"""The frame of a baseline: trajectories, commands, calls of GPU models and calls of APIs each go to a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from callsheet.benchmarks.simulator.policies.parts.admission import Admission
+from callsheet.benchmarks.simulator.policy import EndFacts, EngineLoad, LiveRollout, Task
+from callsheet.benchmarks.simulator.scenario import Generation
+
+
+class Side(Protocol):
+    """What decides about one sort of action."""
+
+    def ready(self, task: Task) -> None:
+        """An action can start."""
+
+    def ended(self, task: Task, facts: EndFacts) -> None:
+        """An attempt ended, or was cancelled with its trajectory before it started."""
+
+    def woken(self) -> None:
+        """A time asked for by some side has come."""
+
+
+class Baseline:
+    """A policy made of parts.
+
+    Args:
+        name: Under which results are reported.
+        admission: When trajectories begin.
+        cpu: Commands on CPU nodes.
+        gpu: Calls of models on GPUs.
+        api: Calls of outside APIs.
+    """
+
+    def __init__(self, name: str, *, admission: Admission, cpu: Side, gpu: Side, api: Side) -> None:
+        self.name = name
+        self._admission = admission
+        self._cpu = cpu
+        self._gpu = gpu
+        self._api = api
+
+    def arrived(self, live: LiveRollout) -> None:
+        """A trajectory wants to begin."""
+        self._admission.arrived(live)
+
+    def ready(self, task: Task) -> None:
+        """An action can start."""
+        self._side(task).ready(task)
+
+    def ended(self, task: Task, facts: EndFacts) -> None:
+        """An attempt ended."""
+        self._side(task).ended(task, facts)
+
+    def finished(self, live: LiveRollout) -> None:
+        """A trajectory ended."""
+        self._admission.finished(live)
+
+    def woken(self) -> None:
+        """A time asked for has come."""
+        self._cpu.woken()
+        self._gpu.woken()
+        self._api.woken()
+
+    def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineLoad]) -> int:
+        """The engine with the context cached, unless it is much fuller than the emptiest: what routers of today do."""
+        loads = [engine_load(engine) for engine in engines]
+        emptiest = min(range(len(engines)), key=loads.__getitem__)
+        cached = max(range(len(engines)), key=lambda index: engines[index].cached_tokens)
+        if engines[cached].cached_tokens > 0 and loads[cached] <= loads[emptiest] + STICKINESS:
+            return cached
+        return emptiest
+
+    def _side(self, task: Task) -> Side:
+        if task.work.service:
+            return self._gpu
+        if task.work.quota:
+            return self._api
+        return self._cpu
+
+
+STICKINESS = 0.25
+"""How much fuller, as a share of its batch, the engine with the context cached may be than the emptiest."""
+
+
+def engine_load(load: EngineLoad) -> float:
+    """Sequences on an engine, as a share of its largest batch."""
+    return (load.running + load.waiting) / load.engine.max_batch

@@ -1,0 +1,123 @@
+"""Where sandboxes live, and what is free of the memory (and the cores that some reserve) of every CPU node."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from callsheet.benchmarks.simulator.policy import LiveRollout, Task
+from callsheet.benchmarks.simulator.scenario import Cluster, Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a trajectory holds of a node for its life: memory in MB, and cores that its policy reserves for it."""
+
+    memory_mb: int
+    cores: int = 0
+
+
+@dataclass(slots=True)
+class NodeBooks:
+    """One CPU node.
+
+    Attributes:
+        free_mb: What sandboxes and running commands leave.
+        room_mb: What is left for more sandboxes.
+        room_cores: What is left to reserve.
+        live: Trajectories that live here.
+        groups: Their number by group.
+    """
+
+    name: str
+    cores: int
+    free_mb: int
+    room_mb: int
+    room_cores: int
+    live: int = 0
+    groups: Counter[str] = field(default_factory=Counter)
+
+    def has(self, room: Room) -> bool:
+        """Whether a trajectory of that size fits now."""
+        return self.room_mb >= room.memory_mb and self.room_cores >= room.cores
+
+    def crowding(self, rollout: Rollout) -> tuple[float, int]:
+        """Smaller is better: trajectories per core, then siblings, who repeat each other's load."""
+        return self.live / self.cores, self.groups[rollout.group]
+
+    def change(self, rollout: Rollout, room: Room, sign: int) -> None:
+        """Books a trajectory in (1) or out (-1)."""
+        self.free_mb -= sign * room.memory_mb
+        self.room_mb -= sign * room.memory_mb
+        self.room_cores -= sign * room.cores
+        self.live += sign
+        self.groups[rollout.group] += sign
+        if not self.groups[rollout.group]:
+            del self.groups[rollout.group]
+
+
+class Places:
+    """Gives each trajectory a home: the node with the fewest live ones where it fits, siblings apart.
+
+    Args:
+        cluster: The machines.
+        headroom_mb: Memory of each node that sandboxes leave to running commands. With the largest peak of any command,
+            every command finds its memory sooner or later, as running ones need nothing more to end.
+    """
+
+    def __init__(self, cluster: Cluster, headroom_mb: int = 0) -> None:
+        self._nodes = {
+            name: NodeBooks(name, node.cores, node.memory_mb, node.memory_mb - headroom_mb, node.cores)
+            for name, node in cluster.cpu_nodes().items()
+        }
+        self._largest = Room(
+            max((node.room_mb for node in self._nodes.values()), default=0),
+            max((node.room_cores for node in self._nodes.values()), default=0),
+        )
+        self._homes: dict[str, tuple[NodeBooks, Room]] = {}
+
+    def check(self, rollout: Rollout, room: Room) -> None:
+        """Makes sure that a trajectory can fit at all.
+
+        Raises:
+            ValueError: It needs more than any node has for it.
+        """
+        if room.memory_mb > self._largest.memory_mb or room.cores > self._largest.cores:
+            raise ValueError(f"trajectory {rollout.name}: {room} is more than any CPU node has for it: {self._largest}")
+
+    def take(self, rollout: Rollout, room: Room) -> bool:
+        """Takes room for a trajectory; false where it fits nowhere now."""
+        fitting = (node for node in self._nodes.values() if node.has(room))
+        node = min(fitting, key=lambda node: node.crowding(rollout), default=None)
+        if node is None:
+            return False
+        node.change(rollout, room, 1)
+        self._homes[rollout.name] = node, room
+        return True
+
+    def has_cores(self, cores: int) -> bool:
+        """Whether some node could reserve that many cores now."""
+        return any(node.room_cores >= cores for node in self._nodes.values())
+
+    def leave(self, live: LiveRollout) -> None:
+        """Gives a trajectory's room back; nothing happens where it has none."""
+        home = self._homes.pop(live.rollout.name, None)
+        if home is not None:
+            node, room = home
+            node.change(live.rollout, room, -1)
+
+    def home(self, task: Task) -> str:
+        """The node where a command's trajectory lives."""
+        return self._homes[task.rollout.name][0].name
+
+    def welcomes(self, task: Task, node: str) -> bool:
+        """Whether there is memory for a command on a node now."""
+        return self._nodes[node].free_mb >= task.work.peak_memory_mb
+
+    def enter(self, task: Task, node: str) -> None:
+        """Books the memory of a command that starts."""
+        self._nodes[node].free_mb -= task.work.peak_memory_mb
+
+    def exit(self, task: Task, node: str) -> None:
+        """Gives that memory back."""
+        self._nodes[node].free_mb += task.work.peak_memory_mb

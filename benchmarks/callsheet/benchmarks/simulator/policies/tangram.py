@@ -1,0 +1,130 @@
+"""ARL-Tangram's elastic algorithm (arXiv 2603.13019), as published.
+
+Waiting actions are taken first come while they fit at their minimum. Where they do not all get what they could use, the
+last candidate is dropped again and again as long as the estimated sum of completion times improves, its cores going to
+the others. Cores are exclusive, a command keeps its width, nothing is preempted. Durations come from profiling: the
+mean of a command's class and its exact speed-up curve, both taken from the scenario itself, which is the best a profile
+can be. GPUs serve calls by evict-on-execution; API quotas are planned, so that no call is refused.
+
+As a sandbox's commands run on its node, each node has its line; commands without a sandbox are in a line of all nodes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import islice
+
+from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
+from callsheet.benchmarks.simulator.policies.parts.admission import Admission
+from callsheet.benchmarks.simulator.policies.parts.api_calls import ApiCalls, Planned
+from callsheet.benchmarks.simulator.policies.parts.baseline import Baseline
+from callsheet.benchmarks.simulator.policies.parts.exclusive_cores import ExclusiveCores
+from callsheet.benchmarks.simulator.policies.parts.gpu_calls import SharedGpus
+from callsheet.benchmarks.simulator.policies.parts.needs import largest_peak_mb, runs_on_cpu, works
+from callsheet.benchmarks.simulator.policies.parts.places import Places
+from callsheet.benchmarks.simulator.policies.tangram_search import Profile, Release, choose_widths
+from callsheet.benchmarks.simulator.policy import EndFacts, Task, World
+from callsheet.benchmarks.simulator.scenario import Scenario, Work
+from callsheet.scheduler.core.model import ActionKind
+
+NAME = "tangram"
+
+
+@dataclass(frozen=True, slots=True)
+class TangramSettings:
+    """What the publication leaves open, or gives as measured.
+
+    Attributes:
+        overhead_s: Machinery per action: 24 ms measured at a batch of 1280 (table of the AI coding runs).
+        depth: Most evictions tried in a round, and most commands behind the candidates that the estimate covers.
+            Evictions end at the first that does not pay, mostly the very first; and commands further behind wait
+            equally long either way. With 64 results are those of 1,024 (tests show it), at a bounded cost.
+    """
+
+    overhead_s: float = 0.024
+    depth: int = 64
+
+
+class ElasticCores:
+    """Rounds of the elastic algorithm at each node."""
+
+    def __init__(self, world: World, places: Places, settings: TangramSettings) -> None:
+        self._world = world
+        self._settings = settings
+        self._lines = ExclusiveCores(world, places)
+        self._profiles = ClassProfiles(world.scenario)
+        self._ends_at: dict[str, dict[Task, float]] = {node: {} for node in self._lines.cores}
+        self._due: dict[str, None] = {}
+
+    def ready(self, task: Task) -> None:
+        """A command can start; it takes part in the round of this instant."""
+        self._plan_round(self._lines.wait(task))
+
+    def ended(self, task: Task, facts: EndFacts) -> None:
+        """A command ended."""
+        node = self._lines.ended(task)
+        self._ends_at[node].pop(task, None)
+        if self._lines.anyone_waits(node):
+            self._plan_round(node)
+
+    def woken(self) -> None:
+        """All that happens at this instant has happened."""
+        due, self._due = self._due, {}
+        for node in due:
+            self._round(node)
+
+    def _plan_round(self, node: str) -> None:
+        if self._lines.free[node] == 0:
+            return
+        if not self._due:
+            self._world.wake_at(self._world.now)
+        self._due[node] = None
+
+    def _round(self, node: str) -> None:
+        free = self._lines.free[node]
+        line = list(islice(self._lines.waiting(node), free + self._settings.depth))
+        if not free or not line:
+            return
+        profiles = [self._profiles.of(task.work, self._lines.cores[node]) for task in line]
+        widths = choose_widths(profiles[:free], profiles[free:], self._releases(node), free, self._settings.depth)
+        for task, profile, width in zip(line, profiles, widths, strict=False):
+            if self._lines.start(task, node, width, self._settings.overhead_s):
+                self._ends_at[node][task] = self._world.now + self._settings.overhead_s + profile.on(width)
+
+    def _releases(self, node: str) -> list[Release]:
+        now = self._world.now
+        return [Release(max(0.0, at - now), task.width) for task, at in self._ends_at[node].items()]
+
+
+class ClassProfiles:
+    """Mean durations on one core by kind and label, as profiling the whole workload ahead would find them."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        durations: defaultdict[tuple[ActionKind, str], list[float]] = defaultdict(list)
+        for rollout in scenario.rollouts:
+            for work in works(rollout):
+                if runs_on_cpu(work):
+                    durations[work.kind, work.label].append(min(work.alone_s(), work.timeout_s))
+        self._means = {key: sum(values) / len(values) for key, values in durations.items()}
+
+    def of(self, work: Work, cores: int) -> Profile:
+        """What is known of a command on a node with that many cores."""
+        return Profile(self._means[work.kind, work.label], work.parallel_fraction, max(1, min(work.max_width, cores)))
+
+
+def tangram(settings: TangramSettings | None = None) -> PolicyFactory:
+    """The policy with these settings."""
+    chosen = settings or TangramSettings()
+
+    def make(world: World) -> Baseline:
+        places = Places(world.scenario.cluster, largest_peak_mb(world.scenario))
+        return Baseline(
+            NAME,
+            admission=Admission(world, places),
+            cpu=ElasticCores(world, places, chosen),
+            gpu=SharedGpus(world, overhead_s=chosen.overhead_s, passing=False),
+            api=ApiCalls(world, Planned),
+        )
+
+    return PolicyFactory(NAME, make, lambda scenario: True)
