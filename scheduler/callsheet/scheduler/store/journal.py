@@ -23,6 +23,7 @@ from callsheet.scheduler.store.errors import StaleEpochError
 from callsheet.scheduler.store.locks import DataDirectoryLock, lock_database
 from callsheet.scheduler.store.merge import Changes, Numbering, merge
 from callsheet.scheduler.store.migrate import migrate
+from callsheet.scheduler.store.predictor_nodes import SavedRow, load_nodes, replace_nodes
 from callsheet.scheduler.store.schema import actions, closed_jobs, jobs, scheduler, trajectories
 from callsheet.scheduler.store.statements import action_writer, job_writer, trajectory_writer
 from sqlalchemy import Connection, delete, func, insert, select, update
@@ -151,6 +152,27 @@ class Journal:
         )
         with self._reader.connect() as connection:
             return connection.scalar(statement)
+
+    def save_predictors(self, saved: Sequence[SavedRow], removed: Sequence[str]) -> None:
+        """Write what predictors learned, and delete the nodes of the paths removed, in one transaction.
+
+        May be called beside `commit`, from another thread; commits wait meanwhile, so it should be few rows at a time.
+
+        Raises:
+            StaleEpochError: Another scheduler has begun a newer epoch; nothing was written.
+            sqlalchemy.exc.SQLAlchemyError: The database failed.
+        """
+        with self._transaction() as connection:
+            replace_nodes(connection, saved, removed)
+
+    def load_predictors(self) -> list[SavedRow]:
+        """Read what predictors learned.
+
+        Raises:
+            StaleEpochError: Another scheduler has begun a newer epoch.
+        """
+        with self._transaction() as connection:
+            return load_nodes(connection)
 
     @property
     def has_garbage(self) -> bool:

@@ -101,3 +101,12 @@ actions: Final = Table(
     UniqueConstraint("job_number", "action_id"),
 )
 """Actions. `outcome` is null until there is one; `spec` is emptied then, since nothing reads it any more."""
+
+predictor_nodes: Final = Table(
+    "predictor_nodes",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("path", Text, nullable=False),
+    Column("numbers", Text, nullable=False),
+)
+"""What the predictors learned: `name` is a hash of `path`; both others are JSON."""
