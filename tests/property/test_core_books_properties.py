@@ -98,6 +98,8 @@ def test_the_ready_queue_is_a_set_of_classes_in_order_of_arrival(steps: list[tup
         for key, ready_class in queue.classes.items():
             members = [each.arrival for each in ready_class]
             assert members == sorted(i + 1 for i in model if ReadyQueue.key_of(actions[i]) == key)
+            assert ready_class.count == len(members)
+            assert ready_class.weight == sum(each.request.weight for each in ready_class)
             head = ready_class.head()
             assert (head.arrival if head is not None else None) == (members[0] if members else None)
         for resource in ("cpu", "memory"):

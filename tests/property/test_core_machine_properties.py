@@ -42,10 +42,12 @@ from hypothesis.stateful import (
 from tests.support.core_managers import FaithfulManager
 from tests.support.core_requests import action_request, elastic, fixed, job_request, kept, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager, Stream, node, service
+from tests.support.gated_planner import GatedPlanner
 
 JOB_REQUESTS = {"job": job_request("job"), "other": job_request("other", max_actions=12, max_staleness=1)}
 JOBS = tuple(JOB_REQUESTS)
 TRAJECTORIES = ("t1", "t2", "t3")
+UNLIMITED = 1000
 MANAGERS = ("sandboxes", "tests", "engine", "pool")
 SHARED = node("shared", 3, memory=600)
 POOLED = node("pooled", 3, memory=600)
@@ -91,7 +93,8 @@ class CoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world: CoreWorld = CheckedWorld()
+        self.gate = GatedPlanner(UNLIMITED)
+        self.world: CoreWorld = CheckedWorld(planner=self.gate)
         self.starts: Counter[ActionKey] = Counter()
         self.requests: dict[ActionKey, ActionRequest] = {}
         self.finished: dict[ActionKey, ActionState] = {}
@@ -239,12 +242,19 @@ class CoreMachine(RuleBasedStateMachine):
             manager.read()
             self.tokens.extend(token for token in manager.received if token not in self.tokens)
 
+    @rule(most=st.sampled_from([0, 1, 2, UNLIMITED]))
+    def narrow_the_gate(self, most: int) -> None:
+        """From now on so many trajectories of a job may live."""
+        self.gate.most = most
+
     @rule(data=st.data())
     def hostile_plan(self, data: st.DataObject) -> None:
         keys = st.sampled_from([*sorted(self.requests), ActionKey("job", "unknown"), ActionKey("nobody", "a1")])
         units = st.dictionaries(st.sampled_from(["cpu", "memory", "gpu"]), st.integers(-1, 300), max_size=3)
         assignment = st.builds(Assignment, keys, st.sampled_from([*MANAGERS, "nobody"]), units)
-        plan = Plan(tuple(data.draw(st.lists(assignment, max_size=4))))
+        keys_of_trajectories = st.tuples(st.sampled_from([*JOBS, "nobody"]), st.sampled_from([*TRAJECTORIES, "none"]))
+        admitted = data.draw(st.lists(keys_of_trajectories, max_size=2))
+        plan = Plan(tuple(data.draw(st.lists(assignment, max_size=4))), admitted=tuple(admitted))
         for command in self.world.handle(PlanReady(plan)):
             if isinstance(command, commands.Dispatch):
                 self._check_grant(command)
@@ -374,6 +384,11 @@ class CoreMachine(RuleBasedStateMachine):
                 assert key not in self.finished, f"{key} came back"
 
     @invariant()
+    def the_wait_to_start_is_part_of_the_queue_time(self) -> None:
+        for key, facts in self.world.outcomes.items():
+            assert 0.0 <= facts.start_wait_s <= facts.queue_s + 1e-9, f"{facts}: {self.world.why(key)}"
+
+    @invariant()
     def no_step_starts_twice(self) -> None:
         for key, request in self.requests.items():
             if request.needs_sandbox:
@@ -381,6 +396,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Calm: everybody comes back, everything runs to its end, every unit returns."""
+        self.gate.most = UNLIMITED
         for manager in self.managers.values():
             manager.register()
         for _ in range(60):

@@ -13,6 +13,7 @@ from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
 from callsheet.scheduler.planner.first_come import FirstComePlanner
+from callsheet.scheduler.planner.protocol import Planner
 
 from tests.sim.sim_client import SimClient
 from tests.sim.sim_manager import SimManager
@@ -46,7 +47,15 @@ class Misfortune:
 class World:
     """Everything that is simulated. The same seed gives the same history."""
 
-    def __init__(self, seed: int, misfortune: Misfortune, *, trajectories: int = 12, steps: int = 4) -> None:
+    def __init__(
+        self,
+        seed: int,
+        misfortune: Misfortune,
+        *,
+        trajectories: int = 12,
+        steps: int = 4,
+        planner: Planner | None = None,
+    ) -> None:
         self.time = Timeline(seed)
         self.misfortune = misfortune
         self.slowness = misfortune.slowness
@@ -63,7 +72,7 @@ class World:
             )
         }
         self.client = SimClient(self, trajectories, steps)
-        self.planner = FirstComePlanner()
+        self.planner: Planner = planner or FirstComePlanner()
         self._generation = 0
         self._uncommitted: list[Record] = []
         self._deferred: list[commands.Command] = []

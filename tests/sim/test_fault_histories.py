@@ -10,6 +10,7 @@ from callsheet.scheduler.core.model import ActionKind
 
 from tests.sim.sim_parts import action_request
 from tests.sim.sim_world import Misfortune, World
+from tests.support.gated_planner import GatedPlanner
 
 MISFORTUNES = {
     "calm": Misfortune(),
@@ -39,6 +40,17 @@ def test_every_action_has_one_outcome(name: str) -> None:
             check_history(world)
         except AssertionError as error:
             raise AssertionError(f"replay with CALLSHEET_SIM_SEED={seed} -k {name}: {error}") from error
+
+
+def test_trajectories_that_wait_for_admission_survive_everything() -> None:
+    """Three trajectories at a time: a scheduler that was restarted keeps to that, and forgets nobody who waits."""
+    for seed in seeds():
+        world = World(seed, MISFORTUNES["everything"], planner=GatedPlanner(3))
+        try:
+            world.run()
+            check_history(world)
+        except AssertionError as error:
+            raise AssertionError(f"replay with CALLSHEET_SIM_SEED={seed} -k admission: {error}") from error
 
 
 def check_history(world: World) -> None:

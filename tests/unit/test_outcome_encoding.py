@@ -37,6 +37,7 @@ FACTS = OutcomeFacts(
     queue_s=2.0,
     execution_s=5.0,
     paused_s=1.0,
+    start_wait_s=0.5,
 )
 
 
@@ -58,6 +59,7 @@ def test_a_success_with_all_its_facts() -> None:
     assert timeline.started.ToNanoseconds() == 104_500_000_000
     assert timeline.ended.ToNanoseconds() == 110_250_000_000
     assert (timeline.queue_s, timeline.execution_s, timeline.paused_s) == (2.0, 5.0, 1.0)
+    assert timeline.start_wait_s == 0.5
     assert timeline.overhead_s == pytest.approx(2.0)
 
 

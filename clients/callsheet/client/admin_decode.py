@@ -55,6 +55,7 @@ def _job(message: admin_service_pb2.JobStatus) -> JobStatus:
         dict(message.actions),
         dict(message.failures),
         message.policy_version,
+        message.waiting_trajectories,
     )
 
 
@@ -78,4 +79,5 @@ def _service(message: manager_service_pb2.HostedService) -> ServiceStatus:
         message.slots or None,
         dict(message.reserved),
         message.policy_version,
+        dict(message.shared),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from callsheet.client.actions import ActionKind
@@ -38,6 +38,7 @@ class WaitReason(Enum):
     HELD_FOR_OLDER = "held_for_older"
     BACKOFF = "backoff"
     RECOVERY = "recovery"
+    ADMISSION = "admission"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class JobStatus:
         actions: Actions by state, for instance {"queued": 3}.
         failures: Failed actions by failure kind, for instance {"infra": 1}.
         policy_version: The newest published policy version.
+        waiting_trajectories: Open trajectories that have actions and may not begin yet.
     """
 
     job_id: str
@@ -57,6 +59,7 @@ class JobStatus:
     actions: Mapping[str, int]
     failures: Mapping[str, int]
     policy_version: int
+    waiting_trajectories: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class ServiceStatus:
         slots: The most attempts at once; None: no limit but the node's resources.
         reserved: Units of the node's resources it holds as long as it is registered.
         policy_version: For models: the policy version they serve.
+        shared: Units of the node's resources that its manager shares among its attempts.
     """
 
     name: str
@@ -76,6 +80,7 @@ class ServiceStatus:
     slots: int | None
     reserved: Mapping[str, int]
     policy_version: int
+    shared: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

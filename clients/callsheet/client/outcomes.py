@@ -173,6 +173,7 @@ class Timeline:
         execution_s: The manager executing the last attempt, by its own clock, pauses left out.
         overhead_s: Everything else between submit and end: transport, dispatch, commit, lost attempts.
         paused_s: Paused, over all attempts.
+        start_wait_s: The part of `queue_s` before its trajectory was let begin.
     """
 
     submitted_at: float | None = None
@@ -184,6 +185,7 @@ class Timeline:
     execution_s: float = 0.0
     overhead_s: float = 0.0
     paused_s: float = 0.0
+    start_wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,6 +97,8 @@ class _WaitReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """A failed attempt's backoff has not run out."""
     WAIT_REASON_RECOVERY: _WaitReason.ValueType  # 9
     """Its attempt before the scheduler's restart may still be running."""
+    WAIT_REASON_ADMISSION: _WaitReason.ValueType  # 10
+    """Its trajectory has not been let begin yet."""
 
 class WaitReason(_WaitReason, metaclass=_WaitReasonEnumTypeWrapper):
     """Why a queued action is not running."""
@@ -121,6 +123,8 @@ WAIT_REASON_BACKOFF: WaitReason.ValueType  # 8
 """A failed attempt's backoff has not run out."""
 WAIT_REASON_RECOVERY: WaitReason.ValueType  # 9
 """Its attempt before the scheduler's restart may still be running."""
+WAIT_REASON_ADMISSION: WaitReason.ValueType  # 10
+"""Its trajectory has not been let begin yet."""
 global___WaitReason = WaitReason
 
 @typing.final
@@ -221,12 +225,15 @@ class JobStatus(google.protobuf.message.Message):
     ACTIONS_FIELD_NUMBER: builtins.int
     FAILURES_FIELD_NUMBER: builtins.int
     POLICY_VERSION_FIELD_NUMBER: builtins.int
+    WAITING_TRAJECTORIES_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """Its id."""
     open_trajectories: builtins.int
     """Open trajectories."""
     policy_version: builtins.int
     """The newest published policy version."""
+    waiting_trajectories: builtins.int
+    """Open trajectories that have actions and were not let begin yet."""
     @property
     def actions(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """Actions by state, ActionState's names in lower case without the prefix."""
@@ -243,8 +250,9 @@ class JobStatus(google.protobuf.message.Message):
         actions: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         failures: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         policy_version: builtins.int = ...,
+        waiting_trajectories: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "failures", b"failures", "job_id", b"job_id", "open_trajectories", b"open_trajectories", "policy_version", b"policy_version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "failures", b"failures", "job_id", b"job_id", "open_trajectories", b"open_trajectories", "policy_version", b"policy_version", "waiting_trajectories", b"waiting_trajectories"]) -> None: ...
 
 global___JobStatus = JobStatus
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from callsheet.scheduler.core.admission import admit
 from callsheet.scheduler.core.commands import AcknowledgeEnd, CancelAttempt, PauseAttempt, ReleaseSandbox, ResizeAttempt
 from callsheet.scheduler.core.entities import Action, Attempt, Manager, Orphan
 from callsheet.scheduler.core.events import AttemptEnded, AttemptSucceeded
@@ -85,6 +86,8 @@ def adopt_orphan(state: SchedulerState, action: Action, orphan: Orphan, now: flo
     action.state = ActionState.DISPATCHED
     if action.request.in_sandbox and action.trajectory is not None:
         action.trajectory.occupied = attempt
+    if action.trajectory is not None:
+        admit(state, action.trajectory, now)
     action.story.append((now, f"adopted attempt {orphan.attempt} running on {manager.manager_id}"))
     _mark_alive(state, attempt, orphan.started, now)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from callsheet.scheduler.core import events
+from callsheet.scheduler.core.admission import admit
 from callsheet.scheduler.core.adoption import adopt_orphan, book_attempt, discard_end, keep_orphan_end, waits_for
 from callsheet.scheduler.core.commands import AcknowledgeEnd, Cancellation, Dispatch, Expiry
 from callsheet.scheduler.core.entities import Action, Attempt, Manager, Orphan, Service
@@ -29,7 +30,11 @@ NO_SANDBOX = events.AttemptFailed(FailureKind.INFRA, "no_sandbox", "the manager 
 
 
 def on_plan(state: SchedulerState, event: events.PlanReady, now: float) -> None:
-    """Dispatches what a planner proposed, as far as the state of now allows it."""
+    """Admits and dispatches what a planner proposed, as far as the state of now allows it."""
+    for key in event.plan.admitted:
+        trajectory = state.waiting_trajectories.get(key[0], {}).get(key[1])
+        if trajectory is not None:
+            admit(state, trajectory, now)
     for assignment in event.plan.assignments:
         action = state.find_action(assignment.key)
         manager = state.managers.get(assignment.manager_id)

@@ -212,3 +212,4 @@ class OutcomeFacts:
     queue_s: float
     execution_s: float
     paused_s: float
+    start_wait_s: float = 0.0

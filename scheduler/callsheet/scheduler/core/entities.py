@@ -17,6 +17,7 @@ from callsheet.scheduler.core.model import (
     SandboxRef,
     ServiceDescription,
     Token,
+    TrajectoryKey,
     TrajectoryRequest,
 )
 
@@ -77,7 +78,7 @@ class Manager:
     unlisted: set[Token] = field(default_factory=set)
     listed_sandboxes: tuple[SandboxRef, ...] = ()
     attempts: dict[Token, Attempt] = field(default_factory=dict)
-    sandboxes: dict[tuple[str, str], Trajectory] = field(default_factory=dict)
+    sandboxes: dict[TrajectoryKey, Trajectory] = field(default_factory=dict)
 
     @property
     def pool(self) -> dict[str, int]:
@@ -134,6 +135,7 @@ class Action:
         arrival: Order of arrival; kept over retries, so a retried action does not lose its place.
         ready_ticket: Its place in the ready queue; 0 while it waits for its turn in the sandbox or for a backoff.
         attempt: The current attempt, while it is dispatched.
+        start_wait_s: The part of `queue_s` that its trajectory waited for admission.
         failed_on: The manager of the last attempt, if it failed; another one is preferred.
         verdict: The outcome already decided, while its attempt is still being stopped.
     """
@@ -150,6 +152,7 @@ class Action:
     attempt: Attempt | None = None
     first_dispatched_at: float = 0.0
     queue_s: float = 0.0
+    start_wait_s: float = 0.0
     backoff_until: float = 0.0
     cancel_reason: str | None = None
     failed_on: str = ""
@@ -182,6 +185,7 @@ class Trajectory:
         line: Actions that need the sandbox, in order of submit; only the first may run.
         occupied: The attempt that is in the sandbox (or makes it) now.
         held: Units the sandbox keeps between actions, and the cores behind them.
+        admitted_at: When it was let begin; 0 if that was before a restart, None while it has not been.
     """
 
     request: TrajectoryRequest
@@ -196,9 +200,10 @@ class Trajectory:
     open_actions: dict[str, Action] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
     held_cores: tuple[int, ...] = ()
+    admitted_at: float | None = None
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> TrajectoryKey:
         """(job id, trajectory id)."""
         return (self.request.job_id, self.request.trajectory_id)
 
@@ -220,7 +225,7 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """An open job and everything under it."""
+    """An open job and everything under it; `live_trajectories` counts the open ones that were admitted."""
 
     request: JobRequest
     policy_version: int = 0
@@ -230,6 +235,7 @@ class Job:
     groups: dict[str, Group] = field(default_factory=dict)
     actions: dict[str, Action | FinishedAction] = field(default_factory=dict)
     open_actions: int = 0
+    live_trajectories: int = 0
     finished_counts: dict[str, int] = field(default_factory=dict)
     failure_counts: dict[str, int] = field(default_factory=dict)
 

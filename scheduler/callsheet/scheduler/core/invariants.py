@@ -26,6 +26,7 @@ def check_invariants(state: SchedulerState) -> None:
         _check_node(state, node)
     for manager in state.managers.values():
         _check_manager(manager)
+    _check_admission(state)
     open_actions = 0
     for job in state.jobs.values():
         live = [action for action in job.actions.values() if isinstance(action, Action)]
@@ -89,6 +90,21 @@ def _check_manager(manager: Manager) -> None:
         _require(pooled, f"{attempt.token} has {attempt.granted}, more than {attempt.service} shares", attempt.action)
 
 
+def _check_admission(state: SchedulerState) -> None:
+    for job_id, job in state.jobs.items():
+        waiting = state.waiting_trajectories.get(job_id, {})
+        expected = {
+            trajectory_id
+            for trajectory_id, trajectory in job.trajectories.items()
+            if trajectory.admitted_at is None and trajectory.open_actions
+        }
+        _require(waiting.keys() == expected, f"job {job_id} has {list(waiting)} wait for admission, not {expected}")
+        live = sum(trajectory.admitted_at is not None for trajectory in job.trajectories.values())
+        _require(job.live_trajectories == live, f"job {job_id} counts {job.live_trajectories} live ones, not {live}")
+    _require(all(state.waiting_trajectories.values()), "a job without waiting trajectories has an entry")
+    _require(state.waiting_trajectories.keys() <= state.jobs.keys(), "a closed job has waiting trajectories")
+
+
 def _check_action(state: SchedulerState, action: Action) -> None:
     _require(not action.state.terminal, f"{action.key} has its outcome but is kept as live", action)
     has_attempt = action.state is not ActionState.QUEUED
@@ -96,6 +112,9 @@ def _check_action(state: SchedulerState, action: Action) -> None:
     if action.attempt is not None:
         _require(state.attempts.get(action.attempt.token) is action.attempt, f"{action.key} lost its attempt", action)
         _require(not action.ready_ticket, f"{action.key} is running and ready at once", action)
+        return
+    if action.trajectory is not None and action.trajectory.admitted_at is None:
+        _require(not action.ready_ticket, f"{action.key} is ready before its trajectory is admitted", action)
         return
     trajectory = action.trajectory if action.request.in_sandbox else None
     waits_in_line = (

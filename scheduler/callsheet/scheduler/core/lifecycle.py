@@ -28,19 +28,41 @@ STATE_LOST = AttemptFailed(
 
 
 def enqueue(state: SchedulerState, action: Action, now: float) -> None:
-    """Lets a new or retried action wait for its turn in the sandbox, its backoff or the planner."""
+    """Lets a new or retried action wait for what comes before its start."""
     action.state = ActionState.QUEUED
     action.queued_since = now
-    if action.request.in_sandbox and action.trajectory is not None:
-        advance_line(state, action.trajectory, now)
+    await_turn(state, action, now)
+
+
+def await_turn(state: SchedulerState, action: Action, now: float) -> None:
+    """Lets a queued action wait for its trajectory's admission, its turn in the sandbox, its backoff or the planner."""
+    trajectory = action.trajectory
+    if trajectory is not None and trajectory.admitted_at is None:
+        job_id, trajectory_id = trajectory.key
+        state.waiting_trajectories.setdefault(job_id, {}).setdefault(trajectory_id, trajectory)
+        if not action.request.in_sandbox:
+            return
+    if action.request.in_sandbox and trajectory is not None:
+        advance_line(state, trajectory, now)
     elif action.backoff_until > now:
         state.timers.set(("backoff", action.key), action.backoff_until)
     else:
         state.ready.add(action)
 
 
+def leave_admission_queue(state: SchedulerState, trajectory: Trajectory) -> None:
+    """Takes a trajectory out of those that wait for admission, if it is among them."""
+    job_id, trajectory_id = trajectory.key
+    waiting = state.waiting_trajectories.get(job_id)
+    if waiting is not None and waiting.pop(trajectory_id, None) is not None and not waiting:
+        del state.waiting_trajectories[job_id]
+
+
 def advance_line(state: SchedulerState, trajectory: Trajectory, now: float) -> None:
-    """Makes the first action that waits for the sandbox ready, once nothing else is in it."""
+    """Makes the first action that waits for the sandbox ready, once its trajectory may begin and nothing else is in it.
+
+    One whose sandbox is gone, with no reset ahead of it, has its outcome.
+    """
     while trajectory.line and trajectory.occupied is None:
         head = trajectory.line[0]
         if head.ready_ticket:
@@ -51,6 +73,8 @@ def advance_line(state: SchedulerState, trajectory: Trajectory, now: float) -> N
         if head.request.needs_sandbox and not trajectory.sandbox_id:
             finish(state, head, STATE_LOST, now)
             continue
+        if trajectory.admitted_at is None:
+            return
         if not head.request.needs_sandbox and trajectory.sandbox_id:
             drop_sandbox(state, trajectory, now, lost=False)
         state.ready.add(head)
@@ -226,7 +250,9 @@ def finish(
         execution_s: Seconds the manager spent executing it.
         ended: The last attempt, if there was one.
     """
-    waiting = action.state is ActionState.QUEUED
+    waited_s = now - action.queued_since if action.state is ActionState.QUEUED else 0.0
+    trajectory = action.trajectory
+    admitted = trajectory is None or trajectory.admitted_at is not None
     action.state = _STATE_OF_RESULT[type(result)]
     facts = OutcomeFacts(
         key=action.key,
@@ -240,9 +266,10 @@ def finish(
         dispatched=ended.dispatched_at if ended is not None else 0.0,
         started=ended.started_at if ended is not None else 0.0,
         ended=now,
-        queue_s=action.queue_s + (now - action.queued_since if waiting else 0.0),
+        queue_s=action.queue_s + waited_s,
         execution_s=execution_s,
         paused_s=ended.paused_for(now) if ended is not None else 0.0,
+        start_wait_s=action.start_wait_s if admitted else waited_s,
     )
     message, encoded = state.encode_outcome(facts)
     action.story.append((now, f"outcome: {action.state.value}{_reason_of(result)}"))
@@ -289,3 +316,5 @@ def _forget(state: SchedulerState, action: Action, now: float) -> None:
     if action in trajectory.line:
         trajectory.line.remove(action)
         advance_line(state, trajectory, now)
+    if trajectory.admitted_at is None and not trajectory.open_actions:
+        leave_admission_queue(state, trajectory)

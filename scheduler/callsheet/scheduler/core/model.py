@@ -92,6 +92,10 @@ class ActionKey(NamedTuple):
     action_id: str
 
 
+TrajectoryKey = tuple[str, str]
+"""(job id, trajectory id)."""
+
+
 class Token(NamedTuple):
     """A fencing token; later grants are greater."""
 

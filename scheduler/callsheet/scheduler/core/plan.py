@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from callsheet.scheduler.core.model import ActionKey
+from callsheet.scheduler.core.model import ActionKey, TrajectoryKey
 
 
 @dataclass(slots=True)
@@ -22,8 +22,10 @@ class Plan:
 
     Attributes:
         assignments: In the order in which they should be dispatched.
+        admitted: Waiting trajectories that may begin; before the assignments, which may be of their first actions.
         truncated: The round stopped at its cap; another one should follow at once.
     """
 
     assignments: tuple[Assignment, ...] = field(default_factory=tuple)
     truncated: bool = False
+    admitted: tuple[TrajectoryKey, ...] = ()

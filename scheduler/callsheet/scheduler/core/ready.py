@@ -1,14 +1,15 @@
 """Actions that could start now, in classes of interchangeable ones, first come first.
 
-Actions of a class ask for the same units of the same service for jobs of the same priority, and are free to go to the
-same managers; so if one does not fit, none does, and a planning round costs by the class and not by the action.
+Actions of a class ask for the same units of the same service for the same job, are alike in size as far as that can be
+told ahead, and are free to go to the same managers; so if one does not fit, none does, and a planning round costs by
+the class and not by the action. Actions that are pinned to a manager enter no model and have a class by demand alone.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from callsheet.scheduler.core.entities import Action
@@ -16,13 +17,21 @@ from callsheet.scheduler.core.model import ActionKind, Demand, PriorityClass
 
 
 class ClassKey(NamedTuple):
-    """What interchangeable actions have in common; `pinned_to` is a manager id, empty if they are free."""
+    """What interchangeable actions have in common.
+
+    Attributes:
+        pinned_to: A manager id; empty if they are free to go anywhere, and then `job`, `label` and `size` are set.
+        size: What `ReadyQueue.size_of` says.
+    """
 
     priority: PriorityClass
     kind: ActionKind
     service: str
     pinned_to: str
     demand: Demand
+    job: str = ""
+    label: str = ""
+    size: int = 0
 
 
 class _Entry(NamedTuple):
@@ -32,10 +41,17 @@ class _Entry(NamedTuple):
 
 
 class ReadyClass:
-    """The ready actions of one class, by arrival. Entries whose action has left are skipped and dropped lazily."""
+    """The ready actions of one class, by arrival. Entries whose action has left are skipped and dropped lazily.
+
+    Attributes:
+        count: Members.
+        weight: Sum of their weights.
+    """
 
     def __init__(self, key: ClassKey) -> None:
         self.key = key
+        self.count = 0
+        self.weight = 0.0
         self._entries: deque[_Entry] = deque()
 
     def __iter__(self) -> Iterator[Action]:
@@ -60,50 +76,68 @@ class ReadyClass:
 
 
 class ReadyQueue:
-    """All ready actions by class, and the weight that waits for each resource."""
+    """All ready actions by class, and the weight that waits for each resource.
+
+    Attributes:
+        size_of: Puts an action that is free to go anywhere into a class of alike size, if somebody can tell.
+        arrived_weight: Weight that ever became ready for each resource; a planner derives rates of arrival from it.
+    """
 
     def __init__(self) -> None:
         self.classes: dict[ClassKey, ReadyClass] = {}
         self.waiting_weight: dict[str, float] = {}
-        self._count = 0
+        self.arrived_weight: dict[str, float] = {}
+        self.size_of: Callable[[Action], int] | None = None
+        self._class_of: dict[int, ReadyClass] = {}
         self._tickets = 0
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._class_of)
 
     @staticmethod
-    def key_of(action: Action) -> ClassKey:
-        """The class of an action."""
+    def key_of(action: Action, size: int = 0) -> ClassKey:
+        """The class of an action, of a given size."""
         request = action.request
+        priority = action.job.request.priority_class
         trajectory = action.trajectory
-        pinned = trajectory.manager_id if request.needs_sandbox and trajectory is not None else ""
-        return ClassKey(action.job.request.priority_class, request.kind, request.service, pinned, request.demand)
+        if request.needs_sandbox and trajectory is not None:
+            return ClassKey(priority, request.kind, request.service, trajectory.manager_id, request.demand)
+        job = request.key.job_id
+        return ClassKey(priority, request.kind, request.service, "", request.demand, job, request.label, size)
 
     def add(self, action: Action) -> None:
         """Makes an action a member of its class."""
-        key = self.key_of(action)
+        size_of = self.size_of
+        key = self.key_of(action, 0 if size_of is None or action.request.needs_sandbox else size_of(action))
         ready_class = self.classes.get(key)
         if ready_class is None:
             ready_class = self.classes[key] = ReadyClass(key)
         self._tickets += 1
         action.ready_ticket = self._tickets
         ready_class.insert(_Entry(action.arrival, self._tickets, action))
-        self._count += 1
-        self._weigh(action, action.request.weight)
+        self._class_of[self._tickets] = ready_class
+        weight = action.request.weight
+        ready_class.count += 1
+        ready_class.weight += weight
+        for entry in action.request.demand.entries:
+            resource = entry.resource
+            self.waiting_weight[resource] = self.waiting_weight.get(resource, 0.0) + weight
+            self.arrived_weight[resource] = self.arrived_weight.get(resource, 0.0) + weight
 
     def remove(self, action: Action) -> None:
         """Takes an action out, if it is in."""
-        if action.ready_ticket:
-            action.ready_ticket = 0
-            self._count -= 1
-            self._weigh(action, -action.request.weight)
+        if not action.ready_ticket:
+            return
+        ready_class = self._class_of.pop(action.ready_ticket)
+        action.ready_ticket = 0
+        weight = action.request.weight
+        ready_class.count -= 1
+        # Rounding must not pile up over millions of members.
+        ready_class.weight = ready_class.weight - weight if ready_class.count else 0.0
+        for entry in action.request.demand.entries:
+            self.waiting_weight[entry.resource] = max(self.waiting_weight[entry.resource] - weight, 0.0)
 
     def prune(self) -> None:
         """Drops classes without members."""
-        for key in [key for key, ready_class in self.classes.items() if ready_class.head() is None]:
+        for key in [key for key, ready_class in self.classes.items() if not ready_class.count]:
             del self.classes[key]
-
-    def _weigh(self, action: Action, weight: float) -> None:
-        for entry in action.request.demand.entries:
-            total = self.waiting_weight.get(entry.resource, 0.0) + weight
-            self.waiting_weight[entry.resource] = max(total, 0.0)

@@ -38,6 +38,7 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
         _restore_trajectory(state, trajectory, decode, awaited, now)
     waiting: list[Action] = []
     for row in recovered.actions:
+        _restore_admission(state, row)
         if ActionState(row.state).terminal:
             job_actions = state.jobs[row.job_id].actions
             job_actions[row.action_id] = FinishedAction(row.body_hash, ActionState(row.state))
@@ -74,6 +75,20 @@ def _restore_trajectory(
     trajectory.lost = not row.sandbox_id
     if row.manager_id:
         awaited.add(row.manager_id)
+        _mark_admitted(trajectory)
+
+
+def _restore_admission(state: SchedulerState, row: RecoveredAction) -> None:
+    """A trajectory that had anything dispatched, or has a sandbox, had begun; when that was is not kept."""
+    trajectory = state.find_trajectory(row.job_id, row.trajectory_id)
+    if trajectory is not None and row.attempt:
+        _mark_admitted(trajectory)
+
+
+def _mark_admitted(trajectory: Trajectory) -> None:
+    if trajectory.admitted_at is None:
+        trajectory.admitted_at = 0.0
+        trajectory.job.live_trajectories += 1
 
 
 def _restore_action(state: SchedulerState, row: RecoveredAction, decode: RequestDecoder, now: float) -> Action:
@@ -82,7 +97,7 @@ def _restore_action(state: SchedulerState, row: RecoveredAction, decode: Request
     trajectory = job.trajectories.get(row.trajectory_id)
     if trajectory is None and row.trajectory_id:
         closed = decode.trajectory(job.trajectory_specs[row.trajectory_id])
-        trajectory = Trajectory(closed, job, job.policy_version, now, lost=True)
+        trajectory = Trajectory(closed, job, job.policy_version, now, lost=True, admitted_at=0.0)
     action = add_action(state, job, request, trajectory, now)
     action.submitted_at = row.submitted_at
     # The time that the scheduler was away counts; what has run out meanwhile ends at the first timer.

@@ -54,7 +54,13 @@ class CoreSettings:
 
 
 class SchedulerState:
-    """Jobs, trajectories, actions, attempts, managers and nodes; see the module's docstring."""
+    """Jobs, trajectories, actions, attempts, managers and nodes; see the module's docstring.
+
+    Attributes:
+        ready: Actions that could start now.
+        waiting_trajectories: Those that wait for admission, by job and trajectory id, in the order in which their first
+            actions came. A job without any has no entry.
+    """
 
     def __init__(self, epoch: int, encode_outcome: OutcomeEncoder, settings: CoreSettings | None = None) -> None:
         self.epoch = epoch
@@ -66,6 +72,7 @@ class SchedulerState:
         self.attempts: dict[Token, Attempt] = {}
         self.orphans: dict[ActionKey, Orphan] = {}
         self.ready = ReadyQueue()
+        self.waiting_trajectories: dict[str, dict[str, Trajectory]] = {}
         self.timers: Deadlines[TimerKey] = Deadlines()
         self.open_actions = 0
         self.servable_cache: dict[tuple[ActionKind, str, Demand], bool] = {}

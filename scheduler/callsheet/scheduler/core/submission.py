@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 COMPLETED = "completed"
 ABANDONED = "abandoned"
 CLOSED = "its trajectory was closed"
+REDUNDANT = "its group has its quorum"
 
 
 def open_job(state: SchedulerState, job_id: str) -> Job:
@@ -81,8 +82,12 @@ def on_trajectory_open(state: SchedulerState, event: events.TrajectoryOpenReques
         )
     if known is None:
         _check_group(job, request)
-        add_trajectory(state, job, request, job.policy_version, now)
+        trajectory = add_trajectory(state, job, request, job.policy_version, now)
         state.persist(TrajectoryOpened(request.job_id, request.trajectory_id, request.spec, job.policy_version, now))
+        if request.group is not None:
+            group = job.groups[request.group.group_id]
+            if group.completed >= group.quorum:
+                close_trajectory(state, trajectory, ABANDONED, REDUNDANT, now)
     state.accept(event.reply_to)
 
 
@@ -143,6 +148,8 @@ def close_trajectory(state: SchedulerState, trajectory: Trajectory, end: str, re
     # The last first: an action that waits for a reset ahead of it would otherwise end as one whose sandbox is gone.
     for action in reversed(list(trajectory.open_actions.values())):
         cancel(state, action, reason, now)
+    if trajectory.admitted_at is not None:
+        job.live_trajectories -= 1
     if trajectory.sandbox_id:
         drop_sandbox(state, trajectory, now, lost=False)
     state.persist(TrajectoryClosed(job_id, trajectory_id, end))
@@ -158,7 +165,7 @@ def _count_completed(state: SchedulerState, job: Job, group_id: str, now: float)
     for member in sorted(group.members):
         redundant = job.trajectories.get(member)
         if redundant is not None:
-            close_trajectory(state, redundant, ABANDONED, "its group has its quorum", now)
+            close_trajectory(state, redundant, ABANDONED, REDUNDANT, now)
 
 
 def on_submit(state: SchedulerState, event: events.ActionSubmitted, now: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from callsheet.scheduler.core.entities import Action, Manager
+from callsheet.scheduler.core.entities import Action, Manager, Trajectory
 from callsheet.scheduler.core.model import ActionState
 from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
 from callsheet.scheduler.core.servability import can_ever_serve, service_of
@@ -25,6 +25,7 @@ class WaitReason(IntEnum):
     HELD_FOR_OLDER = 7
     BACKOFF = 8
     RECOVERY = 9
+    ADMISSION = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,9 @@ def explain(state: SchedulerState, action: Action, now: float) -> Explanation:
         )
     if action.state is not ActionState.QUEUED:
         return Explanation(WaitReason.NONE, f"it is {action.state.value}")
+    trajectory = action.trajectory
+    if trajectory is not None and trajectory.admitted_at is None:
+        return _explain_admission(state, trajectory)
     if not action.ready_ticket:
         return _explain_not_ready(action, now)
     key = ReadyQueue.key_of(action)
@@ -92,6 +96,17 @@ def _explain_not_ready(action: Action, now: float) -> Explanation:
     ahead = list(trajectory.line).index(action) if trajectory is not None and action in trajectory.line else 0
     return Explanation(
         WaitReason.EARLIER_IN_SANDBOX, f"{ahead} earlier actions of its trajectory's sandbox have not ended"
+    )
+
+
+def _explain_admission(state: SchedulerState, trajectory: Trajectory) -> Explanation:
+    job_id, trajectory_id = trajectory.key
+    waiting = list(state.waiting_trajectories[job_id])
+    place = waiting.index(trajectory_id) + 1
+    return Explanation(
+        WaitReason.ADMISSION,
+        f"its trajectory may not begin yet: it is number {place} of the {len(waiting)} of its job that wait; "
+        f"{trajectory.job.live_trajectories} are live",
     )
 
 

@@ -1,20 +1,22 @@
 """The first planner: first come, first served, on the node where an action fits best.
 
 Ready actions are taken by priority and arrival. One that does not fit is passed over for others (backfilling); when it
-has waited too long, the node that comes closest is held for it, so that nothing that fits an idle node starves.
+has waited too long, the node that comes closest is held for it, so that nothing that fits an idle node starves. Every
+trajectory is admitted at once.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from callsheet.scheduler.core.entities import Action, Manager
+from callsheet.scheduler.core.admission import first_actions
+from callsheet.scheduler.core.entities import Action, Manager, Trajectory
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU
 from callsheet.scheduler.core.plan import Assignment, Plan
-from callsheet.scheduler.core.ready import ClassKey
+from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
 from callsheet.scheduler.core.servability import service_of
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.price import choose_units
@@ -37,18 +39,12 @@ class FirstComePlanner:
         state.ready.prune()
         round_ = _Round(state, now, self.hold_after)
         assignments: list[Assignment] = []
-        order = 0
-        heads: list[tuple[int, int, int, ClassKey, Iterator[Action], Action]] = []
-        for key, ready_class in state.ready.classes.items():
-            members = iter(ready_class)
-            head = next(members, None)
-            if head is not None:
-                order += 1
-                heads.append((key.priority, head.arrival, order, key, members, head))
-        heapq.heapify(heads)
+        waiting = [trajectory for job in state.waiting_trajectories.values() for trajectory in job.values()]
+        admitted = tuple(trajectory.key for trajectory in waiting)
+        heads = _heads(state, waiting)
         while heads:
             if len(assignments) >= self.dispatch_cap:
-                return Plan(tuple(assignments), truncated=True)
+                return Plan(tuple(assignments), truncated=True, admitted=admitted)
             priority, _, order, key, members, action = heads[0]
             assignment = round_.place(key, action)
             following = next(members, None) if assignment is not None else None
@@ -58,7 +54,26 @@ class FirstComePlanner:
                 heapq.heappop(heads)
             else:
                 heapq.heapreplace(heads, (priority, following.arrival, order, key, members, following))
-        return Plan(tuple(assignments))
+        return Plan(tuple(assignments), admitted=admitted)
+
+
+_Head = tuple[int, int, int, ClassKey, Iterator[Action], Action]
+
+
+def _heads(state: SchedulerState, beginning: Sequence[Trajectory]) -> list[_Head]:
+    """The first member of each class, with those after it, as a heap; the first actions of new trajectories alone."""
+    heads: list[_Head] = []
+    for key, ready_class in state.ready.classes.items():
+        members = iter(ready_class)
+        head = next(members, None)
+        if head is not None:
+            heads.append((key.priority, head.arrival, len(heads), key, members, head))
+    for trajectory in beginning:
+        for action in first_actions(trajectory):
+            key = ReadyQueue.key_of(action)
+            heads.append((key.priority, action.arrival, len(heads), key, iter(()), action))
+    heapq.heapify(heads)
+    return heads
 
 
 class _Round:

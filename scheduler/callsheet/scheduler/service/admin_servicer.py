@@ -36,7 +36,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         state = self._loop.state
         response = admin_service_pb2.GetStatusResponse(epoch=state.epoch)
         fill_timestamp(response.started, self._started)
-        response.jobs.extend(_job_status(job) for job in state.jobs.values())
+        for job_id, job in state.jobs.items():
+            response.jobs.append(_job_status(job, len(state.waiting_trajectories.get(job_id, ()))))
         response.managers.extend(_manager_status(manager) for manager in state.managers.values())
         response.nodes.extend(_node_status(node) for node in state.nodes.values())
         return response
@@ -151,7 +152,7 @@ def _fill_live(response: admin_service_pb2.ExplainResponse, action: Action) -> N
     response.state = _state(action.state)
 
 
-def _job_status(job: Job) -> admin_service_pb2.JobStatus:
+def _job_status(job: Job, waiting_trajectories: int) -> admin_service_pb2.JobStatus:
     counts = dict(job.finished_counts)
     for action in job.actions.values():
         if isinstance(action, Action):
@@ -162,6 +163,7 @@ def _job_status(job: Job) -> admin_service_pb2.JobStatus:
         actions=counts,
         failures=job.failure_counts,
         policy_version=job.policy_version,
+        waiting_trajectories=waiting_trajectories,
     )
 
 

@@ -160,10 +160,10 @@ class CoreLoop:
         if deadline is not None and deadline <= now:
             batch.append(TimerFired())
         todo = self.state.handle(batch, now)
-        if len(self.state.ready):
+        if len(self.state.ready) or self.state.waiting_trajectories:
             plan = self._planner.plan(self.state, now)
             self._replan = plan.truncated
-            if plan.assignments:
+            if plan.assignments or plan.admitted:
                 todo = todo + self.state.handle([PlanReady(plan)], now)
         else:
             self._replan = False

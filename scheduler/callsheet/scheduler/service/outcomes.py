@@ -52,6 +52,8 @@ def _fill_timeline(timeline: outcome_pb2.Timeline, facts: OutcomeFacts) -> None:
     timeline.queue_s = facts.queue_s
     timeline.execution_s = facts.execution_s
     timeline.paused_s = facts.paused_s
+    if facts.start_wait_s:
+        timeline.start_wait_s = facts.start_wait_s
     total = facts.ended - facts.submitted
     timeline.overhead_s = max(total - facts.queue_s - facts.execution_s - facts.paused_s, 0.0)
 

@@ -1,0 +1,39 @@
+"""Trajectory admission: the actions of a trajectory wait until a plan lets it begin.
+
+How many trajectories live at once is a decision of the planner. One that has begun is never held up again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from callsheet.scheduler.core.entities import Action, Trajectory
+from callsheet.scheduler.core.lifecycle import advance_line, await_turn, leave_admission_queue
+from callsheet.scheduler.core.model import ActionState
+
+if TYPE_CHECKING:
+    from callsheet.scheduler.core.state import SchedulerState
+
+
+def admit(state: SchedulerState, trajectory: Trajectory, now: float) -> None:
+    """Lets a trajectory begin: what waited for that becomes ready, and its wait so far is its wait to start."""
+    if trajectory.admitted_at is not None:
+        return
+    leave_admission_queue(state, trajectory)
+    trajectory.admitted_at = now
+    trajectory.job.live_trajectories += 1
+    for action in list(trajectory.open_actions.values()):
+        if action.state is ActionState.QUEUED:
+            action.start_wait_s = now - action.queued_since
+            if action.start_wait_s:
+                action.story.append((now, "its trajectory was admitted"))
+            if not action.request.in_sandbox:
+                await_turn(state, action, now)
+    advance_line(state, trajectory, now)
+
+
+def first_actions(trajectory: Trajectory) -> list[Action]:
+    """What becomes ready when a waiting trajectory is admitted, for planners that place it in the same round."""
+    free = [action for action in trajectory.open_actions.values() if not action.request.in_sandbox]
+    makes_sandbox = [action for action in list(trajectory.line)[:1] if not action.request.needs_sandbox]
+    return makes_sandbox + free

@@ -1,0 +1,27 @@
+"""The first planner behind a gate: only so many trajectories of a job live at once."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from itertools import islice
+
+from callsheet.scheduler.core.plan import Plan
+from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.first_come import FirstComePlanner
+
+
+@dataclass(slots=True)
+class GatedPlanner:
+    """Admits, in order, while fewer than `most` trajectories of a job live."""
+
+    most: int
+
+    def plan(self, state: SchedulerState, now: float) -> Plan:
+        """See `Planner.plan`. The first planner is shown only those who may begin."""
+        seen = copy.copy(state)
+        seen.waiting_trajectories = {
+            job_id: dict(islice(waiting.items(), max(self.most - state.jobs[job_id].live_trajectories, 0)))
+            for job_id, waiting in state.waiting_trajectories.items()
+        }
+        return FirstComePlanner().plan(seen, now)
