@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from callsheet.benchmarks.simulator.attempts import Attempt, Machine, Used
-from callsheet.benchmarks.simulator.closed_loop import ClosedLoop, Progress
+from callsheet.benchmarks.simulator.closed_loop import ClosedLoop, Generations, Progress
 from callsheet.benchmarks.simulator.events import EventQueue
-from callsheet.benchmarks.simulator.generations import TimedGenerations
+from callsheet.benchmarks.simulator.generations import EngineGenerations, TimedGenerations
 from callsheet.benchmarks.simulator.groups import Groups
 from callsheet.benchmarks.simulator.measurements import Measurements
+from callsheet.benchmarks.simulator.physics.apis import Apis
 from callsheet.benchmarks.simulator.physics.cpu_nodes import CommandAttempt, CpuNodes
-from callsheet.benchmarks.simulator.policy import EndFacts, Lane, LiveRollout, Policy, Task, World
+from callsheet.benchmarks.simulator.physics.gpu_nodes import GpuNodes
+from callsheet.benchmarks.simulator.policy import EndFacts, EngineLoad, Lane, LiveRollout, Policy, Task, World
 from callsheet.benchmarks.simulator.recorder import Recorder
-from callsheet.benchmarks.simulator.scenario import Mode, Rollout, Scenario, Training, Work
+from callsheet.benchmarks.simulator.scenario import Generation, Mode, Rollout, Scenario, Training, Work
+from callsheet.benchmarks.simulator.scenario_rules import check_scenario
 from callsheet.scheduler.core.model import ActionKind
 
 
@@ -22,8 +25,10 @@ def simulate(scenario: Scenario, make_policy: Callable[[World], Policy]) -> Meas
     """Runs a scenario under a policy in virtual time. The same arguments give the same numbers.
 
     Raises:
+        ValueError: The scenario breaks a rule, or the policy did.
         RuntimeError: The policy left trajectories unfinished though nothing more would happen.
     """
+    check_scenario(scenario)
     return _Simulation(scenario).run(make_policy)
 
 
@@ -36,10 +41,13 @@ class _Simulation:
         self._events = EventQueue()
         self._recorder = Recorder(self._events)
         cluster = scenario.cluster
-        self._cpus = CpuNodes(
-            cluster, self._events, self._recorder.cores_used, self._recorder.cores_held, self._attempt_ended
+        events, recorder, ended = self._events, self._recorder, self._attempt_ended
+        self._cpus = CpuNodes(cluster, events, used=recorder.cores_used, held=recorder.cores_held, ended=ended)
+        self._gpus = GpuNodes(cluster, events, used=recorder.gpus_used, held=recorder.gpus_held, ended=ended)
+        self._apis = Apis(cluster, events, ended)
+        self._generations: Generations = (
+            EngineGenerations(cluster, events, self._route) if cluster.engines else TimedGenerations(events)
         )
-        self._generations = TimedGenerations(self._events)
         self._loop = ClosedLoop(self._events, self._generations, self._recorder, self._done)
         self._groups = Groups(scenario.jobs)
         self._progress: dict[LiveRollout, Progress] = {}
@@ -47,6 +55,7 @@ class _Simulation:
         self._failures: dict[Task, int] = {}
         self._drawn = 0  # of the scenario's trajectories, counted on from the first again after the last
         self._over = 0
+        self._running = False
         self._version = 0
         self._trained_on = 0
         self._policy: Policy
@@ -54,6 +63,7 @@ class _Simulation:
     def run(self, make_policy: Callable[[World], Policy]) -> Measurements:
         """Runs to the end; once."""
         self._policy = self._loop.policy = make_policy(self)
+        self._running = True
         scenario, sustained = self.scenario, self.scenario.mode is Mode.SUSTAINED
         for _ in range(min(scenario.live, len(scenario.rollouts)) if sustained else len(scenario.rollouts)):
             rollout = self._draw()
@@ -129,15 +139,17 @@ class _Simulation:
 
     def resident(self, node: str) -> frozenset[str]:
         """See `World`."""
-        raise NotImplementedError
+        return self._gpus.node(node).resident()
 
     def set_up_s(self, node: str, model: str) -> float | None:
         """See `World`."""
-        raise NotImplementedError
+        return self._gpus.set_up_s(node, model)
 
     def deploy(self, node: str, model: str) -> None:
         """See `World`."""
-        raise NotImplementedError
+        if self._running:
+            raise ValueError(f"deploy: {model} can be put on {node} only before the run begins")
+        self._gpus.deploy(node, model)
 
     def wake_at(self, at: float) -> None:
         """See `World`."""
@@ -229,7 +241,9 @@ class _Simulation:
     # Attempts.
 
     def _machine(self, work: Work) -> Machine:
-        return self._cpus
+        if work.service:
+            return self._gpus
+        return self._apis if work.quota else self._cpus
 
     def _command(self, task: Task) -> CommandAttempt:
         attempt = self._attempts.get(task)
@@ -278,6 +292,9 @@ class _Simulation:
             task.started_at = -1.0
             task.node = ""
             self._policy.ready(task)
+
+    def _route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineLoad]) -> int:
+        return self._policy.route(live, generation, engines)
 
     def _wake(self, _: None) -> None:
         self._policy.woken()

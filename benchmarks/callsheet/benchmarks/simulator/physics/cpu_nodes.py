@@ -45,7 +45,7 @@ class CommandAttempt(Attempt):
 class CpuNodes:
     """All CPU nodes: a `Machine` for commands, and the place of sandboxes."""
 
-    def __init__(self, cluster: Cluster, events: EventQueue, used: Level, held: Level, ended: Ended) -> None:
+    def __init__(self, cluster: Cluster, events: EventQueue, *, used: Level, held: Level, ended: Ended) -> None:
         self._events = events
         self._ended = ended
         self._registry = Registry(cluster.pull_s, cluster.pulls_at_once, events)
