@@ -59,30 +59,47 @@ def scenario(
     return assemble(
         parameters,
         rollouts,
+        job_shares(parameters),
         mode=mode,
         live=_at_least_one("trajectories", trajectories, parameters.trajectories),
         seed=seed,
         cluster=make_cluster(parameters.cluster, cores, nodes, gpus, generation_scale),
-        horizon_s=parameters.horizon_s if horizon_s is None else horizon_s,
+        horizon_s=horizon_s,
     )
 
 
 def assemble(
     workload: Workload,
     rollouts: Iterator[Rollout],
+    jobs: tuple[JobShare, ...],
     *,
     mode: Mode,
     live: int,
     seed: int,
     cluster: Cluster,
-    horizon_s: float,
+    horizon_s: float | None,
 ) -> Scenario:
     """A scenario of the first of endless rollouts: as many as are live, and in sustained mode as can be needed."""
     sustained = mode is Mode.SUSTAINED
-    if not horizon_s > 0.0:
-        raise InputError("horizon_s", horizon_s, "must be above 0")
-    taken = take_for_horizon(rollouts, live, horizon_s, cluster.engines) if sustained else islice(rollouts, live)
-    shares = [
+    horizon = workload.horizon_s if horizon_s is None else horizon_s
+    if not horizon > 0.0:
+        raise InputError("horizon_s", horizon, "must be above 0")
+    taken = take_for_horizon(rollouts, live, horizon, cluster.engines) if sustained else islice(rollouts, live)
+    return Scenario(
+        workload=workload.name,
+        mode=mode,
+        seed=seed,
+        cluster=cluster,
+        jobs=jobs,
+        rollouts=tuple(taken),
+        live=live,
+        horizon_s=horizon if sustained else float("inf"),
+    )
+
+
+def job_shares(workload: Workload) -> tuple[JobShare, ...]:
+    """The workload's jobs as a scenario has them."""
+    return tuple(
         JobShare(
             job.name,
             weight=job.weight,
@@ -91,16 +108,6 @@ def assemble(
             max_staleness=job.max_staleness,
         )
         for job in workload.jobs
-    ]
-    return Scenario(
-        workload=workload.name,
-        mode=mode,
-        seed=seed,
-        cluster=cluster,
-        jobs=tuple(shares),
-        rollouts=tuple(taken),
-        live=live,
-        horizon_s=horizon_s if sustained else float("inf"),
     )
 
 

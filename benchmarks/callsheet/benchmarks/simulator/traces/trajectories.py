@@ -1,0 +1,96 @@
+"""Our own trace format: JSON lines, one trajectory each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from callsheet.benchmarks.simulator.input_table import InputError, InputTable
+from callsheet.benchmarks.simulator.scenario import Generation, Rollout, Turn, Work
+from callsheet.benchmarks.simulator.traces.lines import json_tables
+from callsheet.scheduler.core.model import ActionKind
+
+_TURN_KINDS = {kind.name.lower(): kind for kind in (ActionKind.ENV_STEP, ActionKind.TOOL_CALL)}
+# What a command uses at least, in cores: nothing runs on none.
+_LEAST_USE = 0.01
+_SHORTEST_S = 1e-4
+
+
+def read_trajectories(lines: Iterable[str], name: str) -> Iterator[Rollout]:
+    """The trajectories of a trace.
+
+    Args:
+        lines: JSON objects.
+        name: Of the file, for messages.
+
+    Raises:
+        InputError: A line is not as docs/trace-format.md says; the message names file, line, field, value and rule.
+    """
+    seen: set[str] = set()
+    for table in json_tables(lines, name):
+        rollout = _read_rollout(table)
+        if rollout.name in seen:
+            raise InputError(table.where("id"), rollout.name, "must differ from the ids before")
+        seen.add(rollout.name)
+        yield rollout
+
+
+def _read_rollout(table: InputTable) -> Rollout:
+    with table:
+        identity = table.text("id")
+        rollout = Rollout(
+            name=identity,
+            job=table.text("job", ""),
+            group=table.text("group", identity),
+            task=table.text("task", identity),
+            image=table.text("image", ""),
+            memory_mb=table.integer("memory_mb", 0),
+            arrives=table.number("arrives_s", 0.0),
+            reset=_read_action(table.table("reset"), ActionKind.ENV_RESET) if table.has("reset") else None,
+            turns=tuple(_read_turn(turn) for turn in table.tables("turns")),
+            rewards=tuple(_read_action(reward, ActionKind.REWARD) for reward in table.tables("rewards")),
+        )
+    works = [*(work for turn in rollout.turns for work in turn.actions), *rollout.rewards]
+    if not rollout.turns:
+        raise InputError(table.where("turns"), [], "must hold at least one turn")
+    if rollout.reset is None and any(work.in_sandbox for work in works):
+        raise InputError(table.where("reset"), None, "is required, as actions run in a sandbox")
+    return rollout
+
+
+def _read_turn(table: InputTable) -> Turn:
+    with table, table.table("generation") as generation:
+        return Turn(
+            Generation(
+                seconds=generation.number("seconds", 0.0),
+                prompt_tokens=generation.integer("prompt_tokens", 0),
+                output_tokens=generation.integer("output_tokens", 0),
+            ),
+            tuple(_read_action(action, None) for action in table.tables("actions")),
+        )
+
+
+def _read_action(table: InputTable, kind: ActionKind | None) -> Work:
+    """An action of that kind; of the kind it names itself where None."""
+    with table:
+        named = kind or _TURN_KINDS[table.text("kind", None, _TURN_KINDS)]
+        service, quota = table.text("service", ""), table.text("quota", "")
+        duration = max(table.number("duration_s"), _SHORTEST_S)
+        call = bool(service or quota)
+        cpu = 0.0 if call else max(table.number("cpu_s", high=duration), _LEAST_USE * duration)
+        return Work(
+            kind=named,
+            label=table.text("label"),
+            cpu_s=cpu,
+            use=1.0 if call else cpu / duration,
+            parallel_fraction=table.number("parallel_fraction", 0.0, high=1.0),
+            max_width=table.integer("max_width", 1, low=1),
+            adaptive=table.flag("adaptive", False),
+            in_sandbox=table.flag("in_sandbox", named in (ActionKind.ENV_STEP, ActionKind.ENV_RESET)),
+            peak_memory_mb=table.integer("peak_memory_mb", 0),
+            service=service,
+            quota=quota,
+            service_s=duration if call else 0.0,
+            tokens=table.integer("tokens", 0),
+            timeout_s=table.number("timeout_s", float("inf"), low=1e-3),
+            fails=table.integer("fails", 0),
+        )

@@ -1,0 +1,240 @@
+"""Replay of traces: our own format, two public ones, and the converter. All rows here are made up."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from callsheet.benchmarks.simulator import traces
+from callsheet.benchmarks.simulator.input_table import InputError
+from callsheet.benchmarks.simulator.scenario import Mode
+from callsheet.benchmarks.simulator.traces.agentcgroup import convert
+from callsheet.benchmarks.simulator.traces.replay import read_trace
+from callsheet.scheduler.core.model import ActionKind
+
+_AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:00:00.5000000,100,10
+2023-11-16 18:00:02.0000000,200,407
+2023-11-16 18:00:02.2500000,300,30
+"""
+_MOONCAKE = (
+    '{"timestamp": 1000, "input_length": 6000, "output_length": 50, "hash_ids": [1, 2]}\n'
+    '{"timestamp": 4000, "input_length": 7000, "output_length": 60, "hash_ids": [1, 3]}\n'
+)
+
+
+def _trajectory(**changes: object) -> dict[str, object]:
+    step = {"kind": "env_step", "label": "test", "duration_s": 2.0, "cpu_s": 1.0, "timeout_s": 120}
+    return {
+        "id": "one",
+        "memory_mb": 200,
+        "reset": {"label": "reset", "duration_s": 1.0, "cpu_s": 0.1},
+        "turns": [{"generation": {"seconds": 3.0, "prompt_tokens": 100, "output_tokens": 10}, "actions": [step]}],
+        "rewards": [
+            {"label": "suite", "duration_s": 9.0, "cpu_s": 8.1, "parallel_fraction": 0.93, "max_width": 16},
+        ],
+    } | changes
+
+
+def _write(path: Path, *trajectories: dict[str, object]) -> Path:
+    path.write_text("".join(json.dumps(trajectory) + "\n" for trajectory in trajectories), encoding="utf-8")
+    return path
+
+
+def test_a_trajectory_is_read_as_it_was_written(tmp_path: Path) -> None:
+    (rollout,) = read_trace(_write(tmp_path / "t.jsonl", _trajectory())).trajectories
+    (turn,) = rollout.turns
+    (step,) = turn.actions
+    assert (rollout.name, rollout.task, rollout.memory_mb) == ("one", "one", 200)
+    assert turn.generation.seconds == 3.0
+    assert (step.kind, step.alone_s(), step.cpu_s, step.use, step.in_sandbox) == (
+        ActionKind.ENV_STEP,
+        2.0,
+        1.0,
+        0.5,
+        True,
+    )
+    assert rollout.rewards[0].speed_up(16) == pytest.approx(1 / (0.07 + 0.93 / 16))
+    assert not rollout.rewards[0].in_sandbox
+
+
+def test_packed_files_are_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl.gz"
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        file.write(json.dumps(_trajectory()) + "\n\n")
+    assert len(read_trace(path).trajectories) == 1
+
+
+def test_damaged_packed_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps(_trajectory()).encode() * 100)[:-20])
+    with pytest.raises(InputError, match=r"t\.jsonl\.gz: .*: must be UTF-8 text, packed by gzip"):
+        read_trace(path)
+
+
+def test_resampling_draws_by_the_seed(tmp_path: Path) -> None:
+    recorded = [_trajectory(id=f"t{number}") for number in range(5)]
+    path = _write(tmp_path / "t.jsonl", *recorded)
+    once = traces.scenario(path, "coding", cores=4)
+    assert [rollout.name for rollout in once.rollouts] == [f"t{number}#{number}" for number in range(5)]
+    many = traces.scenario(path, "coding", trajectories=200, seed=1, cores=4)
+    again = traces.scenario(path, "coding", trajectories=200, seed=1, cores=8)
+    other = traces.scenario(path, "coding", trajectories=200, seed=2, cores=4)
+    assert many.rollouts == again.rollouts
+    assert many.rollouts != other.rollouts
+    assert len({rollout.name for rollout in many.rollouts}) == 200
+    assert set(Counter(rollout.task for rollout in many.rollouts)) == {f"t{number}" for number in range(5)}
+    assert [job.name for job in many.jobs] == ["coding"]
+    assert many.rollouts[0].rewards
+    assert not traces.scenario(path, "coding", reward_mix="none").rollouts[0].rewards
+
+
+def test_sustained_replay_lasts_to_the_horizon(tmp_path: Path) -> None:
+    path = _write(tmp_path / "t.jsonl", _trajectory(rewards=[]))
+    scenario = traces.scenario(path, "coding", mode=Mode.SUSTAINED, trajectories=3, horizon_s=60.0)
+    assert len(scenario.rollouts) == 3 * 60 // 6 + 3
+
+
+@pytest.mark.parametrize(
+    ("trajectory", "message"),
+    [
+        (_trajectory(turns=[]), r"t\.jsonl:1\.turns: \[\]: must hold at least one turn"),
+        (_trajectory(memory_mb=-1), r"t\.jsonl:1\.memory_mb: -1: must be at least 0"),
+        (_trajectory(memory="big"), r"t\.jsonl:1\.memory: 'big': is unknown here"),
+        (_trajectory(reset={"label": "reset"}), r"t\.jsonl:1\.reset\.duration_s: None: is required"),
+        (
+            _trajectory(rewards=[{"label": "suite", "duration_s": 1.0, "cpu_s": 2.0}]),
+            r"rewards\[0\]\.cpu_s: 2\.0: must be between 0 and 1",
+        ),
+        (
+            _trajectory(turns=[{"generation": {}, "actions": [{"kind": "reward"}]}]),
+            r"turns\[0\]\.actions\[0\]\.kind: 'reward': must be one of env_step, tool_call",
+        ),
+        (_trajectory(turns=[{"generation": 3}]), r"turns\[0\]\.generation: 3: must be a table"),
+    ],
+)
+def test_wrong_trajectories_are_refused(tmp_path: Path, trajectory: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_trace(_write(tmp_path / "t.jsonl", trajectory))
+
+
+def test_what_is_in_a_sandbox_needs_a_reset(tmp_path: Path) -> None:
+    trajectory = _trajectory()
+    del trajectory["reset"]
+    with pytest.raises(InputError, match=r"reset: None: is required, as actions run in a sandbox"):
+        read_trace(_write(tmp_path / "t.jsonl", trajectory))
+
+
+def test_repeated_ids_and_unknown_services_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"t\.jsonl:2\.id: 'one': must differ"):
+        read_trace(_write(tmp_path / "t.jsonl", _trajectory(), _trajectory()))
+    path = _write(tmp_path / "t.jsonl", _trajectory(rewards=[{"label": "j", "duration_s": 1, "service": "jury"}]))
+    with pytest.raises(InputError, match=r"trajectory one: service: 'jury': must be a model of workload deepsearch"):
+        traces.scenario(path, "deepsearch")
+
+
+def test_azure_requests_arrive_when_they_did(tmp_path: Path) -> None:
+    path = tmp_path / "azure.csv"
+    path.write_text(_AZURE, encoding="utf-8")
+    scenario = traces.scenario(path, "mopd")
+    assert [rollout.arrives for rollout in scenario.rollouts] == [0.0, 1.5, 1.75]
+    generation = scenario.rollouts[1].turns[0].generation
+    assert (generation.prompt_tokens, generation.output_tokens) == (200, 407)
+    assert generation.seconds == pytest.approx(10.0 + 0.02)
+    assert all(rollout.rewards for rollout in scenario.rollouts)
+
+
+def test_more_requests_than_the_trace_has_go_round(tmp_path: Path) -> None:
+    path = tmp_path / "azure.csv"
+    path.write_text(_AZURE, encoding="utf-8")
+    scenario = traces.scenario(path, "coding", trajectories=10, seed=4)
+    arrivals = [rollout.arrives for rollout in scenario.rollouts]
+    assert arrivals == sorted(arrivals)
+    assert arrivals[0] == 0.0
+    assert len({rollout.turns[0].generation.prompt_tokens for rollout in scenario.rollouts}) == 3
+    assert all(len(rollout.turns) == 1 and rollout.turns[0].actions for rollout in scenario.rollouts)
+
+
+def test_mooncake_requests(tmp_path: Path) -> None:
+    path = tmp_path / "mooncake.jsonl"
+    path.write_text(_MOONCAKE, encoding="utf-8")
+    requests = read_trace(path).requests
+    assert [(r.arrives_s, r.prompt_tokens, r.output_tokens) for r in requests] == [(0.0, 6000, 50), (3.0, 7000, 60)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (_AZURE.replace("200", "-2"), r"a:3\.ContextTokens: -2: must be at least 0"),
+        (_AZURE.replace("200", "two"), r"a:3\.ContextTokens: 'two': must be a whole number"),
+        (_AZURE.replace("2023-11-16 18:00:02.0", "18 h"), r"a:3\.TIMESTAMP: '18 h.*': must be like"),
+        (_AZURE + "1,2\n", r"a:5: '1,2': must have 3 fields"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n", r"a: '': must hold at least one"),
+        (_MOONCAKE.replace("6000", "-1"), r"a:1\.input_length: -1: must be at least 0"),
+        (_MOONCAKE + "{", r"a:3: '{': must be JSON"),
+        ("hello", r"a:1: 'hello': must begin one of the formats"),
+        ("", r"a:1: '': must begin one"),
+    ],
+)
+def test_wrong_requests_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "a"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        read_trace(path)
+
+
+def _extracted(**changes: object) -> str:
+    return json.dumps(
+        {
+            "id": "runs:fix/attempt_2",
+            "set": "haiku45",
+            "active_s": 20.0,
+            "mem_avg_mb": 210.4,
+            "turns": [[1.5, 1000, 20, 2], [2.5, 1100, 30, 1], [1.0, 1200, 5, 0]],
+            "calls": [
+                [1.5, "TodoWrite", "", 0.1, 0.01, 200.0, 200.0, 0],
+                [1.6, "Bash", "test", 4.0, 5.0, 200.0, 450.2, 1],
+                [8.0, "Read", "", 0.03, -0.002, None, None, 0],
+            ],
+        }
+        | changes
+    )
+
+
+def test_converter_keeps_to_its_rules(tmp_path: Path) -> None:
+    lines = [_extracted(), _extracted(id="other", set="haiku35"), _extracted(id="runs:fix/attempt_3")]
+    path = tmp_path / "converted.jsonl"
+    path.write_text("\n".join(convert(lines, "extracted")) + "\n", encoding="utf-8")
+    first, second = read_trace(path).trajectories
+    assert first.task == second.task == "runs:fix"
+    assert first.memory_mb == 210
+    assert [turn.generation.seconds for turn in first.turns] == [1.5, 2.5, 1.0]
+    assert [[work.label for work in turn.actions] for turn in first.turns] == [["test"], ["file_tool"], []]
+    test, read = first.turns[0].actions[0], first.turns[1].actions[0]
+    assert (test.cpu_s, test.use, test.peak_memory_mb, test.timeout_s) == (4.0, 1.0, 250, 120.0)
+    assert read.alone_s() == pytest.approx(0.03)
+    assert read.use == pytest.approx(0.01)
+    assert read.timeout_s == float("inf")
+
+
+def test_converter_takes_the_typical_use_where_none_was_measured() -> None:
+    call = [0.0, "Bash", "git", 1.0, None, None, None, 0]
+    (line,) = convert([_extracted(turns=[[1.0, 1, 1, 1]], calls=[call])], "extracted")
+    assert json.loads(line)["turns"][0]["actions"][0]["cpu_s"] == pytest.approx(0.64)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda: {"turns": [[1.0, 1, 1, 9]]}, r"turns\[0\]: 9\.0: must not announce more calls than there are"),
+        (lambda: {"turns": [[1.0, 1]]}, r"turns: '\.\.\.': must be a list of lists of 4"),
+        (lambda: {"calls": [[0, "Bash", "git", -1.0, 0, 0, 0, 0]] * 3}, r"calls\[0\]: -1\.0: must be at least 0"),
+    ],
+)
+def test_converter_refuses_what_it_does_not_know(change: Callable[[], dict[str, object]], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        list(convert([_extracted(**change())], "extracted"))
