@@ -1,0 +1,179 @@
+"""Where the greedy falls short and CP-SAT does not, one case for each thing that makes assignment hard."""
+
+from __future__ import annotations
+
+import pytest
+from callsheet.scheduler.planner.assignment import AssignmentModel, Budget, Status
+from callsheet.scheduler.planner.greedy import Counts, greedy
+from callsheet.scheduler.planner.instance import JobShare, Option, PlanningInstance, SetUp, planning_class
+from callsheet.scheduler.planner.relaxation import relax
+from callsheet.scheduler.planner.solve import Solution, solve, solve_stage
+from callsheet.scheduler.planner.stage import Stage
+
+from tests.support.planning_instances import one_stage, optimum, resource
+
+AMPLE = Budget(seconds=1.0, deterministic=True)
+GREEDY_ONLY = Budget(seconds=0.0)
+
+
+def started(solution: Solution, instance: PlanningInstance) -> dict[tuple[str, str], int]:
+    """Members by class and place."""
+    return {
+        (str(instance.classes[each.class_index].key), str(each.option.place)): each.members for each in solution.started
+    }
+
+
+def gain(stage: Stage, counts: Counts) -> float:
+    """What a solution saves over starting nothing."""
+    return stage.baseline - counts.objective
+
+
+def assert_model_beats_greedy(instance: PlanningInstance) -> None:
+    """The round's answer is the optimum, and the greedy's is worse by more than the gap."""
+    stage = one_stage(instance)
+    best = stage.baseline - optimum(stage)
+    assert gain(stage, greedy(stage)) < 0.99 * best
+    assert gain(stage, solve_stage(stage, AMPLE, seed=1).counts) == pytest.approx(best, rel=2e-4)
+
+
+def test_several_scarce_resources_at_once() -> None:
+    """The densest option blocks two others that share nothing and are worth more together."""
+    both = Option("pool", {}, 1.0, charges=((0, 3), (1, 3)))
+    first = Option("pool", {}, 1.2, charges=((0, 5),))
+    second = Option("pool", {}, 1.2, charges=((1, 5),))
+    instance = PlanningInstance(
+        (resource("cpu@pool", 5), resource("memory@pool", 5)),
+        (planning_class("both", [both]), planning_class("cpu", [first]), planning_class("memory", [second])),
+    )
+    assert_model_beats_greedy(instance)
+
+
+def test_counts_that_only_together_fill_a_resource() -> None:
+    """Chunks of 3 are densest but leave a unit idle, chunks of 2 fill all four."""
+    wide = planning_class("wide", [Option("gpu", {}, 1.0, charges=((0, 3),))], weight=1.55)
+    narrow = planning_class("narrow", [Option("gpu", {}, 1.0, charges=((0, 2),))], count=2)
+    assert_model_beats_greedy(PlanningInstance((resource("gpu@pool", 4),), (wide, narrow)))
+
+
+def test_a_model_is_loaded_once_for_all_classes_that_call_it() -> None:
+    """No class alone is worth a load; together they are."""
+    rows = (resource("gpu@pool", 2, hold_s=5.0), resource("judge@pool", 0, capacity=4, hold_s=5.0))
+    callers = [
+        planning_class(f"caller-{index}", [Option("judge", {}, 4.0, 1.0, charges=((1, 1),))]) for index in range(4)
+    ]
+    rival = planning_class("rival", [Option("gpu", {}, 30.0, charges=((0, 2),))])
+    load = SetUp("judge", 20.0, 1, ((0, 2),), (1, 4))
+    instance = PlanningInstance(rows, (*callers, rival), (load,))
+    assert_model_beats_greedy(instance)
+    assert solve(instance, AMPLE).brought_in == (1,)
+
+
+def test_affinity_moves_the_one_that_loses_least() -> None:
+    """Both want the pool that has their prefix; only one slot is free there."""
+    attached = planning_class(
+        "attached",
+        [Option("a", {}, 2.0, 0.0, ((0, 1),)), Option("b", {}, 2.0, 9.0, ((1, 1),))],
+    )
+    loose = planning_class(
+        "loose",
+        [Option("a", {}, 1.8, 0.0, ((0, 1),)), Option("b", {}, 1.8, 0.1, ((1, 1),))],
+    )
+    instance = PlanningInstance((resource("slots@a", 1), resource("slots@b", 1)), (attached, loose))
+    assert started(solve(instance, AMPLE), instance) == {("attached", "a"): 1, ("loose", "b"): 1}
+
+
+def test_heterogeneous_engines_get_the_work_they_are_good_at() -> None:
+    """Prefill-heavy work goes to the engine rich in compute, decode-heavy work to the one rich in bandwidth."""
+    prefill = planning_class(
+        "prefill", [Option("compute", {}, 4.0, 0.0, ((0, 1),)), Option("bandwidth", {}, 9.0, 0.0, ((1, 1),))], count=2
+    )
+    decode = planning_class(
+        "decode", [Option("compute", {}, 3.5, 0.0, ((0, 1),)), Option("bandwidth", {}, 3.4, 0.0, ((1, 1),))], count=2
+    )
+    instance = PlanningInstance((resource("slots@compute", 2), resource("slots@bandwidth", 2)), (prefill, decode))
+    solution = solve(instance, AMPLE)
+    assert started(solution, instance) == {("prefill", "compute"): 2, ("decode", "bandwidth"): 2}
+
+
+def test_jobs_are_kept_to_their_shares_first_and_what_is_left_goes_to_whoever_can_use_it() -> None:
+    option = Option("pool", {}, 1.0, charges=((0, 1),))
+    many = planning_class("many", [option], count=50, job="large", weight=5.0)
+    few = planning_class("few", [Option("pool", {}, 20.0, charges=((0, 1),))], count=3, job="small")
+    instance = PlanningInstance(
+        (resource("cpu@pool", 12),), (many, few), shares={"large": JobShare(3.0), "small": JobShare(1.0)}
+    )
+    assert started(solve(instance, AMPLE), instance) == {("many", "pool"): 9, ("few", "pool"): 3}
+    instance = PlanningInstance(instance.resources, (many, few), shares={"large": JobShare(3.0, {"cpu": 9})})
+    assert started(solve(instance, AMPLE), instance)["few", "pool"] == 3
+
+
+def test_priority_classes_are_strict() -> None:
+    option = Option("pool", {}, 1.0, charges=((0, 1),))
+    evaluation = planning_class("eval", [Option("pool", {}, 500.0, charges=((0, 2),))], count=2, priority=1)
+    training = planning_class("train", [option], count=9, priority=2, weight=100.0)
+    instance = PlanningInstance((resource("cpu@pool", 5),), (evaluation, training))
+    assert started(solve(instance, AMPLE), instance) == {("eval", "pool"): 2, ("train", "pool"): 1}
+
+
+def test_waiting_for_the_fast_engine_can_be_better_than_the_slow_one_now() -> None:
+    fast, slow = resource("slots@fast", 0, capacity=4, hold_s=2.0), resource("slots@slow", 4)
+    options = [Option("fast", {}, 2.0, 0.0, ((0, 1),)), Option("slow", {}, 40.0, 0.0, ((1, 1),))]
+    patient = PlanningInstance((fast, slow), (planning_class("a", options),))
+    assert solve(patient, AMPLE).started == ()
+    busy = resource("slots@fast", 0, capacity=4, hold_s=400.0)
+    assert len(solve(PlanningInstance((busy, slow), (planning_class("a", options),)), AMPLE).started) == 1
+
+
+def test_short_actions_go_first_and_old_ones_come_to_their_turn() -> None:
+    def two(age_s: float) -> PlanningInstance:
+        short = planning_class("short", [Option("pool", {}, 1.0, charges=((0, 1),))])
+        long = planning_class("long", [Option("pool", {}, 10.0, charges=((0, 1),))], age_s=age_s)
+        return PlanningInstance((resource("cpu@pool", 1),), (short, long))
+
+    assert list(started(solve(two(0.0), AMPLE), two(0.0))) == [("short", "pool")]
+    assert list(started(solve(two(60.0), AMPLE), two(60.0))) == [("long", "pool")]
+
+
+def test_an_elastic_action_is_wide_on_an_idle_pool_and_narrow_in_a_crowd() -> None:
+    widths = [Option("pool", {"cpu": units}, 10.0 / units**0.8, charges=((0, units),)) for units in (1, 2, 4, 8)]
+    alone = PlanningInstance((resource("cpu@pool", 8),), (planning_class("test", widths),))
+    assert [each.option.units for each in solve(alone, AMPLE).started] == [{"cpu": 8}]
+    crowd = PlanningInstance((resource("cpu@pool", 8),), (planning_class("test", widths, count=100),))
+    assert [(each.option.units, each.members) for each in solve(crowd, AMPLE).started] == [({"cpu": 1}, 8)]
+
+
+def test_where_nothing_is_short_no_solver_runs() -> None:
+    option = Option("pool", {}, 1.0, charges=((0, 1),))
+    instance = PlanningInstance((resource("cpu@pool", 100),), (planning_class("a", [option], count=50),))
+    solution = solve(instance, AMPLE)
+    assert (solution.status, solution.gap) == (Status.BOUND, 0.0)
+    assert solve(PlanningInstance((), ()), AMPLE).status is Status.EMPTY
+
+
+def test_without_a_budget_the_greedy_decides_and_says_so() -> None:
+    option = Option("pool", {}, 1.0, charges=((0, 1),))
+    instance = PlanningInstance((resource("cpu@pool", 3),), (planning_class("a", [option], count=9),))
+    solution = solve(instance, GREEDY_ONLY)
+    assert solution.status is Status.FALLBACK
+    assert sum(each.members for each in solution.started) == 3
+
+
+def test_the_dispatch_cap_bounds_a_round() -> None:
+    option = Option("pool", {}, 1.0)
+    instance = PlanningInstance((), (planning_class("a", [option], count=9),), dispatch_cap=4)
+    assert sum(each.members for each in solve(instance, AMPLE).started) == 4
+
+
+def test_the_model_prints_with_names_a_reader_knows() -> None:
+    option = Option("pool-0", {"cpu": 2}, 1.0, charges=((0, 2),))
+    load = SetUp("judge", 2.0, 1, ((0, 1),), (1, 1))
+    instance = PlanningInstance(
+        (resource("cpu@pool-0", 3), resource("judge@pool-0", 0)),
+        (planning_class("tests of job-a", [option], count=2),),
+        (load,),
+    )
+    stage = one_stage(instance)
+    start = greedy(stage)
+    text = str(AssignmentModel(stage, relax(stage, start), start, max_options=10))
+    for name in ("x[tests of job-a | pool-0 | 2 cpu]", "members of tests of job-a", "cpu@pool-0", "bring in judge"):
+        assert name in text
