@@ -86,7 +86,7 @@ def run_one(run: Run) -> SeedResult | None:
     measured = simulate(scenario, factory)
     return SeedResult(
         seed=run.seed,
-        figures=_figures(measured),
+        figures=figures_of(measured),
         act_quantiles_s=measured.act_quantiles(QUANTILES),
         cores=_cores(measured),
         wall_s=time.perf_counter() - began,
@@ -107,7 +107,8 @@ def _factory(run: Run) -> PolicyFactory:
     return PolicyFactory(factory.name, make, factory.applies)
 
 
-def _figures(measured: Measurements) -> Figures:
+def figures_of(measured: Measurements) -> Figures:
+    """The figures of a run."""
     sustained = measured.mode is Mode.SUSTAINED
     return Figures(
         act_mean_s=_finite(measured.act_mean_s),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from callsheet.benchmarks.simulator.scenario import Mode, Scenario
+from callsheet.benchmarks.simulator.traces.replay import scenario as replay_scenario
 from callsheet.benchmarks.simulator.workloads import scenario as draw_scenario
 
 
@@ -40,7 +42,8 @@ class ScenarioSource:
             ValueError: The workload, the trace or a number is not valid; the message says which and why.
             OSError: The trace cannot be read.
         """
-        return draw_scenario(
+        draw = draw_scenario if self.trace is None else partial(replay_scenario, self.trace)
+        return draw(
             self.workload,
             mode=self.mode,
             trajectories=self.trajectories,

@@ -1,0 +1,74 @@
+"""What is written down of a real run, and the figures drawn from it: the same as a simulation's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from callsheet.benchmarks.simulator.comparison.figures import Figures
+
+
+@dataclass(frozen=True, slots=True)
+class ActionRecord:
+    """An external action that ended. Times in seconds.
+
+    Attributes:
+        act_s: From submit to outcome, by the client's clock; a wait to start is left out.
+        alone_s: What it takes by itself.
+        held_core_s: Core-seconds that were granted to it.
+        cpu_s: CPU seconds that it used.
+    """
+
+    act_s: float
+    alone_s: float
+    held_core_s: float
+    cpu_s: float
+
+
+@dataclass(slots=True)
+class Measured:
+    """A whole run.
+
+    Attributes:
+        actions: In the order of their ends.
+        start_waits_s: One a trajectory.
+        reserved_core_s: Core-seconds kept for trajectories, in place of what their actions held.
+        step_s: End of the last trajectory.
+    """
+
+    actions: list[ActionRecord] = field(default_factory=list)
+    start_waits_s: list[float] = field(default_factory=list)
+    reserved_core_s: float = 0.0
+    acting_s: float = 0.0
+    lives_s: float = 0.0
+    step_s: float = 0.0
+
+    def figures(self, cores: int) -> Figures:
+        """The figures of a one-shot step on that many cores.
+
+        Raises:
+            ValueError: No action ended.
+        """
+        if not self.actions:
+            raise ValueError("no action ended, so there is nothing to report")
+        acts = np.array([action.act_s for action in self.actions])
+        waits = acts - np.array([action.alone_s for action in self.actions])
+        capacity = cores * self.step_s
+        held = self.reserved_core_s or sum(action.held_core_s for action in self.actions)
+        return Figures(
+            act_mean_s=float(acts.mean()),
+            act_p50_s=float(np.percentile(acts, 50)),
+            act_p99_s=float(np.percentile(acts, 99)),
+            act_p999_s=float(np.percentile(acts, 99.9)),
+            wait_max_s=float(waits.max()),
+            start_wait_mean_s=float(np.mean(self.start_waits_s)) if self.start_waits_s else 0.0,
+            step_s=self.step_s,
+            trajectories_per_hour=None,
+            held=held / capacity,
+            used=sum(action.cpu_s for action in self.actions) / capacity,
+            gpu_held=None,
+            gpu_used=None,
+            actions=len(self.actions),
+            cancelled=0,
+            environment_busy=self.acting_s / self.lives_s if self.lives_s else 0.0,
+        )

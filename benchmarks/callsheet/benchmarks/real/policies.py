@@ -1,0 +1,51 @@
+"""The policies that can run for real: what their actions demand, and how the service is started for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from callsheet.benchmarks.real.rollouts import Demands
+from callsheet.cli.choices import Role
+from callsheet.client import Demand
+from callsheet.client.demand import Hold, Resource
+
+_MEMORY_MIB: Final = 64
+_MEMORY: Final = Resource("memory", _MEMORY_MIB, hold=Hold.TRAJECTORY)
+_ONE_CORE: Final = Demand(cpu=1)
+
+
+@dataclass(frozen=True, slots=True)
+class RealPolicy:
+    """One policy.
+
+    Attributes:
+        simulated: The simulator's policy of the same kind.
+        arguments: Command line arguments of the service's processes.
+        sleeps: Whether its commands sleep instead of using the CPU, for the comparison with Ray.
+    """
+
+    name: str
+    simulated: str
+    demands: Demands
+    arguments: Mapping[Role, tuple[str, ...]] = field(default_factory=dict)
+    sleeps: bool = False
+
+
+_SHARED: Final = Demands(reset=Demand(_MEMORY, cpu=1), step=_ONE_CORE)
+_FIRST_COME: Final = {Role.SCHEDULER: ("--planner", "first-come")}
+
+POLICIES: Final = (
+    RealPolicy("callsheet", "callsheet", _SHARED, {Role.SANDBOX: ("--share-cores", "ranked")}),
+    RealPolicy(
+        "reserved_1",
+        "reserved_1",
+        Demands(reset=Demand(_MEMORY, Resource("cpu", 1, hold=Hold.TRAJECTORY)), step=Demand(), reserves=1),
+        _FIRST_COME,
+    ),
+    RealPolicy("fixed_1", "fixed_1", _SHARED, _FIRST_COME),
+    RealPolicy("os_sharing", "os_sharing", _SHARED, {Role.SANDBOX: ("--share-cores", "plainly")}),
+    RealPolicy("callsheet_asleep", "callsheet", _SHARED, {Role.SANDBOX: ("--share-cores", "ranked")}, sleeps=True),
+)
+"""What runs through the service. Ray runs beside it, asleep as well."""

@@ -1,0 +1,43 @@
+"""The real benchmark as a table for people."""
+
+from __future__ import annotations
+
+from callsheet.benchmarks.real.report import RealReport
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+_FIGURES = (
+    ("ACT mean", "act_mean_s", ".3f"),
+    ("p99", "act_p99_s", ".2f"),
+    ("longest wait", "wait_max_s", ".1f"),
+    ("start wait", "start_wait_mean_s", ".1f"),
+    ("step", "step_s", ".1f"),
+    ("used", "used", ".0%"),
+)
+
+
+def render(report: RealReport) -> RenderableType:
+    """Every figure measured, and the simulator's prediction after it."""
+    settings = report.settings
+    table = Table(
+        title=(
+            f"{settings.trajectories} trajectories on {report.cores} cores, rho {report.load.rho:.2f}, "
+            f"seed {settings.seed}: measured (simulated), in s"
+        ),
+        title_justify="left",
+    )
+    table.add_column("policy")
+    for heading, _, _ in _FIGURES:
+        table.add_column(heading, justify="right")
+    for name, pair in report.policies.items():
+        cells = [
+            f"{format(getattr(pair.measured, figure), form)} ({format(getattr(pair.simulated, figure), form)})"
+            for _, figure, form in _FIGURES
+        ]
+        table.add_row(name, *cells, style="bold" if name == "callsheet" else None)
+    note = (
+        "callsheet_asleep and ray: commands sleep for as long as the others' take alone.\n"
+        f"The smallest command takes {report.start_up_cpu_s * 1000:.0f} ms of CPU, and through the service "
+        f"{report.overhead_s * 1000:.0f} ms more. {report.wall_s:.0f} s in all."
+    )
+    return Group(table, note)

@@ -1,0 +1,128 @@
+"""Runs the scenario's trajectories through a real Callsheet."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+from callsheet.benchmarks.real import burner
+from callsheet.benchmarks.real.measuring import ActionRecord, Measured
+from callsheet.benchmarks.simulator.scenario import Rollout, Scenario, Work
+from callsheet.client import Client, Command, Demand, Job, Outcome, SandboxFile, Succeeded, Timeouts, Trajectory
+
+_BURNER: Final = SandboxFile("burner.py", Path(burner.__file__).read_bytes())
+_DEADLINE_S = 900.0
+_TIMEOUTS = Timeouts(schedule_to_start_s=_DEADLINE_S, start_to_close_s=_DEADLINE_S, schedule_to_close_s=_DEADLINE_S)
+
+
+class RolloutFailedError(Exception):
+    """An action of the benchmark did not succeed, so that there is nothing to compare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What a policy's actions demand.
+
+    Attributes:
+        reset: Of env_reset.
+        step: Of commands.
+        reserves: Cores that a trajectory keeps from its env_reset to its end.
+    """
+
+    reset: Demand
+    step: Demand
+    reserves: int = 0
+
+
+async def run_rollouts(client: Client, job_id: str, scenario: Scenario, demands: Demands, *, sleep: bool) -> Measured:
+    """Runs all trajectories at once.
+
+    Args:
+        client: Connected to the scheduler.
+        job_id: A new job's.
+        scenario: What to run.
+        demands: The policy's.
+        sleep: Whether commands sleep for as long as they would take alone.
+
+    Raises:
+        RolloutFailedError: An action did not succeed (inside an exception group).
+        CallsheetError: The scheduler refused something, or cannot be reached (inside an exception group).
+    """
+    measured = Measured()
+    job = await client.open_job(job_id)
+    began = time.perf_counter()
+    with anyio.fail_after(_DEADLINE_S):
+        async with anyio.create_task_group() as tasks:
+            for rollout in scenario.rollouts[: scenario.live]:
+                tasks.start_soon(_Runner(job, rollout, demands, measured, sleep=sleep).run)
+    measured.step_s = time.perf_counter() - began
+    await job.close()
+    return measured
+
+
+class _Runner:
+    """One trajectory."""
+
+    def __init__(self, job: Job, rollout: Rollout, demands: Demands, measured: Measured, *, sleep: bool) -> None:
+        self._job = job
+        self._rollout = rollout
+        self._demands = demands
+        self._measured = measured
+        self._sleep = sleep
+
+    async def run(self) -> None:
+        async with self._job.trajectory(self._rollout.name) as trajectory:
+            began = await self._reset(trajectory)
+            for turn in self._rollout.turns:
+                await anyio.sleep(turn.generation.seconds)
+                async with anyio.create_task_group() as tasks:
+                    for work in turn.actions:
+                        tasks.start_soon(self._step, trajectory, work)
+        life = time.perf_counter() - began
+        self._measured.lives_s += life
+        self._measured.reserved_core_s += life * self._demands.reserves
+
+    async def _reset(self, trajectory: Trajectory) -> float:
+        """Makes the sandbox; returns when the trajectory began."""
+        work = self._rollout.reset
+        if work is None:
+            raise ValueError(f"{self._rollout.name}: a real trajectory has a sandbox")
+        submitted = time.perf_counter()
+        outcome = await trajectory.env_reset(
+            files=[_BURNER],
+            demand=self._demands.reset,
+            label=work.label,
+            task=self._rollout.task,
+            timeouts=_TIMEOUTS,
+        )
+        waited = outcome.timeline.queue_s if self._demands.reserves else outcome.timeline.start_wait_s
+        self._measured.start_waits_s.append(waited)
+        self._record(work, outcome, time.perf_counter() - submitted - waited)
+        return submitted + waited
+
+    async def _step(self, trajectory: Trajectory, work: Work) -> None:
+        burn = ("python3", "-S", _BURNER.path, f"{work.cpu_s:.4f}", f"{work.use:.4f}")
+        program = ("sleep", f"{work.alone_s():.4f}") if self._sleep else burn
+        submitted = time.perf_counter()
+        outcome = await trajectory.env_step(
+            Command(program),
+            demand=self._demands.step,
+            label=work.label,
+            task=self._rollout.task,
+            timeouts=_TIMEOUTS,
+        )
+        if isinstance(outcome, Succeeded) and outcome.value.exit_code != 0:
+            raise RolloutFailedError(
+                f"{program} exited with {outcome.value.exit_code}: {outcome.value.stderr[-500:]!r}"
+            )
+        self._record(work, outcome, time.perf_counter() - submitted)
+
+    def _record(self, work: Work, outcome: Outcome[Any], act_s: float) -> None:
+        if not isinstance(outcome, Succeeded):
+            raise RolloutFailedError(f"{work.label} of {self._rollout.name} did not succeed: {outcome}")
+        self._measured.acting_s += act_s
+        held = outcome.usage.granted_unit_s.get("cpu", 0.0)
+        self._measured.actions.append(ActionRecord(act_s, work.alone_s(), held, outcome.usage.cpu_s))
