@@ -12,7 +12,7 @@ import anyio
 import structlog
 from callsheet.scheduler.core import commands
 from callsheet.scheduler.core.entities import FinishedAction
-from callsheet.scheduler.core.events import Event, PlanReady, ReplyTo, TimerFired
+from callsheet.scheduler.core.events import AttemptEnded, Event, PlanReady, ReplyTo, TimerFired
 from callsheet.scheduler.core.model import ActionKey
 from callsheet.scheduler.core.records import JobClosed, Record
 from callsheet.scheduler.core.state import SchedulerState
@@ -51,6 +51,13 @@ class Aftercare(Protocol):
         """Lets go of the payloads that only this job used."""
 
 
+class Learner(Protocol):
+    """What learns from attempts that end."""
+
+    def attempts_ended(self, state: SchedulerState, ends: Sequence[AttemptEnded]) -> None:
+        """Looks at ends of attempts before the core handles them."""
+
+
 class Clock:
     """Wall-clock seconds that never go back."""
 
@@ -82,6 +89,7 @@ class CoreLoop:
         planner: Planner,
         commit_queue: CommitQueue,
         aftercare: Aftercare,
+        learner: Learner,
         *,
         heartbeat_interval: float,
         max_journal_backlog: int,
@@ -91,6 +99,7 @@ class CoreLoop:
         self._planner = planner
         self._commit_queue = commit_queue
         self._aftercare = aftercare
+        self._learner = learner
         self._heartbeat_interval = heartbeat_interval
         self._max_journal_backlog = max_journal_backlog
         self._pending: list[Event] = []
@@ -159,6 +168,9 @@ class CoreLoop:
         deadline = self.state.next_deadline()
         if deadline is not None and deadline <= now:
             batch.append(TimerFired())
+        ends = [event for event in batch if type(event) is AttemptEnded]
+        if ends:
+            self._learner.attempts_ended(self.state, ends)
         todo = self.state.handle(batch, now)
         if len(self.state.ready) or self.state.waiting_trajectories:
             plan = self._planner.plan(self.state, now)

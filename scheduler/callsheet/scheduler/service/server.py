@@ -17,6 +17,7 @@ from callsheet.scheduler.service.admin_servicer import AdminServicer
 from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.client_servicer import ClientServicer
 from callsheet.scheduler.service.decode import ActionDecoder, decode_job, decode_trajectory
+from callsheet.scheduler.service.learning import Learning, load_predictors
 from callsheet.scheduler.service.loop import Clock, CoreLoop
 from callsheet.scheduler.service.manager_servicer import ManagerServicer
 from callsheet.scheduler.service.outcomes import encode_outcome
@@ -94,12 +95,15 @@ async def _serve_with(
     state = await anyio.to_thread.run_sync(_recover, settings, journal)
     await payloads.release_all_but(list(state.jobs))
     writer = GroupCommitWriter(journal, on_fatal)
+    predictors = await anyio.to_thread.run_sync(load_predictors, journal)
+    learning = Learning(predictors, journal, settings.predictor_save_interval)
     background = Background(journal, payloads, lambda job_id: job_id in state.jobs)
     loop = CoreLoop(
         state,
         FirstComePlanner(hold_after=settings.hold_after),
         writer,
         background,
+        learning,
         heartbeat_interval=settings.heartbeat_interval,
         max_journal_backlog=settings.max_journal_backlog,
     )
@@ -108,6 +112,7 @@ async def _serve_with(
         async with _grpc_server(settings, loop, payloads) as address, anyio.create_task_group() as tasks:
             tasks.start_soon(loop.run)
             tasks.start_soon(background.run)
+            tasks.start_soon(learning.run)
             tasks.start_soon(_remove_unused, payloads)
             _log.info("scheduler_started", address=address, epoch=state.epoch)
             task_status.started(address)
@@ -116,6 +121,8 @@ async def _serve_with(
     finally:
         with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
             await writer.close(CLOSE_TIMEOUT)
+            if not failure:
+                await learning.save()
 
 
 def _recover(settings: SchedulerSettings, journal: Journal) -> SchedulerState:

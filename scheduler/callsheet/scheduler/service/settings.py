@@ -22,6 +22,7 @@ class SchedulerSettings:
         heartbeat_interval: How often managers must say something.
         manager_lease: Silence after which a manager is lost.
         cancel_grace: How long a manager may take to end an attempt it was told to stop.
+        predictor_save_interval: How often what the predictors learned is saved.
         hold_after: How long an action waits before a node is held for it.
         shutdown_grace: How long running rpcs may take when the process stops.
     """
@@ -37,5 +38,6 @@ class SchedulerSettings:
     heartbeat_interval: float = 3.0
     manager_lease: float = 15.0
     cancel_grace: float = 15.0
+    predictor_save_interval: float = 30.0
     hold_after: float = 5.0
     shutdown_grace: float = 2.0

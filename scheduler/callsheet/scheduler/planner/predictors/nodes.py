@@ -200,16 +200,22 @@ class Nodes:
             ValueError: It has not the numbers such a node has, or its kind is none.
         """
         kind, label, job, task = ActionKind(path.kind), path.label, path.job, path.task
-        if label is None:
-            node = self._new_kind(kind) if job is None or task is None else self._new_effect(kind, job, task)
-        elif job is None:
-            node = self._new_label(kind, label)
-        elif task is None:
-            parent = self.labels.get((kind, label)) or self._new_label(kind, label)
-            node = self._new_job_label(parent, kind, label, job)
-        else:
-            node = self._new_task(PredictionKey(job, kind, label, task))
+        if label is not None and task is None:
+            label_node = LabelNode(path, statistics=LabelStatistics.assumed(self._settings))
+            label_node.fill(numbers)
+            if job is None:
+                self._add(self.labels, (kind, label), label_node, self._settings.max_labels)
+            else:
+                self._add(self.job_labels, (kind, label, job), label_node, self._settings.max_labels)
+            return
+        node = Node(path)
         node.fill(numbers)
+        if job is None or task is None:
+            self.kinds[kind] = node
+        elif label is None:
+            self._add(self.effects, (kind, job, task), node, self._settings.max_tasks)
+        else:
+            self._add(self.tasks, PredictionKey(job, kind, label, task), node, self._settings.max_tasks)
 
     def _new_kind(self, kind: ActionKind) -> Node:
         node = self.kinds[kind] = Node(Path(kind))

@@ -1,0 +1,131 @@
+"""Predictors in the service: attempts that end teach them, and the journal keeps what they learned."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import anyio
+import structlog
+from callsheet.scheduler.core.entities import Attempt
+from callsheet.scheduler.core.events import AttemptEnded, AttemptFailed, AttemptSucceeded
+from callsheet.scheduler.core.model import FailureKind, TimeoutKind
+from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.predictors import Observation, Predictors
+from callsheet.scheduler.planner.predictors.nodes import Path
+from callsheet.scheduler.planner.predictors.requests import amdahl_hint, key_of, relative_units
+from callsheet.scheduler.planner.predictors.saved import Changes, SavedNode
+from callsheet.v1 import outcome_pb2
+from sqlalchemy.exc import SQLAlchemyError
+
+# Taken from the predictors on the event loop, written in one transaction that commits wait for: a millisecond or two.
+NODES_PER_SAVE = 200
+# Learning from one takes about as long as handling one.
+ENDS_PER_STEP = 16
+BYTES_PER_MB = 1 << 20
+
+_log = structlog.get_logger(__name__)
+
+
+class PredictorStore(Protocol):
+    """The part of the journal that keeps what predictors learned."""
+
+    def save_predictors(self, saved: Sequence[tuple[str, str]], removed: Sequence[str]) -> None:
+        """Writes nodes and deletes others."""
+
+    def load_predictors(self) -> list[tuple[str, str]]:
+        """Reads all nodes."""
+
+
+class Learning:
+    """Teaches predictors and saves what they learned; see the module's docstring."""
+
+    def __init__(self, predictors: Predictors, store: PredictorStore, save_interval: float) -> None:
+        self.predictors = predictors
+        self._store = store
+        self._save_interval = save_interval
+
+    def attempts_ended(self, state: SchedulerState, ends: Sequence[AttemptEnded]) -> None:
+        """Learns from ends of attempts; called before the core handles them, since it then forgets the attempts.
+
+        Of very many at once only some are looked at: a flood of short actions is not to wait for statistics.
+        """
+        for event in ends[:: math.ceil(len(ends) / ENDS_PER_STEP)]:
+            manager = state.managers.get(event.manager_id)
+            attempt = manager.attempts.get(event.token) if manager is not None else None
+            observation = observation_of(attempt, event) if attempt is not None else None
+            if observation is not None:
+                self.predictors.observe(observation)
+
+    async def run(self) -> None:
+        """Saves now and then until cancelled."""
+        while True:
+            await anyio.sleep(self._save_interval)
+            await self.save()
+
+    async def save(self) -> None:
+        """Saves what changed, a few nodes at a time. What cannot be saved is only logged: nothing depends on it."""
+        nodes = 0
+        while any(changes := self.predictors.take_changes(NODES_PER_SAVE)):
+            try:
+                await anyio.to_thread.run_sync(_write, self._store, changes)
+            except SQLAlchemyError as error:
+                _log.error("predictors_not_saved", reason=str(error))
+                return
+            nodes += len(changes.saved)
+        if nodes:
+            _log.debug("predictors_saved", nodes=nodes)
+
+
+def load_predictors(store: PredictorStore) -> Predictors:
+    """Predictors as they were saved; what an earlier version saved in another form is left out."""
+    predictors = Predictors()
+    rows = store.load_predictors()
+    left_out = predictors.restore(SavedNode(Path(*json.loads(path)), json.loads(numbers)) for path, numbers in rows)
+    _log.info("predictors_loaded", nodes=len(rows) - left_out, left_out=left_out)
+    return predictors
+
+
+def observation_of(attempt: Attempt, event: AttemptEnded) -> Observation | None:
+    """What the end of an attempt says; None if it says nothing of what the action needs."""
+    if not event.started or event.execution_s <= 0.0:
+        return None
+    request = attempt.action.request
+    usage = event.usage if isinstance(event.usage, outcome_pb2.Usage) else outcome_pb2.Usage()
+    timed_out = _timed_out(event)
+    return Observation(
+        key_of(request),
+        event.execution_s,
+        relative_units(request.demand, attempt.granted),
+        cpu_s=_amount(usage.cpu_s),
+        peak_memory_mb=_amount(usage.peak_memory_bytes / BYTES_PER_MB),
+        failed=not timed_out and not _ran_to_its_end(event),
+        timed_out=timed_out,
+        hint_s=request.expected_duration,
+        amdahl_hint=amdahl_hint(request.demand),
+    )
+
+
+def _timed_out(event: AttemptEnded) -> bool:
+    result = event.result
+    return isinstance(result, AttemptFailed) and result.timeout is TimeoutKind.START_TO_CLOSE
+
+
+def _ran_to_its_end(event: AttemptEnded) -> bool:
+    """Whether its time is its own: it succeeded, or the policy's own code failed."""
+    result = event.result
+    if isinstance(result, AttemptFailed):
+        return result.kind is FailureKind.POLICY
+    return isinstance(result, AttemptSucceeded)
+
+
+def _amount(value: float) -> float:
+    """What a manager measured; what is no amount counts as not measured."""
+    return value if math.isfinite(value) and value > 0.0 else 0.0
+
+
+def _write(store: PredictorStore, changes: Changes) -> None:
+    saved = [(json.dumps(path), json.dumps(numbers)) for path, numbers in changes.saved]
+    store.save_predictors(saved, [json.dumps(path) for path in changes.removed])

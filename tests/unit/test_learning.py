@@ -1,0 +1,164 @@
+"""What the ends of attempts teach, and how what was learned is saved."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from callsheet.scheduler.core import events
+from callsheet.scheduler.core.entities import Attempt
+from callsheet.scheduler.core.events import AttemptEnded, AttemptResult
+from callsheet.scheduler.core.model import ActionKey, ActionKind, FailureKind, TimeoutKind
+from callsheet.scheduler.planner.predictors import Predictors
+from callsheet.scheduler.service.learning import ENDS_PER_STEP, Learning, load_predictors, observation_of
+from callsheet.v1 import outcome_pb2
+from sqlalchemy.exc import OperationalError
+
+from tests.support.core_requests import JOB, action_request, elastic
+from tests.support.core_world import CoreWorld
+
+SUCCEEDED = events.AttemptSucceeded(outcome_pb2.Succeeded())
+
+
+class MemoryStore:
+    """A store of nodes in memory; it fails when it is told to."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, str] = {}
+        self.failing = False
+
+    def save_predictors(self, saved: object, removed: object) -> None:
+        if self.failing:
+            raise OperationalError("INSERT", {}, Exception("disk full"))
+        assert isinstance(saved, list)
+        assert isinstance(removed, list)
+        self.rows.update(saved)
+        for path in removed:
+            self.rows.pop(path, None)
+
+    def load_predictors(self) -> list[tuple[str, str]]:
+        return list(self.rows.items())
+
+
+def world_running(given: int = 4) -> tuple[CoreWorld, Attempt]:
+    world = CoreWorld()
+    manager = world.manager(cores=8)
+    world.job()
+    world.submit(action_request("a", ActionKind.REWARD, demand=elastic(2, 8)))
+    world.propose("a", "m", cpu=given)
+    manager.start("a")
+    (attempt,) = world.state.managers["m"].attempts.values()
+    return world, attempt
+
+
+def end(
+    attempt: Attempt,
+    result: AttemptResult = SUCCEEDED,
+    *,
+    started: bool = True,
+    execution_s: float = 3.0,
+    cpu_s: float = 2.0,
+    peak: int = 256 << 20,
+) -> AttemptEnded:
+    usage = outcome_pb2.Usage(cpu_s=cpu_s, peak_memory_bytes=peak)
+    key = ActionKey(JOB, "a")
+    return AttemptEnded("m", attempt.token, key, 1, result, started, execution_s, b"", usage)
+
+
+def test_an_end_is_an_observation_of_its_action_at_its_width() -> None:
+    _, attempt = world_running()
+    observation = observation_of(attempt, end(attempt))
+    assert observation is not None
+    request = attempt.action.request
+    assert observation.key == (JOB, ActionKind.REWARD, request.label or request.service, request.task)
+    assert (observation.units, observation.execution_s) == (2.0, 3.0)
+    assert (observation.cpu_s, observation.peak_memory_mb) == (2.0, 256.0)
+    assert not observation.censored
+
+
+@pytest.mark.parametrize(
+    ("result", "failed", "timed_out"),
+    [
+        (events.AttemptFailed(FailureKind.POLICY, "exit"), False, False),
+        (events.AttemptFailed(FailureKind.INFRA, "lost"), True, False),
+        (events.AttemptFailed(FailureKind.RESOURCE_LIMIT, "memory"), True, False),
+        (events.AttemptFailed(FailureKind.TIMEOUT, "t", timeout=TimeoutKind.START_TO_CLOSE), False, True),
+        (events.AttemptFailed(FailureKind.TIMEOUT, "t", timeout=TimeoutKind.HEARTBEAT), True, False),
+        (events.AttemptCancelled(), True, False),
+    ],
+)
+def test_what_was_cut_off_is_known_to_be(result: AttemptResult, failed: bool, timed_out: bool) -> None:
+    _, attempt = world_running()
+    observation = observation_of(attempt, end(attempt, result))
+    assert observation is not None
+    assert (observation.failed, observation.timed_out) == (failed, timed_out)
+
+
+def test_an_attempt_that_never_ran_says_nothing() -> None:
+    _, attempt = world_running()
+    assert observation_of(attempt, end(attempt, started=False)) is None
+    assert observation_of(attempt, end(attempt, execution_s=0.0)) is None
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -1.0])
+def test_odd_measurements_count_as_none(odd: float) -> None:
+    _, attempt = world_running()
+    observation = observation_of(attempt, end(attempt, cpu_s=odd, peak=-5))
+    assert observation is not None
+    assert (observation.cpu_s, observation.peak_memory_mb) == (0.0, 0.0)
+    Predictors().observe(observation)
+
+
+def test_of_a_flood_of_ends_some_are_learned_from() -> None:
+    world, attempt = world_running()
+    learning = Learning(Predictors(), MemoryStore(), 1.0)
+    learning.attempts_ended(world.state, [end(attempt)] * 1000)
+    seen = learning.predictors.errors()[ActionKind.REWARD].observations
+    assert ENDS_PER_STEP / 2 <= seen <= ENDS_PER_STEP
+
+
+def test_an_end_nobody_knows_of_is_passed_over() -> None:
+    world, attempt = world_running()
+    learning = Learning(Predictors(), MemoryStore(), 1.0)
+    stray = end(attempt)
+    stray.manager_id = "other"
+    learning.attempts_ended(world.state, [stray])
+    assert learning.predictors.errors() == {}
+
+
+@pytest.mark.anyio
+async def test_what_was_learned_is_loaded_again() -> None:
+    world, attempt = world_running()
+    store = MemoryStore()
+    learning = Learning(Predictors(), store, 1.0)
+    learning.attempts_ended(world.state, [end(attempt)] * 5)
+    await learning.save()
+    observation = observation_of(attempt, end(attempt))
+    assert observation is not None
+    again = load_predictors(store)
+    assert again.predict(observation.key) == learning.predictors.predict(observation.key)
+    store.rows.clear()
+    await learning.save()
+    assert store.rows == {}
+
+
+@pytest.mark.anyio
+async def test_a_save_that_fails_is_logged_and_the_next_one_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    world, attempt = world_running()
+    store = MemoryStore()
+    learning = Learning(Predictors(), store, 1.0)
+    learning.attempts_ended(world.state, [end(attempt)])
+    store.failing = True
+    await learning.save()
+    assert "predictors_not_saved" in capsys.readouterr().out
+    store.failing = False
+    learning.attempts_ended(world.state, [end(attempt)])
+    await learning.save()
+    assert len(store.rows) >= 3
+
+
+def test_saved_rows_of_another_form_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    store = MemoryStore()
+    store.rows = {"[3]": "[1.0, 2.0]", '[77, "label"]': "[]"}
+    assert load_predictors(store).to_dict() == Predictors().to_dict()
+    assert "left_out=2" in capsys.readouterr().out
