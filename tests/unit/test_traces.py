@@ -212,7 +212,7 @@ def test_converter_keeps_to_its_rules(tmp_path: Path) -> None:
     first, second = read_trace(path).trajectories
     assert first.task == second.task == "runs:fix"
     assert first.memory_mb == 210
-    assert [turn.generation.seconds for turn in first.turns] == [1.5, 2.5, 1.0]
+    assert [turn.generation.seconds for turn in first.turns] == [1.6, 2.5, 1.0]
     assert [[work.label for work in turn.actions] for turn in first.turns] == [["test"], ["file_tool"], []]
     test, read = first.turns[0].actions[0], first.turns[1].actions[0]
     assert (test.cpu_s, test.use, test.peak_memory_mb, test.timeout_s) == (4.0, 1.0, 250, 120.0)

@@ -4,7 +4,7 @@ The rules, all of them:
 
 1. Only trajectories of the set `haiku45` are taken: commands of the other sets contain a wait that is not theirs.
 2. Calls that do no work outside the model are left out: sub-agents (Task, TaskOutput), lists of things to do, and the
-   like. Their turns stay, with their generation.
+   like. Their turns stay, and their time counts as generation, as it mostly is another model's.
 3. The CPU seconds are those measured, at least 0 and at most the call's duration: a call counts as serial. Where none
    were measured, the mean use of all calls is taken, 0.64 core.
 4. The label is the category of a shell command ("test", "git", ...); file tools are "file_tool", web tools "web".
@@ -65,22 +65,21 @@ def _convert(table: InputTable) -> dict[str, object]:
         taken = list(islice(calls, int(count)))
         if len(taken) < int(count):
             raise InputError(where, count, "must not announce more calls than there are")
-        converted = [_convert_call(call, table.where(f"calls[{place}]")) for place, call in taken]
-        turns.append(
-            {
-                "generation": {"seconds": seconds, "prompt_tokens": int(context), "output_tokens": int(output)},
-                "actions": [call for call in converted if call is not None],
-            }
-        )
+        actions = []
+        for place, call in taken:
+            if call[1] in _NOT_EXTERNAL:
+                seconds += number(call[3], table.where(f"calls[{place}]"), 0.0, float("inf"))
+            else:
+                actions.append(_convert_call(call, table.where(f"calls[{place}]")))
+        generation = {"seconds": round(seconds, 4), "prompt_tokens": int(context), "output_tokens": int(output)}
+        turns.append({"generation": generation, "actions": actions})
     task = identity.split("/attempt_")[0]
     reset = {"label": "reset", "duration_s": 1.0, "cpu_s": 0.1}
     return {"id": identity, "task": task, "image": task, "memory_mb": memory, "reset": reset, "turns": turns}
 
 
-def _convert_call(call: list[object], where: str) -> dict[str, object] | None:
+def _convert_call(call: list[object], where: str) -> dict[str, object]:
     _, tool, category, duration_field, cpu_field, before, peak, _ = call
-    if tool in _NOT_EXTERNAL:
-        return None
     duration = number(duration_field, where, 0.0, float("inf"))
     cpu = _TYPICAL_USE * duration if cpu_field is None else number(cpu_field, where, -float("inf"), float("inf"))
     added = 0

@@ -21,6 +21,9 @@ from callsheet.benchmarks.simulator.workloads.loader import load
 from callsheet.benchmarks.simulator.workloads.parameters import ClusterParameters, Workload
 from callsheet.benchmarks.simulator.workloads.sampling import draw_rollouts
 
+# About a gigabyte of drawn trajectories.
+_MOST_TURNS = 1_500_000
+
 
 def scenario(
     workload: str | Workload,
@@ -114,18 +117,17 @@ def job_shares(workload: Workload) -> tuple[JobShare, ...]:
 def take_for_horizon(
     rollouts: Iterable[Rollout], live: int, horizon_s: float, engines: tuple[EngineType, ...]
 ) -> Iterator[Rollout]:
-    """As many rollouts as no policy can use up in the horizon.
+    """As many rollouts as no policy can use up in the horizon, or as memory should hold.
 
     However fast, `live` places finish no more than `live * horizon_s` seconds of trajectories that run alone, and each
-    place is then in the middle of one more.
+    place is then in the middle of one more. Beyond `_MOST_TURNS` a simulation goes round instead.
     """
-    needed = live * horizon_s
-    beyond = 0
-    for rollout in rollouts:
-        if needed <= 0.0:
-            beyond += 1
-        if beyond > live:
+    needed, turns, beyond = live * horizon_s, 0, 0
+    for taken, rollout in enumerate(rollouts):
+        if beyond >= live or (turns > _MOST_TURNS and taken >= live):
             return
+        beyond += needed <= 0.0
+        turns += len(rollout.turns)
         needed -= max(alone_s(rollout, engines), 1e-3)
         yield rollout
 
