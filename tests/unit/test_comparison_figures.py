@@ -23,6 +23,7 @@ FIGURES = Figures(
     act_p999_s=20.0,
     wait_max_s=8.0,
     start_wait_mean_s=0.0,
+    act_with_start_mean_s=1.0,
     step_s=100.0,
     trajectories_per_hour=None,
     held=0.5,

@@ -62,6 +62,7 @@ class Measured:
             act_p999_s=float(np.percentile(acts, 99.9)),
             wait_max_s=float(waits.max()),
             start_wait_mean_s=float(np.mean(self.start_waits_s)) if self.start_waits_s else 0.0,
+            act_with_start_mean_s=float(acts.mean()) + sum(self.start_waits_s) / len(acts),
             step_s=self.step_s,
             trajectories_per_hour=None,
             held=held / capacity,

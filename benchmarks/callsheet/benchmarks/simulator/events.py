@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from math import inf
 from typing import TypeVar
 
 Subject = TypeVar("Subject")
@@ -33,11 +32,18 @@ class EventQueue:
         """Lets `run` return after the call that is being made."""
         self._stopped = True
 
-    def run(self, until: float) -> None:
-        """Makes all calls due up to that virtual second, until nothing is left or `stop` is called."""
+    def run(self, until: float) -> bool:
+        """Makes all calls due up to that virtual second, until nothing is left or `stop` is called.
+
+        Returns:
+            Whether nothing is left, though nobody said stop.
+        """
         due = self._due
         while due and not self._stopped and due[0][0] <= until:
             self.now, _, call, subject = heapq.heappop(due)
             call(subject)
-        if not self._stopped and until < inf:
+        if self._stopped:
+            return False
+        if due:
             self.now = until
+        return not due

@@ -68,8 +68,7 @@ class _Simulation:
         for _ in range(min(scenario.live, len(scenario.rollouts)) if sustained else len(scenario.rollouts)):
             rollout = self._draw()
             self._events.at(rollout.arrives, self._arrive, rollout)
-        self._events.run(scenario.horizon_s)
-        if self._progress and self._events.now < scenario.horizon_s:
+        if self._events.run(scenario.horizon_s) and self._progress:
             names = ", ".join(sorted(live.rollout.name for live in self._progress)[:3])
             raise RuntimeError(
                 f"policy {self._policy.name} left {len(self._progress)} trajectories unfinished ({names}, ...): "
@@ -288,6 +287,8 @@ class _Simulation:
             self._cpus.remove_sandbox(task.live)
         self._policy.ended(task, facts)
         if task.live.ended_at < 0:
+            if task.work.kind is ActionKind.ENV_RESET:
+                task.live.node = ""
             task.attempt += 1
             task.started_at = -1.0
             task.node = ""

@@ -18,6 +18,8 @@ class Figures:
         act_p999_s: 99.9th percentile.
         wait_max_s: Longest time an action waited for resources before and between its executions.
         start_wait_mean_s: Mean wait of a trajectory before it could begin; no part of ACT.
+        act_with_start_mean_s: Mean ACT if a trajectory's wait to start counted as its first action's queue, as it does
+            for those who submit a pod and wait for it.
         step_s: End of the last trajectory; None in sustained runs.
         trajectories_per_hour: Rate of finished trajectories once the run is warm; None in one-shot runs.
         held: Core-seconds granted by core-seconds there were while the step (or the window) lasted.
@@ -35,6 +37,7 @@ class Figures:
     act_p999_s: float
     wait_max_s: float
     start_wait_mean_s: float
+    act_with_start_mean_s: float
     step_s: float | None
     trajectories_per_hour: float | None
     held: float | None

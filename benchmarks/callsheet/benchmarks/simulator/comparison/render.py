@@ -16,6 +16,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Figures], float | None], str], ...] = (
     ("p99.9", lambda figures: figures.act_p999_s, ".1f"),
     ("longest wait", lambda figures: figures.wait_max_s, ".1f"),
     ("start wait", lambda figures: figures.start_wait_mean_s, ".1f"),
+    ("ACT with it", lambda figures: figures.act_with_start_mean_s, ".3f"),
     ("step", lambda figures: figures.step_s, ".0f"),
     ("trajectories/h", lambda figures: figures.trajectories_per_hour, ".0f"),
     ("held", lambda figures: figures.held, ".1%"),

@@ -110,6 +110,8 @@ def _factory(run: Run) -> PolicyFactory:
 def figures_of(measured: Measurements) -> Figures:
     """The figures of a run."""
     sustained = measured.mode is Mode.SUSTAINED
+    actions = len(measured.actions)
+    per_action = len(measured.rollouts.arrived_at) / max(actions, 1)
     return Figures(
         act_mean_s=_finite(measured.act_mean_s),
         act_p50_s=_finite(measured.act_percentile_s(50)),
@@ -117,13 +119,14 @@ def figures_of(measured: Measurements) -> Figures:
         act_p999_s=_finite(measured.act_percentile_s(99.9)),
         wait_max_s=measured.wait_max_s,
         start_wait_mean_s=measured.start_wait_mean_s,
+        act_with_start_mean_s=_finite(measured.act_mean_s) + measured.start_wait_mean_s * per_action,
         step_s=None if sustained else measured.step_s,
         trajectories_per_hour=measured.trajectories_per_hour if sustained else None,
         held=measured.held if measured.cores else None,
         used=measured.used if measured.cores else None,
         gpu_held=measured.gpu_held if measured.gpus else None,
         gpu_used=measured.gpu_used if measured.gpus else None,
-        actions=len(measured.actions),
+        actions=actions,
         cancelled=measured.cancelled_actions,
         environment_busy=measured.environment_busy,
     )

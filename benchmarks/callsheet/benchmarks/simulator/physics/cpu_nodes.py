@@ -53,6 +53,7 @@ class CpuNodes:
             name: CpuNode(name, nodes.cores, nodes.memory_mb, events=events, used=used, held=held)
             for name, nodes in cluster.cpu_nodes().items()
         }
+        self._sandboxes: dict[LiveRollout, CpuNode] = {}
 
     def node(self, name: str) -> CpuNode:
         """A node by name.
@@ -98,17 +99,17 @@ class CpuNodes:
             attempt.node.stop(attempt.command, attempt.lane)
             attained = attempt.command.attained
             clock = attempt.clock(attained)
+            attempt.command = None  # they know each other: without this only the garbage collector would find them
         self._hold(attempt, 0)
         attempt.node.free_memory_mb += attempt.task.work.peak_memory_mb
         return Used(attained, clock)
 
     def remove_sandbox(self, live: LiveRollout) -> None:
         """Gives back what a trajectory's sandbox holds."""
-        if live.node:
-            node = self._nodes[live.node]
+        node = self._sandboxes.pop(live, None)
+        if node is not None:
             node.free_memory_mb += live.rollout.memory_mb
             node.hold(-live.reserved_cores)
-            live.node = ""
 
     def attained(self, attempt: CommandAttempt) -> float:
         """CPU seconds up to now."""
@@ -149,6 +150,7 @@ class CpuNodes:
             node.free_memory_mb += peak_memory_mb
             raise
         live.node = node.name
+        self._sandboxes[live] = node
         node.hold(live.reserved_cores)
 
     def _hold(self, attempt: CommandAttempt, width: int) -> None:

@@ -83,14 +83,19 @@ class ElasticCores:
 
     def _round(self, node: str) -> None:
         free = self._lines.free[node]
-        line = list(islice(self._lines.waiting(node), free + self._settings.depth))
-        if not free or not line:
-            return
+        line = list(islice(self._lines.waiting(node), free))
         profiles = [self._profiles.of(task.work, self._lines.cores[node]) for task in line]
-        widths = choose_widths(profiles[:free], profiles[free:], self._releases(node), free, self._settings.depth)
+        widths = [profile.max_width for profile in profiles]
+        if sum(widths) > free:
+            widths = choose_widths(profiles, self._behind(node, free), self._releases(node), free, self._settings.depth)
         for task, profile, width in zip(line, profiles, widths, strict=False):
             if self._lines.start(task, node, width, self._settings.overhead_s):
                 self._ends_at[node][task] = self._world.now + self._settings.overhead_s + profile.on(width)
+
+    def _behind(self, node: str, free: int) -> list[Profile]:
+        """The commands next in line after the candidates."""
+        line = islice(self._lines.waiting(node), free, free + self._settings.depth)
+        return [self._profiles.of(task.work, self._lines.cores[node]) for task in line]
 
     def _releases(self, node: str) -> list[Release]:
         now = self._world.now

@@ -56,14 +56,14 @@ def choose_widths(
     Returns:
         Widths of the first candidates; at least one where there are any.
     """
-    if sum(candidate.max_width for candidate in candidates) <= free:
-        return [candidate.max_width for candidate in candidates]
     sizes = _Sizes(candidates, free)
     waiting = [*candidates, *behind]
     kept = len(candidates)
     widths = sizes.widths(kept)
+    if kept < 2:
+        return widths
     best = _total_s(waiting, widths, releases)
-    for _ in range(min(depth, len(candidates) - 1)):
+    for _ in range(min(depth, kept - 1)):
         fewer = sizes.widths(kept - 1)
         total_s = _total_s(waiting, fewer, releases)
         if total_s >= best:

@@ -8,6 +8,12 @@ from dataclasses import dataclass, field
 from callsheet.benchmarks.simulator.policy import LiveRollout, Task
 from callsheet.benchmarks.simulator.scenario import Cluster, Rollout
 
+IMAGE_BONUS = 0.05
+"""How many more trajectories per core a node may have and still be chosen, because it has the sandbox's image.
+
+Like the image score of kube-scheduler: on large nodes it saves pulls, on small ones siblings would slow each other.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Room:
@@ -27,6 +33,7 @@ class NodeBooks:
         room_cores: What is left to reserve.
         live: Trajectories that live here.
         groups: Their number by group.
+        images: Of all who ever lived here.
     """
 
     name: str
@@ -36,14 +43,16 @@ class NodeBooks:
     room_cores: int
     live: int = 0
     groups: Counter[str] = field(default_factory=Counter)
+    images: set[str] = field(default_factory=set)
 
     def has(self, room: Room) -> bool:
         """Whether a trajectory of that size fits now."""
         return self.room_mb >= room.memory_mb and self.room_cores >= room.cores
 
     def crowding(self, rollout: Rollout) -> tuple[float, int]:
-        """Smaller is better: trajectories per core, then siblings, who repeat each other's load."""
-        return self.live / self.cores, self.groups[rollout.group]
+        """Smaller is better: trajectories per core, less where the image is, then siblings, who repeat their load."""
+        bonus = IMAGE_BONUS if rollout.image in self.images else 0.0
+        return self.live / self.cores - bonus, self.groups[rollout.group]
 
     def change(self, rollout: Rollout, room: Room, sign: int) -> None:
         """Books a trajectory in (1) or out (-1)."""
@@ -92,6 +101,7 @@ class Places:
         if node is None:
             return False
         node.change(rollout, room, 1)
+        node.images.add(rollout.image)
         self._homes[rollout.name] = node, room
         return True
 
