@@ -1,0 +1,401 @@
+"""The sharing of one node's cores. Pure: `now` is a parameter, in seconds, and never falls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from itertools import count
+
+from callsheet.managers.deadlines import Deadlines
+from callsheet.managers.sandbox.node_sharing.command import Command, Lane, LaneChange
+from callsheet.managers.sandbox.node_sharing.explanation import Explanation
+from callsheet.managers.sandbox.node_sharing.member import Member
+from callsheet.managers.sandbox.node_sharing.queues import BackgroundQueue, ForegroundQueue
+from callsheet.managers.sandbox.node_sharing.rank import CLAIM_LEVEL, ageing, claim_rank, level_of, quantum
+from callsheet.managers.sandbox.node_sharing.settings import NodeSharingSettings
+
+_TINY = 1e-9
+# Claims and turns are noticed this much late rather than early, when rounding would hide them.
+_LATE_S = 1e-6
+# A command that used less than was thought is reviewed again after this part of its clock, so that reviews stay few.
+_REVIEW_PART = 0.1
+_LEAST_USE = 0.25
+# A stall may begin just after a check that found progress, so that two checks bound it.
+_STALL_CHECKS = 2
+# All turns that end stalls take at most this part of the node.
+_TURNS_PART = 0.5
+
+
+class NodeSharing:
+    """Which commands of a node are in the foreground.
+
+    Commands are admitted in the order of their rank, attained CPU - beta * wait, until their predicted use fills the
+    cores. The others stay runnable in the background. Ranks are compared by geometric levels: when a command has used
+    up its quantum; at once only for one with a claim, which is a new or an overdue one. So a command changes its lane
+    few times. Every operation costs O(log n).
+
+    The slowdown of a command that may be demoted, (clock + wait) / clock, stays at most 1 + 1 / (beta * weight) as long
+    as that is feasible: all commands that cannot be demoted, that have not attained their first quantum or that are
+    overdue use no more than the cores together, commands use what is predicted, and reviews come when `next_review`
+    asks for them. Whether or not it is feasible, no command stays in the background for longer than `max_stall_s`
+    without CPU, except that turns to end stalls are shared by all that are due.
+    """
+
+    def __init__(self, cores: float, settings: NodeSharingSettings | None = None) -> None:
+        """Args: cores: What commands share; more than 0.
+
+        Raises:
+            ValueError: `cores` is not more than 0.
+        """
+        if not (math.isfinite(cores) and cores > 0):
+            raise ValueError(f"cores: {cores}: must be finite and more than 0")
+        self._cores = cores
+        self._settings = settings or NodeSharingSettings()
+        self._limit = cores * (1.0 + self._settings.overfill) + _TINY
+        numbers = count(1)
+        self._members: dict[Hashable, Member] = {}
+        self._background = BackgroundQueue(numbers)
+        self._displaceable = ForegroundQueue(numbers)
+        self._foreground: int = 0
+        self._use = 0.0
+        self._reviews: Deadlines[Hashable] = Deadlines()
+        self._due: dict[Hashable, None] = {}
+        self._before: dict[Hashable, Lane | None] = {}
+        self._now = -math.inf
+        # The integral of min(1, cores / use of the foreground): a foreground that does not fit is charged less.
+        self._granted = 0.0
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    @property
+    def foreground_use(self) -> float:
+        """Cores that the foreground is thought to use."""
+        return self._use
+
+    def lane(self, command_id: Hashable) -> Lane | None:
+        """Returns a command's lane; None while it is paused. KeyError if it does not run."""
+        return self._members[command_id].lane
+
+    def start(self, command: Command, now: float) -> list[LaneChange]:
+        """Takes in a command.
+
+        Returns:
+            The lanes that change, its own included.
+
+        Raises:
+            ValueError: A command of this id runs already.
+        """
+        if command.command_id in self._members:
+            raise ValueError(f"command_id: {command.command_id!r}: runs already")
+        self._pass_time(now)
+        use = min(command.predicted_use, self._cores)
+        member = Member(command, ageing(use, self._settings), use, counted_from=now)
+        self._members[command.command_id] = member
+        return self._enter(member)
+
+    def end(self, command_id: Hashable, now: float) -> list[LaneChange]:
+        """Lets go of a command that ended; KeyError if it does not run."""
+        self._pass_time(now)
+        self._leave(self._members.pop(command_id))
+        self._due.pop(command_id, None)
+        self._admit()
+        self._before.pop(command_id, None)
+        return self._changes()
+
+    def pause(self, command_id: Hashable, now: float) -> list[LaneChange]:
+        """Takes a command out of both lanes; its clock and its wait stand still. KeyError if it does not run."""
+        self._pass_time(now)
+        member = self._members[command_id]
+        if member.lane is not None:
+            self._leave(member)
+            member.paused_at = self._now
+            self._admit()
+        self._before.pop(command_id, None)
+        return self._changes()
+
+    def resume(self, command_id: Hashable, now: float) -> list[LaneChange]:
+        """Undoes a pause; the lanes that change include its own. KeyError if it does not run."""
+        self._pass_time(now)
+        member = self._members[command_id]
+        if member.lane is not None:
+            return []
+        member.counted_from += self._now - member.paused_at
+        return self._enter(member)
+
+    def resize(self, command_id: Hashable, predicted_use: float, now: float) -> list[LaneChange]:
+        """Notes that a command will use so many cores from now on, more than 0. KeyError if it does not run."""
+        self._pass_time(now)
+        member = self._members[command_id]
+        if member.lane is Lane.FOREGROUND:
+            member.settle_foreground(self._granted)
+            self._change_use(member, min(predicted_use, self._cores))
+            self._make_room()
+            self._admit()
+        else:
+            member.use = min(predicted_use, self._cores)
+        return self._changes()
+
+    def due(self, now: float) -> list[Hashable]:
+        """Returns the commands whose CPU `measured` should be told now; the others' may be told as well."""
+        for command_id in self._reviews.pop_due(now):
+            self._due[command_id] = None
+        return list(self._due)
+
+    def next_review(self, now: float) -> float | None:
+        """Returns when `measured` should be called next; None if nothing depends on time."""
+        return now if self._due else self._reviews.next_at()
+
+    def measured(self, attained: Mapping[Hashable, float], now: float) -> list[LaneChange]:
+        """Takes CPU seconds that commands have attained since their start, and compares those that are due.
+
+        Args:
+            attained: By command; at least of those that are `due`. One that is missing is taken to be where it was
+                expected, one that is not known is ignored.
+            now: The time.
+        """
+        self._pass_time(now)
+        due = self.due(now)
+        self._due.clear()
+        for command_id, attained_s in attained.items():
+            member = self._members.get(command_id)
+            if member is not None:
+                self._measure(member, attained_s)
+        for command_id in due:
+            self._review(self._members[command_id])
+        self._admit()
+        return self._changes()
+
+    def execution_clock(self, command_id: Hashable, now: float) -> float:
+        """Returns the seconds to charge: granted in the foreground, received in the background. KeyError if not here.
+
+        In the background what was measured counts. Where the foreground does not fit the cores, a second counts for
+        what a fair share of it was.
+        """
+        return self._members[command_id].clock(self._granted_at(now))
+
+    def explain(self, command_id: Hashable, now: float) -> Explanation:
+        """Returns why a command is in its lane, and whether its slowdown is bounded now. Costs O(n)."""
+        member, settings, granted = self._members[command_id], self._settings, self._granted_at(now)
+        clock_s, waited_s = member.clock(granted), member.wait(now, granted)
+        return Explanation(
+            command_id=command_id,
+            lane=member.lane,
+            use=member.use,
+            rank_s=member.rank(now, granted),
+            attained_s=member.extrapolated(granted),
+            clock_s=clock_s,
+            waited_s=waited_s,
+            slowdown=(clock_s + waited_s) / clock_s if clock_s > 0 else math.inf,
+            bound=1.0 + 1.0 / (settings.beta * member.command.weight) if settings.beta else math.inf,
+            cores=self._cores,
+            foreground_use=self._use,
+            claimed_use=sum(other.use for other in self._members.values() if self._has_claim(other, now, granted)),
+            waiting=len(self._background),
+        )
+
+    def _has_claim(self, member: Member, now: float, granted: float) -> bool:
+        if member.lane is None:
+            return False
+        if not member.command.demotable or (member.lane is Lane.FOREGROUND and member.level == CLAIM_LEVEL):
+            return True
+        return level_of(member.rank(now, granted), self._settings) == CLAIM_LEVEL
+
+    # Time.
+
+    def _pass_time(self, now: float) -> None:
+        self._granted = self._granted_at(now)
+        self._now = max(now, self._now)
+
+    def _granted_at(self, now: float) -> float:
+        passed = now - self._now
+        if not 0.0 < passed < math.inf:
+            return self._granted
+        return self._granted + passed * self._grant_rate()
+
+    def _grant_rate(self) -> float:
+        return 1.0 if self._use <= self._cores else self._cores / self._use
+
+    # Lanes.
+
+    def _enter(self, member: Member) -> list[LaneChange]:
+        """Puts a command that is in no lane into one."""
+        self._note(member)
+        if member.command.demotable:
+            self._put_background(member)
+        else:
+            self._put_foreground(member, CLAIM_LEVEL)
+            self._make_room()
+        self._admit()
+        return self._changes()
+
+    def _leave(self, member: Member) -> None:
+        """Takes a command out of its lane."""
+        self._note(member)
+        self._reviews.discard(member.command.command_id)
+        if member.lane is Lane.BACKGROUND:
+            self._background.remove(member)
+            member.leave_background(self._now)
+        elif member.lane is Lane.FOREGROUND:
+            if member.displaceable:
+                self._displaceable.remove(member)
+            member.settle_foreground(self._granted)
+            self._foreground -= 1
+            self._use = self._use - member.use if self._foreground else 0.0
+        member.lane = None
+
+    def _promote(self, member: Member, level: int) -> None:
+        self._leave(member)
+        self._put_foreground(member, level)
+
+    def _demote(self, member: Member) -> None:
+        self._leave(member)
+        self._put_background(member)
+
+    def _put_foreground(self, member: Member, level: int) -> None:
+        member.lane, member.seen, member.stall_ends = Lane.FOREGROUND, self._granted, math.inf
+        self._foreground += 1
+        self._use += member.use
+        self._begin_quantum(member, level)
+
+    def _put_background(self, member: Member) -> None:
+        member.lane, member.seen, member.turn = Lane.BACKGROUND, self._now, False
+        self._background.put(member)
+        self._begin_stall(member)
+
+    def _admit(self) -> None:
+        """Promotes commands in the order of their rank while they fit, or while those with a claim can be made fit."""
+        while (first := self._background.first(self._now)) is not None:
+            level = level_of(first.rank(self._now, self._granted), self._settings)
+            missing = self._missing(first)
+            if missing > 0 and (level > CLAIM_LEVEL or missing > self._displaceable.use):
+                return
+            self._promote(first, level)
+            self._make_room()
+
+    def _missing(self, member: Member) -> float:
+        """Returns the cores that a command in the background lacks for the foreground."""
+        return member.use * (1.0 - self._settings.overfill) - (self._cores + _TINY - self._use)
+
+    def _make_room(self) -> None:
+        """Demotes commands without a claim, the highest rank first, until the foreground fits."""
+        while self._use > self._limit and (last := self._displaceable.first()) is not None:
+            self._demote(last)
+
+    # Quanta.
+
+    def _measure(self, member: Member, attained_s: float) -> None:
+        if member.lane is Lane.FOREGROUND:
+            before = member.use
+            member.take_foreground_measurement(attained_s, self._granted, self._cores, self._settings.quantum_s)
+            after, member.use = member.use, before
+            self._change_use(member, after)
+        elif member.lane is Lane.BACKGROUND:
+            member.take_background_measurement(attained_s, self._now)
+            self._background.reorder(member)
+            self._watch_background(member)
+
+    def _change_use(self, member: Member, use: float) -> None:
+        """Changes the use of a command in the foreground."""
+        queued = member.displaceable
+        if queued:
+            self._displaceable.remove(member)
+        self._use += use - member.use
+        member.use = use
+        if queued:
+            self._displaceable.put(member, member.rank(self._now, self._granted))
+
+    def _review(self, member: Member) -> None:
+        """Compares a command that is due with the others, or lets it go on."""
+        if member.lane is Lane.BACKGROUND:
+            self._review_stall(member)
+            return
+        member.settle_foreground(self._granted)
+        if member.attained_s < member.quantum_ends_s - _TINY:
+            passed_s = self._settings.max_stall_s if member.turn else member.charged_s
+            self._watch_quantum(member, _REVIEW_PART * max(passed_s, self._settings.quantum_s))
+        else:
+            level = level_of(member.rank(self._now, self._granted), self._settings)
+            if member.command.demotable and self._must_yield(member, level):
+                self._demote(member)
+            else:
+                if member.displaceable:
+                    self._displaceable.remove(member)
+                self._begin_quantum(member, level)
+
+    def _must_yield(self, member: Member, level: int) -> bool:
+        """Whether a command at the end of its quantum gives its place to one of lower level, or to nobody."""
+        if self._use > self._limit and (level > CLAIM_LEVEL or member.turn):
+            return True
+        first = self._background.first(self._now)
+        if first is None or self._missing(first) > member.use:
+            return False
+        return level_of(first.rank(self._now, self._granted), self._settings) < level
+
+    def _begin_quantum(self, member: Member, level: int) -> None:
+        """Begins a quantum of a command in the foreground that is not in its queue."""
+        rank_s = member.rank(self._now, self._granted)
+        member.level, member.turn = level, False
+        length_s = quantum(rank_s, member.weighted_s, self._settings)
+        member.quantum_ends_s = member.attained_s + length_s * member.command.weight
+        if member.displaceable:
+            self._displaceable.put(member, rank_s)
+        self._watch_quantum(member)
+
+    def _watch_quantum(self, member: Member, least_s: float = _LATE_S) -> None:
+        """Asks for a review when a command should have used up its quantum, in `least_s` at the earliest."""
+        left_s = (member.quantum_ends_s - member.extrapolated(self._granted)) / max(member.use, _LEAST_USE)
+        # Time passes at least as fast as grants.
+        after_s = max(left_s / self._grant_rate(), least_s)
+        self._reviews.set(member.command.command_id, self._now + after_s)
+
+    # Stalls and claims.
+
+    def _begin_stall(self, member: Member) -> None:
+        member.stall_mark_s = member.attained_s
+        member.stall_ends = self._now + self._settings.max_stall_s / _STALL_CHECKS
+        self._watch_background(member)
+
+    def _watch_background(self, member: Member) -> None:
+        """Asks for a review when a command gets a claim, or has stalled for too long."""
+        at = member.stall_ends
+        if member.ageing > 0:
+            above_s = member.background_rank_at_zero() - member.ageing * self._now - claim_rank(self._settings)
+            if above_s > 0:
+                at = min(at, self._now + above_s / member.ageing + _LATE_S)
+        self._reviews.set(member.command.command_id, at)
+
+    def _review_stall(self, member: Member) -> None:
+        if self._now < member.stall_ends - _TINY:
+            self._watch_background(member)
+            return
+        turn_s = self._turn()
+        if member.attained_s - member.stall_mark_s >= turn_s - _TINY:
+            self._begin_stall(member)
+            return
+        self._promote(member, CLAIM_LEVEL)
+        member.turn = True
+        member.quantum_ends_s = member.attained_s + turn_s
+        self._watch_quantum(member)
+        self._make_room()
+
+    def _turn(self) -> float:
+        """Returns the CPU seconds of a turn that ends a stall: so short that all can have theirs in time."""
+        settings = self._settings
+        within_s = settings.max_stall_s / _STALL_CHECKS
+        return min(settings.quantum_s, _TURNS_PART * within_s * self._cores / len(self._members))
+
+    # Changes.
+
+    def _note(self, member: Member) -> None:
+        self._before.setdefault(member.command.command_id, member.lane)
+
+    def _changes(self) -> list[LaneChange]:
+        """Returns what changed since the last call, and forgets it."""
+        changes = [
+            LaneChange(command_id, lane)
+            for command_id, before in self._before.items()
+            if (lane := self._members[command_id].lane) is not None and lane is not before
+        ]
+        self._before.clear()
+        return changes

@@ -1,0 +1,119 @@
+"""Node sharing on random commands, on a node that shares its cores like a fluid."""
+
+from __future__ import annotations
+
+import itertools
+
+from callsheet.managers.sandbox.node_sharing import Lane, NodeSharingSettings
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.fluid_node import FluidCommand, FluidNode
+
+_CORES = 4.0
+_COMMANDS = st.builds(
+    FluidCommand,
+    arrives=st.floats(0.0, 60.0),
+    cpu_s=st.floats(0.01, 60.0),
+    use=st.sampled_from([0.05, 0.3, 0.64, 1.0, 2.0, 4.0]),
+    demotable=st.booleans(),
+    weight=st.sampled_from([0.5, 1.0, 2.0]),
+)
+
+
+def _use(node: FluidNode, lane: Lane) -> float:
+    return sum(run.command.use for run in node.live.values() if run.lane is lane)
+
+
+def _claimed_use(node: FluidNode) -> float:
+    if not node.live:
+        return 0.0
+    return node.sharing.explain(next(iter(node.live)), node.now).claimed_use
+
+
+@given(st.lists(_COMMANDS, min_size=1, max_size=25))
+@settings(max_examples=60, deadline=None)
+def test_no_cycle_is_lost_and_every_command_ends(commands: list[FluidCommand]) -> None:
+    def check(node: FluidNode) -> None:
+        assert len(node.sharing) == len(node.live)
+        for index, run in node.live.items():
+            assert node.sharing.lane(index) is run.lane
+            assert run.command.demotable or run.lane is Lane.FOREGROUND
+        rates = node.rates()
+        wanted = sum(run.command.use for run in node.live.values())
+        assert abs(sum(rates.values()) - min(wanted, _CORES)) < 1e-6
+
+    node = FluidNode(_CORES, check=check)
+    runs = node.run(commands)
+    assert all(run.attained_s >= run.command.cpu_s - 1e-6 for run in runs)
+    # The work, done at once by all cores, and the longest command bound a work-conserving node (Graham's list bound).
+    assert node.now <= 60.0 + sum(c.cpu_s for c in commands) / _CORES + sum(c.alone_s for c in commands)
+
+
+@given(st.lists(_COMMANDS, min_size=2, max_size=25))
+@settings(max_examples=60, deadline=None)
+def test_the_foreground_is_filled_in_the_order_of_ranks(commands: list[FluidCommand]) -> None:
+    def check(node: FluidNode) -> None:
+        waiting = [index for index, run in node.live.items() if run.lane is Lane.BACKGROUND]
+        if not waiting:
+            return
+        told = {index: node.sharing.explain(index, node.now) for index in waiting}
+        first_rank = min(explanation.rank_s for explanation in told.values())
+        first_uses = [explanation.use for explanation in told.values() if explanation.rank_s <= first_rank + 1e-6]
+        assert max(first_uses) > _CORES - node.sharing.foreground_use - 1e-6
+
+    FluidNode(_CORES, check=check).run(commands)
+
+
+@given(st.lists(_COMMANDS, min_size=1, max_size=20), st.sampled_from([0.1, 0.2, 0.5, 1.0]))
+@settings(max_examples=100, deadline=None)
+def test_slowdown_is_bounded_while_claims_fit(commands: list[FluidCommand], beta: float) -> None:
+    feasible = True
+
+    def check(node: FluidNode) -> None:
+        nonlocal feasible
+        # Beyond that the foreground itself is shared, and what was feasible a moment ago leaves its waits behind.
+        feasible = feasible and _claimed_use(node) <= _CORES and _use(node, Lane.FOREGROUND) <= _CORES + 1e-6
+        if feasible:
+            for index in node.live:
+                told = node.sharing.explain(index, node.now)
+                assert told.feasible
+                assert told.lane is Lane.FOREGROUND or told.waited_s <= (told.bound - 1.0) * told.attained_s + 1e-3
+
+    runs = FluidNode(_CORES, NodeSharingSettings(beta=beta), check).run(commands)
+    if feasible:
+        for run in runs:
+            assert run.slowdown <= 1.0 + 1.0 / (beta * run.command.weight) + 0.01
+
+
+@given(st.lists(_COMMANDS, min_size=1, max_size=25), st.sampled_from([2.0, 10.0]))
+@settings(max_examples=60, deadline=None)
+def test_no_command_stalls_for_longer_than_allowed(commands: list[FluidCommand], max_stall_s: float) -> None:
+    runs = FluidNode(_CORES, NodeSharingSettings(max_stall_s=max_stall_s)).run(commands)
+    for run in runs:
+        assert run.longest_starved_s <= max_stall_s + 1e-3
+
+
+@given(st.lists(_COMMANDS, min_size=1, max_size=25))
+@settings(max_examples=60, deadline=None)
+def test_the_clock_charges_no_more_than_time_and_no_less_than_cpu_received(commands: list[FluidCommand]) -> None:
+    for run in FluidNode(_CORES).run(commands):
+        assert run.clock_s <= run.ended_at - run.command.arrives + 1e-6
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=20, deadline=None)
+def test_lane_changes_per_command_stay_few(seed: int) -> None:
+    lengths = [0.05, 0.2, 0.4, 1.0, 3.0, 0.1, 12.0, 0.3, 60.0, 0.7]
+    commands = [
+        FluidCommand(arrives=2.0 * index, cpu_s=lengths[(index * 7 + seed) % len(lengths)], use=1.0)
+        for index in range(120)
+    ]
+    runs = FluidNode(_CORES).run(commands)
+    assert sum(run.demotions for run in runs) <= len(runs)
+
+
+def test_every_history_replays_the_same() -> None:
+    commands = [FluidCommand(0.1 * i, 0.2 + i % 7, [0.3, 1.0, 2.0][i % 3], i % 5 > 0) for i in range(60)]
+    ends = [[run.ended_at for run in FluidNode(_CORES).run(commands)] for _ in range(2)]
+    assert all(first == second for first, second in itertools.pairwise(ends))

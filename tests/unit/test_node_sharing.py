@@ -1,0 +1,193 @@
+"""Node sharing by examples: who is in which lane, why, and what is charged."""
+
+from __future__ import annotations
+
+import pytest
+from callsheet.managers.sandbox.node_sharing import Command, Lane, LaneChange, NodeSharing, NodeSharingSettings
+
+FOREGROUND, BACKGROUND = Lane.FOREGROUND, Lane.BACKGROUND
+EXACT = NodeSharingSettings(overfill=0.0)
+
+
+def _start(
+    sharing: NodeSharing, name: str, now: float = 0.0, use: float = 1.0, demotable: bool = True
+) -> dict[str, Lane]:
+    return _lanes(sharing.start(Command(name, use, demotable), now))
+
+
+def _lanes(changes: list[LaneChange]) -> dict[str, Lane]:
+    return {str(change.command_id): change.lane for change in changes}
+
+
+def test_a_command_alone_is_in_the_foreground() -> None:
+    sharing = NodeSharing(2.0)
+    assert _start(sharing, "a") == {"a": FOREGROUND}
+    assert sharing.end("a", 1.0) == []
+    assert len(sharing) == 0
+
+
+def test_commands_are_admitted_by_use_not_by_number() -> None:
+    sharing = NodeSharing(2.0, EXACT)
+    lanes = [_start(sharing, f"c{index}", use=0.64)[f"c{index}"] for index in range(4)]
+    assert lanes == [FOREGROUND, FOREGROUND, FOREGROUND, BACKGROUND]
+    assert sharing.foreground_use == pytest.approx(1.92)
+
+
+def test_a_place_that_becomes_free_goes_to_the_one_that_waits_longest() -> None:
+    sharing = NodeSharing(1.0)
+    _start(sharing, "a", 0.0)
+    _start(sharing, "b", 0.1)
+    _start(sharing, "c", 0.2)
+    assert _lanes(sharing.end("a", 0.5)) == {"b": FOREGROUND}
+
+
+def test_a_new_command_takes_the_place_of_one_that_has_attained_much() -> None:
+    sharing = NodeSharing(1.0)
+    _start(sharing, "long")
+    assert sharing.measured({"long": 5.0}, 5.0) == []
+    assert _start(sharing, "new", 6.0) == {"long": BACKGROUND, "new": FOREGROUND}
+    assert _lanes(sharing.end("new", 6.2)) == {"long": FOREGROUND}
+
+
+def test_two_new_commands_do_not_take_each_others_place() -> None:
+    sharing = NodeSharing(1.0)
+    _start(sharing, "first")
+    assert _start(sharing, "second", 0.3) == {"second": BACKGROUND}
+    review = sharing.next_review(0.3)
+    assert review == pytest.approx(1.0, abs=1e-3)
+    assert sharing.due(1.001) == ["first"]
+    assert _lanes(sharing.measured({"first": 1.001}, 1.001)) == {"first": BACKGROUND, "second": FOREGROUND}
+
+
+def test_what_cannot_be_demoted_stays_and_the_others_make_room() -> None:
+    sharing = NodeSharing(1.0)
+    _start(sharing, "long")
+    sharing.measured({"long": 5.0}, 5.0)
+    assert _start(sharing, "reward", 5.0, demotable=False) == {"long": BACKGROUND, "reward": FOREGROUND}
+    assert _start(sharing, "other reward", 6.0, demotable=False) == {"other reward": FOREGROUND}
+    assert _start(sharing, "new", 7.0) == {"new": BACKGROUND}
+    told = sharing.explain("new", 8.0)
+    assert not told.feasible
+    assert told.claimed_use == pytest.approx(3.0)
+    assert "cannot be kept" in str(told)
+
+
+def test_an_overdue_command_takes_its_place_back() -> None:
+    sharing = NodeSharing(1.0, NodeSharingSettings(beta=0.5, max_stall_s=1000.0))
+    _start(sharing, "old")
+    sharing.measured({"old": 4.0}, 4.0)
+    _start(sharing, "young", 4.0)
+    # 4 CPU seconds less 0.5 a second of waiting is half a quantum after 7 seconds.
+    sharing.measured({"young": 2.0}, 6.0)
+    sharing.measured({"young": 3.9}, 10.5)
+    assert sharing.lane("old") is BACKGROUND
+    assert sharing.next_review(10.8) == pytest.approx(11.0, abs=1e-3)
+    assert _lanes(sharing.measured({"old": 4.0, "young": 3.9}, 11.001)) == {"old": FOREGROUND, "young": BACKGROUND}
+
+
+def test_the_clock_charges_granted_time_and_cpu_received() -> None:
+    sharing = NodeSharing(1.0)
+    _start(sharing, "long")
+    sharing.measured({"long": 2.0}, 4.0)
+    assert sharing.execution_clock("long", 4.0) == pytest.approx(4.0)
+    _start(sharing, "new", 4.0)
+    assert sharing.lane("long") is BACKGROUND
+    assert sharing.execution_clock("long", 9.0) == pytest.approx(4.0)
+    sharing.measured({"long": 2.75}, 4.9)
+    assert sharing.execution_clock("long", 9.0) == pytest.approx(4.75)
+    # No more than the time in which it was received.
+    sharing.measured({"long": 50.0}, 5.0)
+    assert sharing.execution_clock("long", 9.0) == pytest.approx(4.85)
+
+
+def test_a_foreground_that_does_not_fit_is_charged_its_share() -> None:
+    sharing = NodeSharing(2.0)
+    for index in range(8):
+        _start(sharing, f"reward {index}", demotable=False)
+    assert sharing.execution_clock("reward 0", 4.0) == pytest.approx(1.0)
+
+
+def test_cpu_received_before_a_promotion_is_charged_at_the_next_measurement() -> None:
+    sharing = NodeSharing(1.0)
+    _start(sharing, "first")
+    _start(sharing, "second")
+    sharing.end("first", 1.0)
+    assert sharing.execution_clock("second", 1.0) == pytest.approx(0.0)
+    sharing.measured({"second": 1.4}, 2.0)
+    assert sharing.execution_clock("second", 2.0) == pytest.approx(1.4)
+    assert sharing.explain("second", 2.0).use == pytest.approx(1.0)
+
+
+def test_use_is_learned_in_the_foreground() -> None:
+    sharing = NodeSharing(1.0)
+    _start(sharing, "sleeper")
+    _start(sharing, "other")
+    assert sharing.lane("other") is BACKGROUND
+    sharing.measured({"sleeper": 0.01}, 60.0)
+    assert sharing.explain("sleeper", 60.0).use < 0.05
+    assert sharing.lane("other") is FOREGROUND
+
+
+def test_a_paused_command_is_in_no_lane_and_its_clock_stands_still() -> None:
+    sharing = NodeSharing(1.0)
+    _start(sharing, "a")
+    _start(sharing, "b")
+    assert _lanes(sharing.pause("a", 1.0)) == {"b": FOREGROUND}
+    assert sharing.lane("a") is None
+    assert sharing.execution_clock("a", 9.0) == pytest.approx(1.0)
+    assert sharing.explain("a", 9.0).waited_s == pytest.approx(0.0)
+    assert str(sharing.explain("a", 9.0)) == "it is paused"
+    sharing.end("b", 9.0)
+    assert _lanes(sharing.resume("a", 10.0)) == {"a": FOREGROUND}
+    assert sharing.execution_clock("a", 11.0) == pytest.approx(2.0)
+    assert sharing.resume("a", 11.0) == []
+
+
+def test_a_wide_command_that_shrinks_makes_room() -> None:
+    sharing = NodeSharing(4.0)
+    _start(sharing, "wide", use=16.0)
+    assert sharing.foreground_use == pytest.approx(4.0)
+    assert _start(sharing, "narrow", 0.1) == {"narrow": BACKGROUND}
+    assert _lanes(sharing.resize("wide", 2.0, 0.2)) == {"narrow": FOREGROUND}
+
+
+def test_a_stall_ends_with_a_turn() -> None:
+    sharing = NodeSharing(1.0, NodeSharingSettings(beta=0.0, max_stall_s=10.0))
+    _start(sharing, "long")
+    sharing.measured({"long": 100.0}, 100.0)
+    _start(sharing, "reward", 100.0, demotable=False)
+    assert sharing.lane("long") is BACKGROUND
+    assert sharing.next_review(100.0) is not None
+    assert _lanes(sharing.measured({"long": 100.0}, 105.0)) == {"long": FOREGROUND}
+    # Its turn over, it makes room again.
+    assert _lanes(sharing.measured({"long": 101.0}, 107.0)) == {"long": BACKGROUND}
+
+
+def test_a_command_runs_once() -> None:
+    sharing = NodeSharing(1.0)
+    _start(sharing, "a")
+    with pytest.raises(ValueError, match="command_id: 'a': runs already"):
+        _start(sharing, "a")
+    with pytest.raises(KeyError):
+        sharing.end("b", 1.0)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_bad_values_are_refused_by_name(value: float) -> None:
+    with pytest.raises(ValueError, match="cores"):
+        NodeSharing(value)
+    with pytest.raises(ValueError, match="predicted_use"):
+        Command("a", value)
+    with pytest.raises(ValueError, match="weight"):
+        Command("a", 1.0, weight=value)
+    with pytest.raises(ValueError, match="quantum_s"):
+        NodeSharingSettings(quantum_s=value)
+    with pytest.raises(ValueError, match="max_stall_s"):
+        NodeSharingSettings(max_stall_s=value)
+
+
+def test_bad_settings_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"growth: 1\.0: must be finite and more than 1"):
+        NodeSharingSettings(growth=1.0)
+    with pytest.raises(ValueError, match=r"beta: -0\.1"):
+        NodeSharingSettings(beta=-0.1)
