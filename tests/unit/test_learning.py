@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 
+import anyio
 import pytest
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.entities import Attempt
 from callsheet.scheduler.core.events import AttemptEnded, AttemptResult
 from callsheet.scheduler.core.model import ActionKey, ActionKind, FailureKind, TimeoutKind
 from callsheet.scheduler.planner.predictors import Predictors
-from callsheet.scheduler.service.learning import ENDS_PER_STEP, Learning, load_predictors, observation_of
+from callsheet.scheduler.service.learning import (
+    ENDS_PER_TURN,
+    MAX_WAITING_ENDS,
+    Learning,
+    load_predictors,
+    observation_of,
+)
 from callsheet.v1 import outcome_pb2
 from sqlalchemy.exc import OperationalError
 
@@ -65,6 +72,11 @@ def end(
     return AttemptEnded("m", attempt.token, key, 1, result, started, execution_s, b"", usage)
 
 
+def seen(learning: Learning) -> int:
+    errors = learning.predictors.errors()
+    return errors[ActionKind.REWARD].observations if errors else 0
+
+
 def test_an_end_is_an_observation_of_its_action_at_its_width() -> None:
     _, attempt = world_running()
     observation = observation_of(attempt, end(attempt))
@@ -109,12 +121,26 @@ def test_odd_measurements_count_as_none(odd: float) -> None:
     Predictors().observe(observation)
 
 
-def test_of_a_flood_of_ends_some_are_learned_from() -> None:
+def test_of_a_flood_of_ends_the_oldest_are_passed_over() -> None:
     world, attempt = world_running()
     learning = Learning(Predictors(), MemoryStore(), 1.0)
-    learning.attempts_ended(world.state, [end(attempt)] * 1000)
-    seen = learning.predictors.errors()[ActionKind.REWARD].observations
-    assert ENDS_PER_STEP / 2 <= seen <= ENDS_PER_STEP
+    learning.attempts_ended(world.state, [end(attempt)] * (MAX_WAITING_ENDS + 10))
+    learning.learn(MAX_WAITING_ENDS + 10)
+    assert seen(learning) == MAX_WAITING_ENDS
+
+
+@pytest.mark.anyio
+async def test_ends_are_learned_from_beside_the_loop() -> None:
+    world, attempt = world_running()
+    learning = Learning(Predictors(), MemoryStore(), 1000.0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(learning.run)
+        for turn in range(3):
+            learning.attempts_ended(world.state, [end(attempt)] * ENDS_PER_TURN)
+            with anyio.fail_after(5):
+                while seen(learning) < (turn + 1) * ENDS_PER_TURN:
+                    await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
 
 
 def test_an_end_nobody_knows_of_is_passed_over() -> None:
@@ -123,6 +149,7 @@ def test_an_end_nobody_knows_of_is_passed_over() -> None:
     stray = end(attempt)
     stray.manager_id = "other"
     learning.attempts_ended(world.state, [stray])
+    learning.learn(MAX_WAITING_ENDS)
     assert learning.predictors.errors() == {}
 
 
@@ -132,7 +159,7 @@ async def test_what_was_learned_is_loaded_again() -> None:
     store = MemoryStore()
     learning = Learning(Predictors(), store, 1.0)
     learning.attempts_ended(world.state, [end(attempt)] * 5)
-    await learning.save()
+    await learning.close()
     observation = observation_of(attempt, end(attempt))
     assert observation is not None
     again = load_predictors(store)
@@ -149,11 +176,11 @@ async def test_a_save_that_fails_is_logged_and_the_next_one_goes_on(capsys: pyte
     learning = Learning(Predictors(), store, 1.0)
     learning.attempts_ended(world.state, [end(attempt)])
     store.failing = True
-    await learning.save()
+    await learning.close()
     assert "predictors_not_saved" in capsys.readouterr().out
     store.failing = False
     learning.attempts_ended(world.state, [end(attempt)])
-    await learning.save()
+    await learning.close()
     assert len(store.rows) >= 3
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -22,8 +23,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 # Taken from the predictors on the event loop, written in one transaction that commits wait for: a millisecond or two.
 NODES_PER_SAVE = 200
-# Learning from one takes about as long as handling one.
-ENDS_PER_STEP = 16
+# Nobody waits for what is learned, so ends are learned from between two steps of the loop, a few at a time. In a flood
+# of short actions the oldest of those that wait are passed over.
+ENDS_PER_TURN = 8
+MAX_WAITING_ENDS = 1024
 BYTES_PER_MB = 1 << 20
 
 _log = structlog.get_logger(__name__)
@@ -46,21 +49,45 @@ class Learning:
         self.predictors = predictors
         self._store = store
         self._save_interval = save_interval
+        self._ended: deque[tuple[Attempt, AttemptEnded]] = deque(maxlen=MAX_WAITING_ENDS)
+        self._wake = anyio.Event()
 
     def attempts_ended(self, state: SchedulerState, ends: Sequence[AttemptEnded]) -> None:
-        """Learns from ends of attempts; called before the core handles them, since it then forgets the attempts.
-
-        Of very many at once only some are looked at: a flood of short actions is not to wait for statistics.
-        """
-        for event in ends[:: math.ceil(len(ends) / ENDS_PER_STEP)]:
+        """Keeps ends of attempts to learn from; called before the core handles them and forgets the attempts."""
+        for event in ends:
             manager = state.managers.get(event.manager_id)
             attempt = manager.attempts.get(event.token) if manager is not None else None
-            observation = observation_of(attempt, event) if attempt is not None else None
+            if attempt is not None:
+                self._ended.append((attempt, event))
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Learns, and saves now and then, until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._learn)
+            tasks.start_soon(self._save_periodically)
+
+    async def close(self) -> None:
+        """Learns from what still waits and saves all of it."""
+        self.learn(MAX_WAITING_ENDS)
+        await self.save()
+
+    def learn(self, most: int) -> None:
+        """Learns from up to `most` of the ends that wait."""
+        for _ in range(min(most, len(self._ended))):
+            observation = observation_of(*self._ended.popleft())
             if observation is not None:
                 self.predictors.observe(observation)
 
-    async def run(self) -> None:
-        """Saves now and then until cancelled."""
+    async def _learn(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake = anyio.Event()
+            while self._ended:
+                self.learn(ENDS_PER_TURN)
+                await anyio.lowlevel.checkpoint()
+
+    async def _save_periodically(self) -> None:
         while True:
             await anyio.sleep(self._save_interval)
             await self.save()

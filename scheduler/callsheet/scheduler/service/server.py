@@ -122,7 +122,7 @@ async def _serve_with(
         with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
             await writer.close(CLOSE_TIMEOUT)
             if not failure:
-                await learning.save()
+                await learning.close()
 
 
 def _recover(settings: SchedulerSettings, journal: Journal) -> SchedulerState:
