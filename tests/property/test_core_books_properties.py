@@ -163,7 +163,8 @@ def test_a_node_agrees_with_books_kept_by_adding_up(numa: list[int], steps: list
             units, cores = books.held.pop(number % len(books.held))
             node.give_back(units, cores)
         elif what == "reserve":
-            if number + sum(books.pools.values()) <= len(books.cores) or not books.pools:
+            last = set(books.cores[-number:] if number else ())
+            if not any(last & set(pool) for pool in books.pool_cores.values()):
                 books.reserved = number
             _reserve(node, books)
         elif what == "share":

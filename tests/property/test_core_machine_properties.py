@@ -41,7 +41,7 @@ from hypothesis.stateful import (
 
 from tests.support.core_managers import FaithfulManager
 from tests.support.core_requests import action_request, elastic, fixed, job_request, kept, trajectory_request
-from tests.support.core_world import CoreWorld, FakeManager, Stream, node, service
+from tests.support.core_world import START, CoreWorld, FakeManager, Stream, node, service
 from tests.support.gated_planner import GatedPlanner
 
 JOB_REQUESTS = {"job": job_request("job"), "other": job_request("other", max_actions=12, max_staleness=1)}
@@ -49,14 +49,15 @@ JOBS = tuple(JOB_REQUESTS)
 TRAJECTORIES = ("t1", "t2", "t3")
 UNLIMITED = 1000
 MANAGERS = ("sandboxes", "tests", "engine", "pool")
-SHARED = node("shared", 3, memory=600)
+API_PER_SECOND, API_BURST = 0.5, 5
+SHARED = node("shared", 3, memory=600, quotas={"api": (API_PER_SECOND, API_BURST)})
 POOLED = node("pooled", 3, memory=600)
 SANDBOX_KINDS = [ActionKind.ENV_RESET, ActionKind.ENV_STEP]
 DEMANDS = {
     ActionKind.GENERATE: [fixed(), fixed(cpu=1)],
     ActionKind.ENV_RESET: [kept(start_cpu=1, memory=256), kept(cpu=1, memory=10), kept()],
     ActionKind.ENV_STEP: [fixed(cpu=1), fixed(), elastic(0, 2), elastic(1, 3)],
-    ActionKind.TOOL_CALL: [fixed()],
+    ActionKind.TOOL_CALL: [fixed(), fixed(api=1), fixed(api=3), elastic(1, 4, resource="api")],
     ActionKind.REWARD: [fixed(cpu=1), fixed(cpu=3), elastic(1, 8)],
 }
 TIMEOUTS = [
@@ -76,10 +77,14 @@ RESULTS: list[events.AttemptResult | None] = [
 
 
 class CheckedWorld(CoreWorld):
-    """Grants never exceed what a node has free."""
+    """Grants never exceed what a node has free, nor what time has brought of a quota since the very first scheduler."""
+
+    consumed = 0
 
     def handle(self, *happened: events.Event) -> list[Command]:
         todo = super().handle(*happened)
+        self.consumed += sum(each.resources.get("api", 0) for each in todo if isinstance(each, commands.Dispatch))
+        assert self.consumed <= API_BURST + API_PER_SECOND * (self.now - START) + 1e-3
         for command in todo:
             if isinstance(command, commands.Dispatch):
                 free = self.state.nodes[self.state.attempts[command.token].manager.node.node_id].free  # type: ignore[union-attr]
@@ -94,7 +99,7 @@ class CoreMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.gate = GatedPlanner(UNLIMITED)
-        self.world: CoreWorld = CheckedWorld(planner=self.gate)
+        self.world = CheckedWorld(planner=self.gate)
         self.starts: Counter[ActionKey] = Counter()
         self.requests: dict[ActionKey, ActionRequest] = {}
         self.finished: dict[ActionKey, ActionState] = {}
@@ -250,7 +255,7 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def hostile_plan(self, data: st.DataObject) -> None:
         keys = st.sampled_from([*sorted(self.requests), ActionKey("job", "unknown"), ActionKey("nobody", "a1")])
-        units = st.dictionaries(st.sampled_from(["cpu", "memory", "gpu"]), st.integers(-1, 300), max_size=3)
+        units = st.dictionaries(st.sampled_from(["cpu", "memory", "gpu", "api"]), st.integers(-1, 300), max_size=3)
         assignment = st.builds(Assignment, keys, st.sampled_from([*MANAGERS, "nobody"]), units)
         keys_of_trajectories = st.tuples(st.sampled_from([*JOBS, "nobody"]), st.sampled_from([*TRAJECTORIES, "none"]))
         admitted = data.draw(st.lists(keys_of_trajectories, max_size=2))
@@ -269,7 +274,8 @@ class CoreMachine(RuleBasedStateMachine):
         attempt = self.world.state.attempts[grant.token]
         assert attempt.manager is not None
         shared = attempt.manager.services[grant.service].description.shared
-        assert attempt.units == {name: units for name, units in grant.resources.items() if name not in shared}
+        unbooked = shared.keys() | {"api"}
+        assert attempt.units == {name: units for name, units in grant.resources.items() if name not in unbooked}
         assert all(grant.resources.get(name, 0) <= pool for name, pool in shared.items())
         assert len(attempt.cores) == attempt.units.get("cpu", 0)
 
@@ -361,7 +367,9 @@ class CoreMachine(RuleBasedStateMachine):
         self._read()
         restarted = before.restart()
         restarted.__class__ = CheckedWorld
+        assert isinstance(restarted, CheckedWorld)
         restarted.outcomes, restarted.delivered = before.outcomes, before.delivered
+        restarted.consumed = before.consumed
         self.world = restarted
         for manager in self.managers.values():
             manager.connected = False

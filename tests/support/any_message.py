@@ -36,7 +36,10 @@ def _filled(message: M, values: dict[str, Any]) -> M:
     for name, value in values.items():
         field = message.DESCRIPTOR.fields_by_name[name]
         target = getattr(message, name)
-        if _is_map(field):
+        if _is_map(field) and value and isinstance(next(iter(value.values())), dict):
+            for key, each in value.items():
+                _filled(target[key], each)
+        elif _is_map(field):
             target.update(value)
         elif _is_repeated(field) and field.message_type is not None:
             for each in value:
@@ -60,7 +63,7 @@ def _fields(descriptor: Any) -> st.SearchStrategy[dict[str, Any]]:
 def _values(field: Any) -> st.SearchStrategy[Any]:
     if _is_map(field):
         key, value = field.message_type.fields
-        return st.dictionaries(_SCALARS[key.type], _SCALARS[value.type], max_size=3)
+        return st.dictionaries(_SCALARS[key.type], _values(value), max_size=3)
     descriptor = field.message_type
     one = st.deferred(lambda: _fields(descriptor)) if descriptor is not None else _SCALARS[field.type]
     return st.lists(one, max_size=3) if _is_repeated(field) else one

@@ -6,7 +6,7 @@ planner and lets the core carry out what it proposes. Nothing is planned unless 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -23,6 +23,7 @@ from callsheet.scheduler.core.model import (
     FailureKind,
     JobRequest,
     NodeDescription,
+    QuotaDescription,
     RefusedError,
     RunningAttempt,
     SandboxRef,
@@ -66,9 +67,17 @@ def service(
     return ServiceDescription(name, frozenset(kinds), slots, reserved or {}, shared=shared or {})
 
 
-def node(node_id: str, cores: int = 4, *, memory: int = 4096, **capacity: int) -> NodeDescription:
-    """A node with its cores in one NUMA node."""
-    return NodeDescription(node_id, {MEMORY: memory, **capacity}, (tuple(range(cores)),))
+def node(
+    node_id: str,
+    cores: int = 4,
+    *,
+    memory: int = 4096,
+    quotas: Mapping[str, tuple[float, int]] | None = None,
+    **capacity: int,
+) -> NodeDescription:
+    """A node with its cores in one NUMA node; `quotas` has units per second and burst."""
+    limits = {name: QuotaDescription(*each) for name, each in (quotas or {}).items()}
+    return NodeDescription(node_id, {MEMORY: memory, **capacity}, (tuple(range(cores)),), limits)
 
 
 @dataclass(eq=False)

@@ -134,7 +134,7 @@ def test_waiting_for_admission_is_explained() -> None:
     manager.start("reset-t")
     explanation = explain(world.state, world.live("reset-v"), world.now)
     assert explanation.reason is WaitReason.ADMISSION
-    assert "number 2 of 2" in explanation.sentence
+    assert "number 2 of the 2" in explanation.sentence
     assert "1 are live" in explanation.sentence
 
 

@@ -9,6 +9,7 @@ from callsheet.scheduler.core.model import (
     ActionKind,
     FailureKind,
     NodeDescription,
+    QuotaDescription,
     RefusalCode,
     RefusedError,
     RunningAttempt,
@@ -49,6 +50,38 @@ REFUSED = [
         "-1",
         "at least 0",
     ),
+    (
+        WHO + SERVICE + 'node { node_id: "n" quotas { key: "" value { per_second: 1 burst: 1 } } }',
+        "registration.node.quotas",
+        "",
+        "1 to 256",
+    ),
+    *[
+        (
+            WHO + SERVICE + f'node {{ node_id: "n" capacity {{ key: "gpu" value: 1 }} quotas {{ {quota} }} }}',
+            f"registration.node.quotas[{field}]{part}",
+            value,
+            rule,
+        )
+        for quota, field, part, value, rule in [
+            ('key: "cpu" value { per_second: 1 burst: 1 }', "cpu", "", "cpu", "a resource of the node's capacity"),
+            ('key: "gpu" value { per_second: 1 burst: 1 }', "gpu", "", "gpu", "a resource of the node's capacity"),
+            ('key: "api" value { burst: 1 }', "api", ".per_second", "0", "above 0"),
+            ('key: "api" value { per_second: nan burst: 1 }', "api", ".per_second", "nan", "between 0.0 and"),
+            ('key: "api" value { per_second: 1 }', "api", ".burst", "0", "between 1 and"),
+        ]
+    ],
+    *[
+        (
+            WHO
+            + 'node { node_id: "n" quotas { key: "api" value { per_second: 1 burst: 1 } } }'
+            + f'services {{ name: "s" kinds: 1 {taken} {{ key: "api" value: 1 }} }}',
+            f"registration.services[0].{taken}",
+            "api",
+            "must not be a quota",
+        )
+        for taken in ("reserved", "shared")
+    ],
     (
         WHO + NODE + SERVICE + 'services { name: "u" kinds: 1 shared { key: "cpu" value: 0 } }',
         "registration.services[1].shared[cpu]",
@@ -101,7 +134,8 @@ def test_a_broken_registration_is_refused(text: str, field: str, value: str, rul
 def test_a_registration_is_taken_over_in_full() -> None:
     text = """
         manager_id: "m" incarnation: "i"
-        node { node_id: "n" capacity { key: "memory" value: 512 } numa_nodes { cores: [0, 1] } numa_nodes { cores: 5 } }
+        node { node_id: "n" capacity { key: "memory" value: 512 } numa_nodes { cores: [0, 1] } numa_nodes { cores: 5 }
+               quotas { key: "api" value { per_second: 0.5 burst: 3 } } }
         services { name: "s" kinds: [ACTION_KIND_ENV_RESET, ACTION_KIND_ENV_STEP] slots: 3
                    reserved { key: "cpu" value: 1 } policy_version: 4 shared { key: "cpu" value: 2 } }
         running { token { epoch: 2 sequence: 9 } key { job_id: "j" action_id: "a" } attempt: 2 started: true
@@ -115,7 +149,7 @@ def test_a_registration_is_taken_over_in_full() -> None:
         session=session,
         manager_id="m",
         incarnation="i",
-        node=NodeDescription("n", {"memory": 512}, ((0, 1), (5,))),
+        node=NodeDescription("n", {"memory": 512}, ((0, 1), (5,)), {"api": QuotaDescription(0.5, 3)}),
         services=(
             ServiceDescription(
                 "s", frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP}), 3, {"cpu": 1}, 4, {"cpu": 2}

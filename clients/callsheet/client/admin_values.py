@@ -39,6 +39,7 @@ class WaitReason(Enum):
     BACKOFF = "backoff"
     RECOVERY = "recovery"
     ADMISSION = "admission"
+    QUOTA = "quota"
 
 
 @dataclass(frozen=True, slots=True)

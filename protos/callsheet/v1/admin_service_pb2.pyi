@@ -99,6 +99,8 @@ class _WaitReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """Its attempt before the scheduler's restart may still be running."""
     WAIT_REASON_ADMISSION: _WaitReason.ValueType  # 10
     """Its trajectory has not been let begin yet."""
+    WAIT_REASON_QUOTA: _WaitReason.ValueType  # 11
+    """A quota has not enough units yet; time brings them."""
 
 class WaitReason(_WaitReason, metaclass=_WaitReasonEnumTypeWrapper):
     """Why a queued action is not running."""
@@ -125,6 +127,8 @@ WAIT_REASON_RECOVERY: WaitReason.ValueType  # 9
 """Its attempt before the scheduler's restart may still be running."""
 WAIT_REASON_ADMISSION: WaitReason.ValueType  # 10
 """Its trajectory has not been let begin yet."""
+WAIT_REASON_QUOTA: WaitReason.ValueType  # 11
+"""A quota has not enough units yet; time brings them."""
 global___WaitReason = WaitReason
 
 @typing.final

@@ -230,9 +230,28 @@ class NodeSpec(google.protobuf.message.Message):
         ) -> None: ...
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
+    @typing.final
+    class QuotasEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        @property
+        def value(self) -> global___QuotaSpec: ...
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: global___QuotaSpec | None = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["value", b"value"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     NODE_ID_FIELD_NUMBER: builtins.int
     CAPACITY_FIELD_NUMBER: builtins.int
     NUMA_NODES_FIELD_NUMBER: builtins.int
+    QUOTAS_FIELD_NUMBER: builtins.int
     node_id: builtins.str
     """Unique among nodes. Managers on one machine share its node and must declare it alike."""
     @property
@@ -243,16 +262,45 @@ class NodeSpec(google.protobuf.message.Message):
     def numa_nodes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NumaNode]:
         """Core ids by NUMA node; each id once."""
 
+    @property
+    def quotas(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, global___QuotaSpec]:
+        """Resources that are consumed by use and come back by time, for instance {"api-requests": ...}. None of them may be a
+        resource of `capacity`. An attempt consumes what it is granted of them, for good.
+        """
+
     def __init__(
         self,
         *,
         node_id: builtins.str = ...,
         capacity: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         numa_nodes: collections.abc.Iterable[global___NumaNode] | None = ...,
+        quotas: collections.abc.Mapping[builtins.str, global___QuotaSpec] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["capacity", b"capacity", "node_id", b"node_id", "numa_nodes", b"numa_nodes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["capacity", b"capacity", "node_id", b"node_id", "numa_nodes", b"numa_nodes", "quotas", b"quotas"]) -> None: ...
 
 global___NodeSpec = NodeSpec
+
+@typing.final
+class QuotaSpec(google.protobuf.message.Message):
+    """A token bucket: in t seconds at most burst + t * per_second units are consumed."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PER_SECOND_FIELD_NUMBER: builtins.int
+    BURST_FIELD_NUMBER: builtins.int
+    per_second: builtins.float
+    """Units that come back per second; above 0."""
+    burst: builtins.int
+    """The most that are kept for later, at least 1; no action can ask for more."""
+    def __init__(
+        self,
+        *,
+        per_second: builtins.float = ...,
+        burst: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["burst", b"burst", "per_second", b"per_second"]) -> None: ...
+
+global___QuotaSpec = QuotaSpec
 
 @typing.final
 class NumaNode(google.protobuf.message.Message):

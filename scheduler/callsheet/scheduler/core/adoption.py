@@ -58,7 +58,7 @@ def book_attempt(attempt: Attempt, manager: Manager, units: dict[str, int], core
     attempt.manager, attempt.service = manager, name
     attempt.lent_cores = lent
     # A service that is not there any more shares nothing; what it had then is booked.
-    held = service.booked(units) if service is not None else units
+    held = manager.node.bookable(service.booked(units) if service is not None else units)
     booked, attempt.cores = manager.node.take_existing(held, [core for core in cores if core not in lent])
     attempt.units = booked
     attempt.granted = {name: count for name, count in units.items() if name in booked or name not in held}

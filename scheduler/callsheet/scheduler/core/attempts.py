@@ -75,6 +75,9 @@ def _dispatch(
     action.attempts += 1
     lent = trajectory.held_cores if trajectory is not None and request.needs_sandbox else ()
     booked = service.booked(units)
+    if manager.node.quotas:
+        manager.node.consume(booked)
+        booked = manager.node.bookable(booked)
     attempt = Attempt(
         token=state.next_token(),
         action=action,

@@ -99,7 +99,7 @@ class Attempt:
 
     Attributes:
         granted: The units of its grant, as its manager knows them.
-        units: Those among them that are booked on the node for this attempt; shared ones are not.
+        units: Those among them that are booked on the node for this attempt; what is shared or consumed is not.
         cores: Core ids behind the booked ones.
         lent_cores: Core ids that its trajectory holds and lends it.
         manager: None after a restart, until the manager registers again.

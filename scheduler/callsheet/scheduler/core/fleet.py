@@ -10,7 +10,8 @@ from callsheet.scheduler.core.commands import AcceptManager, Cancellation, Refus
 from callsheet.scheduler.core.entities import Attempt, Manager, Service, pool_of
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.lifecycle import STATE_LOST, drop_attempt, drop_sandbox, fail_or_retry, finish
-from callsheet.scheduler.core.model import FailureKind, NodeDescription, RefusalCode, RefusedError
+from callsheet.scheduler.core.model import CPU, FailureKind, NodeDescription, RefusalCode, RefusedError
+from callsheet.scheduler.core.quotas import buckets_of
 
 if TYPE_CHECKING:
     from callsheet.scheduler.core.state import SchedulerState
@@ -92,6 +93,11 @@ def _check_room_for_services(node: Node, event: events.ManagerJoined) -> None:
                 own,
                 f"must fit beside what other services of the node reserve and share: {taken} of its {capacity}",
             )
+    own = sum(service.reserved.get(CPU, 0) for service in event.services)
+    in_the_way = node.pools_in_the_way(own) if own else []
+    if in_the_way:
+        rule = f"are the last cores of the node, and some of them are in the pools of {in_the_way}"
+        raise RefusedError(RefusalCode.FAILED_PRECONDITION, "registration.services.reserved[cpu]", own, rule)
 
 
 def _short(description: NodeDescription) -> str:
@@ -105,6 +111,9 @@ def _register(state: SchedulerState, event: events.ManagerJoined, node: Node, no
         node.describe(event.node)
     manager = Manager(event.manager_id, event.incarnation, node, services, event.session, now, event.capabilities)
     state.nodes[node.node_id] = node
+    if event.node.quotas and node.node_id not in state.metered_nodes:
+        node.meter(buckets_of(state, node.node_id, event.node.quotas, now))
+        state.metered_nodes[node.node_id] = node
     node.managers.add(manager.manager_id)
     state.managers[manager.manager_id] = manager
     update_reserve(state, node)
@@ -222,6 +231,7 @@ def lose_manager(state: SchedulerState, manager: Manager, now: float) -> None:
         update_reserve(state, node)
     else:
         del state.nodes[node.node_id]
+        state.metered_nodes.pop(node.node_id, None)
 
 
 def lose_everything_on(state: SchedulerState, manager_id: str, now: float) -> None:

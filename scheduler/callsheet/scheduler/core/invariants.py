@@ -60,7 +60,14 @@ def _check_node(state: SchedulerState, node: Node) -> None:
     )
     _require(len(cores) == len(set(cores)), f"node {node.node_id} granted a core twice: {sorted(cores)}")
     _check_pools(state, node, cores)
+    _require(booked.keys().isdisjoint(node.quotas), f"node {node.node_id} has quotas booked: {booked}")
+    for resource, bucket in node.quotas.items():
+        _require(node.free[resource] == bucket.units, f"node {node.node_id} miscounts what there is of {resource}")
+        in_bounds = -1e-6 <= bucket.level <= bucket.limits.burst
+        _require(in_bounds, f"node {node.node_id} has {bucket.level} of {resource}, out of {bucket.limits.burst}")
     for resource, capacity in node.capacity.items():
+        if resource in node.quotas:
+            continue
         free = capacity - node.reserved.get(resource, 0) - booked.get(resource, 0)
         _require(node.free[resource] == free, f"node {node.node_id} miscounts free {resource}")
     if node.free.get(CPU, 0) > 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from callsheet.scheduler.core.model import CPU, NodeDescription
+from callsheet.scheduler.core.quotas import TokenBucket
 
 
 class Node:
@@ -14,6 +15,8 @@ class Node:
     Free units can fall below zero when that concerns units which attempts still hold: nothing new is granted until
     enough have come back. A core that is still granted then joins the reserve or the pool when it is given back.
 
+    Quotas are resources too: their capacity is the burst, and what is free of one is what it had at its last refill.
+
     Attributes:
         capacity: Units by resource, cores included.
         free: Units that can be granted now, by resource.
@@ -21,12 +24,16 @@ class Node:
         pooled: The pools' part of that.
         pool_cores: The cores of each manager's pool, by manager id.
         reserved_cores: Cores that are not granted to attempts: of reserves and of pools.
+        quotas: The resources that are consumed instead of granted and given back.
         managers: Ids of the managers that registered this node.
+        changes: Grows with each grant and return, so that whoever keeps a copy of the books knows when it is old.
     """
 
     def __init__(self, description: NodeDescription) -> None:
         self.node_id = description.node_id
         self.managers: set[str] = set()
+        self.changes = 0
+        self.quotas: dict[str, TokenBucket] = {}
         self.granted: dict[str, int] = {}
         self.reserved: dict[str, int] = {}
         self.pooled: dict[str, int] = {}
@@ -43,7 +50,8 @@ class Node:
         """Takes over a description; what is granted stays granted."""
         self.description = description
         cores = sum(len(numa) for numa in description.numa_cores)
-        self.capacity = {**description.capacity, **({CPU: cores} if cores else {})}
+        bursts = {name: quota.burst for name, quota in description.quotas.items()}
+        self.capacity = {**description.capacity, **({CPU: cores} if cores else {}), **bursts}
         self._recount()
 
     def reserve(self, services: Iterable[Mapping[str, int]], pools: Mapping[str, Mapping[str, int]]) -> None:
@@ -57,14 +65,43 @@ class Node:
         self._kept = _sum(services)
         self.pooled = _sum(pools.values())
         self.reserved = _sum([self._kept, self.pooled])
-        in_order = [core for numa in self.description.numa_cores for core in numa]
-        first_kept = len(in_order) - min(self._kept.get(CPU, 0), len(in_order))
+        in_order = self._in_order()
+        others = in_order[: max(len(in_order) - self._kept.get(CPU, 0), 0)]
         self.pool_cores = {owner: cores for owner, cores in self.pool_cores.items() if owner in pools}
         for owner in [owner for owner in pools if owner not in self.pool_cores]:
             elsewhere = {core for cores in self.pool_cores.values() for core in cores}
-            left = [core for core in in_order[:first_kept] if core not in elsewhere]
+            left = [core for core in others if core not in elsewhere]
             self.pool_cores[owner] = tuple(left[: pools[owner].get(CPU, 0)])
         self._recount()
+
+    def pools_in_the_way(self, cores: int) -> list[str]:
+        """Managers whose pools have one of the cores that would be reserved if so many more were."""
+        total = self._kept.get(CPU, 0) + cores
+        last = set(self._in_order()[-total:]) if total else set()
+        return [owner for owner, pool in self.pool_cores.items() if not last.isdisjoint(pool)]
+
+    def meter(self, buckets: dict[str, TokenBucket]) -> None:
+        """Sets what there is of its quotas; one bucket for each that its description names."""
+        self.quotas = buckets
+        self._recount()
+
+    def refill(self, now: float) -> None:
+        """Brings its quotas up to now."""
+        for resource, bucket in self.quotas.items():
+            bucket.refill(now)
+            self.free[resource] = bucket.units
+
+    def bookable(self, units: dict[str, int]) -> dict[str, int]:
+        """The part of a grant that is given back one day: all but quotas."""
+        quotas = self.quotas
+        return {resource: count for resource, count in units.items() if resource not in quotas} if quotas else units
+
+    def consume(self, units: Mapping[str, int]) -> None:
+        """Takes what a grant uses up of quotas; it must be there."""
+        for resource, bucket in self.quotas.items():
+            if resource in units:
+                bucket.consume(units[resource])
+                self.free[resource] = bucket.units
 
     def available(self, resource: str) -> int:
         """Units that attempts can have booked at most: capacity less what services take away."""
@@ -82,6 +119,7 @@ class Node:
     def take(self, units: Mapping[str, int]) -> tuple[int, ...]:
         """Grants units that fit and returns the cores chosen for them, within one NUMA node where possible."""
         cores: tuple[int, ...] = ()
+        self.changes += 1
         for resource, count in units.items():
             self.granted[resource] = self.granted.get(resource, 0) + count
             self.free[resource] = self.free.get(resource, 0) - count
@@ -96,6 +134,7 @@ class Node:
         came back: one core has one holder in these books.
         """
         booked = {resource: count for resource, count in units.items() if count > 0 and resource in self.capacity}
+        booked = self.bookable(booked)
         own = tuple(core for core in cores if core in self._numa_of and core not in self._granted_cores)
         for resource, count in booked.items():
             self.granted[resource] = self.granted.get(resource, 0) + count
@@ -105,6 +144,7 @@ class Node:
 
     def give_back(self, units: Mapping[str, int], cores: Iterable[int]) -> None:
         """Returns granted units and cores."""
+        self.changes += 1
         for resource, count in units.items():
             left = self.granted.get(resource, 0) - count
             if left:
@@ -131,12 +171,12 @@ class Node:
         return tuple(sorted(chosen))
 
     def _recount(self) -> None:
+        self.changes += 1
         numa_cores = self.description.numa_cores
         self._numa_of = {core: index for index, numa in enumerate(numa_cores) for core in numa}
-        in_order = [core for numa in numa_cores for core in numa]
-        kept = min(self._kept.get(CPU, 0), len(in_order))
+        kept = self._kept.get(CPU, 0)
         pooled = [core for cores in self.pool_cores.values() for core in cores]
-        self.reserved_cores = frozenset(in_order[len(in_order) - kept :] + pooled)
+        self.reserved_cores = frozenset(pooled + (self._in_order()[-kept:] if kept else []))
         taken = self.reserved_cores | self._granted_cores
         # Reversed, so that pop() hands out the lowest core first.
         self._free_cores = [[core for core in reversed(numa) if core not in taken] for numa in numa_cores]
@@ -144,6 +184,11 @@ class Node:
             resource: units - self.reserved.get(resource, 0) - self.granted.get(resource, 0)
             for resource, units in self.capacity.items()
         }
+        for resource, bucket in self.quotas.items():
+            self.free[resource] = bucket.units
+
+    def _in_order(self) -> list[int]:
+        return [core for numa in self.description.numa_cores for core in numa]
 
     def free_core_count(self) -> int:
         """Cores that could be handed out now."""

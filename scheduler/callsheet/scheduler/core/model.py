@@ -271,12 +271,21 @@ class SandboxRef:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaDescription:
+    """A resource that is consumed: `per_second` units come back by time, at most `burst` are kept."""
+
+    per_second: float
+    burst: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeDescription:
-    """A machine: units by resource (without cpu) and core ids by NUMA node."""
+    """A machine: units by resource (without cpu), core ids by NUMA node, and quotas by resource."""
 
     node_id: str
     capacity: dict[str, int]
     numa_cores: tuple[tuple[int, ...], ...]
+    quotas: dict[str, QuotaDescription] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ class RequestDecoder:
 
 def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder, now: float) -> None:
     """Fills an empty state. Dispatched actions and sandboxes wait one lease for their managers to register again."""
+    if state.epoch > 1:
+        state.restored_at = now
     for job in recovered.jobs:
         state.jobs[job.job_id] = Job(decode.job(job.spec), job.policy_version)
     awaited: set[str] = set()

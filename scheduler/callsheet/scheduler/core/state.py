@@ -18,6 +18,7 @@ from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, J
 from callsheet.scheduler.core.events import Event, ReplyTo
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState, Demand, RefusedError, Token
+from callsheet.scheduler.core.quotas import TokenBucket, next_refill
 from callsheet.scheduler.core.ready import ReadyQueue
 from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.timers import TimerKey
@@ -57,6 +58,9 @@ class SchedulerState:
     """Jobs, trajectories, actions, attempts, managers and nodes; see the module's docstring.
 
     Attributes:
+        metered_nodes: Those with quotas; these are brought up to now by every `handle`.
+        buckets: The quotas by node id and resource, for nodes that come back.
+        restored_at: When it continued from the journal of an earlier scheduler; None if there was none.
         ready: Actions that could start now.
         waiting_trajectories: Those that wait for admission, by job and trajectory id, in the order in which their first
             actions came. A job without any has no entry.
@@ -69,6 +73,9 @@ class SchedulerState:
         self.jobs: dict[str, Job] = {}
         self.managers: dict[str, Manager] = {}
         self.nodes: dict[str, Node] = {}
+        self.metered_nodes: dict[str, Node] = {}
+        self.buckets: dict[tuple[str, str], TokenBucket] = {}
+        self.restored_at: float | None = None
         self.attempts: dict[Token, Attempt] = {}
         self.orphans: dict[ActionKey, Orphan] = {}
         self.ready = ReadyQueue()
@@ -89,6 +96,8 @@ class SchedulerState:
             happened: What happened, in order.
             now: Seconds since the epoch; never smaller than in an earlier call.
         """
+        for node in self.metered_nodes.values():
+            node.refill(now)
         for event in happened:
             handler: Callable[[SchedulerState, Any, float], None] = _HANDLERS[type(event)]
             try:
@@ -100,8 +109,12 @@ class SchedulerState:
         return todo
 
     def next_deadline(self) -> float | None:
-        """When `TimerFired` should be handled next, in seconds since the epoch."""
-        return self.timers.next()
+        """When `TimerFired` should be handled next, in seconds since the epoch; a planning round should follow."""
+        due = self.timers.next()
+        if not self.metered_nodes:
+            return due
+        refill = next_refill(self)
+        return due if refill is None else refill if due is None else min(due, refill)
 
     def emit(self, command: Command) -> None:
         """Adds a command to what `handle` returns."""

@@ -7,6 +7,7 @@ from enum import IntEnum
 
 from callsheet.scheduler.core.entities import Action, Manager, Trajectory
 from callsheet.scheduler.core.model import ActionState
+from callsheet.scheduler.core.quotas import TokenBucket
 from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
 from callsheet.scheduler.core.servability import can_ever_serve, service_of
 from callsheet.scheduler.core.state import SchedulerState
@@ -26,6 +27,7 @@ class WaitReason(IntEnum):
     BACKOFF = 8
     RECOVERY = 9
     ADMISSION = 10
+    QUOTA = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def explain(state: SchedulerState, action: Action, now: float) -> Explanation:
     accepting = [manager for manager in able if manager.accepting]
     if not accepting:
         return Explanation(WaitReason.MANAGER_AWAY, f"all {len(able)} managers that can serve it are away or draining")
-    return _explain_resources(state, action, accepting)
+    return _explain_resources(state, action, accepting, now)
 
 
 def _explain_not_ready(action: Action, now: float) -> Explanation:
@@ -110,7 +112,7 @@ def _explain_admission(state: SchedulerState, trajectory: Trajectory) -> Explana
     )
 
 
-def _explain_resources(state: SchedulerState, action: Action, managers: list[Manager]) -> Explanation:
+def _explain_resources(state: SchedulerState, action: Action, managers: list[Manager], now: float) -> Explanation:
     request = action.request
     with_slots = []
     for manager in managers:
@@ -122,6 +124,9 @@ def _explain_resources(state: SchedulerState, action: Action, managers: list[Man
     minimum = request.demand.minimum()
     shortages = [_shortages(manager, service.booked(minimum)) for manager, service in with_slots]
     nearest = min(shortages, key=lambda short: (len(short), sum(item.needed - item.free for item in short)))
+    quotas = state.nodes[nearest[0].node_id].quotas if nearest else {}
+    if nearest and all(item.resource in quotas for item in nearest):
+        return _explain_quotas(nearest, quotas, now)
     if nearest:
         missing = ", ".join(
             f"{item.needed} {item.resource} needed, {item.free} of {item.capacity} free" for item in nearest
@@ -134,6 +139,15 @@ def _explain_resources(state: SchedulerState, action: Action, managers: list[Man
             f"it fits, but units are kept for the older action {older.key.action_id}, which needs {_units(older)}",
         )
     return Explanation(WaitReason.NEXT_ROUND, "it fits now; the next planning round takes it")
+
+
+def _explain_quotas(short: list[Shortage], quotas: dict[str, TokenBucket], now: float) -> Explanation:
+    missing = ", ".join(
+        f"{item.needed} {item.resource} needed, {item.free} there; enough in "
+        f"{max(quotas[item.resource].enough_at(item.needed) - now, 0.0):.1f} s at the earliest"
+        for item in short
+    )
+    return Explanation(WaitReason.QUOTA, f"on {short[0].node_id}: {missing}", tuple(short))
 
 
 def _older_that_holds(state: SchedulerState, action: Action, managers: list[Manager]) -> Action | None:

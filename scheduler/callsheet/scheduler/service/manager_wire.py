@@ -13,6 +13,7 @@ from callsheet.scheduler.core.model import (
     ActionKind,
     FailureKind,
     NodeDescription,
+    QuotaDescription,
     RunningAttempt,
     SandboxRef,
     ServiceDescription,
@@ -20,8 +21,12 @@ from callsheet.scheduler.core.model import (
     Token,
 )
 from callsheet.scheduler.service.refusals import to_duration
-from callsheet.scheduler.service.rules import at_least, identifier, invalid, known
+from callsheet.scheduler.service.rules import at_least, identifier, invalid, known, within
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+
+# Levels of buckets are floats and must count single units.
+MAX_PER_SECOND = 1e9
+MAX_BURST = 1e12
 
 _FAILURES: Final = frozenset(kind.value for kind in FailureKind)
 _TIMEOUTS: Final = frozenset(kind.value for kind in TimeoutKind)
@@ -39,6 +44,10 @@ def decode_registration(session: object, message: manager_service_pb2.Registrati
     services = tuple(
         _decode_service(f"registration.services[{index}]", service) for index, service in enumerate(message.services)
     )
+    for index, service in enumerate(services):
+        for resource in sorted((service.reserved.keys() | service.shared.keys()) & node.quotas.keys()):
+            path = f"registration.services[{index}].{'shared' if resource in service.shared else 'reserved'}"
+            raise invalid(path, resource, "must not be a quota of the node")
     names = [service.name for service in services]
     if len(set(names)) < len(names):
         raise invalid("registration.services", names, "must have different names")
@@ -64,7 +73,24 @@ def _decode_node(message: manager_service_pb2.NodeSpec) -> NodeDescription:
     cores = [core for numa in numa_cores for core in numa]
     if len(set(cores)) < len(cores) or any(core < 0 for core in cores):
         raise invalid("registration.node.numa_nodes", cores, "must name each core once, none below 0")
-    return NodeDescription(identifier("registration.node.node_id", message.node_id), dict(message.capacity), numa_cores)
+    return NodeDescription(
+        identifier("registration.node.node_id", message.node_id),
+        dict(message.capacity),
+        numa_cores,
+        {name: _decode_quota(name, quota, message) for name, quota in message.quotas.items()},
+    )
+
+
+def _decode_quota(
+    name: str, quota: manager_service_pb2.QuotaSpec, node: manager_service_pb2.NodeSpec
+) -> QuotaDescription:
+    path = f"registration.node.quotas[{name}]"
+    identifier("registration.node.quotas", name)
+    if name == CPU or name in node.capacity:
+        raise invalid(path, name, "must not be a resource of the node's capacity")
+    if within(f"{path}.per_second", quota.per_second, 0.0, MAX_PER_SECOND) == 0.0:
+        raise invalid(f"{path}.per_second", 0, "must be above 0")
+    return QuotaDescription(quota.per_second, int(within(f"{path}.burst", quota.burst, 1, MAX_BURST)))
 
 
 def _decode_service(path: str, message: manager_service_pb2.HostedService) -> ServiceDescription:

@@ -1,0 +1,177 @@
+"""Quotas: resources that use consumes and time brings back."""
+
+from __future__ import annotations
+
+import pytest
+from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, QuotaDescription, RefusedError
+from callsheet.scheduler.core.quotas import TokenBucket
+from callsheet.scheduler.planner.explain import WaitReason, explain
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.core_requests import action_request, elastic, fixed
+from tests.support.core_world import CoreWorld, FakeManager, Stream, key_of, node, service
+
+QUOTA_NODE = node("n", 4, quotas={"api": (2.0, 3)})
+
+
+def world_with_quota() -> tuple[CoreWorld, FakeManager]:
+    """A manager on a node that has 3 requests to an API, and 2 more every second."""
+    world = CoreWorld()
+    manager = world.manager("m", on=QUOTA_NODE)
+    world.job()
+    return world, manager
+
+
+def call(world: CoreWorld, name: str, requests: int = 1) -> None:
+    """Submits a call that takes requests from the quota."""
+    world.submit(action_request(name, demand=fixed(api=requests)))
+
+
+def test_a_quota_is_consumed_and_never_given_back() -> None:
+    world, manager = world_with_quota()
+    assert manager.free == {"cpu": 4, "memory": 4096, "api": 3}
+    for name in ("a", "b", "c", "d"):
+        call(world, name)
+    world.plan()
+    assert [manager.has(name) for name in ("a", "b", "c", "d")] == [True, True, True, False]
+    for name in ("a", "b", "c"):
+        manager.run(name)
+    world.plan()
+    assert not manager.has("d")
+    assert manager.grant("a").resources == {"api": 1}
+
+
+def test_the_scheduler_wakes_when_a_waiting_action_could_have_enough() -> None:
+    world, manager = world_with_quota()
+    call(world, "first", 3)
+    world.plan()
+    assert world.state.next_deadline() == world.state.timers.next(), "nothing waits"
+    call(world, "two", 2)
+    world.plan()
+    deadline = world.state.next_deadline()
+    assert deadline == pytest.approx(world.now + 1.0, abs=1e-4)
+    world.wait(0.9)
+    assert not manager.has("two")
+    world.wait(0.2)
+    assert manager.has("two")
+    assert world.state.next_deadline() == world.state.timers.next()
+
+
+def test_no_wake_up_while_something_else_is_what_lacks() -> None:
+    world = CoreWorld()
+    manager = world.manager("m", service("api", [ActionKind.TOOL_CALL], slots=1), on=QUOTA_NODE)
+    world.job()
+    call(world, "a")
+    call(world, "b")
+    world.plan()
+    manager.start("a")
+    assert world.state.next_deadline() == world.state.timers.next()
+    assert explain(world.state, world.live("b"), world.now).reason is WaitReason.SLOTS
+
+
+def test_what_no_burst_allows_is_refused() -> None:
+    world, _ = world_with_quota()
+    with pytest.raises(RefusedError, match=r"more than any node that serves it has \(3\)"):
+        call(world, "greedy", 4)
+    world.submit(action_request("patient", demand=fixed(api=4), wait=True))
+    world.plan()
+    assert world.state.next_deadline() == world.state.timers.next()
+
+
+def test_an_elastic_demand_takes_no_more_than_there_is() -> None:
+    world, manager = world_with_quota()
+    call(world, "a", 2)
+    world.plan()
+    world.submit(action_request("b", demand=elastic(1, 3, resource="api")))
+    world.plan()
+    assert manager.grant("b").resources == {"api": 1}
+
+
+def test_every_attempt_consumes() -> None:
+    world, manager = world_with_quota()
+    call(world, "a", 2)
+    world.plan()
+    manager.fail("a", FailureKind.QUOTA)
+    world.wait(0.3)
+    assert world.state_of("a") is ActionState.QUEUED
+    world.wait(0.5)
+    assert manager.grant("a").attempt == 2
+    assert manager.free["api"] == 0
+
+
+def test_waiting_for_a_quota_is_explained() -> None:
+    world, _ = world_with_quota()
+    call(world, "a", 3)
+    call(world, "b", 2)
+    world.plan()
+    explanation = explain(world.state, world.live("b"), world.now)
+    assert explanation.reason is WaitReason.QUOTA
+    assert explanation.sentence == "on n: 2 api needed, 0 there; enough in 1.0 s at the earliest"
+
+
+def test_a_node_that_comes_back_has_no_more_than_it_would_have_had() -> None:
+    world, manager = world_with_quota()
+    call(world, "a", 3)
+    world.plan()
+    manager.run("a")
+    manager.join(incarnation="second")
+    assert manager.free["api"] == 0
+    world.wait(11.0)
+    assert not world.state.nodes
+    manager.join(incarnation="third")
+    assert manager.free["api"] == 3
+
+
+def test_other_limits_take_over_what_there_was() -> None:
+    world, manager = world_with_quota()
+    call(world, "a", 1)
+    world.plan()
+    manager.disconnect()
+    world.state.handle([], world.now)
+    manager.node = node("n", 4, quotas={"api": (2.0, 1)})
+    manager.join(incarnation="second")
+    assert manager.free["api"] == 1
+
+
+def test_after_a_restart_a_quota_fills_from_nothing() -> None:
+    world, manager = world_with_quota()
+    call(world, "a", 3)
+    world.plan()
+    grant = manager.start("a")
+    restarted = world.restart()
+    manager.world, manager.stream = restarted, Stream()
+    restarted.now += 0.5
+    manager.join([manager.running(grant)])
+    assert manager.free == {"cpu": 4, "memory": 4096, "api": 1}
+    manager.end(grant)
+    assert manager.free["api"] == 1
+    assert tuple(key_of("a")) in restarted.journal.outcomes
+
+
+@given(
+    st.floats(0.01, 1e4),
+    st.integers(1, 1000),
+    st.lists(st.tuples(st.floats(0.0, 10.0), st.integers(0, 1000)), max_size=30),
+)
+def test_no_window_of_time_sees_more_than_its_rate_and_one_burst(
+    per_second: float, burst: int, steps: list[tuple[float, int]]
+) -> None:
+    start = now = 1.7e9
+    bucket = TokenBucket(QuotaDescription(per_second, burst), float(burst), now)
+    taken: list[tuple[float, int]] = []
+    for wait, wanted in steps:
+        now += wait
+        bucket.refill(now)
+        units = min(wanted, bucket.units)
+        bucket.consume(units)
+        taken.append((now, units))
+        ready = bucket.enough_at(burst)
+        assert ready >= now
+        assert ready <= now + burst / per_second + 1e-3
+    for first in range(len(taken)):
+        for last in range(first, len(taken)):
+            window = taken[last][0] - taken[first][0]
+            consumed = sum(units for _, units in taken[first : last + 1])
+            # Times since the epoch are rounded to a quarter of a microsecond.
+            assert consumed <= burst + per_second * (window + 1e-5) + 1e-6, f"from {taken[first][0] - start}"
