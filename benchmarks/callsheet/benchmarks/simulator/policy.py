@@ -190,6 +190,13 @@ class World(Protocol):
             ValueError: Virtual time runs already, or the GPUs do not suffice.
         """
 
+    def keep_in_host_memory(self, node: str, model: str) -> None:
+        """Has a copy of a model in a GPU node's host memory from the start: it comes by a restore, never from disk.
+
+        Raises:
+            ValueError: Virtual time runs already.
+        """
+
     def wake_at(self, at: float) -> None:
         """Asks for `Policy.woken` at that time (once per call); for this very instant: after what is due now."""
 

@@ -150,6 +150,12 @@ class _Simulation:
             raise ValueError(f"deploy: {model} can be put on {node} only before the run begins")
         self._gpus.deploy(node, model)
 
+    def keep_in_host_memory(self, node: str, model: str) -> None:
+        """See `World`."""
+        if self._running:
+            raise ValueError(f"keep_in_host_memory: {model} can be put on {node} only before the run begins")
+        self._gpus.keep_in_host_memory(node, model)
+
     def wake_at(self, at: float) -> None:
         """See `World`."""
         self._events.at(at, self._wake, None)

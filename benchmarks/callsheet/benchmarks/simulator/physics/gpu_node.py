@@ -75,6 +75,10 @@ class GpuNode:
             raise ValueError(f"node: {self.name} has no {model.gpus} free GPUs in one chunk for {model.name}")
         self.come(self._put(Instance(model, offset, 0.0)), 0.0)
 
+    def keep_in_host_memory(self, model: Model) -> None:
+        """Has a copy of a model in host memory."""
+        self._in_host_memory.add(model.name)
+
     def come(self, instance: Instance, now: float) -> None:
         """Lets an instance come, unless it comes or is there."""
         if instance.ready_at == inf:

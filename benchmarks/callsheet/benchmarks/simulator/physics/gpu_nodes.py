@@ -54,6 +54,10 @@ class GpuNodes:
         """See `World`."""
         self.node(node).deploy(self._models[model])
 
+    def keep_in_host_memory(self, node: str, model: str) -> None:
+        """See `World`."""
+        self.node(node).keep_in_host_memory(self._models[model])
+
     def admit(self, task: Task, node: str, width: int, lane: Lane) -> Attempt:
         """See `Machine`. Width and lane mean nothing here."""
         place = self.node(node)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import heapq
 from math import inf
 
-from callsheet.benchmarks.simulator.policies.parts.gpu_split import place_instances
+from callsheet.benchmarks.simulator.policies.parts.gpu_split import (
+    deploy_instances,
+    initialise_all,
+    place_instances,
+)
 from callsheet.benchmarks.simulator.policies.parts.waiting import Line
 from callsheet.benchmarks.simulator.policy import EndFacts, Task, World
 
@@ -27,6 +31,7 @@ class SharedGpus:
         self._overhead_s = overhead_s
         self._passing = passing
         self._nodes = tuple(world.scenario.cluster.gpu_nodes())
+        initialise_all(world)
         self._waiting = {model.name: Line() for model in world.scenario.cluster.models}
 
     def ready(self, task: Task) -> None:
@@ -87,11 +92,8 @@ class DedicatedGpus:
         placed = place_instances(world.scenario)
         if placed is None:
             raise ValueError("the cluster's GPUs do not suffice for one instance of each model")
-        self._nodes: dict[str, tuple[str, ...]] = {}
-        for model, nodes in placed.items():
-            for node in nodes:
-                world.deploy(node, model)
-            self._nodes[model] = tuple(dict.fromkeys(nodes))
+        deploy_instances(world, placed)
+        self._nodes = {model: tuple(dict.fromkeys(nodes)) for model, nodes in placed.items()}
         self._waiting = {model: Line() for model in placed}
 
     def ready(self, task: Task) -> None:
@@ -123,6 +125,7 @@ class ShortestCallFirst:
     def __init__(self, world: World) -> None:
         self._world = world
         self._nodes = tuple(world.scenario.cluster.gpu_nodes())
+        initialise_all(world)
         self._waiting: dict[str, list[tuple[float, int, Task]]] = {
             model.name: [] for model in world.scenario.cluster.models
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 
 from callsheet.benchmarks.simulator.policies.parts.needs import works
+from callsheet.benchmarks.simulator.policy import World
 from callsheet.benchmarks.simulator.scenario import Model, Scenario
 
 
@@ -39,33 +40,52 @@ def split_gpus(models: tuple[Model, ...], load: dict[str, float], gpus: int) -> 
 
 
 def place_instances(scenario: Scenario) -> dict[str, list[str]] | None:
-    """The nodes of every instance of each model; None where the GPUs do not suffice for one each.
-
-    Large ones first: chunks are powers of two, so those that fit in total leave no gaps.
-    """
-    sizes = [nodes.gpus for nodes in scenario.cluster.gpu_nodes().values()]
-    models = scenario.cluster.models
-    counts = split_gpus(models, expected_load(scenario), sum(sizes))
+    """The nodes of every instance of each model; None where the GPUs do not suffice for one each."""
+    counts = split_gpus(scenario.cluster.models, expected_load(scenario), _gpus(scenario))
     while counts is not None:
         placed = _pack(scenario, counts)
-        if placed is not None:
+        if all(len(placed[name]) == count for name, count in counts.items()):
             return placed
-        counts = _one_less(models, counts)
+        counts = _one_less(scenario.cluster.models, counts)
     return None
 
 
-def _pack(scenario: Scenario, counts: dict[str, int]) -> dict[str, list[str]] | None:
+def deploy_instances(world: World, placed: dict[str, list[str]]) -> None:
+    """Puts instances on their nodes, before a run."""
+    for model, nodes in placed.items():
+        for node in nodes:
+            world.deploy(node, model)
+
+
+def initialise_all(world: World) -> None:
+    """Starts with every model in every node's host memory, and with as many of them on GPUs as there is space for."""
+    scenario = world.scenario
+    once = {model.name: 1 for model in scenario.cluster.models}
+    deploy_instances(world, place_instances(scenario) or _pack(scenario, once))
+    for node in scenario.cluster.gpu_nodes():
+        for model in scenario.cluster.models:
+            world.keep_in_host_memory(node, model.name)
+
+
+def _gpus(scenario: Scenario) -> int:
+    return sum(nodes.gpus for nodes in scenario.cluster.gpu_nodes().values())
+
+
+def _pack(scenario: Scenario, counts: dict[str, int]) -> dict[str, list[str]]:
+    """Nodes for that many instances of each model, as far as they fit.
+
+    Large ones first: chunks are powers of two, so those that fit in total leave no gaps. Fullest nodes first: that
+    keeps whole nodes for large instances, and calls do not slow each other down.
+    """
     free = {name: nodes.gpus for name, nodes in scenario.cluster.gpu_nodes().items()}
     placed: dict[str, list[str]] = {}
     for model in sorted(scenario.cluster.models, key=lambda model: -model.gpus):
         placed[model.name] = []
         for _ in range(counts[model.name]):
-            # Fullest first keeps whole nodes for large instances; spreading would gain nothing, calls do not interfere.
             node = min((name for name in free if free[name] >= model.gpus), key=free.__getitem__, default=None)
-            if node is None:
-                return None
-            free[node] -= model.gpus
-            placed[model.name].append(node)
+            if node is not None:
+                free[node] -= model.gpus
+                placed[model.name].append(node)
     return placed
 
 
