@@ -1,0 +1,100 @@
+"""Shared cores of the simulator: the fast way gives what the plain way gives, and no core is lost or counted twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from callsheet.benchmarks.simulator.events import EventQueue
+from callsheet.benchmarks.simulator.level import Level
+from callsheet.benchmarks.simulator.physics.cpu_node import CpuNode
+from callsheet.benchmarks.simulator.physics.fair_share import Command
+from callsheet.benchmarks.simulator.policy import Lane
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.fluid_reference import Job, ends
+
+LANES = st.sampled_from([Lane.FOREGROUND, Lane.FOREGROUND, Lane.BACKGROUND])
+TIMES = st.floats(0.0, 20.0).map(lambda value: round(value, 3))
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Job:
+    """A command that may change its lane twice; paused for a while at most, so that it ends."""
+    arrives = draw(TIMES)
+    width = draw(st.sampled_from([1.0, 1.0, 2.0, 4.0]))
+    cap = width * draw(st.floats(0.1, 1.0))
+    lanes = [(arrives, draw(LANES))]
+    if draw(st.booleans()):
+        lanes.append((arrives + draw(TIMES), draw(st.sampled_from(list(Lane)))))
+        lanes.append((lanes[-1][0] + draw(TIMES), draw(LANES)))
+    return Job(arrives, draw(st.floats(0.01, 8.0)), width, cap, lanes)
+
+
+@dataclass
+class Node:
+    """A node under test, which carries out what the jobs say."""
+
+    cores: int
+    events: EventQueue = field(default_factory=EventQueue)
+    ended: dict[int, float] = field(default_factory=dict)
+    lanes: dict[int, Lane] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.used = Level(self.events)
+        self.node = CpuNode("cpu-0", self.cores, 0, events=self.events, used=self.used, held=Level(self.events))
+        self.commands: dict[int, Command] = {}
+
+    def run(self, given_jobs: list[Job]) -> list[float]:
+        """When each job ends."""
+        for index, job in enumerate(given_jobs):
+            self.events.at(job.arrives, self._arrive, (index, job))
+            for since, lane in job.lanes[1:]:
+                self.events.at(since, self._move, (index, lane))
+        self.events.run(float("inf"))
+        return [self.ended[index] for index in range(len(given_jobs))]
+
+    def _arrive(self, arrival: tuple[int, Job]) -> None:
+        index, job = arrival
+        command = Command(job.cpu_s, job.width, job.cap, lambda: self._end(index))
+        self.commands[index] = command
+        self.lanes[index] = job.lanes[0][1]
+        self.node.start(command, self.lanes[index])
+        self._check()
+
+    def _move(self, change: tuple[int, Lane]) -> None:
+        index, lane = change
+        if index not in self.ended:
+            self.node.move(self.commands[index], self.lanes[index], lane)
+            self.lanes[index] = lane
+            self._check()
+
+    def _end(self, index: int) -> None:
+        self.node.stop(self.commands[index], self.lanes[index])
+        self.ended[index] = self.events.now
+        assert self.commands[index].attained == pytest.approx(self.commands[index].limit)
+        self._check()
+
+    def _check(self) -> None:
+        """All cores are in use, or else everybody who is not paused has all it can use."""
+        running = [
+            self.commands[index].cap
+            for index, lane in self.lanes.items()
+            if lane is not Lane.PAUSED and index not in self.ended
+        ]
+        assert self.used.now == pytest.approx(min(self.cores, sum(running)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(jobs(), min_size=1, max_size=12), st.integers(1, 5))
+def test_commands_end_when_the_plain_water_filling_says(given_jobs: list[Job], cores: int) -> None:
+    assert Node(cores).run(given_jobs) == pytest.approx(ends(given_jobs, cores), rel=1e-6, abs=1e-6)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(jobs(), min_size=1, max_size=12), st.integers(1, 5))
+def test_the_cores_used_are_the_work_done(given_jobs: list[Job], cores: int) -> None:
+    node = Node(cores)
+    node.run(given_jobs)
+    assert node.used.integral() == pytest.approx(sum(job.cpu_s for job in given_jobs), rel=1e-6)

@@ -1,0 +1,97 @@
+"""Levels over time, and the figures drawn from a run."""
+
+from __future__ import annotations
+
+import pytest
+from callsheet.benchmarks.simulator.events import EventQueue
+from callsheet.benchmarks.simulator.level import Level
+from callsheet.benchmarks.simulator.policy import LiveRollout, Task
+from callsheet.benchmarks.simulator.simulation import simulate
+
+from tests.support.simulated import StartAtOnce, one_node, step, sustained, trajectory
+
+
+def pass_to(events: EventQueue, at: float) -> None:
+    """Lets virtual time go on."""
+    events.at(at, lambda _: None, None)
+    events.run(at)
+
+
+def test_a_level_keeps_means_by_bin_and_the_integral() -> None:
+    events = EventQueue()
+    level = Level(events)
+    level.add(2.0)
+    pass_to(events, 1.5)
+    level.add(-1.0)
+    pass_to(events, 2.5)
+    width, means = level.series()
+    assert width == 1.0
+    assert means == pytest.approx([2.0, 1.5, 1.0])
+    assert level.integral() == pytest.approx(4.0)
+
+
+def test_bins_widen_and_lose_nothing() -> None:
+    events = EventQueue()
+    level = Level(events)
+    for at in range(5_000):
+        pass_to(events, float(at))
+        level.add(1.0)
+    width, means = level.series()
+    assert width == 8.0
+    assert level.integral() == pytest.approx(sum(range(5_000)))
+    assert means[0] == pytest.approx(4.5)
+    assert sum(means[:-1]) * width + means[-1] * (4_999 - width * (len(means) - 1)) == pytest.approx(level.integral())
+
+
+def test_events_come_in_the_order_of_time_and_then_of_asking() -> None:
+    events = EventQueue()
+    seen: list[str] = []
+    for at, name in [(2.0, "c"), (1.0, "a"), (1.0, "b"), (0.5, "first"), (9.0, "too late")]:
+        events.at(at, seen.append, name)
+    assert not events.run(5.0)
+    assert seen == ["first", "a", "b", "c"]
+    assert events.now == 5.0
+    assert events.run(20.0)
+
+
+def test_cores_are_held_by_width_and_used_by_work() -> None:
+    class Wide(StartAtOnce):
+        def ready(self, task: Task) -> None:
+            self.world.start(task, node="cpu-0", width=3)
+
+    measured = simulate(one_node([trajectory("a", [step(2.0, use=0.5)], generation_s=5.5)], 4), Wide)
+    assert measured.ended_at == pytest.approx(10.0)
+    assert measured.held == pytest.approx((0.5 + 4.0) * 3 / 40.0)
+    assert measured.used == pytest.approx(2.5 / 40.0)
+
+
+def test_a_reservation_is_held_all_the_time() -> None:
+    class Reserving(StartAtOnce):
+        def arrived(self, live: LiveRollout) -> None:
+            self.world.begin(live, reserved_cores=2)
+
+    measured = simulate(one_node([trajectory("a", [step(1.0)], generation_s=8.5)], 4), Reserving)
+    assert measured.held == pytest.approx(0.5)
+    assert measured.used == pytest.approx(1.5 / 40.0)
+
+
+def test_percentiles_and_quantiles_of_act() -> None:
+    steps = [step(float(seconds)) for seconds in range(1, 101)]
+    measured = simulate(one_node([trajectory("a", steps)], 1), StartAtOnce)
+    assert measured.act_percentile_s(50) == pytest.approx(50.0)
+    assert measured.act_quantiles(3) == pytest.approx((0.5, 50.0, 100.0))
+    assert measured.labels == ("reset", "step")
+    assert measured.environment_busy == pytest.approx(5050.5 / 5150.5)
+    assert "trajectories_per_hour" not in measured.summary()
+
+
+def test_a_sustained_run_leaves_its_warm_up_out_and_counts_what_is_unfinished() -> None:
+    rollouts = [trajectory("endless", [step(1000.0)])]
+    rollouts += [trajectory(f"t{index}", [step(1.0)], generation_s=8.5) for index in range(30)]
+    measured = simulate(sustained(one_node(rollouts, 4), live=2, horizon_s=100.0), StartAtOnce)
+    assert measured.warm_up_s == 25.0
+    assert measured.actions.ready_at.min() >= 25.0
+    assert measured.unfinished_s.max() == pytest.approx(98.5)
+    assert measured.wait_max_s == pytest.approx(98.5)
+    assert measured.trajectories_per_hour == pytest.approx(360, rel=0.15)
+    assert "step_s" not in measured.summary()

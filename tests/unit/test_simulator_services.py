@@ -1,0 +1,279 @@
+"""GPU models, APIs, images and engines of the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from callsheet.benchmarks.simulator.physics.gpu_node import GpuNode
+from callsheet.benchmarks.simulator.policy import EngineLoad, LiveRollout, Task, World
+from callsheet.benchmarks.simulator.scenario import (
+    Cluster,
+    CpuNodes,
+    EngineType,
+    Generation,
+    GpuNodes,
+    Model,
+    Quota,
+    Rollout,
+    Scenario,
+    Training,
+    Turn,
+    Work,
+)
+from callsheet.benchmarks.simulator.simulation import simulate
+from callsheet.scheduler.core.model import ActionKind
+
+from tests.support.simulated import StartAtOnce, one_node, trajectory
+
+SMALL = Model("small", gpus=1, restore_s=2.0, load_s=10.0, slots=2)
+LARGE = Model("large", gpus=4, restore_s=4.0, load_s=20.0)
+
+
+def calling(name: str, arrives: float, *works: Work) -> Rollout:
+    """A trajectory without a sandbox that makes its calls at once."""
+    turns = (Turn(Generation(0.0, 1, 1), works),)
+    return Rollout(name, "job", name, "", "", 0, arrives, None, turns, ())
+
+
+def judge(model: str, seconds: float, timeout_s: float = float("inf")) -> Work:
+    """A call of a model."""
+    return Work(ActionKind.REWARD, model, service=model, service_s=seconds, timeout_s=timeout_s)
+
+
+def on_gpus(gpus: int, *rollouts: Rollout) -> Scenario:
+    """A scenario on one GPU node."""
+    return replace(one_node(rollouts, 1), cluster=Cluster(gpu=(GpuNodes(1, gpus),), models=(SMALL, LARGE)))
+
+
+def on_api(quota: Quota, *rollouts: Rollout) -> Scenario:
+    """A scenario with an API."""
+    return replace(one_node(rollouts, 1), cluster=Cluster(quotas=(quota,)))
+
+
+def search(seconds: float = 1.0, tokens: int = 0) -> Work:
+    """A call of an API."""
+    return Work(ActionKind.TOOL_CALL, "search", quota="web", service_s=seconds, tokens=tokens)
+
+
+class TestGpus:
+    def test_the_first_call_loads_and_later_ones_find_the_model_there(self) -> None:
+        calls = [calling("a", 0.0, judge("small", 1.0)), calling("b", 20.0, judge("small", 1.0))]
+        measured = simulate(on_gpus(1, *calls), StartAtOnce)
+        assert measured.actions.act_s.tolist() == pytest.approx([13.0, 1.0])
+        assert measured.gpus_held.integral == pytest.approx(14.0)
+        assert measured.gpus_used.integral == pytest.approx(2.0)
+
+    def test_a_call_that_comes_during_the_load_takes_the_next_slot(self) -> None:
+        calls = [calling("a", 0.0, judge("small", 1.0)), calling("b", 5.0, judge("small", 2.0))]
+        measured = simulate(on_gpus(1, *calls), StartAtOnce)
+        assert measured.actions.act_s.tolist() == pytest.approx([13.0, 9.0])
+
+    def test_an_idle_model_gives_way_and_is_restored_without_its_disk(self) -> None:
+        calls = [
+            calling("a", 0.0, judge("small", 1.0)),
+            calling("b", 20.0, judge("large", 1.0)),
+            calling("c", 60.0, judge("small", 1.0)),
+        ]
+        measured = simulate(on_gpus(4, *calls), StartAtOnce)
+        assert measured.actions.act_s.tolist() == pytest.approx([13.0, 25.0, 3.0])
+
+    def test_what_is_deployed_before_the_run_is_there(self) -> None:
+        class Deploying(StartAtOnce):
+            def __init__(self, world: World) -> None:
+                super().__init__(world)
+                world.deploy("gpu-0", "small")
+                assert world.resident("gpu-0") == {"small"}
+                assert world.set_up_s("gpu-0", "small") == 0.0
+                assert world.set_up_s("gpu-0", "large") == 24.0
+
+            def ready(self, task: Task) -> None:
+                super().ready(task)
+                with pytest.raises(ValueError, match="only before the run begins"):
+                    self.world.deploy("gpu-0", "small")
+
+        measured = simulate(on_gpus(4, calling("a", 0.0, judge("small", 1.0))), Deploying)
+        assert measured.actions.act_s.tolist() == pytest.approx([1.0])
+
+    def test_busy_gpus_are_refused(self) -> None:
+        class Pushing(StartAtOnce):
+            def ready(self, task: Task) -> None:
+                self.world.start(task, node="gpu-0")
+
+        both = calling("a", 0.0, judge("large", 1.0), judge("large", 1.0))
+        with pytest.raises(ValueError, match="gpu-0 has no 4 idle GPUs in one chunk for large"):
+            simulate(on_gpus(4, both), Pushing)
+
+    def test_a_timeout_does_not_count_the_load(self) -> None:
+        measured = simulate(on_gpus(1, calling("a", 0.0, judge("small", 9.0, timeout_s=5.0))), StartAtOnce)
+        assert measured.actions.act_s.tolist() == pytest.approx([12.0 + 5.0])
+        assert measured.counts["timeouts"] == 1
+
+    def test_small_models_leave_large_chunks_whole(self) -> None:
+        node = GpuNode("gpu-0", 8)
+        pair = Model("pair", 2, 1.0, 0.0)
+        assert [node.take_slot(one, 0.0).offset for one in (SMALL, pair, LARGE)] == [0, 2, 4]
+        assert node.take_slot(replace(SMALL, name="other"), 0.0).offset == 1
+        assert node.set_up_s(pair, 0.0) is None
+
+    def test_the_least_recently_used_goes_first(self) -> None:
+        node = GpuNode("gpu-0", 2)
+        models = [Model(name, 1, 1.0, 0.0) for name in ("first", "second", "third")]
+        for at, model in enumerate(models[:2]):
+            node.take_slot(model, float(at)).calls = 0
+        node.take_slot(models[0], 5.0).calls = 0
+        node.take_slot(models[2], 6.0)
+        assert node.resident() == {"first", "third"}
+
+
+class TestApis:
+    def test_calls_beyond_the_concurrency_are_refused_and_come_back(self) -> None:
+        class BackingOff(StartAtOnce):
+            def ready(self, task: Task) -> None:
+                if task.attempt == 1:
+                    super().ready(task)
+                else:
+                    self.again = task
+                    self.world.wake_at(self.world.now + self.facts[-1][1].retry_after_s)
+
+            def woken(self) -> None:
+                self.world.start(self.again, node="")
+
+        quota = Quota("web", concurrency=1, per_second=100.0, burst=100.0, retry_after_s=3.0, refusal_s=0.5)
+        measured = simulate(on_api(quota, calling("a", 0.0, search(), search())), BackingOff)
+        assert measured.counts["refusals"] == 1
+        assert measured.actions.act_s.tolist() == pytest.approx([1.0, 0.5 + 3.0 + 1.0])
+        assert measured.actions.queue_s.tolist() == pytest.approx([0.0, 3.0])
+
+    def test_a_burst_is_let_through_and_refilled_at_its_rate(self) -> None:
+        quota = Quota("web", concurrency=100, per_second=0.5, burst=2.0, refusal_s=1.0)
+        measured = simulate(on_api(quota, calling("a", 0.0, *[search(0.5)] * 4)), StartAtOnce)
+        assert sorted(measured.actions.act_s.tolist()) == pytest.approx([0.5, 0.5, 2.5, 4.5])
+
+    def test_tokens_have_a_quota_of_their_own(self) -> None:
+        quota = Quota("web", 100, per_second=100.0, burst=100.0, refusal_s=10.0, tokens_per_minute=600.0)
+        measured = simulate(on_api(quota, calling("a", 0.0, *[search(0.5, tokens=500)] * 2)), StartAtOnce)
+        assert sorted(measured.actions.act_s.tolist()) == pytest.approx([0.5, 40.5])
+
+
+class TestImages:
+    def test_an_image_comes_once_to_a_node_and_pulls_wait_in_line(self) -> None:
+        images = ["x", "x", "y", "z"]
+        rollouts = [replace(trajectory(f"t{index}", []), image=image) for index, image in enumerate(images)]
+        scenario = one_node([*rollouts, replace(trajectory("late", []), image="y", arrives=100.0)], 8)
+        cluster = Cluster(cpu=(CpuNodes(1, 8),), pull_s=10.0, pulls_at_once=2)
+        measured = simulate(replace(scenario, cluster=cluster), StartAtOnce)
+        by_rollout = measured.actions.act_s[measured.actions.rollout.argsort()]
+        assert by_rollout.tolist() == pytest.approx([10.5, 10.5, 10.5, 20.5, 0.5])
+
+
+class TestEngines:
+    ENGINE = EngineType("e", 1, 1, 1000.0, step_s=0.01, step_per_sequence_s=0.01, max_batch=2, kv_tokens=10_000)
+
+    def generating(self, name: str, *generations: tuple[int, int], arrives: float = 0.0) -> Rollout:
+        """A trajectory that only generates."""
+        turns = tuple(Turn(Generation(0.0, prompt, output), ()) for prompt, output in generations)
+        return Rollout(name, "job", name, "", "", 0, arrives, None, turns, ())
+
+    def on_engine(self, *rollouts: Rollout, count: int = 1, **engine: int) -> Scenario:
+        """A scenario with engines."""
+        kind = replace(self.ENGINE, count=count, **engine)  # type: ignore[arg-type]
+        return replace(one_node(rollouts, 1), cluster=Cluster(engines=(kind,)))
+
+    def ends(self, scenario: Scenario) -> list[float]:
+        """When each trajectory ended."""
+        ended: list[float] = simulate(scenario, StartAtOnce).rollouts.ended_at.tolist()
+        return ended
+
+    def test_a_generation_is_prefilled_and_decoded(self) -> None:
+        assert self.ends(self.on_engine(self.generating("a", (2000, 100)))) == pytest.approx([2.0 + 100 * 0.02])
+
+    def test_the_context_of_the_last_turn_needs_no_prefill(self) -> None:
+        turns = self.generating("a", (2000, 100), (2600, 100))
+        assert self.ends(self.on_engine(turns)) == pytest.approx([2.0 + 2.0 + 0.5 + 2.0])
+
+    def test_a_batch_decodes_slower_and_a_prefill_stops_it(self) -> None:
+        both = [self.generating("a", (1000, 100)), self.generating("b", (1000, 200), arrives=2.0)]
+        # a: 1 s of prefill, 50 tokens until b's prefill of 1 s, 50 tokens at 0.03 s; then b alone.
+        assert self.ends(self.on_engine(*both)) == pytest.approx([4.5, 4.5 + 150 * 0.02])
+
+    def test_what_the_batch_or_the_cache_cannot_take_waits(self) -> None:
+        three = [self.generating(name, (1000, 100)) for name in "abc"]
+        assert self.ends(self.on_engine(*three)) == pytest.approx([5.0, 5.0, 8.0])
+        assert self.ends(self.on_engine(*three, kv_tokens=1_500)) == pytest.approx([3.0, 6.0, 9.0])
+
+    def test_a_policy_routes_by_what_engines_tell(self) -> None:
+        seen: list[list[EngineLoad]] = []
+
+        class Routing(StartAtOnce):
+            def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineLoad]) -> int:
+                seen.append(list(engines))
+                return len(seen) - 1 if len(seen) < 3 else 0
+
+        rollouts = [self.generating("a", (1000, 100), (1200, 1)), self.generating("b", (1000, 200))]
+        simulate(self.on_engine(*rollouts, count=2), Routing)
+        assert [(load.running, load.kv_tokens_used) for load in seen[1]] == [(1, 1100), (0, 0)]
+        assert [(load.running, load.cached_tokens) for load in seen[2]] == [(0, 1100), (1, 0)]
+
+    def test_new_weights_stop_engines_together_or_in_turn(self) -> None:
+        quick = [self.generating(name, (1, 1)) for name in ("c", "d")]
+        others = [self.generating(name, (1000, 100), (1200, 100)) for name in "ab"]
+
+        class Spreading(StartAtOnce):
+            def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineLoad]) -> int:
+                return {"a": 0, "b": 1}.get(live.rollout.name, 2)
+
+        class Rolling(Spreading):
+            def __init__(self, world: World) -> None:
+                super().__init__(world)
+                world.rolling_updates = True
+
+        scenario = self.on_engine(*others, *quick, count=3)
+        jobs = (replace(scenario.jobs[0], max_staleness=9),)
+        scenario = replace(scenario, jobs=jobs, training=Training(batch=2, update_s=10.0))
+        together = simulate(scenario, Spreading).rollouts.ended_at
+        assert together[:2].tolist() == pytest.approx([10.0 + 3.0 + 2.1] * 2)
+        in_turn = simulate(scenario, Rolling).rollouts.ended_at
+        # b's engine stops 10 s later, when b is done.
+        assert in_turn[:2].tolist() == pytest.approx([10.0 + 3.0 + 2.1, 3.0 + 2.1])
+
+    def test_new_weights_void_the_prefixes_of_trajectories_that_do_not_run(self) -> None:
+        turns = (
+            Turn(Generation(0.0, 1000, 100), (Work(ActionKind.TOOL_CALL, "search", quota="web", service_s=4.0),)),
+            Turn(Generation(0.0, 1100, 100), ()),
+        )
+        waiting = replace(self.generating("a"), turns=turns)
+        scenario = self.on_engine(waiting, self.generating("b", (1, 1), arrives=4.0))
+        cluster = replace(scenario.cluster, quotas=(Quota("web", 1, 1.0, 1.0),))
+        jobs = (replace(scenario.jobs[0], max_staleness=9),)
+        plain = replace(scenario, cluster=cluster, jobs=jobs)
+        assert self.ends(plain)[0] == pytest.approx(3.0 + 4.0 + 2.0)
+        updated = replace(plain, training=Training(batch=1, update_s=0.5))
+        assert self.ends(updated)[0] == pytest.approx(3.0 + 4.0 + 1.1 + 2.0)
+
+    def test_a_sequence_that_is_cancelled_leaves_the_batch(self) -> None:
+        class Cancelling(StartAtOnce):
+            def arrived(self, live: LiveRollout) -> None:
+                super().arrived(live)
+                if live.rollout.name == "b":
+                    self.victim = live
+                    self.world.wake_at(3.5)
+
+            def woken(self) -> None:
+                self.world.cancel_rollout(self.victim)
+
+        rollouts = [self.generating(name, (1000, 100)) for name in "abc"]
+        measured = simulate(self.on_engine(*rollouts), Cancelling)
+        # a and b are prefilled until 2 and decode 50 tokens; c's prefill takes a second, then a and c go on.
+        assert measured.rollouts.ended_at.tolist() == pytest.approx([6.0, 3.5, 7.0])
+        assert measured.counts["by_policy"] == 1
+
+
+def test_an_unknown_node_is_refused() -> None:
+    class Lost(StartAtOnce):
+        def ready(self, task: Task) -> None:
+            self.world.start(task, node="gpu-7")
+
+    with pytest.raises(ValueError, match="'gpu-7' is no GPU node"):
+        simulate(on_gpus(1, calling("a", 0.0, judge("small", 1.0))), Lost)
