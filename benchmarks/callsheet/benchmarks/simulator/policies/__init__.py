@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from callsheet.benchmarks.simulator.policies.callsheet import CALLSHEET
 from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
 from callsheet.benchmarks.simulator.policies.fixed_size import fixed_size
 from callsheet.benchmarks.simulator.policies.oracle_srpt import ORACLE_SRPT
@@ -13,6 +14,7 @@ from callsheet.benchmarks.simulator.policies.tangram import tangram
 POLICIES: dict[str, PolicyFactory] = {
     factory.name: factory
     for factory in (
+        CALLSHEET,
         reservation(1),
         reservation(2),
         reservation(4),

@@ -1,0 +1,191 @@
+"""Callsheet itself: the unchanged core, planner, predictors and node sharing, driven in virtual time.
+
+What comes from the world becomes events of the core, and the core's commands become calls of the world, exactly as the
+service and its managers do it. A turn of the policy model stays outside the core: in a scenario it takes its drawn time
+whatever else runs; only which engine serves it is decided here, by the planner's pricing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
+from callsheet.benchmarks.simulator.policy import EndFacts, EngineLoad, Lane, LiveRollout, Task, World
+from callsheet.benchmarks.simulator.scenario import Generation, Rollout, Scenario, Work
+from callsheet.benchmarks.simulator.shell.attempts import Attempts, begun, manager_of
+from callsheet.benchmarks.simulator.shell.core_loop import NOBODY, CoreLoop
+from callsheet.benchmarks.simulator.shell.fleet import join_all
+from callsheet.benchmarks.simulator.shell.lanes import SharedNodes
+from callsheet.benchmarks.simulator.shell.planning import make_planner
+from callsheet.benchmarks.simulator.shell.prediction import make_knowledge
+from callsheet.benchmarks.simulator.shell.requests import SANDBOX_SERVICE, RequestBook, job_request, trajectory_request
+from callsheet.benchmarks.simulator.shell.routing import cheapest_engine
+from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
+from callsheet.managers.sandbox.node_sharing import Command, NodeSharingSettings
+from callsheet.scheduler.core import commands, events
+from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind
+from callsheet.scheduler.core.plan import Plan
+
+CLIENT = "client"
+
+
+class Counts(NamedTuple):
+    """What happened so far: actions submitted, with outcome; attempts; lane changes; planning rounds."""
+
+    submitted: int
+    outcomes: int
+    attempts: int
+    switches: int
+    rounds: int
+
+
+class Callsheet:
+    """The policy; see the module's docstring."""
+
+    name = "callsheet"
+
+    def __init__(self, world: World, settings: CallsheetSettings | None = None) -> None:
+        self.settings = settings or CallsheetSettings()
+        self._world = world
+        scenario = world.scenario
+        self._shares = {share.name: share for share in scenario.jobs}
+        self._waiting: dict[tuple[str, str], LiveRollout] = {}
+        self._requests = RequestBook(scenario.cluster.models)
+        self._knowledge = make_knowledge(self.settings.prediction)
+        self._attempts = Attempts(self._start)
+        sharing = NodeSharingSettings(beta=self.settings.ageing)
+        self._nodes = SharedNodes(world, sharing) if self.settings.node_sharing else None
+        self._loop = CoreLoop(
+            world,
+            make_planner(self.settings, self._knowledge.predictors),
+            {
+                commands.Dispatch: self._attempts.dispatched,
+                commands.CancelAttempt: self._stop,
+                commands.Deliver: self._deliver,
+                commands.Refuse: _refused,
+            },
+            self._planned,
+            checked=self.settings.checked,
+        )
+        for share in scenario.jobs:
+            self._loop.note(events.JobOpenRequested(NOBODY, job_request(share)))
+        for joined in join_all(scenario):
+            self._loop.note(joined)
+
+    def arrived(self, live: LiveRollout) -> None:
+        """Opens the trajectory; one that needs a sandbox asks for it and waits for its admission."""
+        rollout = live.rollout
+        request = trajectory_request(rollout, self._shares[rollout.job])
+        self._loop.post(events.TrajectoryOpenRequested(NOBODY, request))
+        if rollout.reset is None:
+            self._world.begin(live)
+            return
+        self._waiting[(rollout.job, rollout.name)] = live
+        self._submit(_reset_key(rollout), rollout.reset, rollout, None)
+
+    def ready(self, task: Task) -> None:
+        """Submits an action, or lets one that is retried start again."""
+        key = _key_of(task)
+        action = self._attempts.find(key)
+        if action is not None:
+            self._attempts.ready(action, task)
+        else:
+            self._submit(key, task.work, task.rollout, task)
+
+    def ended(self, task: Task, facts: EndFacts) -> None:
+        """Tells the core what became of an attempt, and the predictors what it took."""
+        action = self._attempts.find(_key_of(task))
+        if action is None:
+            return
+        dispatch = action.dispatch
+        ended = self._attempts.ended(action, facts)
+        if dispatch is None or ended is None:
+            return
+        if self._nodes is not None:
+            self._nodes.end(task)
+        self._knowledge.observe(dispatch.request, task, facts)
+        self._loop.post(ended)
+
+    def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineLoad]) -> int:
+        """The engine where the generation is expected to end first, set-up and the delay to others included."""
+        return cheapest_engine(generation, engines)
+
+    def finished(self, live: LiveRollout) -> None:
+        """Closes the trajectory."""
+        rollout = live.rollout
+        self._waiting.pop((rollout.job, rollout.name), None)
+        completed = not live.cancelled
+        self._loop.post(events.TrajectoryCloseRequested(NOBODY, rollout.job, rollout.name, completed))
+
+    def woken(self) -> None:
+        """Does what has come due."""
+        if self._nodes is not None:
+            self._nodes.woken()
+        self._loop.woken()
+
+    def counts(self) -> Counts:
+        """What happened so far; what waits for the end of this instant is done first."""
+        self._loop.woken()
+        attempts = self._attempts
+        switches = self._nodes.switches if self._nodes is not None else 0
+        return Counts(attempts.submitted, attempts.outcomes, attempts.started, switches, self._loop.rounds)
+
+    def _submit(self, key: ActionKey, work: Work, rollout: Rollout, task: Task | None) -> None:
+        request = self._requests.action(key, work, rollout, self._knowledge.task_of(work, rollout))
+        self._attempts.submit(key, task)
+        self._loop.post(events.ActionSubmitted(NOBODY, request, CLIENT))
+
+    def _planned(self, plan: Plan) -> None:
+        for key in plan.admitted:
+            live = self._waiting.pop(key, None)
+            if live is not None:
+                self._world.begin(live)
+
+    def _start(self, task: Task, dispatch: commands.Dispatch) -> None:
+        node, width = manager_of(dispatch), dispatch.resources.get(CPU, 1)
+        if task.work.service and self._world.set_up_s(node, task.work.service) is None:
+            # Enough GPUs are free, but not in one chunk.
+            self._loop.post(self._attempts.refuse(task, dispatch))
+            return
+        lane = Lane.FOREGROUND
+        switches = 0
+        if self._nodes is not None and dispatch.service == SANDBOX_SERVICE:
+            lane = self._nodes.start(task, node, self._command(task, dispatch, width))
+            switches = self._nodes.switches
+        delay = self.settings.overheads.before_start_s(switches, self._attempts.started)
+        self._world.start(task, node=node, width=width, lane=lane, delay=delay)
+        self._loop.note(begun(dispatch))
+
+    def _command(self, task: Task, dispatch: commands.Dispatch, width: int) -> Command:
+        use = self._knowledge.use(dispatch.request, width)
+        return Command(task.sequence, use, demotable=task.work.kind is not ActionKind.REWARD)
+
+    def _stop(self, command: commands.CancelAttempt) -> None:
+        ended = self._attempts.stopped(command.token)
+        if ended is not None:
+            self._loop.post(ended)
+
+    def _deliver(self, command: commands.Deliver) -> None:
+        self._attempts.delivered(command.key)
+
+
+def _applies(scenario: Scenario) -> bool:
+    """Callsheet serves whatever there is."""
+    return True
+
+
+CALLSHEET = PolicyFactory(Callsheet.name, Callsheet, _applies)
+
+
+def _reset_key(rollout: Rollout) -> ActionKey:
+    return ActionKey(rollout.job, f"{rollout.name}/reset")
+
+
+def _key_of(task: Task) -> ActionKey:
+    rollout = task.rollout
+    return _reset_key(rollout) if task.work is rollout.reset else ActionKey(rollout.job, str(task.sequence))
+
+
+def _refused(command: commands.Refuse) -> None:
+    raise command.refusal

@@ -1,0 +1,157 @@
+"""Attempts between the core, which dispatches them, and the world, which runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from callsheet.benchmarks.simulator.policy import EndFacts, Task
+from callsheet.scheduler.core.commands import Dispatch
+from callsheet.scheduler.core.events import (
+    AttemptCancelled,
+    AttemptEnded,
+    AttemptFailed,
+    AttemptResult,
+    AttemptStarted,
+    AttemptSucceeded,
+)
+from callsheet.scheduler.core.model import ActionKey, ActionKind, FailureKind, TimeoutKind, Token
+
+TIMED_OUT = AttemptFailed(FailureKind.TIMEOUT, "start_to_close", timeout=TimeoutKind.START_TO_CLOSE)
+CANCELLED = AttemptCancelled()
+NO_ROOM = AttemptFailed(FailureKind.INFRA, "no_room", "the node has no place for the model now")
+
+
+@dataclass(slots=True, eq=False)
+class OpenAction:
+    """An action between its submit and its outcome.
+
+    Attributes:
+        task: What the world calls it, while it is ready to start there.
+        dispatch: The core's word that it may start; kept until the attempt ends.
+    """
+
+    key: ActionKey
+    task: Task | None = None
+    dispatch: Dispatch | None = None
+
+
+class Attempts:
+    """Open actions and their attempts.
+
+    An attempt starts once the world says that its task is ready and the core says where it runs, whichever comes first.
+
+    Attributes:
+        submitted: Actions so far.
+        outcomes: Those that have their outcome.
+        started: Attempts so far.
+    """
+
+    def __init__(self, start: Callable[[Task, Dispatch], None]) -> None:
+        self.submitted = 0
+        self.outcomes = 0
+        self.started = 0
+        self._start = start
+        self._open: dict[ActionKey, OpenAction] = {}
+        self._unready: dict[Token, OpenAction] = {}
+
+    def find(self, key: ActionKey) -> OpenAction | None:
+        """An action without an outcome."""
+        return self._open.get(key)
+
+    def submit(self, key: ActionKey, task: Task | None) -> None:
+        """Notes a new action; one without a task is not yet ready in the world."""
+        self._open[key] = OpenAction(key, task)
+        self.submitted += 1
+
+    def ready(self, action: OpenAction, task: Task) -> None:
+        """The world lets an action start, for the first time or again."""
+        if action.dispatch is None:
+            action.task = task
+        else:
+            del self._unready[action.dispatch.token]
+            self._begin(task, action.dispatch)
+
+    def dispatched(self, dispatch: Dispatch) -> None:
+        """The core lets an action start."""
+        action = self._open[dispatch.request.key]
+        action.dispatch = dispatch
+        task, action.task = action.task, None
+        if task is None:
+            self._unready[dispatch.token] = action
+        else:
+            self._begin(task, dispatch)
+
+    def _begin(self, task: Task, dispatch: Dispatch) -> None:
+        self.started += 1
+        self._start(task, dispatch)
+
+    def refuse(self, task: Task, dispatch: Dispatch) -> AttemptEnded:
+        """The node has no place for an attempt after all: it goes back to the core, and its task is still ready."""
+        action = self._open[dispatch.request.key]
+        action.task, action.dispatch = task, None
+        self.started -= 1
+        return _end(dispatch, NO_ROOM, None)
+
+    def ended(self, action: OpenAction, facts: EndFacts) -> AttemptEnded | None:
+        """What its manager tells the core; None if no attempt was running."""
+        dispatch, action.dispatch = action.dispatch, None
+        action.task = None
+        if dispatch is None:
+            return None
+        return _end(dispatch, _result(dispatch, facts), facts)
+
+    def stopped(self, token: Token) -> AttemptEnded | None:
+        """The core stops an attempt: its end, unless the world runs it (and will end it) or has ended it already."""
+        action = self._unready.pop(token, None)
+        if action is None or action.dispatch is None:
+            return None
+        dispatch, action.dispatch = action.dispatch, None
+        return _end(dispatch, CANCELLED, None)
+
+    def delivered(self, key: ActionKey) -> None:
+        """An action has its outcome.
+
+        Raises:
+            KeyError: It has one already, or was never submitted.
+        """
+        del self._open[key]
+        self.outcomes += 1
+
+
+def manager_of(dispatch: Dispatch) -> str:
+    """The manager of an attempt: it is called like its node, and so is its session."""
+    return str(dispatch.session)
+
+
+def begun(dispatch: Dispatch) -> AttemptStarted:
+    """What the manager tells the core when an attempt begins."""
+    return AttemptStarted(manager_of(dispatch), dispatch.token)
+
+
+def _end(dispatch: Dispatch, result: AttemptResult, facts: EndFacts | None) -> AttemptEnded:
+    return AttemptEnded(
+        manager_of(dispatch),
+        dispatch.token,
+        dispatch.request.key,
+        dispatch.attempt,
+        result,
+        started=facts is not None,
+        execution_s=facts.execution_s if facts is not None else 0.0,
+        body_hash=dispatch.request.body_hash,
+        usage=facts,
+    )
+
+
+def _result(dispatch: Dispatch, facts: EndFacts) -> AttemptResult:
+    if facts.cancelled:
+        return CANCELLED
+    if facts.timed_out:
+        return TIMED_OUT
+    if facts.failed:
+        kind = FailureKind.QUOTA if facts.retry_after_s else FailureKind.INFRA
+        return AttemptFailed(kind, "attempt_failed", retry_after=facts.retry_after_s)
+    request = dispatch.request
+    if request.kind is not ActionKind.ENV_RESET:
+        return AttemptSucceeded(None)
+    return AttemptSucceeded(None, f"{request.trajectory_id}/{dispatch.attempt}", request.trajectory_id)

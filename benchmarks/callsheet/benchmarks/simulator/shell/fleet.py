@@ -1,0 +1,79 @@
+"""A cluster's machines as the managers that would register for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from callsheet.benchmarks.simulator.scenario import Cluster, CpuNodes, GpuNodes, Quota, Scenario
+from callsheet.benchmarks.simulator.shell.requests import (
+    FRESH_MEMORY,
+    GPU,
+    SANDBOX_SERVICE,
+    gpu_parts,
+    quota_service,
+    rounded_up,
+)
+from callsheet.scheduler.core.events import Event, ManagerHeartbeat, ManagerJoined
+from callsheet.scheduler.core.model import CPU, MEMORY, ActionKind, NodeDescription, ServiceDescription
+
+IN_SANDBOXES = frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP, ActionKind.REWARD})
+
+
+# At most this part of a node's memory is kept for commands without a sandbox.
+_MOST_FRESH_MEMORY = 0.25
+
+
+def join_all(scenario: Scenario) -> list[Event]:
+    """The events by which every manager of a cluster registers; a manager is called like its node."""
+    return [event for joined in _managers(scenario) for event in (joined, ManagerHeartbeat(joined.manager_id))]
+
+
+def _managers(scenario: Scenario) -> Iterator[ManagerJoined]:
+    cluster = scenario.cluster
+    peak_mb = _fresh_peak_mb(scenario)
+    for name, cpu in cluster.cpu_nodes().items():
+        yield _sandbox_manager(name, cpu, peak_mb)
+    for name, gpu in cluster.gpu_nodes().items():
+        yield _model_manager(name, gpu, cluster)
+    for quota in cluster.quotas:
+        yield _quota_manager(quota)
+
+
+def _joined(node: NodeDescription, *services: ServiceDescription) -> ManagerJoined:
+    return ManagerJoined(node.node_id, node.node_id, "only", node, services)
+
+
+def _fresh_peak_mb(scenario: Scenario) -> int:
+    """The most memory that a command without a sandbox needs; an operator knows it."""
+    rewards = (work for rollout in scenario.rollouts for work in rollout.rewards)
+    actions = (work for rollout in scenario.rollouts for turn in rollout.turns for work in turn.actions)
+    peaks = (work.peak_memory_mb for work in (*rewards, *actions) if not work.in_sandbox)
+    return rounded_up(max(peaks, default=0))
+
+
+def _sandbox_manager(name: str, nodes: CpuNodes, fresh_peak_mb: int) -> ManagerJoined:
+    """A sandbox manager that shares all its cores among its commands by itself.
+
+    It keeps memory for as many commands without a sandbox as it has cores.
+    """
+    fresh_mb = max(fresh_peak_mb, min(nodes.cores * fresh_peak_mb, int(_MOST_FRESH_MEMORY * nodes.memory_mb)))
+    memory = {MEMORY: nodes.memory_mb - fresh_mb, FRESH_MEMORY: fresh_mb}
+    per_numa = nodes.cores // nodes.numa_nodes
+    numa_cores = tuple(
+        tuple(range(first * per_numa, (first + 1) * per_numa if first + 1 < nodes.numa_nodes else nodes.cores))
+        for first in range(nodes.numa_nodes)
+    )
+    service = ServiceDescription(SANDBOX_SERVICE, IN_SANDBOXES, 0, {}, shared={CPU: nodes.cores})
+    return _joined(NodeDescription(name, memory, numa_cores), service)
+
+
+def _model_manager(name: str, nodes: GpuNodes, cluster: Cluster) -> ManagerJoined:
+    services = [ServiceDescription(model.name, frozenset({ActionKind.REWARD}), 0, {}) for model in cluster.models]
+    return _joined(NodeDescription(name, {GPU: nodes.gpus * gpu_parts(cluster.models)}, ()), *services)
+
+
+def _quota_manager(quota: Quota) -> ManagerJoined:
+    service = ServiceDescription(
+        quota_service(quota.name), frozenset({ActionKind.TOOL_CALL, ActionKind.REWARD}), quota.concurrency, {}
+    )
+    return _joined(NodeDescription(service.name, {}, ()), service)

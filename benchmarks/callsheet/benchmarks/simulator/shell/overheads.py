@@ -1,0 +1,31 @@
+"""What callsheet's own machinery costs an action."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class OverheadModel:
+    """Seconds that callsheet's own machinery adds to an action; all are part of its ACT.
+
+    The defaults are above what `callsheet bench dispatch` measures on an idle machine, as a busy cluster's networks and
+    disks are slower.
+
+    Attributes:
+        dispatch_s: From the submit to the command's start: two streams, a planning round, a process in its sandbox.
+        commit_s: From the command's end to the delivery of its outcome: the journal's group commit, two streams.
+        switch_s: For each change of a running command's lane: writes to its cgroup. They cannot be charged to the
+            command concerned, so attempts start later by what they cost on average so far.
+    """
+
+    dispatch_s: float = 0.0015
+    commit_s: float = 0.0015
+    switch_s: float = 0.0001
+
+    def before_start_s(self, switches: int, attempts: int) -> float:
+        """Seconds by which the next attempt starts later, after so many lane changes of so many attempts."""
+        return self.dispatch_s + self.commit_s + self.switch_s * switches / max(attempts, 1)
+
+
+DEFAULT_OVERHEADS = OverheadModel()

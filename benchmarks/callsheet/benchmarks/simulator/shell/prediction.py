@@ -1,0 +1,118 @@
+"""What callsheet knows of an action ahead of its run: next to nothing, what it learned, or the truth."""
+
+from __future__ import annotations
+
+import math
+
+from callsheet.benchmarks.simulator.policy import EndFacts, Task
+from callsheet.benchmarks.simulator.scenario import Rollout, Work
+from callsheet.benchmarks.simulator.shell.settings import PredictionChoice
+from callsheet.scheduler.core.model import ActionRequest, SpeedUp
+from callsheet.scheduler.planner.predictors import Observation, Prediction, PredictionKey, Predictors
+
+# Cores; a command that needs no CPU at all still has to be ranked.
+LEAST_USE = 0.01
+_CERTAIN = 0.05
+
+
+class Knowledge:
+    """The predictors, and what they are asked and told. By itself it learns nothing: kinds have their priors.
+
+    Attributes:
+        predictors: The planner asks the same ones.
+    """
+
+    def __init__(self, predictors: Predictors | None = None) -> None:
+        self.predictors = predictors or Predictors()
+
+    def task_of(self, work: Work, rollout: Rollout) -> str:
+        """What predictors know an action's prompt by."""
+        return rollout.task
+
+    def use(self, request: ActionRequest, width: int) -> float:
+        """Cores that an action is expected to use on that many cores."""
+        prediction = self.predictors.predict(key_of(request), request.expected_duration)
+        gain = SpeedUp(prediction.amdahl_fraction).at(width, 1) if width > 1 else 1.0
+        return max(prediction.use * gain, LEAST_USE)
+
+    def observe(self, request: ActionRequest, task: Task, facts: EndFacts) -> None:
+        """Tells what an attempt took."""
+
+
+class Learning(Knowledge):
+    """Learns from every attempt that ended."""
+
+    def observe(self, request: ActionRequest, task: Task, facts: EndFacts) -> None:
+        """Tells what an attempt took."""
+        if facts.cancelled or facts.retry_after_s:
+            return
+        self.predictors.observe(
+            Observation(
+                key_of(request),
+                facts.execution_s,
+                float(task.width),
+                facts.cpu_s,
+                float(facts.peak_memory_mb),
+                failed=facts.failed,
+                timed_out=facts.timed_out,
+                hint_s=request.expected_duration,
+                amdahl_hint=_amdahl_hint(request),
+            )
+        )
+
+
+class Oracle(Knowledge):
+    """Knows the truth: each action is a task of its own."""
+
+    def __init__(self) -> None:
+        self._truth = Truth()
+        super().__init__(self._truth)
+
+    def task_of(self, work: Work, rollout: Rollout) -> str:
+        """What predictors know an action by."""
+        return self._truth.add(work)
+
+
+class Truth(Predictors):
+    """Predictors that were told all actions beforehand; an action is forgotten once it has run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._works: list[Work] = []
+
+    def add(self, work: Work) -> str:
+        """Notes an action and returns the task to ask for it by."""
+        self._works.append(work)
+        return str(len(self._works) - 1)
+
+    def predict(
+        self, key: PredictionKey, hint_s: float = 0.0, *, amdahl_hint: float = 1.0, timeout_s: float = math.inf
+    ) -> Prediction:
+        """What an action will take."""
+        work = self._works[int(key.task)]
+        seconds = max(min(work.alone_s(), work.timeout_s, timeout_s), 1e-3)
+        use = work.use if work.cpu_s else 0.0
+        return Prediction(
+            seconds, math.log(seconds), _CERTAIN, use, float(work.peak_memory_mb), work.parallel_fraction, 1.0
+        )
+
+
+def key_of(request: ActionRequest) -> PredictionKey:
+    """What predictors know an action by."""
+    return PredictionKey(request.key.job_id, request.kind, request.label, request.task)
+
+
+def _amdahl_hint(request: ActionRequest) -> float:
+    entries = request.demand.entries
+    return entries[0].speed_up.amdahl_fraction if entries else 1.0
+
+
+def make_knowledge(choice: PredictionChoice) -> Knowledge:
+    """What a simulation with that setting knows."""
+    match choice:
+        case PredictionChoice.OFF:
+            return Knowledge()
+        case PredictionChoice.LEARNED:
+            return Learning()
+        case PredictionChoice.ORACLE:
+            return Oracle()

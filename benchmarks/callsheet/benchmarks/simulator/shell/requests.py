@@ -1,0 +1,137 @@
+"""From what a scenario draws to what a client would have asked the core for."""
+
+from __future__ import annotations
+
+import math
+
+from callsheet.benchmarks.simulator.scenario import JobShare, Model, Rollout, Work
+from callsheet.scheduler.core.model import (
+    CPU,
+    MEMORY,
+    ActionKey,
+    ActionKind,
+    ActionRequest,
+    Demand,
+    GroupRequest,
+    JobRequest,
+    PriorityClass,
+    ResourceDemand,
+    RetryPolicy,
+    SpeedUp,
+    Timeouts,
+    TrajectoryRequest,
+)
+
+GPU = "gpu"
+# The part of a node's memory for commands that run outside their trajectory's sandbox. If they competed with sandboxes
+# for the same, sandboxes could fill a node, each waiting for a reward that no longer fits.
+FRESH_MEMORY = "fresh_memory"
+SANDBOX_SERVICE = "sandbox"
+# No client of a scenario gives up waiting, and no trajectory is idle for too long: a scenario knows neither.
+NEVER_S = 1e9
+# The world ends a command whose execution clock has run out, as its manager would.
+PATIENT = Timeouts(NEVER_S, NEVER_S, NEVER_S)
+RETRIES = RetryPolicy(max_attempts=1_000)
+NO_SPEC = b""
+
+
+def quota_service(quota: str) -> str:
+    """The service that calls an outside API."""
+    return f"api/{quota}"
+
+
+def gpu_parts(models: tuple[Model, ...]) -> int:
+    """Units that a GPU has, so that a call's share of its instance is a whole number of them."""
+    return math.lcm(*(model.slots for model in models))
+
+
+def job_request(share: JobShare) -> JobRequest:
+    """The job that a scenario's share describes."""
+    return JobRequest(share.name, share.weight, PriorityClass.TRAIN, 0, share.max_staleness, NO_SPEC)
+
+
+def trajectory_request(rollout: Rollout, share: JobShare) -> TrajectoryRequest:
+    """The trajectory of a rollout; it is in a group where only some siblings must finish."""
+    group = GroupRequest(rollout.group, share.group_size, share.quorum) if share.quorum else None
+    return TrajectoryRequest(rollout.job, rollout.name, group, NEVER_S, NO_SPEC)
+
+
+class RequestBook:
+    """Makes the requests of actions. Demands repeat, so equal ones are made once and shared."""
+
+    def __init__(self, models: tuple[Model, ...]) -> None:
+        parts = gpu_parts(models)
+        self._gpu_units = {model.name: model.gpus * parts // model.slots for model in models}
+        self._demands: dict[tuple[object, ...], Demand] = {}
+
+    def action(self, key: ActionKey, work: Work, rollout: Rollout, task: str, hint_s: float = 0.0) -> ActionRequest:
+        """The request for one action.
+
+        Args:
+            key: Its key.
+            work: What it does; only what a client could say of it is read.
+            rollout: Whose it is.
+            task: What predictors know it by.
+            hint_s: Expected seconds at its fewest units; 0 for none.
+        """
+        return ActionRequest(
+            key=key,
+            kind=work.kind,
+            trajectory_id=rollout.name,
+            service=_service(work),
+            demand=self._demand(work, rollout),
+            timeouts=PATIENT,
+            retry=RETRIES,
+            weight=1.0,
+            wait_if_unservable=False,
+            in_sandbox=work.in_sandbox,
+            expected_duration=hint_s,
+            body_hash=NO_SPEC,
+            spec=NO_SPEC,
+            body=None,
+            label=work.label,
+            task=task,
+        )
+
+    def _demand(self, work: Work, rollout: Rollout) -> Demand:
+        held = rounded_up(_sandbox_memory_mb(rollout)) if work.kind is ActionKind.ENV_RESET else 0
+        memory = 0 if work.in_sandbox else rounded_up(work.peak_memory_mb)
+        facts = (work.service, work.quota, work.cpu_s > 0, work.max_width, work.parallel_fraction, held, memory)
+        demand = self._demands.get(facts)
+        if demand is None:
+            demand = self._demands[facts] = Demand(tuple(self._entries(work, held, memory)))
+        return demand
+
+    def _entries(self, work: Work, held: int, memory: int) -> list[ResourceDemand]:
+        if work.service:
+            units = self._gpu_units[work.service]
+            return [ResourceDemand(GPU, units, units)]
+        if work.quota:
+            return []
+        entries = [ResourceDemand(CPU, 1, max(work.max_width, 1), SpeedUp(work.parallel_fraction))]
+        if held:
+            entries.append(ResourceDemand(MEMORY, held, held, held_by_trajectory=True))
+        if memory:
+            entries.append(ResourceDemand(FRESH_MEMORY, memory, memory))
+        return entries
+
+
+def _service(work: Work) -> str:
+    if work.service:
+        return work.service
+    return quota_service(work.quota) if work.quota else SANDBOX_SERVICE
+
+
+def _sandbox_memory_mb(rollout: Rollout) -> int:
+    """A sandbox's memory limit: what it keeps, and the most that a command in it adds. They run one at a time."""
+    inside = [work for turn in rollout.turns for work in turn.actions] + list(rollout.rewards)
+    peaks = [work.peak_memory_mb for work in inside if work.in_sandbox]
+    if rollout.reset is not None:
+        peaks.append(rollout.reset.peak_memory_mb)
+    return rollout.memory_mb + max(peaks, default=0)
+
+
+def rounded_up(memory_mb: int) -> int:
+    """To three binary digits, as clients write round numbers; interchangeable actions then ask for the same."""
+    step = 1 << max(memory_mb.bit_length() - 3, 0)
+    return -(-memory_mb // step) * step

@@ -1,0 +1,49 @@
+"""Which pieces of callsheet are on in a simulation, for ablations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from callsheet.benchmarks.simulator.shell.overheads import DEFAULT_OVERHEADS, OverheadModel
+
+
+class PlannerChoice(Enum):
+    """What assigns unpinned actions."""
+
+    ELASTIC = "elastic"
+    GREEDY = "greedy"
+    FIRST_COME = "first_come"
+
+
+class PredictionChoice(Enum):
+    """What the planner and node sharing know ahead of an action.
+
+    OFF: nothing. LEARNED: what the predictors learned from those that ended. ORACLE: the truth.
+    """
+
+    OFF = "off"
+    LEARNED = "learned"
+    ORACLE = "oracle"
+
+
+@dataclass(frozen=True, slots=True)
+class CallsheetSettings:
+    """The pieces of callsheet, for ablations; by default all are on.
+
+    Attributes:
+        expected_arrivals: Whether the price counts trajectories that will come back soon.
+        node_sharing: Whether nodes rank their commands; without, the operating system shares nodes plainly.
+        admission: Whether trajectories wait for their admission; without, all begin as they arrive.
+        ageing: Node sharing's beta: how much waiting counts against attained CPU.
+        checked: Check the core's invariants after every step (for tests).
+    """
+
+    planner: PlannerChoice = PlannerChoice.ELASTIC
+    expected_arrivals: bool = True
+    prediction: PredictionChoice = PredictionChoice.LEARNED
+    node_sharing: bool = True
+    admission: bool = True
+    ageing: float = 0.2
+    overheads: OverheadModel = DEFAULT_OVERHEADS
+    checked: bool = False

@@ -1,0 +1,113 @@
+"""Callsheet in the simulator: the core's own invariants, one outcome per action, and the same numbers by seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from callsheet.benchmarks.simulator.policies.callsheet import Callsheet
+from callsheet.benchmarks.simulator.policy import World
+from callsheet.benchmarks.simulator.scenario import (
+    Cluster,
+    CpuNodes,
+    Generation,
+    GpuNodes,
+    JobShare,
+    Mode,
+    Model,
+    Quota,
+    Rollout,
+    Scenario,
+    Turn,
+    Work,
+)
+from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings, PlannerChoice, PredictionChoice
+from callsheet.benchmarks.simulator.simulation import simulate
+from callsheet.scheduler.core.model import ActionKind
+
+RESET = Work(ActionKind.ENV_RESET, "reset", cpu_s=0.5, use=0.5, in_sandbox=True)
+CLUSTER = Cluster(
+    cpu=(CpuNodes(2, 4, memory_mb=8_192),),
+    gpu=(GpuNodes(1, 4),),
+    models=(Model("judge", 1, restore_s=0.5, load_s=2.0), Model("teacher", 2, restore_s=0.5, load_s=2.0)),
+    quotas=(Quota("search", concurrency=4, per_second=8.0, burst=4.0),),
+)
+ABLATIONS = {
+    "first come": CallsheetSettings(planner=PlannerChoice.FIRST_COME),
+    "greedy": CallsheetSettings(planner=PlannerChoice.GREEDY),
+    "elastic": CallsheetSettings(),
+    "no prediction": CallsheetSettings(prediction=PredictionChoice.OFF),
+    "oracle": CallsheetSettings(prediction=PredictionChoice.ORACLE),
+    "no node sharing": CallsheetSettings(node_sharing=False),
+    "no admission": CallsheetSettings(admission=False),
+    "no expected arrivals": CallsheetSettings(expected_arrivals=False),
+}
+
+
+def draw_work(random_: random.Random) -> Work:
+    """A command, a call of an API, or a failing API call."""
+    label = random_.choice(["git", "test", "search"])
+    if label == "search":
+        fails = random_.random() < 0.1
+        return Work(ActionKind.TOOL_CALL, label, quota="search", service_s=random_.expovariate(2.0), fails=int(fails))
+    cpu_s = random_.lognormvariate(-1.0, 1.5)
+    if label == "git":
+        return Work(ActionKind.ENV_STEP, label, cpu_s, use=0.6, in_sandbox=True, timeout_s=20.0)
+    return Work(
+        ActionKind.ENV_STEP, label, cpu_s, parallel_fraction=0.9, max_width=4, in_sandbox=True, peak_memory_mb=128
+    )
+
+
+def draw_rollout(random_: random.Random, index: int, arrives: float) -> Rollout:
+    """A coding trajectory; its rewards are a test suite in a fresh place and a model."""
+    turns = tuple(
+        Turn(Generation(random_.expovariate(0.5)), tuple(draw_work(random_) for _ in range(random_.choice([1, 1, 2]))))
+        for _ in range(random_.randint(1, 5))
+    )
+    rewards = (
+        Work(ActionKind.REWARD, "suite", random_.lognormvariate(0.5, 1.0), parallel_fraction=0.95, max_width=4),
+        Work(
+            ActionKind.REWARD, "model", service=random_.choice(["judge", "teacher"]), service_s=random_.uniform(0.1, 1)
+        ),
+    )
+    job, group = ("strict", f"g{index // 4}") if index % 2 else ("quorum", f"h{index // 8}")
+    return Rollout(f"t{index}", job, group, f"task{index // 4}", "image", 512, arrives, RESET, turns, rewards)
+
+
+def draw_scenario(seed: int, trajectories: int = 40) -> Scenario:
+    """A small scenario with something of everything; one job's groups have a quorum."""
+    random_ = random.Random(seed)
+    rollouts = tuple(draw_rollout(random_, index, 0.1 * index) for index in range(trajectories))
+    jobs = (JobShare("strict"), JobShare("quorum", weight=2.0, group_size=4, quorum=3))
+    return Scenario("drawn", Mode.ONESHOT, seed, CLUSTER, jobs, rollouts, live=trajectories)
+
+
+class Runs:
+    """Runs a scenario and keeps the policy, to look at what became of it."""
+
+    def __init__(self, settings: CallsheetSettings) -> None:
+        self.settings = settings
+        self.policy: Callsheet | None = None
+
+    def __call__(self, world: World) -> Callsheet:
+        self.policy = Callsheet(world, replace(self.settings, checked=True))
+        return self.policy
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("settings", ABLATIONS.values(), ids=ABLATIONS.keys())
+def test_every_action_gets_one_outcome(seed: int, settings: CallsheetSettings) -> None:
+    runs = Runs(settings)
+    simulate(draw_scenario(seed), runs)
+    assert runs.policy is not None
+    counts = runs.policy.counts()
+    assert counts.submitted > 100
+    assert counts.outcomes == counts.submitted
+
+
+def test_same_seed_same_numbers() -> None:
+    first, second = (simulate(draw_scenario(7), Runs(CallsheetSettings())) for _ in range(2))
+    assert len(first.actions) > 100
+    assert first.actions.ended_at.tolist() == second.actions.ended_at.tolist()
+    assert first.counts == second.counts
