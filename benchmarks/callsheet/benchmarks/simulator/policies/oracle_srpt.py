@@ -14,10 +14,10 @@ from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
 from callsheet.benchmarks.simulator.policies.parts.admission import Admission
 from callsheet.benchmarks.simulator.policies.parts.api_calls import ApiCalls, Planned
 from callsheet.benchmarks.simulator.policies.parts.baseline import Baseline
-from callsheet.benchmarks.simulator.policies.parts.gpu_calls import ShortestCallFirst
 from callsheet.benchmarks.simulator.policies.parts.memory_gate import MemoryGate
 from callsheet.benchmarks.simulator.policies.parts.needs import largest_peak_mb
 from callsheet.benchmarks.simulator.policies.parts.places import Places
+from callsheet.benchmarks.simulator.policies.parts.shortest_call import ShortestCallFirst
 from callsheet.benchmarks.simulator.policy import EndFacts, Lane, Task, World
 
 NAME = "oracle_srpt"

@@ -57,7 +57,7 @@ def _make(world: World) -> Baseline:
         NAME,
         admission=Admission(world, places),
         cpu=OsSharing(world, places),
-        gpu=SharedGpus(world, passing=True),
+        gpu=SharedGpus(world, resident_first=True),
         api=ApiCalls(world, BackOff),
     )
 

@@ -40,10 +40,13 @@ class TangramSettings:
         depth: Most evictions tried in a round, and most commands behind the candidates that the estimate covers.
             Evictions end at the first that does not pay, mostly the very first; and commands further behind wait
             equally long either way. With 64 results are those of 1,024 (tests show it), at a bounded cost.
+        resident_first: Whether GPU calls whose model is resident pass older ones whose model is not. Published
+            is first come; under overload that restores a model for almost every call.
     """
 
     overhead_s: float = 0.024
     depth: int = 64
+    resident_first: bool = False
 
 
 class ElasticCores:
@@ -128,7 +131,7 @@ def tangram(settings: TangramSettings | None = None) -> PolicyFactory:
             NAME,
             admission=Admission(world, places),
             cpu=ElasticCores(world, places, chosen),
-            gpu=SharedGpus(world, overhead_s=chosen.overhead_s, passing=False),
+            gpu=SharedGpus(world, overhead_s=chosen.overhead_s, resident_first=chosen.resident_first),
             api=ApiCalls(world, Planned),
         )
 

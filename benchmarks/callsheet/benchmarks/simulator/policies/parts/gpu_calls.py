@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
+from collections.abc import Iterator
 from math import inf
 
 from callsheet.benchmarks.simulator.policies.parts.gpu_split import (
@@ -17,55 +17,57 @@ from callsheet.benchmarks.simulator.policy import EndFacts, Task, World
 class SharedGpus:
     """First come: a call goes where its model is ready soonest, brought in if need be in place of an idle one.
 
-    That is evict-on-execution as ARL-Tangram describes it (arXiv 2603.13019): all models wait in host memory, and an
-    model that was idle longest gives its place to the call that needs it.
+    That is evict-on-execution as ARL-Tangram describes it (arXiv 2603.13019): all models wait in host memory, and the
+    model that was idle longest gives its place to the call that needs it. A call that fits nowhere now is passed by
+    calls of other models.
 
     Args:
         world: Where calls run.
         overhead_s: Added to each call by the machinery.
-        passing: Whether calls of other models may pass one that does not fit now.
+        resident_first: Whether calls whose model is there and has a slot pass those for which it must come. That saves
+            restores under load, and is not first come any more.
     """
 
-    def __init__(self, world: World, *, overhead_s: float = 0.0, passing: bool) -> None:
+    def __init__(self, world: World, *, overhead_s: float = 0.0, resident_first: bool) -> None:
         self._world = world
         self._overhead_s = overhead_s
-        self._passing = passing
+        self._resident_first = resident_first
         self._nodes = tuple(world.scenario.cluster.gpu_nodes())
-        initialise_all(world)
         self._waiting = {model.name: Line() for model in world.scenario.cluster.models}
+        initialise_all(world)
 
     def ready(self, task: Task) -> None:
-        """A call joins the line."""
-        self._waiting[task.work.service].add(task)
-        self._serve()
+        """A call joins the line. If others of its model wait already, there is nothing free for it."""
+        line = self._waiting[task.work.service]
+        alone = line.first() is None
+        line.add(task)
+        if alone:
+            self._serve((task.work.service,), self._nodes)
 
     def ended(self, task: Task, facts: EndFacts) -> None:
-        """A call ended, or left the line with its trajectory."""
-        self._waiting[task.work.service].remove(task)
-        self._serve()
+        """A call ended, or left the line with its trajectory. Only where it ran can something be free now."""
+        if task.started_at < 0.0:
+            self._waiting[task.work.service].remove(task)
+        else:
+            self._serve(tuple(self._waiting), (task.node,))
 
     def woken(self) -> None:
         """No time was asked for."""
 
-    def _serve(self) -> None:
-        heads = [(head.sequence, head) for line in self._waiting.values() if (head := line.first()) is not None]
-        heapq.heapify(heads)
-        while heads:
-            _, task = heads[0]
-            node = soonest_node(self._world, self._nodes, task.work.service)
-            if node is not None:
-                line = self._waiting[task.work.service]
-                line.remove(task)
-                self._world.start(task, node=node, delay=self._overhead_s)
-                following = line.first()
-            elif self._passing:
-                following = None
-            else:
-                return
-            if following is None:
-                heapq.heappop(heads)
-            else:
-                heapq.heapreplace(heads, (following.sequence, following))
+    def _serve(self, models: tuple[str, ...], nodes: tuple[str, ...]) -> None:
+        while (found := min(self._servable(models, nodes), default=None)) is not None:
+            *_, node, task = found
+            self._waiting[task.work.service].remove(task)
+            self._world.start(task, node=node, delay=self._overhead_s)
+
+    def _servable(self, models: tuple[str, ...], nodes: tuple[str, ...]) -> Iterator[tuple[bool, int, str, Task]]:
+        """The oldest call of each model that can be served on these nodes now; the least goes first."""
+        for model in models:
+            task = self._waiting[model].first()
+            node = soonest_node(self._world, nodes, model) if task is not None else None
+            if task is not None and node is not None:
+                must_come = self._resident_first and self._world.set_up_s(node, model) != 0.0
+                yield must_come, task.sequence, node, task
 
 
 def soonest_node(world: World, nodes: tuple[str, ...], model: str) -> str | None:
@@ -119,50 +121,8 @@ class DedicatedGpus:
             self._world.start(task, node=node)
 
 
-class ShortestCallFirst:
-    """Of all calls that could be served, always the one that would be over first: for those who know every duration."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._nodes = tuple(world.scenario.cluster.gpu_nodes())
-        initialise_all(world)
-        self._waiting: dict[str, list[tuple[float, int, Task]]] = {
-            model.name: [] for model in world.scenario.cluster.models
-        }
-
-    def ready(self, task: Task) -> None:
-        """A call joins the others of its model, by its duration."""
-        heapq.heappush(self._waiting[task.work.service], (task.work.service_s, task.sequence, task))
-        self._serve()
-
-    def ended(self, task: Task, facts: EndFacts) -> None:
-        """A call ended, or was cancelled with its trajectory; a cancelled one is dropped when its turn comes."""
-        self._serve()
-
-    def woken(self) -> None:
-        """No time was asked for."""
-
-    def _serve(self) -> None:
-        while (next_call := self._soonest_over()) is not None:
-            task, node = next_call
-            heapq.heappop(self._waiting[task.work.service])
-            self._world.start(task, node=node)
-
-    def _soonest_over(self) -> tuple[Task, str] | None:
-        best, best_s = None, inf
-        for model, calls in self._waiting.items():
-            while calls and calls[0][2].ended_at >= 0.0:
-                heapq.heappop(calls)
-            if not calls:
-                continue
-            node = soonest_node(self._world, self._nodes, model)
-            if node is not None and (over_s := calls[0][0] + (self._world.set_up_s(node, model) or 0.0)) < best_s:
-                best, best_s = (calls[0][2], node), over_s
-        return best
-
-
 def dedicated_or_shared(world: World) -> DedicatedGpus | SharedGpus:
     """GPUs of its own for each model where there are enough; else all models share them on demand."""
     if place_instances(world.scenario) is not None:
         return DedicatedGpus(world)
-    return SharedGpus(world, passing=True)
+    return SharedGpus(world, resident_first=True)
