@@ -90,6 +90,8 @@ def test_a_sustained_run_leaves_its_warm_up_out_and_counts_what_is_unfinished() 
     rollouts += [trajectory(f"t{index}", [step(1.0)], generation_s=8.5) for index in range(30)]
     measured = simulate(sustained(one_node(rollouts, 4), live=2, horizon_s=100.0), StartAtOnce)
     assert measured.warm_up_s == 25.0
+    assert measured.used == pytest.approx((75.0 + 75.0 * 0.15) / 75.0 / 4, rel=0.05)
+    assert measured.environment_busy == pytest.approx(75.0 * 0.15 / 150.0, rel=0.15)
     assert measured.actions.ready_at.min() >= 25.0
     assert measured.unfinished_s.max() == pytest.approx(98.5)
     assert measured.wait_max_s == pytest.approx(98.5)

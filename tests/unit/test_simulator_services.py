@@ -96,6 +96,20 @@ class TestGpus:
         measured = simulate(on_gpus(4, calling("a", 0.0, judge("small", 1.0))), Deploying)
         assert measured.actions.act_s.tolist() == pytest.approx([1.0])
 
+    def test_what_is_kept_in_host_memory_before_the_run_needs_no_disk(self) -> None:
+        class Keeping(StartAtOnce):
+            def __init__(self, world: World) -> None:
+                super().__init__(world)
+                world.keep_in_host_memory("gpu-0", "small")
+
+            def ready(self, task: Task) -> None:
+                super().ready(task)
+                with pytest.raises(ValueError, match="only before the run begins"):
+                    self.world.keep_in_host_memory("gpu-0", "large")
+
+        measured = simulate(on_gpus(4, calling("a", 0.0, judge("small", 1.0))), Keeping)
+        assert measured.actions.act_s.tolist() == pytest.approx([3.0])
+
     def test_busy_gpus_are_refused(self) -> None:
         class Pushing(StartAtOnce):
             def ready(self, task: Task) -> None:

@@ -89,12 +89,21 @@ class Series:
     means: tuple[float, ...]
     integral: float
 
+    def mean_between(self, start_s: float, end_s: float) -> float:
+        """The mean from one time to another; 0 where there is nothing between."""
+        total = 0.0
+        for index, mean in enumerate(self.means):
+            inside = min(end_s, (index + 1) * self.bin_s) - max(start_s, index * self.bin_s)
+            total += mean * max(0.0, inside)
+        return total / (end_s - start_s) if end_s > start_s else 0.0
+
 
 class Measurements:
     """A run's records and the figures drawn from them.
 
-    Sustained runs are measured after their warm-up: actions by when they became ready, trajectories by when they ended.
-    Actions of trajectories that were cancelled count nowhere but in `cancelled_actions`.
+    Sustained runs are measured after their warm-up, a quarter of the run: actions by when they became ready,
+    trajectories by when they ended. Actions of trajectories that were cancelled count nowhere but in
+    `cancelled_actions`.
 
     Attributes:
         ended_at: Virtual second at which the run ended.
@@ -129,7 +138,10 @@ class Measurements:
         all_actions = _actions(recorder.actions)
         cancelled = self.rollouts.cancelled[all_actions.rollout]
         self.cancelled_actions = int(cancelled.sum())
-        self.actions = all_actions.where(~cancelled & (all_actions.ready_at >= self.warm_up_s))
+        in_sandboxes = np.isin(all_actions.kind, (ActionKind.ENV_RESET, ActionKind.ENV_STEP))
+        steady = all_actions.ready_at >= self.warm_up_s
+        self._executed_in_sandboxes_s = float(all_actions.execution_s[in_sandboxes & steady].sum())
+        self.actions = all_actions.where(~cancelled & steady)
         self.unfinished_s = np.array([ended_at - task.ready_at for task in unfinished], dtype=np.float64)
         self.turns_ended_at = np.array(recorder.turns_ended_at)
         self.cores_held = _series(recorder.cores_held)
@@ -193,31 +205,28 @@ class Measurements:
     @property
     def held(self) -> float:
         """Core-seconds held by core-seconds there were; 0 without CPU nodes."""
-        return _share(self.cores_held, self.cores, self.ended_at)
+        return self._share(self.cores_held, self.cores)
 
     @property
     def used(self) -> float:
         """Core-seconds used by core-seconds there were; 0 without CPU nodes."""
-        return _share(self.cores_used, self.cores, self.ended_at)
+        return self._share(self.cores_used, self.cores)
 
     @property
     def gpu_held(self) -> float:
         """GPU-seconds held for calls by GPU-seconds there were; 0 without GPU nodes."""
-        return _share(self.gpus_held, self.gpus, self.ended_at)
+        return self._share(self.gpus_held, self.gpus)
 
     @property
     def gpu_used(self) -> float:
         """GPU-seconds of serving by GPU-seconds there were; 0 without GPU nodes."""
-        return _share(self.gpus_used, self.gpus, self.ended_at)
+        return self._share(self.gpus_used, self.gpus)
 
     @property
     def environment_busy(self) -> float:
-        """Execution time of resets and steps by the lives of the trajectories that finished."""
-        finished = self.rollouts.finished
-        lives = float((self.rollouts.ended_at - self.rollouts.began_at)[finished].sum())
-        of_sandbox = np.isin(self.actions.kind, (ActionKind.ENV_RESET, ActionKind.ENV_STEP))
-        executed = self.actions.execution_s[of_sandbox & finished[self.actions.rollout]]
-        return float(executed.sum()) / lives if lives > 0 else 0.0
+        """Execution time of resets and steps by the lives of trajectories, from begin to end."""
+        lives = self.live.mean_between(self.warm_up_s, self.ended_at) * (self.ended_at - self.warm_up_s)
+        return self._executed_in_sandboxes_s / lives if lives > 0 else 0.0
 
     def summary(self) -> dict[str, float]:
         """The figures that are compared between policies, by name."""
@@ -233,6 +242,9 @@ class Measurements:
             "held": self.held,
             "used": self.used,
         }
+
+    def _share(self, series: Series, capacity: int) -> float:
+        return series.mean_between(self.warm_up_s, self.ended_at) / capacity if capacity else 0.0
 
     def _per_hour(self, times: Floats) -> float:
         window = self.ended_at - self.warm_up_s
@@ -266,10 +278,6 @@ def _rollouts(columns: RolloutColumns) -> Rollouts:
 def _series(level: Level) -> Series:
     width, means = level.series()
     return Series(width, tuple(means), level.integral())
-
-
-def _share(series: Series, capacity: float, seconds: float) -> float:
-    return series.integral / (capacity * seconds) if capacity and seconds > 0 else 0.0
 
 
 def _mean(values: Floats, empty: float = float("nan")) -> float:
