@@ -52,7 +52,7 @@ class Member:
     @property
     def weighted_s(self) -> float:
         """Attained CPU seconds as its rank counts them."""
-        return self.attained_s / self.command.weight
+        return self._weighted(self.attained_s)
 
     @property
     def displaceable(self) -> bool:
@@ -70,7 +70,10 @@ class Member:
 
     def rank(self, now: float, granted: float) -> float:
         """Returns its rank, in CPU seconds; in the foreground its CPU is extrapolated from the last measurement."""
-        return self.extrapolated(granted) / self.command.weight - self.ageing * self.wait(now, granted)
+        return self._weighted(self.extrapolated(granted)) - self.ageing * self.wait(now, granted)
+
+    def _weighted(self, attained_s: float) -> float:
+        return max(attained_s, self.command.predicted_cpu_s) / self.command.weight
 
     def background_rank_at_zero(self) -> float:
         """Returns what its rank in the background would be at time 0: it falls by `ageing` a second from there."""

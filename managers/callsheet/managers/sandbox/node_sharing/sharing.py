@@ -37,8 +37,9 @@ class NodeSharing:
     The slowdown of a command that may be demoted, (clock + wait) / clock, stays at most 1 + 1 / (beta * weight) as long
     as that is feasible: all commands that cannot be demoted, that have not attained their first quantum or that are
     overdue use no more than the cores together, commands use what is predicted, and reviews come when `next_review`
-    asks for them. Whether or not it is feasible, no command stays in the background for longer than `max_stall_s`
-    without CPU, except that turns to end stalls are shared by all that are due.
+    asks for them. For one that ends before its predicted CPU seconds the bound is against the predicted time. Whether
+    or not it is feasible, no command stays in the background for longer than `max_stall_s` without CPU, as far as the
+    turns that end stalls can serve all that are due.
     """
 
     def __init__(self, cores: float, settings: NodeSharingSettings | None = None) -> None:
@@ -201,8 +202,6 @@ class NodeSharing:
             return True
         return level_of(member.rank(now, granted), self._settings) == CLAIM_LEVEL
 
-    # Time.
-
     def _pass_time(self, now: float) -> None:
         self._granted = self._granted_at(now)
         self._now = max(now, self._now)
@@ -215,8 +214,6 @@ class NodeSharing:
 
     def _grant_rate(self) -> float:
         return 1.0 if self._use <= self._cores else self._cores / self._use
-
-    # Lanes.
 
     def _enter(self, member: Member) -> list[LaneChange]:
         """Puts a command that is in no lane into one."""
@@ -281,8 +278,6 @@ class NodeSharing:
         """Demotes commands without a claim, the highest rank first, until the foreground fits."""
         while self._use > self._limit and (last := self._displaceable.first()) is not None:
             self._demote(last)
-
-    # Quanta.
 
     def _measure(self, member: Member, attained_s: float) -> None:
         if member.lane is Lane.FOREGROUND:
@@ -349,8 +344,6 @@ class NodeSharing:
         after_s = max(left_s / self._grant_rate(), least_s)
         self._reviews.set(member.command.command_id, self._now + after_s)
 
-    # Stalls and claims.
-
     def _begin_stall(self, member: Member) -> None:
         member.stall_mark_s = member.attained_s
         member.stall_ends = self._now + self._settings.max_stall_s / _STALL_CHECKS
@@ -384,8 +377,6 @@ class NodeSharing:
         settings = self._settings
         within_s = settings.max_stall_s / _STALL_CHECKS
         return min(settings.quantum_s, _TURNS_PART * within_s * self._cores / len(self._members))
-
-    # Changes.
 
     def _note(self, member: Member) -> None:
         self._before.setdefault(member.command.command_id, member.lane)
