@@ -153,6 +153,19 @@ async def test_a_paused_attempt_does_not_time_out() -> None:
     assert end.usage.granted_unit_s["cpu"] > end.execution_s + 0.3
 
 
+async def test_only_granted_time_is_charged_and_the_scheduler_is_told_of_the_rest() -> None:
+    async with running_manager(ScriptedExecutor()) as manager:
+        session = await manager.scheduler.next_session()
+        await session.dispatch(make_dispatch("a", 1, script="half", start_to_close_s=0.2))
+        (end,) = await session.wait_ends()
+    first = session.of("progress")[0].progress
+    assert first.token == token(1)
+    assert 0.05 < first.execution_s < 0.2
+    assert end.failed.reason == "start_to_close"
+    assert end.execution_s >= 0.199
+    assert end.usage.granted_unit_s["cpu"] > 1.9 * end.execution_s
+
+
 async def test_the_clock_goes_on_even_if_the_executor_cannot_resume() -> None:
     executor = ScriptedExecutor()
     executor.control_error = RuntimeError("no")

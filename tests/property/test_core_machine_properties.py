@@ -311,6 +311,14 @@ class CoreMachine(RuleBasedStateMachine):
             manager.end(data.draw(st.sampled_from(attempts)), result)
             self._read()
 
+    @rule(manager_id=st.sampled_from(MANAGERS), share=st.sampled_from([0.0, 0.3, 1.0]))
+    def progress(self, manager_id: str, share: float) -> None:
+        """All attempts of a manager tell how much of their time they were granted."""
+        manager = self.managers[manager_id]
+        for token in self._attempts(manager, started=True):
+            manager.progress(token, share)
+        self._read()
+
     @precondition(lambda self: self.tokens)
     @rule(data=st.data(), manager_id=st.sampled_from(MANAGERS))
     def speak_out_of_turn(self, data: st.DataObject, manager_id: str) -> None:
@@ -390,6 +398,18 @@ class CoreMachine(RuleBasedStateMachine):
                 assert tuple(key) in self.world.journal.outcomes, f"{key} was never recorded: {self.world.why(key)}"
             else:
                 assert key not in self.finished, f"{key} came back"
+
+    @invariant()
+    def managers_pause_what_the_core_has_paused(self) -> None:
+        for manager in self.managers.values():
+            manager.read()
+            if not manager.connected:
+                continue
+            for token in manager.running:
+                attempt = self.world.state.attempts.get(token)
+                if attempt is not None and attempt.manager is not None and attempt.started_at:
+                    paused = bool(attempt.paused_since)
+                    assert paused == (token in manager.paused), self.world.why(attempt.action.key)
 
     @invariant()
     def the_wait_to_start_is_part_of_the_queue_time(self) -> None:

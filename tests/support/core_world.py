@@ -162,9 +162,9 @@ class FakeManager:
         self.world.handle(events.AttemptStarted(self.manager_id, grant.token))
         return grant
 
-    def progress(self, action: str) -> None:
-        """Says that an attempt is alive."""
-        self.world.handle(events.AttemptProgressed(self.manager_id, self.grant(action).token))
+    def progress(self, action: str, execution_s: float | None = None) -> None:
+        """Says that an attempt is alive, and how far its execution clock is."""
+        self.world.handle(events.AttemptProgressed(self.manager_id, self.grant(action).token, execution_s))
 
     def end(
         self, action: str | commands.Dispatch, result: events.AttemptResult | None = None, *, started: bool = True
@@ -182,7 +182,14 @@ class FakeManager:
         """Runs an attempt from its start to its good end."""
         return self.end(self.start(action))
 
-    def running(self, grant: commands.Dispatch, *, started: bool = True) -> RunningAttempt:
+    def running(
+        self,
+        grant: commands.Dispatch,
+        *,
+        started: bool = True,
+        paused: bool = False,
+        execution_s: float | None = None,
+    ) -> RunningAttempt:
         """An attempt as it is reported in a registration."""
         return RunningAttempt(
             grant.token,
@@ -192,6 +199,8 @@ class FakeManager:
             dict(grant.resources),
             grant.cores,
             grant.request.body_hash,
+            paused,
+            execution_s,
         )
 
     @property

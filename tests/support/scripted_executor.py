@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from time import monotonic
 
 import anyio
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
@@ -18,7 +19,7 @@ def response(text: str) -> outcome_pb2.Succeeded:
 
 
 class ScriptedExecutor:
-    """Labels: complete, wait, go, raise, stuck, cancelled_rpc, read_missing, stop_unasked, large; others complete.
+    """Labels: wait, go, half, raise, stuck, cancelled_rpc, read_missing, stop_unasked, large; all others complete.
 
     `calls` lists what the runtime asked for, in order, as "verb action".
     """
@@ -81,6 +82,7 @@ class ScriptedExecutor:
         script: dict[str, Callable[[Attempt], Awaitable[AttemptResult]]] = {
             "wait": self._wait,
             "go": self._go,
+            "half": self._half,
             "raise": self._raise,
             "stuck": self._stuck,
             "cancelled_rpc": self._cancelled_rpc,
@@ -131,6 +133,12 @@ class ScriptedExecutor:
     async def _wait(self, attempt: Attempt) -> AttemptResult:
         await attempt.stop_requested.wait()
         return Stopped(response("part"))
+
+    async def _half(self, attempt: Attempt) -> AttemptResult:
+        """As wait, but half of the time is charged."""
+        began = monotonic()
+        attempt.execution_clock = lambda now: (now - began) / 2
+        return await self._wait(attempt)
 
     async def _go(self, _: Attempt) -> AttemptResult:
         await self.go.wait()

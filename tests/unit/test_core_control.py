@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.model import ActionKind, ActionState, RefusalCode, RefusedError
+from callsheet.scheduler.core.plan import Assignment, GrantPrediction, Plan
 
 from tests.support.core_requests import action_request, elastic, fixed, kept
-from tests.support.core_world import CoreWorld, FakeManager, world_with_trajectory
+from tests.support.core_world import CoreWorld, FakeManager, Stream, key_of, world_with_trajectory
 
 
 def running(least: int = 1, most: int = 4, *, cores: int = 4, given: int = 2) -> tuple[CoreWorld, FakeManager]:
@@ -146,11 +147,54 @@ def test_what_a_broken_stream_swallowed_is_said_again() -> None:
     world.pause("a", paused=False)
     world.resize("a", 3)
     manager.disconnect()
-    manager.join([manager.running(grant)])
+    manager.join([manager.running(grant, paused=True)])
     assert not manager.stream.last(commands.PauseAttempt).paused
     assert manager.stream.last(commands.ResizeAttempt).resources == {"cpu": 3}
     kinds = [type(command) for command in manager.stream.sent]
     assert kinds[0] is commands.AcceptManager
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["submitted", "submitted_again"])
+def test_a_paused_attempt_is_still_paused_after_a_restart_of_the_scheduler(known: bool) -> None:
+    world, manager = running()
+    grant = manager.grant("a")
+    world.pause("a")
+    if not known:
+        world.journal.actions.clear()
+    restarted = world.restart()
+    manager.world, manager.stream = restarted, Stream()
+    manager.join([manager.running(grant, paused=True)])
+    if not known:
+        restarted.submit(grant.request)
+    assert restarted.state_of("a") is ActionState.PAUSED
+    assert not manager.stream.all(commands.PauseAttempt)
+    manager.live(1.0)
+    restarted.watch("a", "client")
+    restarted.pause("a", paused=False)
+    assert not manager.stream.last(commands.PauseAttempt).paused
+    manager.end(grant)
+    assert restarted.outcomes[key_of("a")].paused_s == pytest.approx(1.0)
+
+
+def test_a_manager_that_paused_what_is_not_to_be_paused_is_told_to_resume() -> None:
+    world, manager = running()
+    manager.disconnect()
+    manager.join([manager.running(manager.grant("a"), paused=True)])
+    assert not manager.stream.last(commands.PauseAttempt).paused
+    assert world.state_of("a") is ActionState.RUNNING
+
+
+def test_predictions_reach_the_manager() -> None:
+    world = CoreWorld()
+    manager = world.manager("m")
+    world.job()
+    world.submit(action_request("a", demand=elastic(1, 4)))
+    prediction = GrantPrediction(execution_s=3.5, use=1.2)
+    world.handle(events.PlanReady(Plan((Assignment(key_of("a"), "m", {"cpu": 2}, prediction),))))
+    assert manager.grant("a").prediction is prediction
+    attempt = world.live("a").attempt
+    assert attempt is not None
+    assert attempt.prediction is prediction
 
 
 def test_a_draining_manager_finishes_and_gets_nothing_new() -> None:

@@ -198,3 +198,60 @@ def test_deadlines_are_known_to_the_shell() -> None:
     world, _ = world_with_trajectory()
     world.submit(action_request("a", timeouts=Timeouts(3.0, 50.0, 100.0)))
     assert world.state.next_deadline() == pytest.approx(world.now + 3.0)
+
+
+def test_time_that_was_not_granted_does_not_count_against_the_execution_timeout() -> None:
+    world, manager = running(Timeouts(1000.0, 10.0, 1000.0))
+    told = 0.0
+    for clock in (5.0, 7.5, 8.0, 8.0, 9.0):
+        manager.live(10.0 - told)
+        told = clock
+        manager.progress("a", told)
+    assert world.state_of("a") is ActionState.RUNNING
+    assert not manager.stream.all(commands.CancelAttempt)
+    # The clock was at 9 s when it was told last; the grace is 2 s.
+    manager.live(2.5)
+    assert not manager.stream.all(commands.CancelAttempt)
+    manager.live(1.0)
+    assert manager.stream.all(commands.CancelAttempt)
+
+
+def test_a_pause_stops_the_clock_that_was_told_before_it() -> None:
+    world, manager = running(Timeouts(1000.0, 10.0, 1000.0))
+    manager.live(5.0)
+    manager.progress("a", 4.0)
+    manager.live(1.0)
+    world.pause("a")
+    manager.live(50.0)
+    world.pause("a", paused=False)
+    manager.live(6.5)
+    assert not manager.stream.all(commands.CancelAttempt), (
+        "told 4 s, 1 s before the pause and 6.5 s after it, of 10 + 2"
+    )
+    manager.live(1.0)
+    assert manager.stream.all(commands.CancelAttempt)
+
+
+def test_a_clock_told_during_a_pause_counts_from_its_end() -> None:
+    world, manager = running(Timeouts(1000.0, 10.0, 1000.0))
+    manager.live(1.0)
+    world.pause("a")
+    manager.live(30.0)
+    manager.progress("a", 1.0)
+    manager.live(30.0)
+    world.pause("a", paused=False)
+    manager.live(10.5)
+    assert not manager.stream.all(commands.CancelAttempt)
+    manager.live(1.0)
+    assert manager.stream.all(commands.CancelAttempt)
+
+
+def test_a_clock_told_by_a_registration_counts() -> None:
+    _, manager = running(Timeouts(1000.0, 10.0, 1000.0))
+    manager.live(9.0)
+    manager.disconnect()
+    manager.join([manager.running(manager.grant("a"), execution_s=1.0)])
+    manager.live(10.5)
+    assert not manager.stream.all(commands.CancelAttempt)
+    manager.live(1.0)
+    assert manager.stream.all(commands.CancelAttempt)

@@ -18,6 +18,7 @@ from callsheet.scheduler.core.model import (
     TimeoutKind,
     Token,
 )
+from callsheet.scheduler.core.plan import GrantPrediction
 from callsheet.scheduler.service.decode import ActionDecoder
 from callsheet.scheduler.service.manager_wire import (
     ManagerCommand,
@@ -139,7 +140,7 @@ def test_a_registration_is_taken_over_in_full() -> None:
         services { name: "s" kinds: [ACTION_KIND_ENV_RESET, ACTION_KIND_ENV_STEP] slots: 3
                    reserved { key: "cpu" value: 1 } policy_version: 4 shared { key: "cpu" value: 2 } }
         running { token { epoch: 2 sequence: 9 } key { job_id: "j" action_id: "a" } attempt: 2 started: true
-                  resources { key: "cpu" value: 1 } cores: 5 body_hash: "h" }
+                  resources { key: "cpu" value: 1 } cores: 5 body_hash: "h" paused: true execution_s: 1.5 }
         sandboxes { job_id: "j" trajectory_id: "t" sandbox_id: "x" }
         capabilities { key: "isolation" value: "none" }
     """
@@ -155,7 +156,7 @@ def test_a_registration_is_taken_over_in_full() -> None:
                 "s", frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP}), 3, {"cpu": 1}, 4, {"cpu": 2}
             ),
         ),
-        running=(RunningAttempt(Token(2, 9), ActionKey("j", "a"), 2, True, {"cpu": 1}, (5,), b"h"),),
+        running=(RunningAttempt(Token(2, 9), ActionKey("j", "a"), 2, True, {"cpu": 1}, (5,), b"h", True, 1.5),),
         sandboxes=(SandboxRef("j", "t", "x"),),
         capabilities={"isolation": "none"},
     )
@@ -175,6 +176,9 @@ TOKEN = "token { epoch: 1 sequence: 2 } "
         ("draining {}", events.ManagerDraining("m", "session")),
         (f"started {{ {TOKEN} }}", events.AttemptStarted("m", Token(1, 2))),
         (f"progress {{ {TOKEN} }}", events.AttemptProgressed("m", Token(1, 2))),
+        (f"progress {{ {TOKEN} execution_s: 0 }}", events.AttemptProgressed("m", Token(1, 2), 0.0)),
+        (f"progress {{ {TOKEN} execution_s: 2.5 }}", events.AttemptProgressed("m", Token(1, 2), 2.5)),
+        (f"progress {{ {TOKEN} execution_s: nan }}", events.AttemptProgressed("m", Token(1, 2), 0.0)),
         ("started {}", events.AttemptStarted("m", Token(0, 0))),
         (
             'sandbox_lost { sandbox { job_id: "j" trajectory_id: "t" sandbox_id: "x" } reason: "killed" }',
@@ -284,7 +288,9 @@ def test_a_dispatch_carries_its_grant_and_its_action() -> None:
         "timeouts { start_to_close { seconds: 9 } heartbeat { seconds: 3 } }"
     )
     request, _ = ActionDecoder().decode(text_format.Parse(text, action_pb2.ActionSpec()))
-    message = filled(commands.Dispatch("session", request, Token(4, 5), 2, "s", {"cpu": 2}, (6, 7), 9.0, "x"))
+    prediction = GrantPrediction(execution_s=1.25, use=0.7)
+    dispatch = commands.Dispatch("session", request, Token(4, 5), 2, "s", {"cpu": 2}, (6, 7), 9.0, "x", prediction)
+    message = filled(dispatch)
     grant = message.dispatch.grant
     assert message.dispatch.action == request.body
     assert (grant.token.epoch, grant.token.sequence, grant.attempt) == (4, 5, 2)
@@ -292,6 +298,8 @@ def test_a_dispatch_carries_its_grant_and_its_action() -> None:
     assert (dict(grant.resources), list(grant.cores)) == ({"cpu": 2}, [6, 7])
     assert (grant.start_to_close.seconds, grant.heartbeat.seconds) == (9, 3)
     assert grant.body_hash == request.body_hash
+    assert (grant.expected_execution.seconds, grant.expected_execution.nanos) == (1, 250_000_000)
+    assert grant.expected_use == 0.7
 
 
 def test_a_dispatch_without_a_heartbeat_has_none() -> None:
@@ -299,6 +307,7 @@ def test_a_dispatch_without_a_heartbeat_has_none() -> None:
     request, _ = ActionDecoder().decode(text_format.Parse(text, action_pb2.ActionSpec()))
     message = filled(commands.Dispatch("session", request, Token(1, 1), 1, "s", {}, (), 0.25, ""))
     assert not message.dispatch.grant.HasField("heartbeat")
+    assert not message.dispatch.grant.HasField("expected_execution")
     assert message.dispatch.grant.start_to_close.nanos == 250_000_000
 
 

@@ -26,6 +26,8 @@ from structlog.typing import FilteringBoundLogger
 log: FilteringBoundLogger = structlog.get_logger()
 
 PROGRESS_PER_HEARTBEAT = 3
+CLOCK_TOLERANCE_S = 0.001
+CLOCK_RECHECK_S = 0.05
 
 
 class Due(Enum):
@@ -84,7 +86,8 @@ class AttemptRunner:
 
     def describe_running(self) -> list[manager_service_pb2.RunningAttempt]:
         """Returns all running attempts as a registration lists them."""
-        return [_running_attempt(live.attempt.grant) for live in self._live.values()]
+        now = monotonic()
+        return [_running_attempt(live, now) for live in self._live.values()]
 
     def start(self, dispatch: manager_service_pb2.Dispatch) -> None:
         """Starts an attempt: its clock runs, AttemptStarted is sent, and its executor is called."""
@@ -238,26 +241,34 @@ class AttemptRunner:
             del self._by_action[live.action_id]
         for due in Due:
             self._deadlines.discard((due, live))
-        spent = Spent(live.clock.elapsed(now), live.meter.unit_seconds(now))
+        spent = Spent(live.execution_s(now), live.meter.unit_seconds(now))
         self.report_end((live.attempt.grant, live.attempt.action), result, live.order, spent)
         log.debug("attempt_ended", result=type(result).__name__, **live.log_context())
         if not self._live:
             self._idle.set()
 
     def _come_due(self, due: Due, live: LiveAttempt) -> None:
+        now = monotonic()
         if due is Due.PROGRESS:
-            self._reports.progressed(live.token)
-            self._watch_progress(live, monotonic())
+            self._reports.progressed(live.token, live.execution_s(now))
+            self._watch_progress(live, now)
         elif due is Due.START_TO_CLOSE:
-            limit_s = live.attempt.grant.start_to_close.ToTimedelta().total_seconds()
-            log.info("attempt_timed_out", limit_s=limit_s, **live.log_context())
-            self.stop(
-                live, StopOrder(StopReport.START_TO_CLOSE, f"it ran longer than its start_to_close of {limit_s:g} s")
-            )
+            self._check_clock(live, now)
         else:
             log.error("attempt_stuck", grace_s=self._settings.stop_grace_s, **live.log_context())
             self._end(live, Stopped())
             live.scope.cancel()
+
+    def _check_clock(self, live: LiveAttempt, now: float) -> None:
+        limit_s = live.attempt.grant.start_to_close.ToTimedelta().total_seconds()
+        execution_s = live.execution_s(now)
+        if limit_s - execution_s > CLOCK_TOLERANCE_S:
+            # Its clock went slower than time. The scheduler is told before it takes the attempt for stuck.
+            self._reports.progressed(live.token, execution_s)
+            self._set_deadline((Due.START_TO_CLOSE, live), now + max(limit_s - execution_s, CLOCK_RECHECK_S))
+            return
+        log.info("attempt_timed_out", limit_s=limit_s, **live.log_context())
+        self.stop(live, StopOrder(StopReport.START_TO_CLOSE, f"it ran longer than its start_to_close of {limit_s:g} s"))
 
     def _watch_clock(self, live: LiveAttempt) -> None:
         grant = live.attempt.grant
@@ -287,7 +298,8 @@ class AttemptRunner:
             self._steering.steer(live)
 
 
-def _running_attempt(grant: manager_service_pb2.Grant) -> manager_service_pb2.RunningAttempt:
+def _running_attempt(live: LiveAttempt, now: float) -> manager_service_pb2.RunningAttempt:
+    grant = live.attempt.grant
     resources: Mapping[str, int] = grant.resources
     return manager_service_pb2.RunningAttempt(
         token=grant.token,
@@ -297,6 +309,8 @@ def _running_attempt(grant: manager_service_pb2.Grant) -> manager_service_pb2.Ru
         resources=resources,
         cores=grant.cores,
         body_hash=grant.body_hash,
+        paused=live.pause_wanted,
+        execution_s=live.execution_s(now),
     )
 
 

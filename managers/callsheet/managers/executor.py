@@ -110,6 +110,9 @@ class Attempt:
         stop_requested: Set when the attempt is to end now; `run` returns `Stopped` with what there is within 5 s,
             after which its task is cancelled.
         stop_cause: Why, once `stop_requested` is set.
+        execution_clock: Set by an executor that grants an attempt less than all the time that passes: returns the
+            seconds to charge it by the monotonic time `now`. It never runs faster than time and answers after the end.
+            None: all time counts but pauses.
     """
 
     grant: manager_service_pb2.Grant
@@ -117,6 +120,7 @@ class Attempt:
     payloads: PayloadAccess
     stop_requested: anyio.Event = field(default_factory=anyio.Event)
     stop_cause: StopCause | None = None
+    execution_clock: Callable[[float], float] | None = None
 
 
 class Executor(Protocol):

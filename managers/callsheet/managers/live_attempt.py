@@ -41,6 +41,11 @@ class LiveAttempt:
         """Its action."""
         return self.attempt.action.job_id, self.attempt.action.action_id
 
+    def execution_s(self, now: float) -> float:
+        """Returns its execution clock at the monotonic time `now`."""
+        charged = self.attempt.execution_clock
+        return self.clock.elapsed(now) if charged is None else charged(now)
+
     def log_context(self) -> dict[str, object]:
         """Returns the ids that every log line about it carries."""
         return describe_for_log(self.attempt.grant, self.attempt.action)

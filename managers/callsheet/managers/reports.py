@@ -107,9 +107,10 @@ class Reports:
         """Reports that an attempt began."""
         self._send(ManagerItem(started=manager_service_pb2.AttemptStarted(token=token.message())))
 
-    def progressed(self, token: Token) -> None:
-        """Reports that an attempt is alive."""
-        self._send(ManagerItem(progress=manager_service_pb2.AttemptProgress(token=token.message())))
+    def progressed(self, token: Token, execution_s: float) -> None:
+        """Reports that an attempt is alive, and its execution clock."""
+        progress = manager_service_pb2.AttemptProgress(token=token.message(), execution_s=execution_s)
+        self._send(ManagerItem(progress=progress))
 
     def ended(self, end: manager_service_pb2.AttemptEnded) -> None:
         """Reports how an attempt ended, again and again until it is acknowledged."""

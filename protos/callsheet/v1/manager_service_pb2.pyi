@@ -499,12 +499,18 @@ class RunningAttempt(google.protobuf.message.Message):
     RESOURCES_FIELD_NUMBER: builtins.int
     CORES_FIELD_NUMBER: builtins.int
     BODY_HASH_FIELD_NUMBER: builtins.int
+    PAUSED_FIELD_NUMBER: builtins.int
+    EXECUTION_S_FIELD_NUMBER: builtins.int
     attempt: builtins.int
     """Its number, from 1."""
     started: builtins.bool
     """Whether it has started."""
     body_hash: builtins.bytes
     """Hash of its ActionSpec, as in the grant."""
+    paused: builtins.bool
+    """Whether it is paused, or is to be."""
+    execution_s: builtins.float
+    """Its execution clock in seconds."""
     @property
     def token(self) -> global___FencingToken:
         """Its token."""
@@ -531,9 +537,12 @@ class RunningAttempt(google.protobuf.message.Message):
         resources: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         cores: collections.abc.Iterable[builtins.int] | None = ...,
         body_hash: builtins.bytes = ...,
+        paused: builtins.bool = ...,
+        execution_s: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["key", b"key", "token", b"token"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "body_hash", b"body_hash", "cores", b"cores", "key", b"key", "resources", b"resources", "started", b"started", "token", b"token"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_execution_s", b"_execution_s", "execution_s", b"execution_s", "key", b"key", "token", b"token"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_execution_s", b"_execution_s", "attempt", b"attempt", "body_hash", b"body_hash", "cores", b"cores", "execution_s", b"execution_s", "key", b"key", "paused", b"paused", "resources", b"resources", "started", b"started", "token", b"token"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_execution_s", b"_execution_s"]) -> typing.Literal["execution_s"] | None: ...
 
 global___RunningAttempt = RunningAttempt
 
@@ -598,11 +607,16 @@ global___AttemptStarted = AttemptStarted
 
 @typing.final
 class AttemptProgress(google.protobuf.message.Message):
-    """See ManagerItem."""
+    """See ManagerItem. Due thrice per heartbeat timeout, if there is one; and when an attempt has been there for its
+    start_to_close while its execution clock has not come that far, since the scheduler would take it for stuck.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TOKEN_FIELD_NUMBER: builtins.int
+    EXECUTION_S_FIELD_NUMBER: builtins.int
+    execution_s: builtins.float
+    """Its execution clock so far, in seconds: time granted to it. Unset: it ran all the time."""
     @property
     def token(self) -> global___FencingToken:
         """Which attempt."""
@@ -611,9 +625,11 @@ class AttemptProgress(google.protobuf.message.Message):
         self,
         *,
         token: global___FencingToken | None = ...,
+        execution_s: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["token", b"token"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["token", b"token"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_execution_s", b"_execution_s", "execution_s", b"execution_s", "token", b"token"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_execution_s", b"_execution_s", "execution_s", b"execution_s", "token", b"token"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_execution_s", b"_execution_s"]) -> typing.Literal["execution_s"] | None: ...
 
 global___AttemptProgress = AttemptProgress
 
@@ -793,6 +809,8 @@ class Grant(google.protobuf.message.Message):
     HEARTBEAT_FIELD_NUMBER: builtins.int
     BODY_HASH_FIELD_NUMBER: builtins.int
     SANDBOX_ID_FIELD_NUMBER: builtins.int
+    EXPECTED_EXECUTION_FIELD_NUMBER: builtins.int
+    EXPECTED_USE_FIELD_NUMBER: builtins.int
     attempt: builtins.int
     """Number of the attempt, from 1."""
     service: builtins.str
@@ -801,6 +819,8 @@ class Grant(google.protobuf.message.Message):
     """Hash of the ActionSpec."""
     sandbox_id: builtins.str
     """The sandbox it must run in; empty if it needs none or is to create one."""
+    expected_use: builtins.float
+    """Prediction of the cores it uses when it gets all it can use; 0 if there is none."""
     @property
     def token(self) -> global___FencingToken:
         """The fencing token; outcomes that carry an older one than the action's current are stale."""
@@ -825,6 +845,10 @@ class Grant(google.protobuf.message.Message):
     def heartbeat(self) -> google.protobuf.duration_pb2.Duration:
         """The longest silence allowed."""
 
+    @property
+    def expected_execution(self) -> google.protobuf.duration_pb2.Duration:
+        """Prediction of its execution time with these resources; unset if there is none."""
+
     def __init__(
         self,
         *,
@@ -838,9 +862,11 @@ class Grant(google.protobuf.message.Message):
         heartbeat: google.protobuf.duration_pb2.Duration | None = ...,
         body_hash: builtins.bytes = ...,
         sandbox_id: builtins.str = ...,
+        expected_execution: google.protobuf.duration_pb2.Duration | None = ...,
+        expected_use: builtins.float = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["heartbeat", b"heartbeat", "key", b"key", "start_to_close", b"start_to_close", "token", b"token"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "body_hash", b"body_hash", "cores", b"cores", "heartbeat", b"heartbeat", "key", b"key", "resources", b"resources", "sandbox_id", b"sandbox_id", "service", b"service", "start_to_close", b"start_to_close", "token", b"token"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["expected_execution", b"expected_execution", "heartbeat", b"heartbeat", "key", b"key", "start_to_close", b"start_to_close", "token", b"token"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "body_hash", b"body_hash", "cores", b"cores", "expected_execution", b"expected_execution", "expected_use", b"expected_use", "heartbeat", b"heartbeat", "key", b"key", "resources", b"resources", "sandbox_id", b"sandbox_id", "service", b"service", "start_to_close", b"start_to_close", "token", b"token"]) -> None: ...
 
 global___Grant = Grant
 

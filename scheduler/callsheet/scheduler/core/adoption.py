@@ -20,9 +20,14 @@ def adopt_running(state: SchedulerState, manager: Manager, running: RunningAttem
     """Takes over an attempt that a manager says it runs."""
     attempt = state.attempts.get(running.token)
     if attempt is not None:
-        if attempt.manager is not manager:
+        adopted = attempt.manager is not manager
+        if adopted:
             book_attempt(attempt, manager, running.resources, running.cores)
+        if running.execution_s is not None:
+            attempt.clock_s, attempt.clock_at = running.execution_s, now
         _mark_alive(state, attempt, running.started, now)
+        if adopted and running.paused:
+            _mark_paused(attempt, now)
         _repeat_commands(state, manager, attempt, running)
         return
     action = state.find_action(running.key)
@@ -34,6 +39,7 @@ def adopt_running(state: SchedulerState, manager: Manager, running: RunningAttem
         running.started,
         running.resources,
         running.cores,
+        paused=running.paused,
     )
     if action is None:
         _keep_orphan(state, running.key, orphan, now)
@@ -90,6 +96,15 @@ def adopt_orphan(state: SchedulerState, action: Action, orphan: Orphan, now: flo
         admit(state, action.trajectory, now)
     action.story.append((now, f"adopted attempt {orphan.attempt} running on {manager.manager_id}"))
     _mark_alive(state, attempt, orphan.started, now)
+    if orphan.paused:
+        _mark_paused(attempt, now)
+
+
+def _mark_paused(attempt: Attempt, now: float) -> None:
+    """Takes over that an attempt was paused before the restart; it waits for somebody to resume it."""
+    if attempt.action.attempt is attempt and attempt.action.state is ActionState.RUNNING:
+        attempt.action.state = ActionState.PAUSED
+        attempt.paused_since = now
 
 
 def _mark_alive(state: SchedulerState, attempt: Attempt, started: bool, now: float) -> None:
@@ -106,7 +121,7 @@ def _repeat_commands(state: SchedulerState, manager: Manager, attempt: Attempt, 
     """Says again what a broken stream may have swallowed."""
     if attempt.cancel_sent:
         state.emit(CancelAttempt(manager.session, attempt.token, "it was to be stopped before its stream broke"))
-    if attempt.paused_since or attempt.paused_s:
+    if running.paused != bool(attempt.paused_since):
         state.emit(PauseAttempt(manager.session, attempt.token, bool(attempt.paused_since)))
     cores = (*attempt.lent_cores, *attempt.cores)
     if attempt.granted != running.resources or set(cores) != set(running.cores):

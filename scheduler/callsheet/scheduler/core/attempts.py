@@ -41,7 +41,7 @@ def on_plan(state: SchedulerState, event: events.PlanReady, now: float) -> None:
         if isinstance(action, Action) and action.ready_ticket and manager is not None and manager.accepting:
             service = service_of(manager, action.request.kind, action.request.service)
             if service is not None and _admissible(action, manager, service, assignment):
-                _dispatch(state, action, manager, service, units=assignment.units, now=now)
+                _dispatch(state, action, manager, service, assignment=assignment, now=now)
 
 
 def _admissible(action: Action, manager: Manager, service: Service, assignment: Assignment) -> bool:
@@ -68,9 +68,9 @@ def within_demand(demand: Demand, units: dict[str, int]) -> bool:
 
 
 def _dispatch(
-    state: SchedulerState, action: Action, manager: Manager, service: Service, *, units: dict[str, int], now: float
+    state: SchedulerState, action: Action, manager: Manager, service: Service, *, assignment: Assignment, now: float
 ) -> None:
-    request, trajectory = action.request, action.trajectory
+    request, trajectory, units = action.request, action.trajectory, assignment.units
     state.ready.remove(action)
     action.attempts += 1
     lent = trajectory.held_cores if trajectory is not None and request.needs_sandbox else ()
@@ -91,6 +91,7 @@ def _dispatch(
         cores=manager.node.take(booked),
         lent_cores=lent,
         last_progress=now,
+        prediction=assignment.prediction,
     )
     service.busy += 1
     state.attempts[attempt.token] = manager.attempts[attempt.token] = attempt
@@ -119,6 +120,7 @@ def _dispatch(
             cores=(*lent, *attempt.cores) if lent else attempt.cores,
             start_to_close=request.timeouts.start_to_close,
             sandbox_id=trajectory.sandbox_id if trajectory is not None and request.needs_sandbox else "",
+            prediction=assignment.prediction,
         )
     )
 
@@ -143,11 +145,13 @@ def on_started(state: SchedulerState, event: events.AttemptStarted, now: float) 
 
 
 def on_progressed(state: SchedulerState, event: events.AttemptProgressed, now: float) -> None:
-    """Notes that an attempt is alive."""
+    """Notes that an attempt is alive, and how far its execution clock is."""
     attempt = _attempt_of(state, event)
     if attempt is not None:
         state.managers[event.manager_id].last_seen = now
         attempt.last_progress = now
+        if event.execution_s is not None:
+            attempt.clock_s, attempt.clock_at = event.execution_s, now
 
 
 def on_ended(state: SchedulerState, event: events.AttemptEnded, now: float) -> None:

@@ -19,6 +19,7 @@ from callsheet.scheduler.core.model import (
     TimeoutKind,
     Token,
 )
+from callsheet.scheduler.core.plan import GrantPrediction
 from callsheet.scheduler.core.records import Record
 
 
@@ -99,6 +100,7 @@ class Dispatch:
     cores: tuple[int, ...]
     start_to_close: float
     sandbox_id: str
+    prediction: GrantPrediction | None = None
 
 
 @dataclass(slots=True)

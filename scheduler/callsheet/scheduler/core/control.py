@@ -91,6 +91,8 @@ def on_pause(state: SchedulerState, event: events.PauseRequested, now: float) ->
         attempt.paused_since = now
     else:
         action.state = ActionState.RUNNING
+        if attempt.clock_at:
+            attempt.clock_at += now - max(attempt.clock_at, attempt.paused_since)
         attempt.paused_s, attempt.paused_since = attempt.paused_for(now), 0.0
         attempt.last_progress = now
         arm_attempt(state, attempt, now)

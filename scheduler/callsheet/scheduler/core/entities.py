@@ -20,6 +20,7 @@ from callsheet.scheduler.core.model import (
     TrajectoryKey,
     TrajectoryRequest,
 )
+from callsheet.scheduler.core.plan import GrantPrediction
 
 
 @dataclass(slots=True)
@@ -101,6 +102,8 @@ class Attempt:
         granted: The units of its grant, as its manager knows them.
         units: Those among them that are booked on the node for this attempt; what is shared or consumed is not.
         cores: Core ids behind the booked ones.
+        prediction: What the planner expected of it, if anything.
+        clock_s: Its execution clock at `clock_at`, as its manager told it; `clock_at` is 0 if it never did.
         lent_cores: Core ids that its trajectory holds and lends it.
         manager: None after a restart, until the manager registers again.
     """
@@ -120,6 +123,9 @@ class Attempt:
     last_progress: float = 0.0
     paused_since: float = 0.0
     paused_s: float = 0.0
+    clock_s: float = 0.0
+    clock_at: float = 0.0
+    prediction: GrantPrediction | None = None
     cancel_sent: bool = False
 
     def paused_for(self, now: float) -> float:
@@ -252,3 +258,4 @@ class Orphan:
     units: dict[str, int]
     cores: tuple[int, ...]
     ended: AttemptEnded | None = None
+    paused: bool = False

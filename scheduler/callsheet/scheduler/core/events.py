@@ -157,10 +157,11 @@ class AttemptStarted:
 
 @dataclass(slots=True)
 class AttemptProgressed:
-    """An attempt is alive."""
+    """An attempt is alive; `execution_s` is its execution clock in seconds, None if not told."""
 
     manager_id: str
     token: Token
+    execution_s: float | None = None
 
 
 @dataclass(slots=True)

@@ -84,8 +84,13 @@ def advance_line(state: SchedulerState, trajectory: Trajectory, now: float) -> N
 def attempt_deadline(state: SchedulerState, attempt: Attempt, now: float) -> float:
     """When the scheduler should look after an attempt: missed heartbeats, or long past its execution time."""
     timeouts = attempt.action.request.timeouts
-    began = attempt.started_at or attempt.dispatched_at
-    backstop = began + attempt.paused_for(now) + timeouts.start_to_close + state.settings.timeout_grace
+    if attempt.clock_at:
+        # Since it was told, its clock went no faster than time.
+        backstop = attempt.clock_at + timeouts.start_to_close - attempt.clock_s
+    else:
+        began = attempt.started_at or attempt.dispatched_at
+        backstop = began + attempt.paused_for(now) + timeouts.start_to_close
+    backstop += state.settings.timeout_grace
     return min(backstop, attempt.last_progress + timeouts.heartbeat) if timeouts.heartbeat else backstop
 
 

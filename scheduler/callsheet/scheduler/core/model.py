@@ -309,7 +309,7 @@ class ServiceDescription:
 
 @dataclass(frozen=True, slots=True)
 class RunningAttempt:
-    """An attempt that a manager reports when it registers."""
+    """An attempt that a manager reports when it registers; `execution_s` is its execution clock, None if not told."""
 
     token: Token
     key: ActionKey
@@ -318,6 +318,8 @@ class RunningAttempt:
     resources: dict[str, int]
     cores: tuple[int, ...]
     body_hash: bytes
+    paused: bool = False
+    execution_s: float | None = None
 
 
 class RefusedError(Exception):

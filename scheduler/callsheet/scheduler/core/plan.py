@@ -7,6 +7,19 @@ from dataclasses import dataclass, field
 from callsheet.scheduler.core.model import ActionKey, TrajectoryKey
 
 
+@dataclass(frozen=True, slots=True)
+class GrantPrediction:
+    """What a planner expects of an attempt at the width of its grant, for the manager that shares a node.
+
+    Attributes:
+        execution_s: Seconds on its execution clock; 0 if unknown.
+        use: Cores it uses when it has what it can use; 0 if unknown.
+    """
+
+    execution_s: float
+    use: float
+
+
 @dataclass(slots=True)
 class Assignment:
     """Run an action on a manager with these units (by resource, zeros left out)."""
@@ -14,6 +27,7 @@ class Assignment:
     key: ActionKey
     manager_id: str
     units: dict[str, int]
+    prediction: GrantPrediction | None = None
 
 
 @dataclass(slots=True)

@@ -125,6 +125,8 @@ def _decode_running(message: manager_service_pb2.RunningAttempt) -> RunningAttem
         resources=dict(message.resources),
         cores=tuple(message.cores),
         body_hash=message.body_hash,
+        paused=message.paused,
+        execution_s=_seconds(message.execution_s) if message.HasField("execution_s") else None,
     )
 
 
@@ -145,7 +147,9 @@ def decode_item(manager_id: str, session: object, item: manager_service_pb2.Mana
         case "started":
             return events.AttemptStarted(manager_id, _decode_token(item.started.token))
         case "progress":
-            return events.AttemptProgressed(manager_id, _decode_token(item.progress.token))
+            told = item.progress
+            execution_s = _seconds(told.execution_s) if told.HasField("execution_s") else None
+            return events.AttemptProgressed(manager_id, _decode_token(told.token), execution_s)
         case "ended":
             return _decode_ended(manager_id, item.ended)
         case "draining":
@@ -270,6 +274,9 @@ def _fill_dispatch(item: manager_service_pb2.SchedulerItem, command: commands.Di
     grant.start_to_close.CopyFrom(to_duration(command.start_to_close))
     if request.timeouts.heartbeat:
         grant.heartbeat.CopyFrom(to_duration(request.timeouts.heartbeat))
+    if command.prediction is not None:
+        grant.expected_execution.CopyFrom(to_duration(command.prediction.execution_s))
+        grant.expected_use = command.prediction.use
 
 
 def _fill_resize(item: manager_service_pb2.SchedulerItem, command: commands.ResizeAttempt) -> None:
