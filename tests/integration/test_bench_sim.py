@@ -1,0 +1,105 @@
+"""`callsheet bench sim` as small as it gets: that every policy runs and what is printed, not what it says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+POLICIES = (
+    "callsheet",
+    "reserved_1",
+    "reserved_2",
+    "reserved_4",
+    "fixed_1",
+    "fixed_4",
+    "fixed_16",
+    "os_sharing",
+    "static_services",
+    "tangram",
+    "oracle_srpt",
+)
+FIGURES = {"act_mean_s", "act_p99_s", "act_p999_s", "wait_max_s", "start_wait_mean_s", "held", "used", "per_seed"}
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "callsheet.cli.main", "bench", "sim", "--processes", "1", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+
+
+def _report(*arguments: str) -> dict[str, Any]:
+    done = _run("--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert isinstance(report, dict)
+    return report
+
+
+def test_every_policy_is_reported_by_seed_and_as_means() -> None:
+    report = _report("--workload", "coding", "--trajectories", "8", "--cores", "4", "--seed", "3", "--seeds", "2")
+    assert (report["workload"], report["mode"]) == ("coding", "oneshot")
+    assert report["rho"] > 0
+    assert tuple(report["policies"]) == POLICIES
+    for name, figures in report["policies"].items():
+        if figures is None:
+            assert name == "static_services"
+            continue
+        assert FIGURES | {"step_s"} <= set(figures), name
+        assert [run["seed"] for run in figures["per_seed"]] == [3, 4]
+        mean = sum(run["act_mean_s"] for run in figures["per_seed"]) / 2
+        assert figures["act_mean_s"] == pytest.approx(mean, rel=1e-4)
+        assert figures["act_mean_s"] >= report["bounds"]["act_mean_s"] * 0.999
+        assert figures["step_s"] >= report["bounds"]["step_s"] * 0.999
+
+
+def test_sustained_runs_report_a_rate(tmp_path: Path) -> None:
+    report = _report(
+        "--workload", "games", "--mode", "sustained", "--trajectories", "4", "--policy", "callsheet", "--policy",
+        "os_sharing", "--plots", str(tmp_path / "page"),
+    )  # fmt: skip
+    assert set(report["policies"]) == {"callsheet", "os_sharing"}
+    assert all("trajectories_per_hour" in figures for figures in report["policies"].values())
+    assert {"index.html", "act.png"} <= {path.name for path in (tmp_path / "page").iterdir()}
+
+
+def test_a_trace_is_replayed(tmp_path: Path) -> None:
+    action = {"kind": "env_step", "label": "test", "duration_s": 1.0, "cpu_s": 0.8}
+    trajectory = {
+        "id": "one",
+        "reset": {"label": "reset", "duration_s": 0.5, "cpu_s": 0.1},
+        "turns": [{"generation": {"seconds": 2.0}, "actions": [action]}],
+    }
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(json.dumps(trajectory) + "\n")
+    report = _report("--trace", str(trace), "--cores", "2", "--policy", "os_sharing")
+    assert report["policies"]["os_sharing"]["act_mean_s"] == pytest.approx(0.75, rel=0.05)
+
+
+def test_ranges_decide_the_exit_code(tmp_path: Path) -> None:
+    ranges = tmp_path / "ranges.toml"
+    arguments = ("--workload", "games", "--trajectories", "4", "--policy", "os_sharing", "--check", str(ranges))
+    ranges.write_text('[[range]]\npolicy = "os_sharing"\nfigure = "step_s"\nat_least = 0.0\n')
+    assert _run(*arguments).returncode == 0
+    ranges.write_text('[[range]]\npolicy = "os_sharing"\nfigure = "step_s"\nat_most = 0.0\n')
+    missed = _run(*arguments)
+    assert missed.returncode == 1
+    assert "os_sharing step_s in [..0]" in missed.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--workload", "chess"), "chess"),
+        (("--policy", "magic"), "--policy: must be one of callsheet, "),
+        (("--cores", "0"), "--cores"),
+        (("--rewards", "none such"), "none such"),
+    ],
+)
+def test_bad_input_is_refused_by_name(arguments: tuple[str, ...], says: str) -> None:
+    refused = _run(*arguments)
+    assert refused.returncode == 2
+    assert says in refused.stderr
