@@ -95,6 +95,23 @@ async def test_heartbeats_come_without_being_asked_for() -> None:
         await session.wait_count("heartbeat", 5)
 
 
+async def test_a_service_that_changed_is_told_at_once_and_with_every_heartbeat() -> None:
+    executor = ScriptedExecutor()
+    state = manager_service_pb2.ServiceState(name="scripted", setup_s=12.5, instances=1)
+    async with running_manager(executor) as manager:
+        session = await manager.scheduler.next_session(heartbeat_s=60.0)
+        await session.wait_count("heartbeat", 1)
+        executor.states.append(state)
+        assert executor.report_states is not None
+        executor.report_states()
+        told = await session.wait_count("heartbeat", 2)
+        assert [list(item.heartbeat.services) for item in told] == [[], [state]]
+        session.end()
+        again = await manager.scheduler.next_session(heartbeat_s=0.02)
+        told = await again.wait_count("heartbeat", 3)
+    assert [list(item.heartbeat.services) for item in told[1:3]] == [[state], [state]]
+
+
 async def test_attempts_go_on_while_the_scheduler_is_away() -> None:
     executor = ScriptedExecutor()
     async with running_manager(executor) as manager:

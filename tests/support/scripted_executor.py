@@ -31,6 +31,8 @@ class ScriptedExecutor:
         self.held: list[manager_service_pb2.SandboxState] = []
         self.closed = False
         self.shared_cores: list[Sequence[int]] = []
+        self.states: list[manager_service_pb2.ServiceState] = []
+        self.report_states: Callable[[], None] | None = None
         self.control_error: Exception | None = None
         self._changed = anyio.Event()
         self._report: Callable[[manager_service_pb2.SandboxState, str], None] | None = None
@@ -38,6 +40,14 @@ class ScriptedExecutor:
     def on_sandbox_lost(self, report: Callable[[manager_service_pb2.SandboxState, str], None]) -> None:
         """See SandboxLossReporter."""
         self._report = report
+
+    def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
+        """See ServiceStateReporter."""
+        return self.states
+
+    def on_service_change(self, report: Callable[[], None]) -> None:
+        """See ServiceStateReporter."""
+        self.report_states = report
 
     def use_shared_cores(self, cores: Sequence[int]) -> None:
         """See SharedCoresExecutor."""

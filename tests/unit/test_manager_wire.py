@@ -15,6 +15,7 @@ from callsheet.scheduler.core.model import (
     RunningAttempt,
     SandboxRef,
     ServiceDescription,
+    ServiceState,
     TimeoutKind,
     Token,
 )
@@ -48,6 +49,13 @@ REFUSED = [
     (
         WHO + NODE + SERVICE + 'services { name: "u" kinds: 1 reserved { key: "cpu" value: -1 } }',
         "registration.services[1].reserved[cpu]",
+        "-1",
+        "at least 0",
+    ),
+    (WHO + NODE + 'services { name: "s" kinds: 1 setup_s: inf }', "registration.services[0].setup_s", "inf", "between"),
+    (
+        WHO + NODE + 'services { name: "s" kinds: 1 instances: -1 }',
+        "registration.services[0].instances",
         "-1",
         "at least 0",
     ),
@@ -138,7 +146,8 @@ def test_a_registration_is_taken_over_in_full() -> None:
         node { node_id: "n" capacity { key: "memory" value: 512 } numa_nodes { cores: [0, 1] } numa_nodes { cores: 5 }
                quotas { key: "api" value { per_second: 0.5 burst: 3 } } }
         services { name: "s" kinds: [ACTION_KIND_ENV_RESET, ACTION_KIND_ENV_STEP] slots: 3
-                   reserved { key: "cpu" value: 1 } policy_version: 4 shared { key: "cpu" value: 2 } }
+                   reserved { key: "cpu" value: 1 } policy_version: 4 shared { key: "cpu" value: 2 }
+                   setup_s: 8.5 instances: 1 }
         running { token { epoch: 2 sequence: 9 } key { job_id: "j" action_id: "a" } attempt: 2 started: true
                   resources { key: "cpu" value: 1 } cores: 5 body_hash: "h" paused: true execution_s: 1.5 }
         sandboxes { job_id: "j" trajectory_id: "t" sandbox_id: "x" }
@@ -153,7 +162,7 @@ def test_a_registration_is_taken_over_in_full() -> None:
         node=NodeDescription("n", {"memory": 512}, ((0, 1), (5,)), {"api": QuotaDescription(0.5, 3)}),
         services=(
             ServiceDescription(
-                "s", frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP}), 3, {"cpu": 1}, 4, {"cpu": 2}
+                "s", frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP}), 3, {"cpu": 1}, 4, {"cpu": 2}, 8.5, 1
             ),
         ),
         running=(RunningAttempt(Token(2, 9), ActionKey("j", "a"), 2, True, {"cpu": 1}, (5,), b"h", True, 1.5),),
@@ -173,6 +182,10 @@ TOKEN = "token { epoch: 1 sequence: 2 } "
     ("text", "event"),
     [
         ("heartbeat {}", events.ManagerHeartbeat("m", "session")),
+        (
+            'heartbeat { services { name: "s" setup_s: 3.5 instances: 2 } }',
+            events.ManagerHeartbeat("m", "session", (ServiceState("s", 3.5, 2),)),
+        ),
         ("draining {}", events.ManagerDraining("m", "session")),
         (f"started {{ {TOKEN} }}", events.AttemptStarted("m", Token(1, 2))),
         (f"progress {{ {TOKEN} }}", events.AttemptProgressed("m", Token(1, 2))),
@@ -188,6 +201,21 @@ TOKEN = "token { epoch: 1 sequence: 2 } "
 )
 def test_items_are_events(text: str, event: events.Event) -> None:
     assert decode_item("m", "session", item(text)) == event
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('services { name: "" }', "heartbeat.services[0].name"),
+        ('services { name: "s" } services { name: "s" setup_s: nan }', "heartbeat.services[1].setup_s"),
+        ('services { name: "s" setup_s: -1 }', "heartbeat.services[0].setup_s"),
+        ('services { name: "s" instances: -1 }', "heartbeat.services[0].instances"),
+    ],
+)
+def test_a_broken_service_state_is_refused(text: str, field: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        decode_item("m", "session", item(f"heartbeat {{ {text} }}"))
+    assert (refused.value.code, refused.value.field) == (RefusalCode.INVALID_ARGUMENT, field)
 
 
 @pytest.mark.parametrize("text", ["", "registration {}"])

@@ -89,7 +89,7 @@ async def test_the_longest_sequence_is_scored(executor: RewardExecutor) -> None:
 
 async def test_registration(executor: RewardExecutor) -> None:
     assert list(executor.services()) == [
-        manager_service_pb2.HostedService(name="scorer", kinds=[action_pb2.ACTION_KIND_REWARD])
+        manager_service_pb2.HostedService(name="scorer", kinds=[action_pb2.ACTION_KIND_REWARD], instances=1)
     ]
     assert executor.capabilities() == {"weights": "random", "device": "cpu"}
     assert list(executor.sandboxes()) == []

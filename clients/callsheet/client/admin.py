@@ -13,7 +13,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import grpc.aio
-from callsheet.client.admin_decode import decode_explanation, decode_status
+from callsheet.client.admin_decode import (
+    decode_explanation,
+    decode_prediction_errors,
+    decode_status,
+    decode_what_if,
+)
+from callsheet.client.admin_predictions import PredictionErrors, WhatIf
 from callsheet.client.admin_values import Explanation, SchedulerStatus
 from callsheet.client.channel import answer_of, open_channel
 from callsheet.client.encode import duration
@@ -74,6 +80,25 @@ class AdminClient:
         """
         request = admin_service_pb2.ExplainRequest(key=_key(job_id, action_id))
         return decode_explanation(await self._call(self._connection().admin.Explain, request))
+
+    async def what_if(self, pool: str, nodes: int) -> WhatIf:
+        """Returns what more nodes of a pool would do to what waits and runs now.
+
+        Args:
+            pool: Name of the pool, or the id of one of its nodes.
+            nodes: Nodes to add, 1 to 10,000.
+
+        Raises:
+            NotFoundError: There is no such pool; the message names those there are.
+        """
+        request = admin_service_pb2.WhatIfRequest(pool=pool, nodes=nodes)
+        return decode_what_if(await self._call(self._connection().admin.WhatIf, request))
+
+    async def prediction_errors(self) -> tuple[PredictionErrors, ...]:
+        """Returns how good the predictions of recent actions were, by kind."""
+        request = admin_service_pb2.GetPredictionErrorsRequest()
+        response = await self._call(self._connection().admin.GetPredictionErrors, request)
+        return tuple(map(decode_prediction_errors, response.kinds))
 
     async def pause(self, job_id: str, action_id: str) -> None:
         """Pauses a running attempt; its grant stays.

@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 from callsheet.client.actions import ActionKind
+from callsheet.client.admin_predictions import (
+    ClassOutlook,
+    ExpectedRun,
+    Outlook,
+    PredictionErrors,
+    SharedCores,
+    WhatIf,
+)
 from callsheet.client.admin_values import (
     ActionState,
     Explanation,
@@ -45,6 +53,47 @@ def decode_explanation(message: admin_service_pb2.ExplainResponse) -> Explanatio
         message.explanation,
         tuple(Shortage(s.resource, s.needed, s.free, s.capacity, s.node_id) for s in message.shortages),
         tuple(StoryEvent(unix_seconds(event.time), event.event) for event in message.story),
+        _expected(message.expected) if message.HasField("expected") else None,
+    )
+
+
+def decode_what_if(message: admin_service_pb2.WhatIfResponse) -> WhatIf:
+    """Returns what more nodes would do."""
+    return WhatIf(message.pool, message.nodes, _outlook(message.before), _outlook(message.after), message.summary)
+
+
+def decode_prediction_errors(message: admin_service_pb2.PredictionErrors) -> PredictionErrors:
+    """Returns the prediction errors of a kind."""
+    return PredictionErrors(
+        _KIND.get(message.kind),
+        message.observations,
+        message.mean_absolute_log,
+        message.mean_log,
+        message.explained,
+        message.peak_exceeded,
+    )
+
+
+def _expected(message: admin_service_pb2.ExpectedRun) -> ExpectedRun:
+    return ExpectedRun(
+        message.mean_s,
+        message.low_s,
+        message.high_s,
+        message.use,
+        message.peak_memory_mb,
+        message.amdahl_fraction,
+        message.observations,
+    )
+
+
+def _outlook(message: admin_service_pb2.Outlook) -> Outlook:
+    classes = (ClassOutlook(c.name, c.waiting, c.mean_wait_s, c.mean_end_s, c.stuck) for c in message.classes)
+    shared = message.shared
+    return Outlook(
+        message.mean_act_s,
+        tuple(classes),
+        message.start_now,
+        SharedCores(shared.cores, shared.running, shared.use, shared.mean_act_s),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from callsheet.client.actions import ActionKind
+from callsheet.client.admin_predictions import ExpectedRun
 
 
 class ActionState(Enum):
@@ -180,6 +181,7 @@ class Explanation:
         explanation: The same as a sentence, with numbers.
         shortages: What is short, on the node that comes closest.
         story: What happened so far, in order.
+        expected: What it is expected to need; None once it has its outcome.
     """
 
     job_id: str
@@ -190,3 +192,4 @@ class Explanation:
     explanation: str
     shortages: tuple[Shortage, ...]
     story: tuple[StoryEvent, ...]
+    expected: ExpectedRun | None = None

@@ -196,6 +196,20 @@ class SharedCoresExecutor(Protocol):
 
 
 @runtime_checkable
+class ServiceStateReporter(Protocol):
+    """Optional: an executor whose models or images come and go."""
+
+    def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
+        """What it takes to begin on each service now; goes out with every heartbeat."""
+
+    def on_service_change(self, report: Callable[[], None]) -> None:
+        """Takes the function to call, on the event loop, when a state is another than before.
+
+        Called once, before the first attempt. What it reports is sent at once and not with the next heartbeat.
+        """
+
+
+@runtime_checkable
 class MortalExecutor(Protocol):
     """Optional: an executor that can die for good, for instance with its engine."""
 

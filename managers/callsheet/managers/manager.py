@@ -13,7 +13,13 @@ from callsheet.managers.admission import Admission
 from callsheet.managers.attempts import AttemptRunner
 from callsheet.managers.cancellation import cancellation_requested
 from callsheet.managers.ends import StopOrder, StopReport
-from callsheet.managers.executor import Executor, PayloadAccess, SandboxLossReporter, SharedCoresExecutor
+from callsheet.managers.executor import (
+    Executor,
+    PayloadAccess,
+    SandboxLossReporter,
+    ServiceStateReporter,
+    SharedCoresExecutor,
+)
 from callsheet.managers.fencing import Token
 from callsheet.managers.reports import Mailbox, Reports
 from callsheet.managers.sandbox_memory import SandboxMemory
@@ -80,6 +86,8 @@ class Manager:
         }
         if isinstance(executor, SandboxLossReporter):
             executor.on_sandbox_lost(self._sandbox_lost)
+        if isinstance(executor, ServiceStateReporter):
+            executor.on_service_change(self.heartbeat)
 
     def registration(self) -> manager_service_pb2.Registration:
         """Returns what the manager introduces itself with: what it is, and what it still runs and holds."""
@@ -116,8 +124,9 @@ class Manager:
         self.reports.close()
 
     def heartbeat(self) -> None:
-        """Reports that the manager is alive."""
-        self.reports.heartbeat()
+        """Reports that it is alive, and what it takes to begin on its services."""
+        executor = self._executor
+        self.reports.heartbeat(executor.service_states() if isinstance(executor, ServiceStateReporter) else ())
 
     def handle(self, item: manager_service_pb2.SchedulerItem) -> None:
         """Takes an item of the scheduler."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import anyio
 from callsheet.managers.ends import bounded
 from callsheet.managers.fencing import Token
@@ -99,9 +101,9 @@ class Reports:
         """Notes that no stream is up any more."""
         self._mailbox = None
 
-    def heartbeat(self) -> None:
-        """Reports that the manager is alive."""
-        self._send(HEARTBEAT)
+    def heartbeat(self, services: Sequence[manager_service_pb2.ServiceState] = ()) -> None:
+        """Reports that the manager is alive, and the states of services that changed or may have."""
+        self._send(ManagerItem(heartbeat=manager_service_pb2.Heartbeat(services=services)) if services else HEARTBEAT)
 
     def started(self, token: Token) -> None:
         """Reports that an attempt began."""

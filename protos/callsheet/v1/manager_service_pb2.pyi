@@ -366,12 +366,20 @@ class HostedService(google.protobuf.message.Message):
     RESERVED_FIELD_NUMBER: builtins.int
     POLICY_VERSION_FIELD_NUMBER: builtins.int
     SHARED_FIELD_NUMBER: builtins.int
+    SETUP_S_FIELD_NUMBER: builtins.int
+    INSTANCES_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Name: "sandbox", "test-suite", a model, an API."""
     slots: builtins.int
     """The most attempts at once; 0 means no limit but the node's resources."""
     policy_version: builtins.int
     """For models: the policy version they serve."""
+    setup_s: builtins.float
+    """Seconds before an attempt that is sent now can begin, since its model or image is not there yet; 0 if it is there.
+    A heartbeat may change it.
+    """
+    instances: builtins.int
+    """Instances that are there, for instance of a model; 0 if none is or there is no such thing. A heartbeat may change it."""
     @property
     def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[callsheet.v1.action_pb2.ActionKind.ValueType]:
         """The kinds of action it serves; at least one."""
@@ -396,8 +404,10 @@ class HostedService(google.protobuf.message.Message):
         reserved: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         policy_version: builtins.int = ...,
         shared: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        setup_s: builtins.float = ...,
+        instances: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["kinds", b"kinds", "name", b"name", "policy_version", b"policy_version", "reserved", b"reserved", "shared", b"shared", "slots", b"slots"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["instances", b"instances", "kinds", b"kinds", "name", b"name", "policy_version", b"policy_version", "reserved", b"reserved", "setup_s", b"setup_s", "shared", b"shared", "slots", b"slots"]) -> None: ...
 
 global___HostedService = HostedService
 
@@ -578,11 +588,45 @@ class Heartbeat(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    SERVICES_FIELD_NUMBER: builtins.int
+    @property
+    def services(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ServiceState]:
+        """Services whose state is told anew; those left out are as they were."""
+
     def __init__(
         self,
+        *,
+        services: collections.abc.Iterable[global___ServiceState] | None = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["services", b"services"]) -> None: ...
 
 global___Heartbeat = Heartbeat
+
+@typing.final
+class ServiceState(google.protobuf.message.Message):
+    """What changes of a service while its manager is registered."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    SETUP_S_FIELD_NUMBER: builtins.int
+    INSTANCES_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """One of the registered services."""
+    setup_s: builtins.float
+    """As in HostedService."""
+    instances: builtins.int
+    """As in HostedService."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        setup_s: builtins.float = ...,
+        instances: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["instances", b"instances", "name", b"name", "setup_s", b"setup_s"]) -> None: ...
+
+global___ServiceState = ServiceState
 
 @typing.final
 class AttemptStarted(google.protobuf.message.Message):

@@ -64,6 +64,7 @@ class InferenceExecutor:
                 slots=self._options.slots,
                 reserved=dict(self._options.reserved or {}),
                 policy_version=self.driver.policy_version,
+                instances=1,
             )
         ]
 

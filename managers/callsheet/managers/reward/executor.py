@@ -48,6 +48,7 @@ class ScorerExecutor:
                 kinds=[action_pb2.ACTION_KIND_REWARD],
                 slots=self._options.slots,
                 reserved=dict(self._options.reserved or {}),
+                instances=1,
             )
         ]
 

@@ -25,10 +25,12 @@ from callsheet.scheduler.core.plan import GrantPrediction
 
 @dataclass(slots=True)
 class Service:
-    """A hosted service and how many attempts it runs now."""
+    """A hosted service: how many attempts it runs now, and its set-up cost as last told (see `ServiceDescription`)."""
 
     description: ServiceDescription
     busy: int = 0
+    setup_s: float = 0.0
+    instances: int = 0
 
     @property
     def free_slots(self) -> int | None:

@@ -19,6 +19,7 @@ from callsheet.scheduler.core.model import (
     RunningAttempt,
     SandboxRef,
     ServiceDescription,
+    ServiceState,
     TimeoutKind,
     Token,
     TrajectoryRequest,
@@ -133,10 +134,12 @@ class ManagerHeartbeat:
     """A manager is alive. The first one after a registration says that all kept ends have been sent.
 
     `session` is the stream it came on; on one that another has replaced it says nothing. None is not checked.
+    `services` are those whose state is told anew.
     """
 
     manager_id: str
     session: object | None = None
+    services: tuple[ServiceState, ...] = ()
 
 
 @dataclass(slots=True)

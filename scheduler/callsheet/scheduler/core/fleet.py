@@ -10,7 +10,7 @@ from callsheet.scheduler.core.commands import AcceptManager, Cancellation, Refus
 from callsheet.scheduler.core.entities import Attempt, Manager, Service, pool_of
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.lifecycle import STATE_LOST, drop_attempt, drop_sandbox, fail_or_retry, finish
-from callsheet.scheduler.core.model import CPU, FailureKind, NodeDescription, RefusalCode, RefusedError
+from callsheet.scheduler.core.model import CPU, FailureKind, NodeDescription, RefusalCode, RefusedError, ServiceState
 from callsheet.scheduler.core.quotas import buckets_of
 
 if TYPE_CHECKING:
@@ -106,7 +106,10 @@ def _short(description: NodeDescription) -> str:
 
 
 def _register(state: SchedulerState, event: events.ManagerJoined, node: Node, now: float) -> Manager:
-    services = {description.name: Service(description) for description in event.services}
+    services = {
+        description.name: Service(description, setup_s=description.setup_s, instances=description.instances)
+        for description in event.services
+    }
     if not node.managers:
         node.describe(event.node)
     manager = Manager(event.manager_id, event.incarnation, node, services, event.session, now, event.capabilities)
@@ -161,10 +164,22 @@ def on_heartbeat(state: SchedulerState, event: events.ManagerHeartbeat, now: flo
     if manager is None or _is_stale(manager, event.session):
         return
     manager.last_seen = now
+    for told in event.services:
+        _update_service(state, manager, told)
     if not manager.reconciled:
         _reconcile(state, manager, now)
     if manager.listed_sandboxes:
         _release_strays(state, manager)
+
+
+def _update_service(state: SchedulerState, manager: Manager, told: ServiceState) -> None:
+    service = manager.services.get(told.name)
+    if service is not None:
+        service.setup_s, service.instances = told.setup_s, told.instances
+    elif manager.session is not None:
+        rule = f"must be one of the services it registered: {sorted(manager.services)}"
+        refusal = RefusedError(RefusalCode.INVALID_ARGUMENT, "heartbeat.services.name", told.name, rule)
+        state.emit(RefuseManager(manager.session, refusal))
 
 
 def _is_stale(manager: Manager, session: object | None) -> bool:

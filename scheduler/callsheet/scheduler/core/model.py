@@ -297,6 +297,8 @@ class ServiceDescription:
         reserved: Units of the node that it keeps for itself while it is registered.
         shared: Units of the node that its manager shares among the attempts on it by itself: one of them may be granted
             up to all of these, however much is granted to the others. The services of a manager have one pool.
+        setup_s: Seconds before an attempt sent now can begin, since its model or image is not there; 0 if it is.
+        instances: Instances that are there; 0 if none is, or if the service has no such thing.
     """
 
     name: str
@@ -305,6 +307,17 @@ class ServiceDescription:
     reserved: dict[str, int]
     policy_version: int = 0
     shared: dict[str, int] = field(default_factory=dict)
+    setup_s: float = 0.0
+    instances: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceState:
+    """What has changed of a service since its manager registered; see `ServiceDescription`."""
+
+    name: str
+    setup_s: float
+    instances: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,12 @@ from callsheet.scheduler.core.model import (
     RunningAttempt,
     SandboxRef,
     ServiceDescription,
+    ServiceState,
     TimeoutKind,
     Token,
 )
 from callsheet.scheduler.service.refusals import to_duration
-from callsheet.scheduler.service.rules import at_least, identifier, invalid, known, within
+from callsheet.scheduler.service.rules import MAX_SECONDS, at_least, identifier, invalid, known, within
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
 # Levels of buckets are floats and must count single units.
@@ -109,6 +110,16 @@ def _decode_service(path: str, message: manager_service_pb2.HostedService) -> Se
         reserved=dict(message.reserved),
         policy_version=message.policy_version,
         shared=dict(message.shared),
+        setup_s=within(f"{path}.setup_s", message.setup_s, 0.0, MAX_SECONDS),
+        instances=int(at_least(f"{path}.instances", message.instances, 0)),
+    )
+
+
+def _decode_service_state(path: str, message: manager_service_pb2.ServiceState) -> ServiceState:
+    return ServiceState(
+        name=identifier(f"{path}.name", message.name),
+        setup_s=within(f"{path}.setup_s", message.setup_s, 0.0, MAX_SECONDS),
+        instances=int(at_least(f"{path}.instances", message.instances, 0)),
     )
 
 
@@ -143,13 +154,15 @@ def decode_item(manager_id: str, session: object, item: manager_service_pb2.Mana
     """
     match item.WhichOneof("item"):
         case "heartbeat":
-            return events.ManagerHeartbeat(manager_id, session)
+            told = item.heartbeat.services
+            services = tuple(_decode_service_state(f"heartbeat.services[{i}]", each) for i, each in enumerate(told))
+            return events.ManagerHeartbeat(manager_id, session, services)
         case "started":
             return events.AttemptStarted(manager_id, _decode_token(item.started.token))
         case "progress":
-            told = item.progress
-            execution_s = _seconds(told.execution_s) if told.HasField("execution_s") else None
-            return events.AttemptProgressed(manager_id, _decode_token(told.token), execution_s)
+            progress = item.progress
+            execution_s = _seconds(progress.execution_s) if progress.HasField("execution_s") else None
+            return events.AttemptProgressed(manager_id, _decode_token(progress.token), execution_s)
         case "ended":
             return _decode_ended(manager_id, item.ended)
         case "draining":

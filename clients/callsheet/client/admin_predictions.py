@@ -1,0 +1,123 @@
+"""What the scheduler predicts: of an action, of a larger pool, and how good that has been. Times are in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from callsheet.client.actions import ActionKind
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedRun:
+    """What an action is expected to need, at its fewest units.
+
+    Attributes:
+        mean_s: Mean execution time, bounded by its timeout.
+        low_s: One in ten is shorter.
+        high_s: One in ten is longer.
+        use: CPU cores used on average while it runs.
+        peak_memory_mb: Memory that one in twenty exceeds.
+        amdahl_fraction: Share of its work that more units divide among them.
+        observations: Runs of the same job, kind, label and task behind this, older ones counted less.
+    """
+
+    mean_s: float
+    low_s: float
+    high_s: float
+    use: float
+    peak_memory_mb: float
+    amdahl_fraction: float
+    observations: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClassOutlook:
+    """What the members of a class of waiting actions can expect.
+
+    Attributes:
+        name: The class, in words.
+        waiting: Members.
+        mean_wait_s: Until they start.
+        mean_end_s: Until they end.
+        stuck: Members that no node could ever run.
+    """
+
+    name: str
+    waiting: int
+    mean_wait_s: float
+    mean_end_s: float
+    stuck: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCores:
+    """Commands that share the cores of their sandboxes' nodes, in one pool.
+
+    Attributes:
+        cores: Cores of the pool.
+        running: Commands that run.
+        use: Cores they would use if there were enough.
+        mean_act_s: Their mean predicted completion time with the cores there are.
+    """
+
+    cores: int
+    running: int
+    use: float
+    mean_act_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What actions can expect if nothing new arrives.
+
+    Attributes:
+        mean_act_s: Mean predicted completion time: from now for those that wait, as a whole for those that share cores.
+        classes: Actions that wait and are free to go to any node.
+        start_now: Of these, those that start in the next planning round.
+        shared: Commands that share the cores of the pool asked for.
+    """
+
+    mean_act_s: float
+    classes: tuple[ClassOutlook, ...]
+    start_now: int
+    shared: SharedCores
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """What more nodes of a pool would do.
+
+    Attributes:
+        pool: Name of the pool.
+        nodes: Its nodes now.
+        before: With these.
+        after: With those added.
+        summary: The comparison as a sentence, with numbers.
+    """
+
+    pool: str
+    nodes: int
+    before: Outlook
+    after: Outlook
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionErrors:
+    """Errors of the recent predictions of a kind: each was compared before anything was learned from the run.
+
+    Attributes:
+        kind: The kind; None for one newer than this client.
+        observations: Runs compared so far.
+        mean_absolute_log: Mean of |log(actual / predicted)|; 0.7 is a factor of two.
+        mean_log: Mean of log(actual / predicted).
+        explained: Share of the variance of log-seconds that predictions explain.
+        peak_exceeded: Share of measured memory peaks above the predicted ones.
+    """
+
+    kind: ActionKind | None
+    observations: int
+    mean_absolute_log: float
+    mean_log: float
+    explained: float
+    peak_exceeded: float
