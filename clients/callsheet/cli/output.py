@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import typer
+
+_PIPED_WIDTH = 160
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -16,10 +19,13 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def print_report(report: Any) -> None:
-    """Prints something that rich can render to standard output."""
+    """Prints something that rich can render to standard output; wide tables keep their columns in a file or a pipe."""
     from rich.console import Console
 
-    Console().print(report)
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _PIPED_WIDTH
+    console.print(report)
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
