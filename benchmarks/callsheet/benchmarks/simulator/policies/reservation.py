@@ -79,6 +79,8 @@ def reservation(cores: int) -> PolicyFactory:
         )
 
     def applies(scenario: Scenario) -> bool:
-        return scenario_needs_cpu(scenario) and any(nodes.cores >= cores for nodes in scenario.cluster.cpu)
+        """A pod must fit: as many cores, and the memory of all commands that a trajectory runs at one time."""
+        memory_mb = max((nodes.memory_mb for nodes in scenario.cluster.cpu if nodes.cores >= cores), default=-1)
+        return scenario_needs_cpu(scenario) and all(pod_memory_mb(each) <= memory_mb for each in scenario.rollouts)
 
     return PolicyFactory(name, make, applies)

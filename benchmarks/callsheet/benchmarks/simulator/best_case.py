@@ -1,0 +1,117 @@
+"""What actions and trajectories take at best, with all machines to themselves, and what they need of each resource."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from callsheet.benchmarks.simulator.policies.parts.needs import runs_on_cpu, works
+from callsheet.benchmarks.simulator.scenario import Cluster, EngineType, Model, Quota, Rollout, Work
+
+
+def attempts(work: Work) -> int:
+    """How often an action runs: a timeout is final, other failures are tried again."""
+    return 1 if work.alone_s(work.max_width) > work.timeout_s else work.fails + 1
+
+
+def action_s(work: Work) -> float:
+    """An action's execution time at its best width, over all attempts."""
+    return attempts(work) * min(work.alone_s(work.max_width), work.timeout_s)
+
+
+def trajectory_s(rollout: Rollout, engines: Sequence[EngineType]) -> float:
+    """A trajectory's life without any waiting."""
+    reset_s = action_s(rollout.reset) if rollout.reset is not None else 0.0
+    turns_s = sum(max(map(action_s, turn.actions), default=0.0) for turn in rollout.turns)
+    rewards_s = max(map(action_s, rollout.rewards), default=0.0)
+    return reset_s + generations_s(rollout, engines) + turns_s + rewards_s
+
+
+def generations_s(rollout: Rollout, engines: Sequence[EngineType]) -> float:
+    """A trajectory's generations: as drawn, or each alone on the fastest engine with all of its context cached."""
+    if not engines:
+        return sum(turn.generation.seconds for turn in rollout.turns)
+    token_s = min(engine.step_s + engine.step_per_sequence_s for engine in engines)
+    prefill = max(engine.prefill_tokens_per_s for engine in engines)
+    total_s, cached = 0.0, 0
+    for turn in rollout.turns:
+        generation = turn.generation
+        total_s += max(0, generation.prompt_tokens - cached) / prefill + generation.output_tokens * token_s
+        cached = generation.prompt_tokens + generation.output_tokens
+    return total_s
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What trajectories need of one resource.
+
+    Attributes:
+        seconds: For how long a trajectory keeps the whole resource busy.
+        saved_up_s: What a quota has saved up when a run begins, in seconds of its rate.
+    """
+
+    seconds: Callable[[Rollout], float]
+    saved_up_s: float = 0.0
+
+
+def demands(cluster: Cluster) -> list[Demand]:
+    """The demand for every resource that a cluster has: cores, GPUs, quotas, engines."""
+    cores = sum(nodes.count * nodes.cores for nodes in cluster.cpu)
+    gpus = sum(nodes.count * nodes.gpus for nodes in cluster.gpu)
+    found = []
+    if cores:
+        found.append(Demand(partial(_over_works, lambda work: _cpu_s(work) / cores)))
+    if gpus:
+        models = {model.name: model for model in cluster.models}
+        found.append(Demand(partial(_over_works, lambda work: _gpu_s(work, models) / gpus)))
+    for quota in cluster.quotas:
+        found.extend(_quota_demands(quota))
+    if cluster.engines:
+        tokens_per_s = sum(engine.count * _tokens_per_s(engine) for engine in cluster.engines)
+        found.append(Demand(lambda rollout: _output_tokens(rollout) / tokens_per_s))
+    return found
+
+
+def _over_works(seconds: Callable[[Work], float], rollout: Rollout) -> float:
+    return sum(map(seconds, works(rollout)))
+
+
+def _cpu_s(work: Work) -> float:
+    """CPU seconds; a command that its timeout will end has used least if it was narrow."""
+    if not runs_on_cpu(work):
+        return 0.0
+    return attempts(work) * min(work.cpu_s, max(0.0, work.timeout_s - work.service_s) * work.use)
+
+
+def _gpu_s(work: Work, models: dict[str, Model]) -> float:
+    """GPU seconds; calls that share an instance share its GPUs."""
+    if not work.service:
+        return 0.0
+    return action_s(work) * models[work.service].gpus / models[work.service].slots
+
+
+def _quota_demands(quota: Quota) -> list[Demand]:
+    def calls_s(work: Work) -> float:
+        return attempts(work) / quota.per_second if work.quota == quota.name else 0.0
+
+    def tokens_s(work: Work) -> float:
+        return attempts(work) * work.tokens * 60.0 / quota.tokens_per_minute if work.quota == quota.name else 0.0
+
+    def service_s(work: Work) -> float:
+        return action_s(work) / quota.concurrency if work.quota == quota.name else 0.0
+
+    return [
+        Demand(partial(_over_works, calls_s), quota.burst / quota.per_second),
+        Demand(partial(_over_works, tokens_s), 60.0),
+        Demand(partial(_over_works, service_s)),
+    ]
+
+
+def _tokens_per_s(engine: EngineType) -> float:
+    """Tokens a second of an engine whose batch is full."""
+    return engine.max_batch / (engine.step_s + engine.max_batch * engine.step_per_sequence_s)
+
+
+def _output_tokens(rollout: Rollout) -> int:
+    return sum(turn.generation.output_tokens for turn in rollout.turns)

@@ -1,0 +1,155 @@
+"""What no policy can beat on a scenario: bounds on ACT, on the step, and on the throughput of a sustained run.
+
+All are relaxations: an action alone at its best width for ACT; the longest trajectory alone, and the total work over
+the capacity, for the step; the asymptotes of the closed loop for throughput. Where not all trajectories must finish
+(quorums), the cheapest are counted. Trajectories that grow too stale are counted as if they had to finish. Source of
+the closed-loop bounds: Denning and Buzen, "The operational analysis of queueing network models", 1978.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from itertools import cycle
+from statistics import fmean
+
+import numpy as np
+from callsheet.benchmarks.simulator.best_case import Demand, action_s, demands, generations_s, trajectory_s
+from callsheet.benchmarks.simulator.measurements import WARM_UP
+from callsheet.benchmarks.simulator.policies.parts.needs import works
+from callsheet.benchmarks.simulator.scenario import Mode, Rollout, Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Lower bounds of times in seconds, and an upper bound of throughput.
+
+    Attributes:
+        act_mean_s: Mean duration of external actions, each alone at its best width.
+        act_p50_s: Median of these durations.
+        act_p99_s: Their 99th percentile.
+        act_p999_s: Their 99.9th percentile.
+        longest_trajectory_s: End of the last trajectory that must finish, if each had the machines to itself.
+        work_s: Total work by capacity, for the resource that is scarcest.
+        step_s: The greater of the two; None in sustained runs.
+        trajectories_per_hour: What so many trajectories at once, and the scarcest resource, allow if those that the end
+            of the run cuts off are the most expensive ones, and all others finish after the warm-up. None in one-shot
+            runs, and where trajectories may be cancelled.
+        long_run_trajectories_per_hour: What they allow in a run without end; short ones may be above it. None in
+            one-shot runs.
+        closed_loop_act_s: Mean ACT in the long run if all trajectories are let in at once; None in one-shot runs.
+    """
+
+    act_mean_s: float
+    act_p50_s: float
+    act_p99_s: float
+    act_p999_s: float
+    longest_trajectory_s: float
+    work_s: float
+    step_s: float | None
+    trajectories_per_hour: float | None
+    long_run_trajectories_per_hour: float | None
+    closed_loop_act_s: float | None
+
+    def as_json(self) -> dict[str, float | None]:
+        """The bounds by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def bounds_of(scenario: Scenario) -> Bounds:
+    """The bounds of a scenario."""
+    durations = [action_s(work) for rollout in scenario.rollouts for work in works(rollout)] or [0.0]
+    p50, p99, p999 = np.percentile(durations, (50.0, 99.0, 99.9)).tolist()
+    engines = scenario.cluster.engines
+    longest_s = _least(scenario, lambda rollout: rollout.arrives + trajectory_s(rollout, engines), max)
+    work_s = max((_work_s(scenario, demand) for demand in demands(scenario.cluster)), default=0.0)
+    oneshot = scenario.mode is Mode.ONESHOT
+    return Bounds(
+        act_mean_s=fmean(durations),
+        act_p50_s=p50,
+        act_p99_s=p99,
+        act_p999_s=p999,
+        longest_trajectory_s=longest_s,
+        work_s=work_s,
+        step_s=max(longest_s, work_s) if oneshot else None,
+        trajectories_per_hour=None if oneshot else _most_per_hour(scenario),
+        long_run_trajectories_per_hour=None if oneshot else _throughput(scenario) * 3600.0,
+        closed_loop_act_s=None if oneshot else _closed_loop_act_s(scenario, fmean(durations)),
+    )
+
+
+def _work_s(scenario: Scenario, demand: Demand) -> float:
+    """Seconds that a resource needs for all that must finish."""
+    return max(0.0, _least(scenario, demand.seconds, sum) - demand.saved_up_s)
+
+
+def _throughput(scenario: Scenario) -> float:
+    """Trajectories a second in the long run: N / (Z + S), and 1 / work for every resource; the least of them."""
+    needed = _least(scenario, lambda _: 1.0, sum)
+    alone_s = _least(scenario, lambda rollout: trajectory_s(rollout, scenario.cluster.engines), sum) / needed
+    each_s = [_least(scenario, demand.seconds, sum) / needed for demand in demands(scenario.cluster)]
+    return min([scenario.live / alone_s, *(1.0 / work_s for work_s in each_s if work_s > 0.0)])
+
+
+def _most_per_hour(scenario: Scenario) -> float | None:
+    """Most trajectories that can finish by the horizon, all after the warm-up; None where some may be cancelled."""
+    if scenario.training is not None or any(job.quorum or job.groups_needed for job in scenario.jobs):
+        return None
+    engines = scenario.cluster.engines
+    slots = Demand(lambda rollout: trajectory_s(rollout, engines) / scenario.live)
+    most = min(_most_served(scenario, demand) for demand in (slots, *demands(scenario.cluster)))
+    return most / (scenario.horizon_s * (1.0 - WARM_UP)) * 3600.0
+
+
+def _most_served(scenario: Scenario, demand: Demand) -> float:
+    """Most trajectories that a resource can serve by the horizon.
+
+    Trajectories begin in order, each when one ends. So when F have finished, they are F of the first F + live: at best
+    all but the most expensive `live` ones.
+    """
+    seconds = [demand.seconds(rollout) for rollout in scenario.rollouts]
+    if not any(seconds):
+        return math.inf
+    left_s = scenario.horizon_s + demand.saved_up_s
+    unfinished: list[float] = []
+    served = 0
+    for each_s in cycle(seconds):
+        if len(unfinished) < scenario.live:
+            heapq.heappush(unfinished, each_s)
+            continue
+        left_s -= heapq.heappushpop(unfinished, each_s)
+        if left_s < 0.0:
+            break
+        served += 1
+    return served
+
+
+def _closed_loop_act_s(scenario: Scenario, alone_s: float) -> float:
+    """The response time law: of a trajectory's cycle of N / X seconds, all that is not generation is actions' time.
+
+    It needs generations that take the same time whatever is decided; otherwise the actions' time alone is the bound.
+    """
+    if scenario.cluster.engines or scenario.training is not None or any(job.quorum for job in scenario.jobs):
+        return alone_s
+    actions = fmean(sum(1 for _ in works(rollout)) for rollout in scenario.rollouts)
+    generations = fmean(generations_s(rollout, ()) for rollout in scenario.rollouts)
+    if not actions:
+        return alone_s
+    return max(alone_s, (scenario.live / _throughput(scenario) - generations) / actions)
+
+
+def _least(scenario: Scenario, value: Callable[[Rollout], float], combine: Callable[[Iterable[float]], float]) -> float:
+    """Sum or maximum over the trajectories that must finish, if those were the ones with the least values."""
+    by_group: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for rollout in scenario.rollouts:
+        by_group[rollout.job][rollout.group].append(value(rollout))
+    by_job = []
+    for job in scenario.jobs:
+        members = job.quorum or (job.group_size if job.groups_needed else None)
+        groups = sorted(combine(sorted(values)[:members]) for values in by_group[job.name].values())
+        if groups:
+            by_job.append(combine(groups[: job.groups_needed or None]))
+    return combine(by_job) if by_job else 0.0

@@ -1,0 +1,232 @@
+"""Every baseline policy in the real simulated world: what it must get right, and what it is known for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate
+
+import numpy as np
+import pytest
+from callsheet.benchmarks.simulator.bounds import bounds_of
+from callsheet.benchmarks.simulator.measurements import Measurements
+from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
+from callsheet.benchmarks.simulator.policies.fixed_size import POD_LATENCY_S, fixed_size
+from callsheet.benchmarks.simulator.policies.oracle_srpt import ORACLE_SRPT
+from callsheet.benchmarks.simulator.policies.os_sharing import OS_SHARING
+from callsheet.benchmarks.simulator.policies.reservation import reservation
+from callsheet.benchmarks.simulator.policies.static_services import STATIC_SERVICES
+from callsheet.benchmarks.simulator.policies.tangram import TangramSettings, tangram
+from callsheet.benchmarks.simulator.scenario import Cluster, CpuNodes, Mode, Scenario, Work
+from callsheet.benchmarks.simulator.simulation import simulate
+from callsheet.scheduler.core.model import ActionKind
+
+from tests.support.mixed_scenario import mixed_scenario
+from tests.support.simulated import one_node, random_scenario, step, sustained, trajectory
+
+BASELINES = (
+    reservation(1),
+    reservation(2),
+    reservation(4),
+    fixed_size(1),
+    fixed_size(4),
+    fixed_size(16),
+    OS_SHARING,
+    STATIC_SERVICES,
+    tangram(),
+    ORACLE_SRPT,
+)
+EXCLUSIVE = (fixed_size(1, 0.0), fixed_size(4, 0.0), tangram(TangramSettings(overhead_s=0.0)))
+SEEDS = (1, 2, 3)
+
+
+def named(factory: PolicyFactory) -> str:
+    return factory.name
+
+
+def many(seed: int, trajectories: int = 60) -> Scenario:
+    """A contended step: more work at once than cores."""
+    return random_scenario(seed, trajectories=trajectories, cores=6, turns=12)
+
+
+def most_at_once(measured: Measurements) -> int:
+    """Most trajectories that were live at one time."""
+    began, ended = measured.rollouts.began_at, measured.rollouts.ended_at
+    changes = sorted([(at, 1) for at in began.tolist()] + [(at, -1) for at in ended.tolist()])
+    return max(accumulate(change for _, change in changes))
+
+
+@pytest.mark.parametrize("factory", BASELINES, ids=named)
+class TestEveryBaseline:
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_finishes_a_scenario_with_everything_and_beats_no_bound(self, factory: PolicyFactory, seed: int) -> None:
+        scenario = mixed_scenario(seed)
+        assert factory.applies(scenario)
+        measured = simulate(scenario, factory)
+        bounds = bounds_of(scenario)
+        assert measured.rollouts.finished.all()
+        assert bounds.step_s is not None
+        assert measured.step_s >= bounds.step_s * (1 - 1e-9)
+        assert measured.act_mean_s >= bounds.act_mean_s * (1 - 1e-9)
+        for percentile, bound in ((50, bounds.act_p50_s), (99, bounds.act_p99_s), (99.9, bounds.act_p999_s)):
+            assert measured.act_percentile_s(percentile) >= bound * (1 - 1e-9)
+
+    def test_survives_the_cancelling_of_redundant_siblings(self, factory: PolicyFactory) -> None:
+        measured = simulate(mixed_scenario(4, trajectories=40, quorum=2), factory)
+        assert measured.rollouts.finished.sum() >= 20
+        assert measured.counts["redundant"] > 0
+
+    def test_the_same_scenario_gives_the_same_numbers(self, factory: PolicyFactory) -> None:
+        first, second = (simulate(mixed_scenario(5), factory).actions.ended_at for _ in range(2))
+        assert np.array_equal(first, second)
+
+    def test_keeps_a_sustained_run_going_and_beats_no_bound(self, factory: PolicyFactory) -> None:
+        scenario = sustained(mixed_scenario(6), live=12, horizon_s=200.0)
+        measured = simulate(scenario, factory)
+        most = bounds_of(scenario).trajectories_per_hour
+        assert most is not None
+        assert 0 < measured.trajectories_per_hour <= most
+
+    def test_sends_generations_to_engines(self, factory: PolicyFactory) -> None:
+        scenario = mixed_scenario(7, engines=True)
+        measured = simulate(scenario, factory)
+        bounds = bounds_of(scenario)
+        assert bounds.step_s is not None
+        assert measured.step_s >= bounds.step_s
+
+
+class TestReservation:
+    def test_with_cores_for_all_nobody_waits(self) -> None:
+        measured = simulate(random_scenario(1, trajectories=20, cores=10), reservation(1))
+        assert measured.start_wait_mean_s == 0.0
+        assert measured.actions.queue_s.max() == 0.0
+
+    @pytest.mark.parametrize("cores", [1, 2, 4])
+    def test_only_so_many_live_at_once_and_their_cores_are_held(self, cores: int) -> None:
+        measured = simulate(many(2), reservation(cores))
+        assert most_at_once(measured) == 12 // cores if cores < 4 else 2
+        assert measured.start_wait_mean_s > 0.0
+
+    def test_commands_of_a_pod_share_its_cores_in_order(self) -> None:
+        works = (step(4.0), step(4.0))
+        rollout = trajectory("t", ())
+        turn = replace(trajectory("u", (step(1.0),)).turns[0], actions=works)
+        measured = simulate(one_node([replace(rollout, turns=(turn,))], 8), reservation(1))
+        assert measured.actions.act_s.tolist() == pytest.approx([0.5, 4.0, 8.0])
+
+
+class TestExclusiveCores:
+    @pytest.mark.parametrize("factory", EXCLUSIVE, ids=named)
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_nobody_is_slowed_down_by_others(self, factory: PolicyFactory, seed: int) -> None:
+        measured = simulate(many(seed), factory)
+        assert measured.actions.execution_s == pytest.approx(measured.actions.alone_s)
+        assert measured.actions.queue_s.max() > 1.0
+
+    def test_a_pod_takes_its_time_once_for_each_attempt(self) -> None:
+        failing = replace(step(2.0), fails=1)
+        measured = simulate(one_node([trajectory("t", (failing, step(1.0)))], 4), fixed_size(1))
+        assert measured.actions.overhead_s.tolist() == pytest.approx([POD_LATENCY_S, 2 * POD_LATENCY_S, POD_LATENCY_S])
+
+    def test_small_commands_pass_a_wide_one_that_does_not_fit(self) -> None:
+        wide = Work(ActionKind.ENV_STEP, "test", cpu_s=40.0, parallel_fraction=1.0, max_width=4, in_sandbox=True)
+        # A long serial command leaves 3 of 4 cores; then the wide one is ready, then a small one.
+        rollouts = [trajectory("long", (step(30.0),)), trajectory("wide", (wide,)), trajectory("small", (step(1.0),))]
+        timed = [replace(rollout, arrives=float(index)) for index, rollout in enumerate(rollouts)]
+        measured = simulate(one_node(timed, 4), fixed_size(4, 0.0))
+        assert measured.rollouts.ended_at.tolist() == pytest.approx([31.5, 41.5, 4.5])
+
+
+class TestTangram:
+    def test_a_lone_wide_command_gets_all_it_can_use(self) -> None:
+        suite = Work(ActionKind.REWARD, "suite", cpu_s=80.0, parallel_fraction=1.0, max_width=8)
+        measured = simulate(one_node([trajectory("t", (), rewards=(suite,))], 16), tangram())
+        assert measured.actions.execution_s[-1] == pytest.approx(10.0)
+
+    def test_commands_of_one_instant_are_sized_together(self) -> None:
+        suite = Work(ActionKind.REWARD, "suite", cpu_s=80.0, parallel_fraction=1.0, max_width=16)
+        measured = simulate(one_node([trajectory("t", (), rewards=(suite, suite))], 16), tangram())
+        assert measured.actions.execution_s[1:].tolist() == pytest.approx([10.0, 10.0])
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_a_deeper_search_changes_nothing_that_matters(self, seed: int) -> None:
+        scenario = many(seed, trajectories=120)
+        shallow, deep = (simulate(scenario, tangram(TangramSettings(depth=depth))) for depth in (64, 1_024))
+        assert shallow.act_mean_s == pytest.approx(deep.act_mean_s, rel=0.01)
+
+
+class TestSharing:
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_the_operating_system_lets_nothing_wait(self, seed: int) -> None:
+        measured = simulate(many(seed), OS_SHARING)
+        assert measured.actions.queue_s.max() == 0.0
+        assert measured.start_wait_mean_s == 0.0
+
+    def test_commands_wait_for_memory_where_there_is_too_little(self) -> None:
+        big = replace(step(4.0), peak_memory_mb=600)
+        scenario = one_node([trajectory(f"t{index}", (big,)) for index in range(2)], 8)
+        tight = replace(scenario, cluster=Cluster(cpu=(CpuNodes(1, 8, memory_mb=1_000),)))
+        measured = simulate(tight, OS_SHARING)
+        assert sorted(measured.actions.act_s.tolist()) == pytest.approx([0.5, 0.5, 4.0, 8.0])
+
+
+class TestOracle:
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_its_mean_is_the_least(self, seed: int) -> None:
+        scenario = many(seed)
+        oracle = simulate(scenario, ORACLE_SRPT).act_mean_s
+        for factory in (*EXCLUSIVE, OS_SHARING, tangram()):
+            assert oracle <= simulate(scenario, factory).act_mean_s
+
+    def test_a_short_command_pauses_a_long_one(self) -> None:
+        rollouts = [trajectory("long", (step(10.0),)), replace(trajectory("short", (step(2.0),)), arrives=3.0)]
+        measured = simulate(one_node(rollouts, 1), ORACLE_SRPT)
+        # The long one runs from 1.5, stands still for the short one's reset (3.0 to 3.5) and step (4.5 to 6.5).
+        assert measured.rollouts.ended_at.tolist() == pytest.approx([14.0, 6.5])
+
+
+class TestOrder:
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_contended_steps_come_out_in_the_known_order(self, seed: int) -> None:
+        """Exclusive cores waste what commands do not use, so sharing beats them; knowing durations beats sharing."""
+        means = [simulate(many(seed), factory).act_mean_s for factory in (tangram(), OS_SHARING, ORACLE_SRPT)]
+        assert means == sorted(means, reverse=True)
+
+
+class TestQuotas:
+    def test_plans_are_never_refused(self) -> None:
+        for factory in (tangram(), ORACLE_SRPT):
+            assert simulate(mixed_scenario(1), factory).counts["refusals"] == 0
+
+    def test_backing_off_gets_everything_through(self) -> None:
+        measured = simulate(mixed_scenario(1), OS_SHARING)
+        assert measured.counts["refusals"] > 0
+        assert measured.rollouts.finished.all()
+
+
+class TestApplicability:
+    def test_a_pod_must_fit(self) -> None:
+        scenario = mixed_scenario(1)
+        small = replace(scenario.cluster, cpu=(CpuNodes(1, 2, memory_mb=3_000),))
+        assert [factory.applies(scenario) for factory in BASELINES[:3]] == [True, True, True]
+        assert not reservation(1).applies(replace(scenario, cluster=small))  # two commands with 1,500 MB at one time
+        assert not reservation(4).applies(one_node([trajectory("t", (step(1.0),))], 2))
+
+    def test_memory_that_no_node_has_is_refused(self) -> None:
+        # The largest sandbox and the largest peak fit by themselves, not together.
+        hungry = trajectory("hungry", (replace(step(1.0), peak_memory_mb=700),))
+        scenario = one_node([hungry, replace(trajectory("large", (step(1.0),)), memory_mb=700)], 4)
+        tight = replace(scenario, cluster=Cluster(cpu=(CpuNodes(1, 4, memory_mb=1_000),)))
+        with pytest.raises(ValueError, match=r"large: .* is more than any CPU node has"):
+            simulate(tight, OS_SHARING)
+
+    def test_policies_of_cores_mean_nothing_without_commands(self) -> None:
+        scenario = mixed_scenario(1)
+        alone = tuple(replace(r, reset=None, turns=(), rewards=r.rewards[1:]) for r in scenario.rollouts)
+        calls = replace(scenario, rollouts=alone)
+        applying = [factory.name for factory in BASELINES if factory.applies(calls)]
+        assert applying == ["static_services", "tangram", "oracle_srpt"]
+
+    def test_static_services_need_gpus_for_every_model(self) -> None:
+        scenario = mixed_scenario(1)
+        assert not STATIC_SERVICES.applies(replace(scenario, cluster=replace(scenario.cluster, gpu=())))
+        assert scenario.mode is Mode.ONESHOT
