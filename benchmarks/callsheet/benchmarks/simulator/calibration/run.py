@@ -1,0 +1,66 @@
+"""Runs all calibration experiments."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+from callsheet.benchmarks.simulator.calibration import arl_tangram, rollart
+from callsheet.benchmarks.simulator.calibration.coding_traces import coding_traces
+from callsheet.benchmarks.simulator.calibration.table import CalibrationTable, Experiment
+
+Progress = Callable[[str], None]
+
+# In the order of the table.
+_EXPERIMENTS: tuple[Callable[[], Experiment], ...] = (
+    arl_tangram.coding,
+    arl_tangram.teachers,
+    rollart.slow_environments,
+    rollart.redundancy,
+    rollart.software_step,
+)
+
+
+def calibrate(
+    progress: Progress = lambda _: None, *, processes: int = 1, trace: Path | None = None
+) -> CalibrationTable:
+    """Does the published experiments again: fits a few named parameters, predicts all other figures.
+
+    Args:
+        progress: Told what is done.
+        processes: Experiments at once.
+        trace: The clean public coding trajectories in our trace format (scripts/convert_agentcgroup.py); None draws
+            from the distributions fitted to them.
+
+    Raises:
+        InputError: The trace is not right.
+        OSError: The trace cannot be read.
+    """
+    names = [experiment.__name__ for experiment in _EXPERIMENTS] + [coding_traces.__name__]
+    if processes == 1:
+        found = {}
+        for name in names:
+            found[name] = _run(name, trace)
+            progress(_summary(found[name]))
+        return CalibrationTable(tuple(found[name] for name in names))
+    # Not fork: the parent may have threads.
+    with ProcessPoolExecutor(min(processes, len(names)), mp_context=multiprocessing.get_context("spawn")) as pool:
+        # The longest first.
+        futures = {pool.submit(_run, name, trace): name for name in reversed(names)}
+        found = {}
+        for future in as_completed(futures):
+            experiment = found[futures[future]] = future.result()
+            progress(_summary(experiment))
+    return CalibrationTable(tuple(found[name] for name in names))
+
+
+def _run(name: str, trace: Path | None) -> Experiment:
+    by_name = {experiment.__name__: experiment for experiment in _EXPERIMENTS}
+    return by_name[name]() if name in by_name else coding_traces(trace)
+
+
+def _summary(experiment: Experiment) -> str:
+    hits = sum(row.hit for row in experiment.rows)
+    return f"{experiment.name}: {hits} of {len(experiment.rows)} figures hit"
