@@ -82,7 +82,7 @@ def test_an_end_is_an_observation_of_its_action_at_its_width() -> None:
     observation = observation_of(attempt, end(attempt))
     assert observation is not None
     request = attempt.action.request
-    assert observation.key == (JOB, ActionKind.REWARD, request.label or request.service, request.task)
+    assert observation.key == (JOB, ActionKind.REWARD, request.label, request.task)
     assert (observation.units, observation.execution_s) == (2.0, 3.0)
     assert (observation.cpu_s, observation.peak_memory_mb) == (2.0, 256.0)
     assert not observation.censored

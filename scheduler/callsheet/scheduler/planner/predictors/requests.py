@@ -10,8 +10,8 @@ from callsheet.scheduler.planner.predictors.values import Prediction, Prediction
 
 
 def key_of(request: ActionRequest) -> PredictionKey:
-    """What predictors know an action by; one without a label by the service it names."""
-    return PredictionKey(request.key.job_id, request.kind, request.label or request.service, request.task)
+    """What predictors know an action by."""
+    return PredictionKey(request.key.job_id, request.kind, request.label, request.task)
 
 
 def predict(predictors: Predictors, request: ActionRequest) -> Prediction:
