@@ -1,0 +1,97 @@
+"""Bounds worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from callsheet.benchmarks.simulator.bounds import bounds_of
+from callsheet.benchmarks.simulator.scenario import (
+    Cluster,
+    CpuNodes,
+    EngineType,
+    Generation,
+    GpuNodes,
+    JobShare,
+    Model,
+    Quota,
+    Turn,
+    Work,
+)
+from callsheet.scheduler.core.model import ActionKind
+
+from tests.support.simulated import one_node, step, sustained, trajectory
+
+SUITE = Work(ActionKind.REWARD, "suite", cpu_s=8.0, parallel_fraction=0.5, max_width=4, use=0.5)
+
+
+def test_an_action_is_bounded_by_its_best_width_its_attempts_and_its_timeout() -> None:
+    works = (replace(step(3.0), fails=1), step(9.0, timeout_s=4.0))
+    bounds = bounds_of(one_node([trajectory("t", works, rewards=(SUITE,))], 1))
+    # Reset 0.5; 3 s twice; cut off after 4 s; 8 / 0.5 s at a speed-up of 1 / (0.5 + 0.5 / 4).
+    assert bounds.act_mean_s == pytest.approx((0.5 + 6.0 + 4.0 + 10.0) / 4)
+    assert bounds.longest_trajectory_s == pytest.approx(0.5 + 1.0 + 6.0 + 1.0 + 4.0 + 10.0)
+    # On its core: 0.5, 3 twice, 4 up to the timeout, 8.
+    assert bounds.work_s == pytest.approx(0.5 + 6.0 + 4.0 + 8.0)
+    assert bounds.step_s == pytest.approx(22.5)
+    assert bounds.trajectories_per_hour is None
+
+
+def test_a_step_is_bounded_by_the_work_where_that_is_more() -> None:
+    bounds = bounds_of(one_node([trajectory(f"t{index}", (step(3.5),)) for index in range(10)], 2))
+    assert bounds.longest_trajectory_s == pytest.approx(5.0)
+    assert bounds.step_s == pytest.approx(10 * 4.0 / 2)
+
+
+def test_a_quorum_needs_the_cheapest_siblings_only() -> None:
+    rollouts = [replace(trajectory(f"t{cpu_s}", (step(cpu_s),)), group="g") for cpu_s in (1.0, 2.0, 30.0)]
+    scenario = replace(one_node(rollouts, 1), jobs=(JobShare("job", group_size=3, quorum=2),))
+    bounds = bounds_of(scenario)
+    assert bounds.longest_trajectory_s == pytest.approx(0.5 + 1.0 + 2.0)
+    assert bounds.work_s == pytest.approx(1.5 + 2.5)
+    one_group = replace(scenario, jobs=(JobShare("job", group_size=1, groups_needed=1),))
+    assert bounds_of(one_group).work_s == pytest.approx(1.5)
+
+
+def test_gpus_quotas_and_engines_bound_the_step_too() -> None:
+    turns = (Turn(Generation(0.0, 1_000, 100), tuple(Work(ActionKind.TOOL_CALL, "q", quota="web") for _ in range(30))),)
+    judge = Work(ActionKind.REWARD, "judge", service="judge", service_s=6.0)
+    rollout = replace(trajectory("t", ()), reset=None, turns=turns, rewards=(judge,) * 8)
+    cluster = Cluster(
+        gpu=(GpuNodes(1, 4),),
+        models=(Model("judge", 2, 0.0, 0.0, slots=2),),
+        quotas=(Quota("web", concurrency=5, per_second=2.0, burst=10.0),),
+        engines=(EngineType("e", 1, 1, 500.0, 0.01, 0.01, 4, 10_000),),
+    )
+    scenario = replace(one_node([rollout], 1), cluster=cluster)
+    assert bounds_of(scenario).work_s == pytest.approx(8 * 6.0 * (2 / 2) / 4)
+    no_judge = replace(scenario, rollouts=(replace(rollout, rewards=()),))
+    assert bounds_of(no_judge).work_s == pytest.approx((30 - 10) / 2.0)
+    # Prefill of 1,000 tokens, and 100 tokens by itself.
+    assert bounds_of(no_judge).longest_trajectory_s == pytest.approx(2.0 + 2.0)
+
+
+def test_a_sustained_run_is_bounded_by_its_slots_and_its_cores() -> None:
+    rollouts = [trajectory(f"t{index}", (step(3.5),)) for index in range(100)]
+    idle = bounds_of(sustained(one_node(rollouts, 50), live=10, horizon_s=100.0))
+    # A life of 5 s in 10 slots; the closed loop adds nothing to the actions' own time.
+    assert idle.long_run_trajectories_per_hour == pytest.approx(3600 * 10 / 5.0)
+    assert idle.closed_loop_act_s == pytest.approx(2.0)
+    busy = bounds_of(sustained(one_node(rollouts, 2), live=10, horizon_s=100.0))
+    # 4 core-seconds each on 2 cores; so a cycle takes 20 s, of which 1 s is generation, for 2 actions.
+    assert busy.long_run_trajectories_per_hour == pytest.approx(3600 / 2.0)
+    assert busy.closed_loop_act_s == pytest.approx((20.0 - 1.0) / 2)
+    # All 50 of the horizon after the warm-up of a quarter.
+    assert busy.trajectories_per_hour == pytest.approx(3600 * 50 / 75.0)
+
+
+def test_where_trajectories_may_be_cancelled_no_throughput_is_promised() -> None:
+    scenario = sustained(one_node([trajectory("t", (step(1.0),))], 1), live=1, horizon_s=10.0)
+    assert bounds_of(replace(scenario, jobs=(JobShare("job", group_size=2, quorum=1),))).trajectories_per_hour is None
+
+
+def test_without_actions_there_is_nothing_to_bound() -> None:
+    rollout = replace(trajectory("t", ()), reset=None)
+    bounds = bounds_of(replace(one_node([rollout], 1), cluster=Cluster(cpu=(CpuNodes(1, 1),))))
+    assert bounds.act_mean_s == 0.0
+    assert bounds.step_s == 0.0
