@@ -71,7 +71,7 @@ def classes(draw: st.DrawFn, name: str, resources: int) -> PlanningClass:
         weight=draw(st.sampled_from([1.0, 1.0, 2.5])),
         job=draw(st.sampled_from(["job-a", "job-b"])),
         priority=draw(st.sampled_from([1, 2])),
-        age_s=draw(st.sampled_from([0.0, 20.0])),
+        overdue_s=draw(st.sampled_from([0.0, 20.0])),
         limits=[draw(st.integers(0, count)) for _ in ways],
     )
 

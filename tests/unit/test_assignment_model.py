@@ -125,13 +125,13 @@ def test_waiting_for_the_fast_engine_can_be_better_than_the_slow_one_now() -> No
 
 
 def test_short_actions_go_first_and_old_ones_come_to_their_turn() -> None:
-    def two(age_s: float) -> PlanningInstance:
+    def two(overdue_s: float) -> PlanningInstance:
         short = planning_class("short", [Option("pool", {}, 1.0, charges=((0, 1),))])
-        long = planning_class("long", [Option("pool", {}, 10.0, charges=((0, 1),))], age_s=age_s)
+        long = planning_class("long", [Option("pool", {}, 10.0, charges=((0, 1),))], overdue_s=overdue_s)
         return PlanningInstance((resource("cpu@pool", 1),), (short, long))
 
     assert list(started(solve(two(0.0), AMPLE), two(0.0))) == [("short", "pool")]
-    assert list(started(solve(two(60.0), AMPLE), two(60.0))) == [("long", "pool")]
+    assert list(started(solve(two(10.0), AMPLE), two(10.0))) == [("long", "pool")]
 
 
 def test_an_elastic_action_is_wide_on_an_idle_pool_and_narrow_in_a_crowd() -> None:

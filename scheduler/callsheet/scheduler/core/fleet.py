@@ -154,6 +154,7 @@ def on_disconnected(state: SchedulerState, event: events.ManagerDisconnected, no
     if manager is not None and manager.session is event.session:
         manager.session = None
         manager.reconciled = False
+        state.fleet_changed()
         if manager.draining and not manager.attempts:
             lose_manager(state, manager, now)
 

@@ -21,7 +21,7 @@ class ClassKey(NamedTuple):
 
     Attributes:
         pinned_to: A manager id; empty if they are free to go anywhere, and then `job`, `label` and `size` are set.
-        size: What `ReadyQueue.size_of` says.
+        size: What whoever `sort_by_size` was given says; 0 if nobody can tell.
     """
 
     priority: PriorityClass
@@ -79,7 +79,6 @@ class ReadyQueue:
     """All ready actions by class, and the weight that waits for each resource.
 
     Attributes:
-        size_of: Puts an action that is free to go anywhere into a class of alike size, if somebody can tell.
         arrived_weight: Weight that ever became ready for each resource; a planner derives rates of arrival from it.
     """
 
@@ -87,12 +86,25 @@ class ReadyQueue:
         self.classes: dict[ClassKey, ReadyClass] = {}
         self.waiting_weight: dict[str, float] = {}
         self.arrived_weight: dict[str, float] = {}
-        self.size_of: Callable[[Action], int] | None = None
+        self._size_of: Callable[[Action], int] | None = None
         self._class_of: dict[int, ReadyClass] = {}
         self._tickets = 0
 
     def __len__(self) -> int:
         return len(self._class_of)
+
+    def sort_by_size(self, size_of: Callable[[Action], int]) -> None:
+        """Puts actions that are free to go anywhere into classes of alike size from now on, and those there are."""
+        if self._size_of == size_of:
+            return
+        self._size_of = size_of
+        actions = [action for ready_class in self.classes.values() for action in ready_class]
+        for action in actions:
+            self.remove(action)
+        self.prune()
+        for action in actions:
+            self.add(action)
+            self._count_arrival(action, -action.request.weight)
 
     @staticmethod
     def key_of(action: Action, size: int = 0) -> ClassKey:
@@ -107,7 +119,7 @@ class ReadyQueue:
 
     def add(self, action: Action) -> None:
         """Makes an action a member of its class."""
-        size_of = self.size_of
+        size_of = self._size_of
         key = self.key_of(action, 0 if size_of is None or action.request.needs_sandbox else size_of(action))
         ready_class = self.classes.get(key)
         if ready_class is None:
@@ -120,9 +132,8 @@ class ReadyQueue:
         ready_class.count += 1
         ready_class.weight += weight
         for entry in action.request.demand.entries:
-            resource = entry.resource
-            self.waiting_weight[resource] = self.waiting_weight.get(resource, 0.0) + weight
-            self.arrived_weight[resource] = self.arrived_weight.get(resource, 0.0) + weight
+            self.waiting_weight[entry.resource] = self.waiting_weight.get(entry.resource, 0.0) + weight
+        self._count_arrival(action, weight)
 
     def remove(self, action: Action) -> None:
         """Takes an action out, if it is in."""
@@ -141,3 +152,7 @@ class ReadyQueue:
         """Drops classes without members."""
         for key in [key for key, ready_class in self.classes.items() if not ready_class.count]:
             del self.classes[key]
+
+    def _count_arrival(self, action: Action, weight: float) -> None:
+        for entry in action.request.demand.entries:
+            self.arrived_weight[entry.resource] = self.arrived_weight.get(entry.resource, 0.0) + weight

@@ -6,8 +6,9 @@ the other weight that waits for r now, A_r the weight expected to arrive while i
 
 Leaving a member queued costs what its best option would cost on an idle fleet, since that is paid later, and its
 expected wait. The wait follows from the work that waits for the same resources, scaled by Smith's rule (weight by
-duration), so that where not all can start the short go first; with age its duration counts for less, so that the long
-come to their turn. Starting a member on its best option therefore always pays: nothing idles that could run something.
+duration), so that where not all can start the short go first. What is overdue goes before all else, the longest overdue
+first, so that the long come to their turn. Starting a member on its best option therefore always pays: nothing idles
+that could run something.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 from callsheet.scheduler.planner.instance import Floats, Integers, PlanningClass, PlanningInstance, Resource
 
-# Share of its wait by which an action's duration counts for less in Smith's rule.
-DEFAULT_AGEING = 0.2
-# However old, an action's duration counts for at least this share of itself.
-LEAST_DURATION_SHARE = 1.0 / 16.0
+# What is overdue counts as this much shorter than the shortest that is not; of the mean, the shortest is not less than
+# the second share, or some costs would be lost beside others.
+OVERDUE_SHARE = 1.0 / 16.0
+SHORTEST_SHARE = 1.0 / 64.0
 MIN_DURATION_S = 1e-3
 
 
@@ -58,12 +59,11 @@ class _Load:
     share: tuple[Floats, ...]
 
 
-def option_costs(instance: PlanningInstance, ageing: float = DEFAULT_AGEING) -> OptionCosts:
+def option_costs(instance: PlanningInstance) -> OptionCosts:
     """Prices every option of an instance, and leaving each class queued.
 
     Args:
         instance: The round's question; every class has at least one option.
-        ageing: Share of its wait by which an action's duration counts for less.
     """
     load = _load(instance)
     arrivals = _ArrivalCurves(instance.resources)
@@ -76,7 +76,7 @@ def option_costs(instance: PlanningInstance, ageing: float = DEFAULT_AGEING) -> 
         best = int(np.argmin(cost))
         best_cost[place], best_s[place] = cost[best], max(float(seconds[best]), MIN_DURATION_S)
         costs.append(cost)
-    leave = best_cost + _expected_waits(instance, load, best_s, ageing)
+    leave = best_cost + _expected_waits(instance, load, best_s)
     sizes = [len(each.block.options) for each in instance.classes]
     rate = load.weight * load.inverse
     return OptionCosts(np.repeat(np.arange(len(sizes)), sizes), np.concatenate(costs), leave, rate[:-1])
@@ -137,12 +137,13 @@ def _delay_rate(each: PlanningClass, load: _Load, share: Floats, arrivals: _Arri
     return rates
 
 
-def _expected_waits(instance: PlanningInstance, load: _Load, best_s: Floats, ageing: float) -> Floats:
+def _expected_waits(instance: PlanningInstance, load: _Load, best_s: Floats) -> Floats:
     count = np.array([each.count for each in instance.classes], np.float64)
     weight = np.array([each.weight for each in instance.classes])
-    age = np.array([each.age_s for each in instance.classes])
+    overdue = np.array([each.overdue_s for each in instance.classes])
     drain = np.array([load.drain_s[each.block.touched].max(initial=0.0) for each in instance.classes])
     mean_s = float((count * best_s).sum() / count.sum())
-    counted_s = np.maximum(best_s - ageing * age, best_s * LEAST_DURATION_SHARE)
+    shortest = OVERDUE_SHARE * max(float(best_s.min()), SHORTEST_SHARE * mean_s)
+    counted_s = np.where(overdue > 0.0, shortest / (1.0 + overdue), best_s)
     waits: Floats = weight * np.maximum(drain, MIN_DURATION_S) * mean_s / counted_s
     return waits

@@ -37,6 +37,10 @@ class Arrivals:
             return self.rate * seconds
         return self.limit * (1.0 - exp(-self.rate * seconds / self.limit))
 
+    def part(self, share: float) -> Arrivals:
+        """What arrives at a part of it."""
+        return Arrivals(self.rate * share, self.limit * share) if self.rate and self.limit else NO_ARRIVALS
+
 
 NO_ARRIVALS = Arrivals()
 
@@ -146,7 +150,7 @@ class PlanningClass:
         weight: Mean weight of a member.
         block: How they can be started.
         limits: Most members that can start now by each option, wherever units lie; shape (options,).
-        age_s: How long the oldest of them has waited.
+        overdue_s: How long ago the oldest of them should have had its turn, however long it takes; 0 if none is late.
     """
 
     key: Hashable
@@ -156,7 +160,7 @@ class PlanningClass:
     weight: float
     block: OptionBlock
     limits: Integers
-    age_s: float = 0.0
+    overdue_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +222,9 @@ def planning_class(
     weight: float = 1.0,
     job: str = "job",
     priority: int = 2,
-    age_s: float = 0.0,
+    overdue_s: float = 0.0,
     limits: Sequence[int] | None = None,
 ) -> PlanningClass:
     """A class from its options; without `limits` only the rows bound it."""
     bounds = np.full(len(options), count, np.int64) if limits is None else np.array(limits, np.int64)
-    return PlanningClass(key, job, priority, count, weight, OptionBlock.of(options), bounds, age_s)
+    return PlanningClass(key, job, priority, count, weight, OptionBlock.of(options), bounds, overdue_s)

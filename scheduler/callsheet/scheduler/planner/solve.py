@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from callsheet.scheduler.planner.assignment import SOLVED_GAP, Budget, Status, assign
-from callsheet.scheduler.planner.costs import DEFAULT_AGEING, OptionCosts, option_costs
+from callsheet.scheduler.planner.costs import OptionCosts, option_costs
 from callsheet.scheduler.planner.greedy import Counts, greedy, unbounded_optimum
 from callsheet.scheduler.planner.instance import Option, PlanningInstance
 from callsheet.scheduler.planner.relaxation import relax
@@ -61,18 +61,17 @@ class _Solved:
 _HARDNESS = (Status.EMPTY, Status.BOUND, Status.OPTIMAL, Status.FEASIBLE, Status.FALLBACK)
 
 
-def solve(instance: PlanningInstance, budget: Budget, seed: int = 0, ageing: float = DEFAULT_AGEING) -> Solution:
+def solve(instance: PlanningInstance, budget: Budget, seed: int = 0) -> Solution:
     """Decides how many members of each class start by which option.
 
     Args:
         instance: The round's question.
         budget: What the solver may spend on each stage that needs it.
         seed: Of the solver.
-        ageing: See `option_costs`.
     """
     if not instance.classes:
         return Solution((), (0,) * len(instance.set_ups), 0.0, 0.0, Status.EMPTY)
-    books = _Books(instance, option_costs(instance, ageing))
+    books = _Books(instance, option_costs(instance))
     for stage in books.stages():
         books.take(stage, solve_stage(stage, budget, seed))
     return books.solution()

@@ -1,0 +1,273 @@
+"""The elastic planner: a round from the core's state to a plan.
+
+A round first sends pinned actions to their nodes and lets trajectories begin. Then comes what is free to go anywhere:
+if all of it fits, and there is one way to start it or the price-greedy is proved best, it is placed at once. Otherwise
+the question is a planning instance whose counts are placed once it is solved. `propose` and `finish` let a service
+solve elsewhere meanwhile; `plan` does it all at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+from callsheet.scheduler.core.entities import Action
+from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.plan import Assignment, Plan
+from callsheet.scheduler.core.ready import ReadyClass
+from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.arrivals import ArrivalRates, thinking_weight
+from callsheet.scheduler.planner.assignment import Budget, Status
+from callsheet.scheduler.planner.costs import option_costs
+from callsheet.scheduler.planner.estimates import Estimates
+from callsheet.scheduler.planner.instance import NO_ARRIVALS, Arrivals, OptionBlock, PlanningInstance
+from callsheet.scheduler.planner.pinned import PinnedRound
+from callsheet.scheduler.planner.placed import PlacedActions, Running
+from callsheet.scheduler.planner.placement import Placed, Placer, shared_use
+from callsheet.scheduler.planner.pools import Fleet
+from callsheet.scheduler.planner.predictors import Predictors
+from callsheet.scheduler.planner.snapshot import Snapshot, Snapshots, SnapshotSettings
+from callsheet.scheduler.planner.solve import Solution, solve
+
+NO_BUDGET = Budget(seconds=0.0)
+# Instances with more options go to the solver without a try by the greedy alone.
+SMALL_INSTANCE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticSettings:
+    """How the elastic planner works.
+
+    Attributes:
+        budget: What its solver may spend on a stage that needs it.
+        seed: Of the solver.
+        dispatch_cap: Assignments per round; the rest waits for the next round.
+        hold_after: Seconds an action waits, fitting nowhere, before a node is held for it.
+        ageing: What has waited for its duration divided by this is overdue and goes first; 0 for never.
+        expected_arrivals: Whether the price counts actions that are expected soon.
+    """
+
+    budget: Budget = field(default_factory=Budget)
+    seed: int = 1
+    dispatch_cap: int = 1024
+    hold_after: float = 5.0
+    ageing: float = 0.2
+    expected_arrivals: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """How a round was decided.
+
+    Attributes:
+        status: How hard it was.
+        objective: Weighted seconds, those of members left queued included.
+        bound: No plan costs less.
+        wall_s: What it took, if somebody measured.
+    """
+
+    status: Status
+    objective: float = 0.0
+    bound: float = 0.0
+    wall_s: float = 0.0
+
+
+@dataclass(slots=True)
+class ElasticPlan(Plan):
+    """A plan that says how it was decided."""
+
+    report: RoundReport = RoundReport(Status.EMPTY)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposal:
+    """What a round decided at once, and the question that a solver has to answer for the rest, if there is one."""
+
+    plan: ElasticPlan
+    question: Snapshot | None = None
+
+
+class ElasticPlanner:
+    """See the module's docstring. It keeps derived books of one core; it decides by nothing else."""
+
+    def __init__(
+        self,
+        settings: ElasticSettings | None = None,
+        predictors: Predictors | None = None,
+        stopwatch: Callable[[], float] | None = None,
+    ) -> None:
+        """Starts with empty books.
+
+        Args:
+            settings: How it works.
+            predictors: What actions are expected to take; without any, what their clients say.
+            stopwatch: Seconds, for the reports' wall times only.
+        """
+        self.settings = settings or ElasticSettings()
+        self._estimates = Estimates(predictors)
+        self._stopwatch = stopwatch or (lambda: 0.0)
+        self._fleet = Fleet()
+        self._placed = PlacedActions()
+        self._arrivals = ArrivalRates()
+        chosen = self.settings
+        self._snapshots = Snapshots(
+            SnapshotSettings(chosen.dispatch_cap, chosen.ageing, chosen.hold_after), self._estimates
+        )
+        self._size_of = self._estimates.size_of  # one object: a bound method is made anew each time it is asked for
+
+    def plan(self, state: SchedulerState, now: float) -> ElasticPlan:
+        """A whole round; see `Planner.plan`."""
+        began = self._stopwatch()
+        proposal = self.propose(state, now)
+        if proposal.question is None:
+            plan = proposal.plan
+        else:
+            plan = self.finish(state, now, proposal.question, self.solve(proposal.question.instance))
+        report = plan.report
+        plan.report = RoundReport(report.status, report.objective, report.bound, self._stopwatch() - began)
+        return plan
+
+    def solve(self, instance: PlanningInstance) -> Solution:
+        """Answers a question. Reads nothing but its arguments and settings: other threads may do it."""
+        return solve(instance, self.settings.budget, self.settings.seed)
+
+    def propose(self, state: SchedulerState, now: float) -> Proposal:
+        """Decides what needs no solver."""
+        state.ready.sort_by_size(self._size_of)
+        state.ready.prune()
+        self._arrivals.observe(state, now)
+        waiting = [ready for key, ready in state.ready.classes.items() if not key.pinned_to]
+        pinned = PinnedRound(state, self._estimates).assign(self.settings.dispatch_cap)
+        admitted = tuple(key for job in state.waiting_trajectories.values() for key in (t.key for t in job.values()))
+        if pinned or admitted:
+            # What these take is booked before anything else is decided.
+            return Proposal(ElasticPlan(tuple(pinned), truncated=bool(waiting or admitted), admitted=admitted))
+        if not waiting:
+            return Proposal(ElasticPlan())
+        self._fleet.refresh(state, self._placed, self._estimates.cores_of_job)
+        plan = self._without_choice(waiting, now)
+        if plan is not None:
+            return Proposal(plan)
+        question = self._ask(state, now)
+        size = sum(len(each.block.options) for each in question.instance.classes)
+        if size <= SMALL_INSTANCE:
+            tried = solve(question.instance, NO_BUDGET, self.settings.seed)
+            if tried.status in (Status.EMPTY, Status.BOUND):
+                return Proposal(self._place(question, tried))
+        return Proposal(ElasticPlan(), question)
+
+    def finish(self, state: SchedulerState, now: float, question: Snapshot, solution: Solution) -> ElasticPlan:
+        """Places the counts that answer a question, on the fleet as it is now."""
+        self._fleet.refresh(state, self._placed, self._estimates.cores_of_job)
+        if question.generation != self._fleet.generation:
+            return ElasticPlan(truncated=True)
+        return self._place(self._snapshots.renew(question, self._fleet, now), solution)
+
+    def _ask(self, state: SchedulerState, now: float) -> Snapshot:
+        generating = sum(running.kind is ActionKind.GENERATE for running in self._placed.all(state))
+        thinking = thinking_weight(state, generating)
+
+        def arrivals(kind: str) -> Arrivals:
+            return self._arrivals.expected(kind, thinking) if self.settings.expected_arrivals else NO_ARRIVALS
+
+        return self._snapshots.take(state, self._fleet, now, self._placed.all(state), arrivals)
+
+    def _without_choice(self, waiting: list[ReadyClass], now: float) -> ElasticPlan | None:
+        """Places all there is if each class has one way to start and there is room; None if there is a choice."""
+        if sum(ready.count for ready in waiting) > self.settings.dispatch_cap:
+            return None
+        blocks = [self._snapshots.block(ready.key, self._fleet, now) for ready in waiting]
+        if not all(_has_one_way(block) for block in blocks):
+            return None
+        placer = Placer(self._fleet, [pool.free for pool in self._fleet.pools], self._estimates.cores_of_job)
+        placed: list[Placed] = []
+        for ready, block in zip(waiting, blocks, strict=True):
+            members = deque(ready)
+            if block.options:
+                placed += placer.place(ready.key, block.options, members, len(members))
+                if members:
+                    return None
+        return ElasticPlan(tuple(self._assign(placer, placed)), report=RoundReport(Status.BOUND))
+
+    def _place(self, question: Snapshot, solution: Solution) -> ElasticPlan:
+        placer = Placer(self._fleet, question.free, self._estimates.cores_of_job)
+        placed: list[Placed] = []
+        members = _Members(question)
+        missing = 0
+        for each in solution.started:
+            ready = question.members[each.class_index]
+            found = placer.place(ready.key, [each.option], members.of(ready), each.members)
+            missing += each.members - len(found)
+            placed += found
+        if missing:
+            placed += self._fill_up(question, placer, members, self.settings.dispatch_cap - len(placed))
+        capped = len(placed) >= self.settings.dispatch_cap
+        report = RoundReport(solution.status, solution.objective, solution.bound)
+        return ElasticPlan(tuple(self._assign(placer, placed)), truncated=capped, report=report)
+
+    def _fill_up(self, question: Snapshot, placer: Placer, members: _Members, most: int) -> list[Placed]:
+        """Starts more where counts did not fit on single nodes, so that no room is left that somebody could use."""
+        costs = option_costs(question.instance)
+        benefit = costs.leave[costs.option_class] - costs.cost
+        options = [option for each in question.instance.classes for option in each.block.options]
+        priority = np.array([each.priority for each in question.instance.classes])[costs.option_class]
+        placed: list[Placed] = []
+        for index in np.lexsort((-benefit, priority)).tolist():
+            ready = question.members[int(costs.option_class[index])]
+            if benefit[index] > 0.0 and len(placed) < most:
+                placed += placer.place(ready.key, [options[index]], members.of(ready), most - len(placed))
+        return placed
+
+    def _assign(self, placer: Placer, placed: list[Placed]) -> Iterator[Assignment]:
+        for action, option, place, node in placed:
+            manager = placer.manager_of(place, node)
+            request = action.request
+            resets = request.kind is ActionKind.ENV_RESET
+            load = self._estimates.cores_of_job(request.key.job_id) if resets else 0.0
+            use = shared_use(option, self._fleet.pools[place.pool])
+            running = Running(request.key.job_id, request.kind, option.units, use, load)
+            self._placed.add(manager.manager_id, action.key, running)
+            prediction = self._estimates.of_grant(request, option.units)
+            yield Assignment(action.key, manager.manager_id, dict(option.units), prediction)
+
+
+class _Members:
+    """Members of the classes of a question, in order, each handed out once."""
+
+    def __init__(self, question: Snapshot) -> None:
+        self._cap = question.instance.dispatch_cap
+        self._queues: dict[int, deque[Action]] = {}
+
+    def of(self, ready: ReadyClass) -> deque[Action]:
+        """Those that are left of a class."""
+        queue = self._queues.get(id(ready))
+        if queue is None:
+            queue = self._queues[id(ready)] = deque(islice(ready, self._cap))
+        return queue
+
+
+def _has_one_way(block: OptionBlock) -> bool:
+    """Whether all options take equally long and hold the same units, so that any node with room is as good."""
+    if not block.options:
+        return True
+    first = block.options[0]
+    seconds = block.duration_s + block.setup_s
+    return bool((seconds == seconds[0]).all()) and all(option.units == first.units for option in block.options)
+
+
+def plan(
+    state: SchedulerState, now: float, budget: Budget, seed: int, predictors: Predictors | None = None
+) -> ElasticPlan:
+    """One round for a state, from scratch.
+
+    Args:
+        state: The core; not changed, but that its ready queue learns to tell sizes.
+        now: Seconds since the epoch.
+        budget: What the solver may spend.
+        seed: Of the solver.
+        predictors: What actions are expected to take.
+    """
+    return ElasticPlanner(ElasticSettings(budget=budget, seed=seed), predictors).plan(state, now)

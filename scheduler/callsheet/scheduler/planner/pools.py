@@ -1,0 +1,234 @@
+"""The fleet as pools of alike nodes: what is free on each, kept as arrays from round to round.
+
+A pool's nodes have the same capacity and host the same services, so a model needs to know pools only. The arrays have a
+row for each node and a column for each thing that can run out there: its resources, the slots of a service, and the
+cores that a manager shares among its attempts by itself, which are counted in thousandths and at predicted use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from callsheet.scheduler.core.entities import Manager, Service
+from callsheet.scheduler.core.ledger import Node
+from callsheet.scheduler.core.model import CPU, ActionKind
+from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.instance import Floats, Integers, Resource
+from callsheet.scheduler.planner.placed import PlacedActions
+
+MILLI = 1000
+SHARED_CPU = "shared cpu"
+# Cores that a command uses while it runs, where nobody can tell better: commands wait for disks and sockets.
+USUAL_USE = 0.64
+
+
+class Host(NamedTuple):
+    """A service that every node of a pool has.
+
+    Attributes:
+        manager: Place of its manager among the accepting managers of a node.
+        service: Its name.
+        kinds: What it serves.
+        slots: Attempts at once on one node; 0 for no limit.
+        shared: Units that its manager shares among its attempts.
+    """
+
+    manager: int
+    service: str
+    kinds: frozenset[ActionKind]
+    slots: int
+    shared: tuple[tuple[str, int], ...]
+
+
+class Place(NamedTuple):
+    """A pool and a service there."""
+
+    pool: int
+    host: int
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class _Likeness(NamedTuple):
+    """What alike nodes have in common."""
+
+    capacity: tuple[tuple[str, int], ...]
+    hosts: tuple[Host, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Pool:
+    """Alike nodes.
+
+    Attributes:
+        name: For a reader, and for questions about more nodes of it.
+        hosts: Services of each node.
+        resources: How many of the columns are the node's own resources; they come first.
+        columns: Names of what can run out, in the order of `free`.
+        capacity: Units of each column on one node, shape (columns,).
+        nodes: The nodes.
+        managers: The accepting managers of each node.
+        free: Units free now, shape (nodes, columns); below 0 where more is held than there is.
+        load: Cores that a node's live trajectories are expected to use, shape (nodes,).
+        backlog: Weight that shares each node's cores beyond what they can serve at once, shape (nodes,).
+        first_row: Index of the first column among the rows of an instance.
+    """
+
+    name: str
+    hosts: tuple[Host, ...]
+    resources: int
+    columns: tuple[str, ...]
+    capacity: Integers
+    nodes: list[Node] = field(default_factory=list)
+    managers: list[tuple[Manager, ...]] = field(default_factory=list)
+    free: Integers = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    load: Floats = field(default_factory=lambda: np.zeros(0))
+    backlog: Floats = field(default_factory=lambda: np.zeros(0))
+    first_row: int = 0
+
+    def column(self, name: str) -> int:
+        """Index of a column; -1 if nodes of the pool have no such thing."""
+        return self.columns.index(name) if name in self.columns else -1
+
+
+class Fleet:
+    """All pools; `refresh` brings them up to a state of the core."""
+
+    def __init__(self) -> None:
+        self.pools: list[Pool] = []
+        self.generation = 0
+        self._version = -1
+        self._seen: list[list[int]] = []
+
+    def refresh(self, state: SchedulerState, placed: PlacedActions, cores_of_job: Callable[[str], float]) -> None:
+        """Takes over what changed.
+
+        Args:
+            state: The core.
+            placed: What runs unpinned.
+            cores_of_job: Cores that a live trajectory of a job is expected to use.
+        """
+        if self._version != state.fleet_version:
+            self._rebuild(state)
+        cores = {job: cores_of_job(job) for job in state.jobs}
+        for pool, seen in zip(self.pools, self._seen, strict=True):
+            for index, node in enumerate(pool.nodes):
+                if seen[index] != node.changes or node.quotas:
+                    seen[index] = node.changes
+                    self._read(state, pool, index, placed, cores)
+
+    def resources(self, free: Sequence[Integers], hold_s: float) -> Iterator[Resource]:
+        """The rows of an instance: every column of every pool.
+
+        Args:
+            free: What the round may use of each pool, as `Pool.free`.
+            hold_s: How long units are held on average.
+        """
+        for pool, units_of_nodes in zip(self.pools, free, strict=True):
+            units = np.maximum(units_of_nodes, 0).sum(axis=0).tolist()
+            crowd = float(pool.backlog.sum())
+            for name, left, capacity in zip(pool.columns, units, pool.capacity.tolist(), strict=True):
+                kind = CPU if name.startswith(SHARED_CPU) else name
+                other = crowd if name.startswith(SHARED_CPU) else 0.0
+                yield Resource(f"{name}@{pool.name}", kind, capacity * len(pool.nodes), left, other, hold_s=hold_s)
+
+    def _rebuild(self, state: SchedulerState) -> None:
+        self._version = state.fleet_version
+        self.generation += 1
+        alike: dict[_Likeness, Pool] = {}
+        for node in state.nodes.values():
+            managers = tuple(
+                manager
+                for manager_id in sorted(node.managers)
+                if (manager := state.managers.get(manager_id)) is not None and manager.accepting
+            )
+            if managers:
+                likeness = _Likeness(_capacity(node), _hosts(managers))
+                pool = alike.get(likeness)
+                if pool is None:
+                    pool = alike[likeness] = _new_pool(f"pool-{len(alike)}", likeness)
+                pool.nodes.append(node)
+                pool.managers.append(managers)
+        self.pools = list(alike.values())
+        self._seen = []
+        row = 0
+        for pool in self.pools:
+            pool.first_row, row = row, row + len(pool.columns)
+            pool.free = np.zeros((len(pool.nodes), len(pool.columns)), np.int64)
+            pool.load = np.zeros(len(pool.nodes))
+            pool.backlog = np.zeros(len(pool.nodes))
+            self._seen.append([-1] * len(pool.nodes))
+
+    def _read(
+        self, state: SchedulerState, pool: Pool, index: int, placed: PlacedActions, cores: Mapping[str, float]
+    ) -> None:
+        node, managers = pool.nodes[index], pool.managers[index]
+        row = [node.free.get(name, 0) for name in pool.columns[: pool.resources]]
+        row += [_free_slots(managers, host) for host in pool.hosts if host.slots]
+        load = backlog = 0.0
+        for manager in managers:
+            running = placed.on(manager.manager_id, state)
+            shared = manager.pool.get(CPU, 0)
+            if shared:
+                row.append(shared * MILLI - sum(each.milli_use for each in running))
+                backlog += max(len(manager.attempts) - shared / USUAL_USE, 0.0)
+            load += sum(cores[job] for job, _ in manager.sandboxes) + sum(each.load for each in running)
+        pool.free[index] = row
+        pool.load[index] = load
+        pool.backlog[index] = backlog
+
+
+def _capacity(node: Node) -> tuple[tuple[str, int], ...]:
+    pooled = node.pooled
+    return tuple(
+        (name, node.available(name)) for name in sorted(node.capacity) if node.available(name) > 0 or name not in pooled
+    )
+
+
+def _hosts(managers: tuple[Manager, ...]) -> tuple[Host, ...]:
+    return tuple(
+        Host(place, name, service.description.kinds, service.description.slots, _sorted(service))
+        for place, manager in enumerate(managers)
+        for name, service in sorted(manager.services.items())
+    )
+
+
+def _sorted(service: Service) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(service.description.shared.items()))
+
+
+def _free_slots(managers: tuple[Manager, ...], host: Host) -> int:
+    free = managers[host.manager].services[host.service].free_slots
+    return free if free is not None else 0
+
+
+def slot_column(host: Host) -> str:
+    """Name of the column of a service's slots."""
+    return f"slots of {host.service}/{host.manager}"
+
+
+def shared_column(host: Host) -> str:
+    """Name of the column of the cores that a service's manager shares."""
+    return f"{SHARED_CPU}/{host.manager}"
+
+
+def _new_pool(name: str, likeness: _Likeness) -> Pool:
+    columns = [resource for resource, _ in likeness.capacity]
+    capacity = [units for _, units in likeness.capacity]
+    for host in likeness.hosts:
+        if host.slots:
+            columns.append(slot_column(host))
+            capacity.append(host.slots)
+    shared: dict[str, int] = {}
+    for host in likeness.hosts:
+        for resource, units in host.shared:
+            if resource == CPU:
+                shared[shared_column(host)] = max(units, shared.get(shared_column(host), 0))
+    columns += shared
+    capacity += [cores * MILLI for cores in shared.values()]
+    return Pool(name, likeness.hosts, len(likeness.capacity), tuple(columns), np.array(capacity, np.int64))

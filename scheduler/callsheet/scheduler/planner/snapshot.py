@@ -1,0 +1,237 @@
+"""From the core's state to a planning instance, at the cost of classes and pools, never of actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+from callsheet.scheduler.core.ready import ClassKey, ReadyClass
+from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.estimates import Estimates, duration_of_size
+from callsheet.scheduler.planner.instance import (
+    Arrivals,
+    Integers,
+    JobShare,
+    OptionBlock,
+    PlanningClass,
+    PlanningInstance,
+    Resource,
+)
+from callsheet.scheduler.planner.options import Rows, option_block
+from callsheet.scheduler.planner.placed import Running
+from callsheet.scheduler.planner.placement import Frees, fitting, need_of, place_of
+from callsheet.scheduler.planner.pools import Fleet, Place
+
+# Pools of more nodes than this are taken as one heap of units, but for their chunks.
+EXACT_POOL_NODES = 32
+BLOCK_LIFE_S = 10.0
+MOST_BLOCKS = 4096
+NO_LIMIT = 1 << 40
+
+
+class ClassPart(NamedTuple):
+    """The members of a class that have waited so long that their duration hardly counts any more, or the others."""
+
+    key: ClassKey
+    late: bool
+
+    def __str__(self) -> str:
+        return f"late {describe(self.key)}" if self.late else describe(self.key)
+
+
+def describe(key: ClassKey) -> str:
+    """A class in words."""
+    size = f" ~{duration_of_size(key.size):.3g} s" if key.size else ""
+    return f"{key.kind.name.lower()} {key.label or key.service or 'any'} of {key.job}{size}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """A planning question.
+
+    Attributes:
+        members: The ready class behind each class of the instance.
+        free: What is free on the nodes of each pool.
+        generation: Of the fleet; pools of another one are other pools.
+    """
+
+    instance: PlanningInstance
+    members: tuple[ReadyClass, ...]
+    free: Frees
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSettings:
+    """Which members a round looks at; see `ElasticSettings`."""
+
+    dispatch_cap: int
+    ageing: float
+    hold_after: float
+
+
+class Snapshots:
+    """Makes snapshots; keeps the options of classes while the fleet is the same."""
+
+    def __init__(self, settings: SnapshotSettings, estimates: Estimates) -> None:
+        self._settings = settings
+        self._estimates = estimates
+        self._generation = -1
+        self._rows = Rows(0)
+        self._blocks: dict[ClassKey, tuple[float, OptionBlock]] = {}
+
+    def take(
+        self,
+        state: SchedulerState,
+        fleet: Fleet,
+        now: float,
+        running: Iterable[Running],
+        arrivals: Callable[[str], Arrivals],
+    ) -> Snapshot:
+        """The planning question of now.
+
+        Args:
+            state: The core.
+            fleet: Refreshed for it.
+            now: Seconds since the epoch.
+            running: What was placed before and runs, for fair shares.
+            arrivals: What is expected, by kind of resource.
+        """
+        self._keep_up_with(fleet)
+        waiting = [ready for key, ready in state.ready.classes.items() if ready.count and not key.pinned_to]
+        blocks = [(ready, self.block(ready.key, fleet, now)) for ready in waiting]
+        servable = [(ready, block) for ready, block in blocks if block.options]
+        free = held_back(fleet, servable, now, self._settings.hold_after)
+        parts = [(ready, part) for ready, block in servable for part in self._parts(ready, block, fleet, free, now)]
+        classes = tuple(part for _, part in parts)
+        instance = PlanningInstance(
+            tuple(self._resources(fleet, free, classes, arrivals)),
+            classes,
+            (),
+            _shares(state, classes, running),
+            dispatch_cap=self._settings.dispatch_cap,
+        )
+        return Snapshot(instance, tuple(ready for ready, _ in parts), free, fleet.generation)
+
+    def renew(self, snapshot: Snapshot, fleet: Fleet, now: float) -> Snapshot:
+        """A snapshot with what is free now; the fleet's pools must be the same."""
+        blocks = {id(ready): (ready, self.block(ready.key, fleet, now)) for ready in snapshot.members}
+        free = held_back(fleet, list(blocks.values()), now, self._settings.hold_after)
+        return replace(snapshot, free=free)
+
+    def block(self, key: ClassKey, fleet: Fleet, now: float) -> OptionBlock:
+        """The options of a class, made anew now and then so that they follow what predictors learn."""
+        self._keep_up_with(fleet)
+        kept = self._blocks.get(key)
+        if kept is None or now - kept[0] > BLOCK_LIFE_S:
+            if len(self._blocks) >= MOST_BLOCKS:
+                self._blocks.clear()
+            kept = self._blocks[key] = (now, option_block(key, self._estimates.of_class(key), fleet, self._rows))
+        return kept[1]
+
+    def _keep_up_with(self, fleet: Fleet) -> None:
+        if self._generation != fleet.generation:
+            columns = sum(len(pool.columns) for pool in fleet.pools)
+            self._generation, self._rows, self._blocks = fleet.generation, Rows(columns), {}
+
+    def _parts(
+        self, ready: ReadyClass, block: OptionBlock, fleet: Fleet, free: Frees, now: float
+    ) -> Iterator[PlanningClass]:
+        """A class as planning classes: those of its members that are late, and the others."""
+        limits = _limits(block, fleet, free)
+        late_after = float(block.duration_s.min()) / self._settings.ageing if self._settings.ageing else float("inf")
+        late = 0
+        overdue = 0.0
+        for action in islice(ready, self._settings.dispatch_cap):
+            if now - action.queued_since <= late_after:
+                break
+            late += 1
+            overdue = max(overdue, now - action.queued_since - late_after)
+        weight = ready.weight / ready.count
+        job, priority = ready.key.job, int(ready.key.priority)
+        if late:
+            yield PlanningClass(ClassPart(ready.key, True), job, priority, late, weight, block, limits, overdue)
+        if ready.count > late:
+            others = ready.count - late
+            yield PlanningClass(ClassPart(ready.key, False), job, priority, others, weight, block, limits)
+
+    def _resources(
+        self, fleet: Fleet, free: Frees, classes: Sequence[PlanningClass], arrivals: Callable[[str], Arrivals]
+    ) -> Iterator[Resource]:
+        durations = [float(each.block.duration_s.min()) for each in classes]
+        hold_s = sum(durations) / max(len(durations), 1)
+        totals: dict[str, int] = {}
+        own = list(fleet.resources(free, hold_s))
+        for each in own:
+            totals[each.kind] = totals.get(each.kind, 0) + each.capacity
+        for each in own:
+            share = each.capacity / max(totals[each.kind], 1)
+            yield replace(each, arrivals=arrivals(each.kind).part(share))
+        for pool, column, width in self._rows.chunks:
+            where = fleet.pools[pool]
+            kind = f"{where.columns[column]}>={width}"
+            whole = int((np.maximum(free[pool][:, column], 0) // width).sum())
+            total = int(where.capacity[column]) // width * len(where.nodes)
+            yield Resource(f"{kind}@{where.name}", kind, total, whole, priced=False)
+
+
+def held_back(fleet: Fleet, waiting: Sequence[tuple[ReadyClass, OptionBlock]], now: float, hold_after: float) -> Frees:
+    """What is free on each node, less what is kept for actions that have waited too long and fit nowhere.
+
+    For each of them the node that lacks the least keeps what it has of what they need, so that nothing that fits an
+    idle node starves.
+    """
+    free = [pool.free.copy() for pool in fleet.pools]
+    overdue = []
+    for ready, block in waiting:
+        head = ready.head()
+        if head is not None and now - head.queued_since >= hold_after:
+            overdue.append((ready.key.priority, head.arrival, block))
+    for _, _, block in sorted(overdue, key=lambda each: each[:2]):
+        needs = {
+            place_of(option): need_of(option, fleet.pools[place_of(option).pool]) for option in reversed(block.options)
+        }
+        if not any(fitting(free[place.pool], need).any() for place, need in needs.items()):
+            _hold_nearest(fleet, free, needs)
+    return free
+
+
+def _hold_nearest(fleet: Fleet, free: Frees, needs: Mapping[Place, Integers]) -> None:
+    nearest: tuple[float, Place, int] | None = None
+    for place, need in needs.items():
+        pool = fleet.pools[place.pool]
+        lacking = np.maximum(need - free[place.pool], 0) / np.maximum(pool.capacity, 1)
+        node = int(np.argmin(lacking.sum(axis=1)))
+        shortage = float(lacking[node].sum())
+        if nearest is None or shortage < nearest[0]:
+            nearest = (shortage, place, node)
+    if nearest is not None:
+        _, place, node = nearest
+        free[place.pool][node, needs[place] > 0] = 0
+
+
+def _limits(block: OptionBlock, fleet: Fleet, free: Frees) -> Integers:
+    """Most members that each option could start alone; exact for small pools, where fragments matter most."""
+    limits = np.full(len(block.options), NO_LIMIT, np.int64)
+    for index, option in enumerate(block.options):
+        number = place_of(option).pool
+        pool = fleet.pools[number]
+        if len(pool.nodes) <= EXACT_POOL_NODES:
+            limits[index] = min(int(fitting(free[number], need_of(option, pool)).sum()), NO_LIMIT)
+    return limits
+
+
+def _shares(state: SchedulerState, classes: Sequence[PlanningClass], running: Iterable[Running]) -> dict[str, JobShare]:
+    jobs = {each.job for each in classes}
+    if len(jobs) < 2:
+        return {}
+    used: dict[str, dict[str, int]] = {job: {} for job in jobs}
+    for each in running:
+        if each.job in used:
+            mine = used[each.job]
+            for resource, units in each.units.items():
+                mine[resource] = mine.get(resource, 0) + units
+    return {job: JobShare(state.jobs[job].request.weight, used[job]) for job in jobs}

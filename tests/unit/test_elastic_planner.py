@@ -1,0 +1,259 @@
+"""The elastic planner on small fleets: where things go, how wide, in which order, and what it remembers."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from callsheet.scheduler.core.model import ActionKind, GroupRequest, PriorityClass, SpeedUp
+from callsheet.scheduler.core.plan import Plan
+from callsheet.scheduler.planner.assignment import Budget, Status
+from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings, plan
+from callsheet.scheduler.planner.predictors import Observation, PredictionKey, Predictors
+from callsheet.scheduler.planner.snapshot import describe
+
+from tests.support.core_requests import action_request, elastic, fixed, job_request, kept, trajectory_request
+from tests.support.core_world import CoreWorld, FakeManager, node, service
+
+EXACT = Budget(seconds=0.5, deterministic=True)
+IN_SANDBOX = [ActionKind.ENV_RESET, ActionKind.ENV_STEP, ActionKind.REWARD]
+
+
+def elastic_world(predictors: Predictors | None = None, **settings: float) -> CoreWorld:
+    """A world with a job and the elastic planner."""
+    chosen = ElasticSettings(
+        budget=EXACT, hold_after=settings.get("hold_after", 5.0), dispatch_cap=int(settings.get("dispatch_cap", 1024))
+    )
+    world = CoreWorld(planner=ElasticPlanner(chosen, predictors))
+    world.job()
+    return world
+
+
+def plan_all(world: CoreWorld) -> list[Plan]:
+    """Plans until no round asks for another one."""
+    plans = [world.plan()]
+    while plans[-1].truncated:
+        plans.append(world.plan())
+    return plans
+
+
+def homes(plans: list[Plan]) -> Counter[str]:
+    """Assignments by manager."""
+    return Counter(each.manager_id for round_ in plans for each in round_.assignments)
+
+
+def test_priority_classes_in_order() -> None:
+    world = elastic_world()
+    world.manager(cores=2)
+    for priority in (PriorityClass.BATCH, PriorityClass.TRAIN, PriorityClass.EVAL):
+        world.job(job_request(priority.name, priority=priority))
+        world.submit(action_request("a", job_id=priority.name, demand=fixed(cpu=1)))
+    plans = plan_all(world)
+    assert [each.key.job_id for round_ in plans for each in round_.assignments] == ["EVAL", "TRAIN"]
+
+
+def test_new_sandboxes_go_where_the_fewest_trajectories_live() -> None:
+    world = elastic_world()
+    managers = {name: world.manager(name, cores=8, memory=10_000) for name in ("a", "b", "c")}
+    for index in range(9):
+        world.trajectory(f"t{index}")
+        world.reset(f"r{index}", f"t{index}")
+    assert homes(plan_all(world)) == {"a": 3, "b": 3, "c": 3}
+    for manager in managers.values():
+        for index in range(9):
+            if manager.has(f"r{index}"):
+                manager.run(f"r{index}")
+    for index in range(9):
+        if managers["b"].has(f"r{index}"):
+            world.close_trajectory(f"t{index}")
+    world.trajectory("next")
+    world.reset("next", "next")
+    assert homes(plan_all(world)) == {"b": 1}
+
+
+def test_siblings_are_spread_apart() -> None:
+    world = elastic_world()
+    for name in ("a", "b"):
+        world.manager(name, cores=8, memory=10_000)
+    for index in range(4):
+        request = trajectory_request(f"t{index}", group=GroupRequest(f"g{index // 2}", 2, 2))
+        world.trajectory(request)
+        world.reset(f"r{index}", f"t{index}")
+    where = {each.key.action_id: each.manager_id for round_ in plan_all(world) for each in round_.assignments}
+    assert where["r0"] != where["r1"]
+    assert where["r2"] != where["r3"]
+
+
+def test_actions_on_shared_cores_are_bounded_by_predicted_use_and_spread() -> None:
+    world = elastic_world()
+    shared = service("sandbox", IN_SANDBOX, shared={"cpu": 4})
+    for name in ("a", "b"):
+        world.manager(name, shared, cores=4)
+    for index in range(20):
+        world.submit(action_request(f"t{index}", ActionKind.REWARD, demand=fixed(cpu=1)))
+    # Each is expected to use 0.64 cores of the four.
+    assert homes(plan_all(world)) == {"a": 6, "b": 6}
+    assert homes(plan_all(world)) == {}
+
+
+def test_steps_of_a_sandbox_on_shared_cores_go_to_it_at_once() -> None:
+    world = elastic_world()
+    manager = world.manager("m", service("sandbox", IN_SANDBOX, shared={"cpu": 2}), cores=2)
+    for index in range(5):
+        world.trajectory(f"t{index}")
+        world.submit(action_request(f"r{index}", ActionKind.ENV_RESET, f"t{index}", demand=kept(memory=16)))
+    plan_all(world)
+    for index in range(5):
+        manager.run(f"r{index}")
+        world.step(f"s{index}", f"t{index}")
+    plans = plan_all(world)
+    assert sum(len(round_.assignments) for round_ in plans) == 5
+    assert all(manager.has(f"s{index}") for index in range(5))
+
+
+def test_an_elastic_action_is_wide_alone_and_narrow_in_a_crowd() -> None:
+    alone = elastic_world()
+    manager = alone.manager(cores=8)
+    alone.submit(action_request("a", demand=elastic(1, 8, speed_up=SpeedUp(0.95)), expected=10.0))
+    plan_all(alone)
+    assert manager.grant("a").resources["cpu"] == 8
+    crowd = elastic_world()
+    manager = crowd.manager(cores=8)
+    for index in range(40):
+        crowd.submit(action_request(f"a{index}", demand=elastic(1, 8, speed_up=SpeedUp(0.95)), expected=10.0))
+    assert sum(len(round_.assignments) for round_ in plan_all(crowd)) == 8
+
+
+def test_the_short_go_first_by_what_predictors_learned() -> None:
+    predictors = Predictors()
+    for _ in range(50):
+        for label, seconds in (("quick", 1.0), ("slow", 60.0)):
+            key = PredictionKey("job", ActionKind.REWARD, label, "")
+            predictors.observe(Observation(key, seconds, cpu_s=seconds))
+    world = elastic_world(predictors)
+    manager = world.manager(cores=4)
+    for index in range(8):
+        request = action_request(f"a{index}", ActionKind.REWARD, demand=fixed(cpu=1))
+        request.label = "slow" if index < 4 else "quick"
+        world.submit(request)
+    plan_all(world)
+    assert {index for index in range(8) if manager.has(f"a{index}")} == {4, 5, 6, 7}
+    prediction = manager.grant("a5").prediction
+    assert prediction is not None
+    assert 0.5 < prediction.execution_s < 2.0
+
+
+def wide_waits(hold_after: float) -> tuple[CoreWorld, FakeManager]:
+    """A full node, on which an action of its whole width has waited for six seconds."""
+    world = elastic_world(hold_after=hold_after)
+    manager = world.manager(cores=4)
+    for index in range(4):
+        world.submit(action_request(f"s{index}", demand=fixed(cpu=1)))
+    plan_all(world)
+    world.submit(action_request("wide", demand=fixed(cpu=4)))
+    manager.live(6.0)
+    world.submit(action_request("narrow", demand=fixed(cpu=1)))
+    return world, manager
+
+
+def test_a_node_is_held_for_what_has_waited_too_long() -> None:
+    world, manager = wide_waits(hold_after=5.0)
+    for index in range(4):
+        manager.run(f"s{index}")
+        plan_all(world)
+        assert not manager.has("narrow")
+    assert manager.has("wide")
+    world, manager = wide_waits(hold_after=60.0)
+    manager.run("s0")
+    plan_all(world)
+    assert manager.has("narrow")
+
+
+def test_a_retry_avoids_the_manager_that_failed() -> None:
+    world = elastic_world()
+    managers = {name: world.manager(name) for name in ("a", "b")}
+    world.submit(action_request("x"))
+    (first,) = homes(plan_all(world))
+    managers[first].fail("x")
+    world.wait(1.0)
+    other = managers["b" if first == "a" else "a"]
+    assert other.has("x")
+
+
+def test_fragments_are_not_taken_for_room() -> None:
+    """Two nodes with two free cores each have no room for four; the round starts what fits instead."""
+    world = elastic_world()
+    for name in ("a", "b"):
+        world.manager(name, cores=4)
+    for index in range(4):
+        world.submit(action_request(f"s{index}", demand=fixed(cpu=1)))
+        world.propose(f"s{index}", "a" if index % 2 else "b", cpu=1)
+    world.submit(action_request("wide", demand=fixed(cpu=4), weight=50.0))
+    world.submit(action_request("narrow", demand=fixed(cpu=2)))
+    assert [each.key.action_id for round_ in plan_all(world) for each in round_.assignments] == ["narrow"]
+
+
+def test_resources_that_do_not_lie_together_are_filled_up_with_what_fits() -> None:
+    """Memory and cores are free on different nodes: the plan counts on both, and placement finds out."""
+    world = elastic_world()
+    world.manager("cores", on=node("cores", 4, memory=1))
+    world.manager("memory", on=node("memory", 1, memory=100))
+    world.submit(action_request("cpu", demand=fixed(cpu=3)))
+    world.submit(action_request("mem", demand=fixed(memory=50)))
+    where = {each.key.action_id: each.manager_id for round_ in plan_all(world) for each in round_.assignments}
+    assert where == {"cpu": "cores", "mem": "memory"}
+
+
+def test_a_manager_that_goes_away_and_comes_back() -> None:
+    world = elastic_world()
+    manager, other = world.manager("m"), world.manager("n")
+    world.submit(action_request("a", demand=fixed(cpu=1)))
+    plan_all(world)
+    manager.disconnect()
+    for index in range(3):
+        world.submit(action_request(f"b{index}", demand=fixed(cpu=1)))
+    assert set(homes(plan_all(world))) == {"n"}
+    other.disconnect()
+    world.submit(action_request("c"))
+    assert homes(plan_all(world)) == {}
+    other.join()
+    assert set(homes(plan_all(world))) == {"n"}
+
+
+def test_the_cap_of_a_round_asks_for_another_one() -> None:
+    world = elastic_world(dispatch_cap=3)
+    world.manager()
+    for index in range(8):
+        world.submit(action_request(f"g{index}"))
+    assert [len(each.assignments) for each in plan_all(world)] == [3, 3, 2]
+
+
+def test_jobs_share_what_is_short_by_weight() -> None:
+    world = elastic_world()
+    world.manager(cores=8)
+    world.job(job_request("other"))
+    for index in range(30):
+        world.submit(action_request(f"a{index}", demand=fixed(cpu=1), expected=1.0))
+        world.submit(action_request(f"b{index}", job_id="other", demand=fixed(cpu=1), expected=50.0))
+    jobs = Counter(each.key.job_id for round_ in plan_all(world) for each in round_.assignments)
+    assert jobs == {"job": 4, "other": 4}
+
+
+def test_a_plan_says_how_it_was_decided() -> None:
+    world = elastic_world()
+    world.manager("a", cores=4)
+    for index in range(9):
+        world.submit(action_request(f"a{index}", demand=elastic(1, 4), expected=1.0 + index % 3))
+    found = plan(world.state, world.now, EXACT, seed=3)
+    assert found.report.status in (Status.BOUND, Status.OPTIMAL)
+    assert found.report.bound <= found.report.objective
+    assert plan(world.state, world.now, EXACT, seed=3).assignments == found.assignments
+
+
+def test_classes_have_names_for_readers() -> None:
+    world = elastic_world()
+    world.manager("a", cores=1)
+    request = action_request("a", ActionKind.REWARD, demand=fixed(cpu=1), expected=30.0)
+    request.label = "pytest"
+    world.submit(request)
+    world.planner.plan(world.state, world.now)
+    assert [describe(key) for key in world.state.ready.classes] == ["reward pytest of job ~32 s"]
