@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from callsheet.scheduler.core.records import (
+    ActionCancelRequested,
     ActionDispatched,
     ActionFinished,
     ActionRequeued,
@@ -91,12 +92,16 @@ def test_trajectories_come_back(place: JournalPlace) -> None:
         ([ActionDispatched("job", "a", 1, 1, 7, "manager")], DISPATCHED),
         ([ActionDispatched("job", "a", 1, 1, 7, "manager"), ActionRequeued("job", "a", 1)], replace(QUEUED, attempt=1)),
         (
+            [ActionDispatched("job", "a", 1, 1, 7, "manager"), ActionCancelRequested("job", "a", "no more")],
+            replace(DISPATCHED, cancel_reason="no more"),
+        ),
+        (
             [ActionDispatched("job", "a", 1, 1, 7, "manager"), ActionFinished("job", "a", "failed", b"outcome", 20.0)],
             replace(DISPATCHED, state="failed", spec=b""),
         ),
         ([ActionFinished("job", "a", "expired", b"", 20.0)], replace(QUEUED, state="expired", spec=b"")),
     ],
-    ids=["submitted", "dispatched", "requeued", "failed", "expired"],
+    ids=["submitted", "dispatched", "requeued", "cancel requested", "failed", "expired"],
 )
 def test_an_action_comes_back_in_its_last_state(
     place: JournalPlace, records: list[Record], expected: RecoveredAction, together: bool

@@ -103,6 +103,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.starts: Counter[ActionKey] = Counter()
         self.requests: dict[ActionKey, ActionRequest] = {}
         self.finished: dict[ActionKey, ActionState] = {}
+        self.cancelled: set[ActionKey] = set()
         self.tokens: list[Token] = []
         self.managers = {
             "sandboxes": self._manager("sandboxes", SHARED, SANDBOX_KINDS, {}),
@@ -200,7 +201,8 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.requests)))
-        self._asked(lambda: self.world.cancel(key))
+        if self._asked(lambda: self.world.cancel(key)):
+            self.cancelled.add(key)
 
     @rule(job_id=st.sampled_from(JOBS), trajectory_id=st.sampled_from(TRAJECTORIES), completed=st.booleans())
     def close_trajectory(self, job_id: str, trajectory_id: str, completed: bool) -> None:
@@ -216,6 +218,7 @@ class CoreMachine(RuleBasedStateMachine):
         for key in [key for key in self.requests if key.job_id == job_id]:
             del self.requests[key]
             self.finished.pop(key, None)
+            self.cancelled.discard(key)
         self.world.job(JOB_REQUESTS[job_id])
         for trajectory_id in TRAJECTORIES:
             self._open_trajectory(job_id, trajectory_id)
@@ -398,6 +401,12 @@ class CoreMachine(RuleBasedStateMachine):
                 assert tuple(key) in self.world.journal.outcomes, f"{key} was never recorded: {self.world.why(key)}"
             else:
                 assert key not in self.finished, f"{key} came back"
+
+    @invariant()
+    def no_acknowledged_cancel_is_forgotten(self) -> None:
+        for key in self.cancelled - self.finished.keys():
+            known = self.world.state.find_action(key)
+            assert not isinstance(known, Action) or known.cancel_reason is not None, self.world.why(key)
 
     @invariant()
     def managers_pause_what_the_core_has_paused(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from callsheet.scheduler.core.records import (
+    ActionCancelRequested,
     ActionDispatched,
     ActionFinished,
     ActionRequeued,
@@ -69,7 +70,7 @@ class Model:
             case ActionSubmitted(job_id, name, trajectory, body_hash, spec, submitted_at) if job_id in self.jobs:
                 row = RecoveredAction(job_id, name, trajectory, body_hash, spec, "queued", 0, 0, 0, "", submitted_at)
                 return _add(self.actions, (job_id, name), row)
-            case ActionDispatched() | ActionRequeued() | ActionFinished():
+            case ActionDispatched() | ActionCancelRequested() | ActionRequeued() | ActionFinished():
                 return self._apply_to_action(record)
             case _:
                 return False
@@ -84,7 +85,9 @@ class Model:
                 del rows[key]
         return True
 
-    def _apply_to_action(self, record: ActionDispatched | ActionRequeued | ActionFinished) -> bool:
+    def _apply_to_action(
+        self, record: ActionDispatched | ActionCancelRequested | ActionRequeued | ActionFinished
+    ) -> bool:
         key = (record.job_id, record.action_id)
         action = self.actions.get(key)
         if action is None or key in self.outcomes:
@@ -93,6 +96,8 @@ class Model:
             case ActionDispatched(_, _, attempt, epoch, sequence, manager):
                 token = replace(action, attempt=attempt, epoch=epoch, sequence=sequence)
                 self.actions[key] = replace(token, state="dispatched", manager_id=manager)
+            case ActionCancelRequested(_, _, reason):
+                self.actions[key] = replace(action, cancel_reason=reason)
             case ActionRequeued(_, _, attempt):
                 self.actions[key] = replace(action, state="queued", attempt=attempt, epoch=0, sequence=0, manager_id="")
             case ActionFinished(_, _, state, outcome, _):
@@ -125,6 +130,7 @@ any_record: st.SearchStrategy[Record] = st.one_of(
     st.builds(TrajectoryClosed, jobs, names, st.sampled_from(["completed", "abandoned"])),
     st.builds(ActionSubmitted, jobs, names, names, bodies, bodies, times),
     st.builds(ActionDispatched, jobs, names, small, small, small, names),
+    st.builds(ActionCancelRequested, jobs, names, names),
     st.builds(ActionRequeued, jobs, names, small),
     st.builds(ActionFinished, jobs, names, states, bodies, times),
 )

@@ -77,6 +77,13 @@ class SimClient:
             lambda: self.acknowledged.add(request.key),
         )
 
+    def cancel_something(self) -> None:
+        """Cancels an action that was acknowledged; what it gets then is its outcome as any other."""
+        candidates = sorted(key for key in self.waiting if key in self.acknowledged)
+        if candidates:
+            key = self.time.random.choice(candidates)
+            self.ask(lambda reply: events.CancelRequested(reply, key, "no longer wanted"), lambda: None)
+
     def ask(self, request: Request, then: Callable[[], None]) -> None:
         """Sends a request until it is answered."""
         self._sequence += 1

@@ -15,6 +15,7 @@ from callsheet.scheduler.core.model import (
     ActionKind,
     FailureKind,
     NodeDescription,
+    QuotaDescription,
     RunningAttempt,
     SandboxRef,
     ServiceDescription,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from tests.sim.sim_world import World
 
 HEARTBEAT = 3.0
+REQUESTS = "requests"
+QUOTA = QuotaDescription(per_second=5.0, burst=4)
 
 
 @dataclass(eq=False)
@@ -38,6 +41,7 @@ class SimManager:
     kinds: frozenset[ActionKind]
     cores: int
     starts: Counter[ActionKey]
+    shared: dict[str, int]
     incarnation: str = ""
     alive: bool = False
     link: Link | None = None
@@ -86,8 +90,9 @@ class SimManager:
             for token, run in self.running.items()
         )
         sandboxes = tuple(SandboxRef(*key, sandbox_id) for key, sandbox_id in self.sandboxes.items())
-        service = ServiceDescription("work", self.kinds, 0, {})
-        node = NodeDescription(f"node-{self.manager_id}", {MEMORY: 4096}, (tuple(range(self.cores)),))
+        service = ServiceDescription("work", self.kinds, 0, {}, shared=self.shared)
+        cores = tuple(range(self.cores))
+        node = NodeDescription(f"node-{self.manager_id}", {MEMORY: 4096}, (cores,), {REQUESTS: QUOTA})
         joined = events.ManagerJoined(
             self.link, self.manager_id, self.incarnation, node, (service,), running, sandboxes
         )

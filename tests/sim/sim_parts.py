@@ -125,6 +125,8 @@ class SimJournal:
                     sequence=sequence,
                     manager_id=manager_id,
                 )
+            case records.ActionCancelRequested(job_id, action_id, reason):
+                self._replace_action(ActionKey(job_id, action_id), cancel_reason=reason)
             case records.ActionRequeued(job_id, action_id, attempt):
                 self._replace_action(ActionKey(job_id, action_id), state="queued", attempt=attempt)
             case records.ActionFinished(job_id, action_id, state, outcome, _):
@@ -153,7 +155,7 @@ class SimJournal:
 
 
 _DEMANDS = {
-    ActionKind.GENERATE: Demand(),
+    ActionKind.GENERATE: Demand((ResourceDemand("requests", 1, 2),)),
     ActionKind.ENV_RESET: Demand((ResourceDemand(CPU, 1, 1), ResourceDemand(MEMORY, 64, 64, SpeedUp(), True))),
     ActionKind.ENV_STEP: Demand((ResourceDemand(CPU, 1, 2),)),
     ActionKind.REWARD: Demand((ResourceDemand(CPU, 1, 4, SpeedUp(0.9)),)),

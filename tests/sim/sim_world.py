@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.invariants import check_invariants
-from callsheet.scheduler.core.model import ActionKey, ActionKind
+from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind
 from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
@@ -39,6 +39,7 @@ class Misfortune:
     manager_crashes: float = 0.0
     client_cuts: float = 0.0
     manager_cuts: float = 0.0
+    cancels: float = 0.0
     failure_rate: float = 0.0
     slowness: float = 0.002
     commit_s: float = 0.005
@@ -64,11 +65,11 @@ class World:
         self.scheduler_up = False
         self.starts: Counter[ActionKey] = Counter()
         self.managers = {
-            manager_id: SimManager(self, manager_id, kinds, cores, self.starts)
-            for manager_id, kinds, cores in (
-                ("sandbox-1", SANDBOX_KINDS, 4),
-                ("sandbox-2", SANDBOX_KINDS, 2),
-                ("engine-1", ENGINE_KINDS, 0),
+            manager_id: SimManager(self, manager_id, kinds, cores, self.starts, shared)
+            for manager_id, kinds, cores, shared in (
+                ("sandbox-1", SANDBOX_KINDS, 4, {}),
+                ("sandbox-2", SANDBOX_KINDS, 2, {CPU: 2}),
+                ("engine-1", ENGINE_KINDS, 0, {}),
             )
         }
         self.client = SimClient(self, trajectories, steps)
@@ -95,6 +96,7 @@ class World:
         self._recurring("manager_crashes", lambda: self._crash_manager(self.time.random.choice(names)))
         self._recurring("manager_cuts", lambda: self._cut_manager(self.time.random.choice(names)))
         self._recurring("client_cuts", self.client.cut)
+        self._recurring("cancels", self.client.cancel_something)
 
     def _recurring(self, name: str, what: object) -> None:
         rate = getattr(self.misfortune, name)

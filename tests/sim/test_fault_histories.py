@@ -20,7 +20,8 @@ MISFORTUNES = {
     "manager_crashes": Misfortune(manager_crashes=0.2),
     "broken_streams": Misfortune(client_cuts=0.5, manager_cuts=0.5),
     "slow_streams": Misfortune(slowness=0.3, client_cuts=0.05, manager_cuts=0.1),
-    "everything": Misfortune(0.1, 0.1, 0.2, 0.2, failure_rate=0.05, slowness=0.05, commit_s=0.1),
+    "cancels_and_scheduler_crashes": Misfortune(scheduler_crashes=0.2, cancels=0.5),
+    "everything": Misfortune(0.1, 0.1, 0.2, 0.2, cancels=0.1, failure_rate=0.05, slowness=0.05, commit_s=0.1),
 }
 
 
@@ -66,7 +67,8 @@ def check_history(world: World) -> None:
     assert not world.state.attempts
     assert world.state.open_actions == 0
     for node in world.state.nodes.values():
-        assert node.free == node.capacity, f"{node.node_id} kept {node.granted}"
+        free = {resource: node.available(resource) for resource in node.capacity}
+        assert node.free == free, f"{node.node_id} kept {node.granted}"
     for manager in world.managers.values():
         assert not manager.sandboxes, f"{manager.manager_id} kept {manager.sandboxes}"
         assert not manager.ends, f"{manager.manager_id} kept {manager.ends}"

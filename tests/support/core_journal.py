@@ -85,6 +85,8 @@ class CoreJournal:
                     sequence=sequence,
                     manager_id=manager_id,
                 )
+            case records.ActionCancelRequested(job_id, action_id, reason):
+                self.actions[job_id, action_id] = replace(self._open_row(job_id, action_id), cancel_reason=reason)
             case records.ActionRequeued(job_id, action_id, attempt):
                 self.actions[job_id, action_id] = replace(
                     self._open_row(job_id, action_id), state="queued", attempt=attempt

@@ -337,6 +337,34 @@ def test_what_was_running_in_a_trajectory_when_it_was_closed_is_cancelled_after_
     assert manager.free == {"cpu": 4, "memory": 4096}
 
 
+@pytest.mark.parametrize("started", [True, False])
+def test_a_cancel_that_was_acknowledged_survives_a_restart(started: bool) -> None:
+    world, manager = world_with_sandbox()
+    world.submit(action_request("a"))
+    world.plan()
+    grant = manager.grant("a")
+    if started:
+        manager.start(grant)
+    world.cancel("a", "no longer wanted")
+    after = restarted(world, manager)
+    after.watch("a", "client")
+    manager.join([manager.running(grant, started=started)], heartbeat=False)
+    assert manager.stream.last(commands.CancelAttempt).token == grant.token
+    manager.end(grant, events.AttemptCancelled())
+    assert after.cancellation("a").reason == "no longer wanted"
+
+
+def test_a_cancelled_attempt_that_nobody_knows_after_a_restart_is_not_tried_again() -> None:
+    world, manager = world_with_sandbox()
+    world.submit(action_request("a"))
+    world.plan()
+    world.cancel("a", "no longer wanted")
+    after = restarted(world, manager)
+    after.watch("a", "client")
+    manager.join()
+    assert after.cancellation("a").reason == "no longer wanted"
+
+
 def test_a_reset_that_ends_in_a_closed_trajectory_after_a_restart_leaves_no_sandbox() -> None:
     world = CoreWorld()
     manager = world.manager()

@@ -16,7 +16,7 @@ from callsheet.scheduler.core.commands import (
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Trajectory
 from callsheet.scheduler.core.events import AttemptCancelled, AttemptFailed, AttemptSucceeded
 from callsheet.scheduler.core.model import CPU, ActionState, FailureKind
-from callsheet.scheduler.core.records import ActionFinished, ActionRequeued, TrajectoryPlaced
+from callsheet.scheduler.core.records import ActionCancelRequested, ActionFinished, ActionRequeued, TrajectoryPlaced
 
 if TYPE_CHECKING:
     from callsheet.scheduler.core.state import SchedulerState
@@ -219,6 +219,8 @@ def cancel(state: SchedulerState, action: Action, reason: str, now: float) -> No
     if action.cancel_reason is None:
         action.cancel_reason = reason
         action.story.append((now, f"cancel requested: {reason}"))
+        if action.attempt is not None:
+            state.persist(ActionCancelRequested(*action.key, reason))
     if action.attempt is None:
         finish(state, action, Cancellation(reason), now)
     else:

@@ -89,6 +89,15 @@ class ActionDispatched:
 
 
 @dataclass(slots=True)
+class ActionCancelRequested:
+    """An action that was dispatched is to be cancelled; its outcome follows once its attempt has ended."""
+
+    job_id: str
+    action_id: str
+    reason: str
+
+
+@dataclass(slots=True)
 class ActionRequeued:
     """The attempt ended without an outcome; the next one will be `attempt + 1`."""
 
@@ -117,6 +126,7 @@ Record = (
     | TrajectoryClosed
     | ActionSubmitted
     | ActionDispatched
+    | ActionCancelRequested
     | ActionRequeued
     | ActionFinished
 )
@@ -166,6 +176,7 @@ class RecoveredAction:
     sequence: int
     manager_id: str
     submitted_at: float
+    cancel_reason: str = ""
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, G
 from callsheet.scheduler.core.lifecycle import enqueue, stop_attempt
 from callsheet.scheduler.core.model import ActionRequest, ActionState, JobRequest, Token, TrajectoryRequest
 from callsheet.scheduler.core.records import Recovered, RecoveredAction, RecoveredTrajectory
-from callsheet.scheduler.core.submission import CLOSED, COMPLETED, add_action, add_trajectory
+from callsheet.scheduler.core.submission import COMPLETED, add_action, add_trajectory
 
 if TYPE_CHECKING:
     from callsheet.scheduler.core.state import SchedulerState
@@ -119,11 +119,8 @@ def _await_attempt(state: SchedulerState, action: Action, row: RecoveredAction, 
     action.state = ActionState.DISPATCHED
     action.first_dispatched_at = now
     trajectory = action.trajectory
-    if trajectory is None:
-        return
-    if action.request.in_sandbox:
+    if action.request.in_sandbox and trajectory is not None:
         trajectory.occupied = attempt
-    if trajectory.request.trajectory_id in action.job.closed_trajectories:
-        # Its close had cancelled the action; only the attempt's end was still awaited.
-        action.cancel_reason = CLOSED
-        stop_attempt(state, attempt, CLOSED, now)
+    if row.cancel_reason:
+        action.cancel_reason = row.cancel_reason
+        stop_attempt(state, attempt, row.cancel_reason, now)

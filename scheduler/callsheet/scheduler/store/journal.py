@@ -288,6 +288,7 @@ def _load_actions(connection: Connection) -> tuple[RecoveredAction, ...]:
             column.sequence,
             column.manager_id,
             column.submitted_at,
+            column.cancel_reason,
         )
         .join(jobs, jobs.c.number == column.job_number)
         .order_by(column.id)

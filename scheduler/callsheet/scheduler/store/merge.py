@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias, cast
 
 from callsheet.scheduler.core.records import (
+    ActionCancelRequested,
     ActionDispatched,
     ActionFinished,
     ActionRequeued,
@@ -56,6 +57,11 @@ class Changes:
     new_actions: dict[Key, Row] = field(default_factory=dict)
     action_updates: dict[Key, Row] = field(default_factory=dict)
 
+    def even_out(self) -> None:
+        """Gives all new actions the same columns: a cancel adds one, and is rare."""
+        for row in self.new_actions.values():
+            row.setdefault("cancel_reason", "")
+
 
 def merge(records: Iterable[Record], numbering: Numbering) -> Changes:
     """Merge `records`, in their order, into row changes; advances `numbering`.
@@ -67,8 +73,13 @@ def merge(records: Iterable[Record], numbering: Numbering) -> Changes:
             got its outcome in this batch is changed again.
     """
     changes = Changes()
+    cancelled = False
     for record in records:
-        _MERGERS[type(record)](changes, numbering, record)
+        kind = type(record)
+        cancelled = cancelled or kind is ActionCancelRequested
+        _MERGERS[kind](changes, numbering, record)
+    if cancelled:
+        changes.even_out()
     return changes
 
 
@@ -184,6 +195,12 @@ def _dispatch_action(changes: Changes, numbering: Numbering, record: ActionDispa
         row["manager_id"] = record.manager_id
 
 
+def _cancel_action(changes: Changes, numbering: Numbering, record: ActionCancelRequested) -> None:
+    row = _unfinished_row(changes, numbering, record)
+    if row is not None:
+        row["cancel_reason"] = record.reason
+
+
 def _requeue_action(changes: Changes, numbering: Numbering, record: ActionRequeued) -> None:
     row = _unfinished_row(changes, numbering, record)
     if row is not None:
@@ -225,7 +242,9 @@ def _row(new: Mapping[Key, Row], updates: dict[Key, Row], numbering: Numbering, 
 
 
 def _unfinished_row(
-    changes: Changes, numbering: Numbering, record: ActionDispatched | ActionRequeued | ActionFinished
+    changes: Changes,
+    numbering: Numbering,
+    record: ActionDispatched | ActionCancelRequested | ActionRequeued | ActionFinished,
 ) -> Row | None:
     row = _row(changes.new_actions, changes.action_updates, numbering, record.job_id, record.action_id)
     if row is not None and row.get("outcome") is not None:
@@ -249,6 +268,7 @@ _MERGERS: Final = cast(
         TrajectoryClosed: _close_trajectory,
         ActionSubmitted: _submit_action,
         ActionDispatched: _dispatch_action,
+        ActionCancelRequested: _cancel_action,
         ActionRequeued: _requeue_action,
         ActionFinished: _finish_action,
     },

@@ -22,6 +22,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 metadata: Final = MetaData(
@@ -80,7 +81,8 @@ trajectories: Final = Table(
 )
 """Trajectories; `held` and `held_cores` are JSON."""
 
-# The two bodies come last: SQLite then reads the short columns of a row without the pages its bodies overflow to.
+# The two bodies come after them: SQLite then reads the short columns of a row without the pages its bodies overflow to.
+# It needs none to read an empty `cancel_reason` either.
 actions: Final = Table(
     "actions",
     metadata,
@@ -98,6 +100,7 @@ actions: Final = Table(
     Column("body_hash", LargeBinary, nullable=False),
     Column("spec", LargeBinary, nullable=False),
     Column("outcome", LargeBinary),
+    Column("cancel_reason", Text, nullable=False, server_default=text("''")),
     UniqueConstraint("job_number", "action_id"),
 )
 """Actions. `outcome` is null until there is one; `spec` is emptied then, since nothing reads it any more."""

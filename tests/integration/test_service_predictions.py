@@ -1,0 +1,98 @@
+"""Predictions through the real service: learned, told, kept over a restart, and asked about a larger fleet."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+from callsheet.client import Client, InvalidArgumentError, NotFoundError, Succeeded, ToolCall, Unservable
+from callsheet.client.actions import ActionKind
+from callsheet.client.admin import AdminClient
+from callsheet.managers.noop import serve_noop
+from callsheet.managers.settings import ManagerSettings
+from callsheet.scheduler.service.settings import SchedulerSettings
+
+from tests.support.ports import free_port
+from tests.support.raw_service import NODE, running_service
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_what_was_learned_is_told_and_survives_a_restart(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    settings = SchedulerSettings(tmp_path, listen=address, shutdown_grace=0.1)
+    async with Client(address) as client, AdminClient(address) as admin, anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(serve_noop, ManagerSettings(address, "m", NODE, handle_signals=False)))
+        async with running_service(settings):
+            job = await client.open_job("job")
+            waits = await job.submit(ToolCall("elsewhere", "get"), label="search", unservable=Unservable.WAIT)
+            await waits.accepted()
+            before = (await admin.explain("job", waits.action_id)).expected
+            assert before is not None
+            assert before.low_s < before.mean_s < before.high_s
+            for _ in range(20):
+                outcome = await job.tool_call("noop", "x", label="search", unservable=Unservable.WAIT)
+                assert isinstance(outcome, Succeeded)
+            with anyio.fail_after(10):
+                while not (errors := await admin.prediction_errors()) or errors[0].observations < 20:
+                    await anyio.lowlevel.checkpoint()
+            assert errors[0].kind is ActionKind.TOOL_CALL
+            learned = (await admin.explain("job", waits.action_id)).expected
+            assert learned is not None
+            assert learned.mean_s < 0.1 * before.mean_s
+            assert learned.high_s < before.high_s
+        async with running_service(settings):
+            again = (await admin.explain("job", waits.action_id)).expected
+            assert again == learned
+        tasks.cancel_scope.cancel()
+
+
+async def test_the_command_line_shows_what_is_expected(tmp_path: Path) -> None:
+    async with (
+        running_service(SchedulerSettings(tmp_path, listen="127.0.0.1:0")) as service,
+        Client(service.address) as client,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(partial(serve_noop, ManagerSettings(service.address, "m", BUSY, handle_signals=False)))
+        job = await client.open_job("job")
+        demand = (Resource("cpu", 1),)
+        for number in range(6):
+            waits = await job.submit(
+                ToolCall("noop", "x"), action_id=f"a{number}", demand=demand, unservable=Unservable.WAIT
+            )
+            await waits.accepted()
+
+        async def shown(command: str, *arguments: str) -> str:
+            words = [*command.split(), "--scheduler", service.address, *arguments]
+            result = await anyio.to_thread.run_sync(partial(CliRunner().invoke, app, words))
+            assert result.exit_code == 0, result.output
+            return result.stdout
+
+        assert "expected at its fewest units" in await shown("explain a5")
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_larger_fleet_is_asked_about(tmp_path: Path) -> None:
+    async with (
+        running_service(SchedulerSettings(tmp_path, listen="127.0.0.1:0")) as service,
+        AdminClient(service.address) as admin,
+        anyio.create_task_group() as tasks,
+    ):
+        with pytest.raises(NotFoundError, match="no manager is registered"):
+            await admin.what_if("pool-0", 1)
+        manager = ManagerSettings(service.address, "m", NODE, handle_signals=False)
+        tasks.start_soon(partial(serve_noop, manager))
+        with anyio.fail_after(10):
+            while not (await admin.status()).managers:
+                await anyio.lowlevel.checkpoint()
+        found = await admin.what_if(NODE.node_id, 2)
+        assert (found.pool, found.nodes) == ("pool-0", 1)
+        assert found.before == found.after
+        assert "nothing waits" in found.summary
+        with pytest.raises(InvalidArgumentError, match="between 1 and 10000"):
+            await admin.what_if("pool-0", 0)
+        with pytest.raises(NotFoundError, match="pool-0"):
+            await admin.what_if("elsewhere", 1)
+        tasks.cancel_scope.cancel()
