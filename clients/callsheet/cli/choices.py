@@ -22,6 +22,14 @@ class Isolation(StrEnum):
     NONE = "none"
 
 
+class ShareCores(StrEnum):
+    """Whether all sandboxes of a manager share its cores, and who ranks their commands."""
+
+    NO = "no"
+    RANKED = "ranked"
+    PLAINLY = "plainly"
+
+
 class LogFormat(StrEnum):
     """How a log line looks."""
 

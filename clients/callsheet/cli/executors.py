@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from callsheet.cli.choices import Isolation
+from callsheet.cli.choices import Isolation, ShareCores
 from callsheet.cli.errors import load
 
 if TYPE_CHECKING:
     from callsheet.managers.executor import Executor
     from callsheet.managers.sandbox.settings import SandboxSettings
     from callsheet.managers.settings import ManagerSettings
+
+
+_CORE_SHARING = {ShareCores.NO: "none", ShareCores.RANKED: "ranked", ShareCores.PLAINLY: "plain"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +26,13 @@ class SandboxPlace:
         data_dir: What the manager keeps lies below it.
         isolation: What keeps sandboxes apart.
         stages: Directories that every sandbox can read.
+        share_cores: Whether they share the manager's cores.
     """
 
     data_dir: Path
     isolation: Isolation
     stages: tuple[Path, ...]
+    share_cores: ShareCores = ShareCores.NO
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,7 @@ def _sandbox_settings(place: SandboxPlace, settings: ManagerSettings) -> Sandbox
         isolation=module.Isolation(place.isolation.value),
         stages=tuple(module.StageDirectory(stage) for stage in place.stages),
         cores=frozenset(_cores(settings)),
+        core_sharing=module.CoreSharing(_CORE_SHARING[place.share_cores]),
     )
     return sandbox_settings
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 from callsheet.cli import executors
-from callsheet.cli.choices import Isolation, LogLevel, Role
+from callsheet.cli.choices import Isolation, LogLevel, Role, ShareCores
 from callsheet.cli.manager_process import ManagerOptions, run_manager_process
 from callsheet.cli.options import (
     DEFAULT_ADDRESS,
@@ -41,6 +41,14 @@ Stages = Annotated[
     ),
 ]
 
+ShareCoresOption = Annotated[
+    ShareCores,
+    typer.Option(
+        help="Let all sandboxes share the manager's cores: ranked by attained CPU and wait, or plainly as the system "
+        "does. Otherwise each command gets cores of its own.",
+    ),
+]
+
 
 @manager_app.command("sandbox")
 def sandbox(
@@ -49,6 +57,7 @@ def sandbox(
     data_dir: DataDir,
     isolation: IsolationOption = Isolation.BUBBLEWRAP,
     stages: Stages = None,
+    share_cores: ShareCoresOption = ShareCores.NO,
     manager_id: ManagerId = None,
     node_id: NodeId = None,
     cpus: Cpus = None,
@@ -61,7 +70,7 @@ def sandbox(
     options = ManagerOptions(
         Role.SANDBOX, scheduler, manager_id, node_id, cpus, memory_mib, drain_timeout, log_format, log_level
     )
-    place = executors.SandboxPlace(data_dir, isolation, tuple(stages or ()))
+    place = executors.SandboxPlace(data_dir, isolation, tuple(stages or ()), share_cores)
     run_manager_process(options, partial(executors.build_sandbox, place))
 
 

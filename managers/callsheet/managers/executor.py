@@ -210,6 +210,14 @@ class ServiceStateReporter(Protocol):
 
 
 @runtime_checkable
+class ServingExecutor(Protocol):
+    """Optional: an executor with work beside its attempts."""
+
+    async def serve(self) -> None:
+        """Works until it is cancelled. Called once, before the first attempt; attempts may outlive it at the end."""
+
+
+@runtime_checkable
 class MortalExecutor(Protocol):
     """Optional: an executor that can die for good, for instance with its engine."""
 

@@ -12,7 +12,7 @@ import grpc.aio
 import structlog
 from anyio.abc import TaskStatus
 from callsheet.managers.backoff import reconnect_delay
-from callsheet.managers.executor import Executor, MortalExecutor
+from callsheet.managers.executor import Executor, MortalExecutor, ServingExecutor
 from callsheet.managers.manager import Manager
 from callsheet.managers.payloads import SchedulerPayloads
 from callsheet.managers.session import FAREWELL_S, Session, SessionEndedError
@@ -132,6 +132,8 @@ class _Life:
                     tasks.start_soon(self._drain_on, stop)
                 if isinstance(self._executor, MortalExecutor):
                     tasks.start_soon(self._drain_on_failure, self._executor)
+                if isinstance(self._executor, ServingExecutor):
+                    tasks.start_soon(self._executor.serve)
                 tasks.start_soon(manager.attempts.watch)
                 tasks.start_soon(self._stay_connected, manager)
                 await self._drain.wait()

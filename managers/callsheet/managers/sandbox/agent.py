@@ -8,7 +8,7 @@ socket.
 Requests are JSON packets with descriptors: the first one holds the request's details as JSON (a sealed memory file), so
 that their size is not bounded by a packet. Every request that runs something is a job in a child process:
 
-    {"op": "run", "id": N}    details, stdout, stderr, [stdin], [cgroup.procs]
+    {"op": "run", "id": N}    details, stdout, stderr, [stdin], [cgroup.procs, ...]
     {"op": "write", "id": N}  details, content
     {"op": "read", "id": N}   details, output
     {"op": "signal", "id": N, "signal": S}   S to all processes of the sandbox but the agent
@@ -357,7 +357,7 @@ def execute(details: dict[str, Any], descriptors: list[int], work: str) -> NoRet
     descriptors = list(descriptors)
     output, errors = descriptors.pop(0), descriptors.pop(0)
     source = descriptors.pop(0) if details["stdin"] else os.open("/dev/null", os.O_RDONLY)
-    if details["leaf"]:
+    for _ in range(details["groups"]):
         os.write(descriptors.pop(0), b"0")
     for target, descriptor in enumerate((source, output, errors)):
         os.dup2(descriptor, target)

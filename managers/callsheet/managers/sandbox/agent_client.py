@@ -37,10 +37,11 @@ class JobResult:
 
 
 class Job:
-    """Something the agent runs; `result` stays None when the sandbox was lost first."""
+    """Something the agent runs: `started` once it is a process, `finished` with a `result` unless it was lost."""
 
     def __init__(self) -> None:
         """A job that was asked for."""
+        self.started = anyio.Event()
         self.finished = anyio.Event()
         self.result: JobResult | None = None
 
@@ -133,6 +134,7 @@ class AgentConnection:
         self._loss = reason
         self._hello.set()
         for job in self._jobs.values():
+            job.started.set()
             job.finished.set()
         for done in self._signals.values():
             done.set()
@@ -149,6 +151,8 @@ class AgentConnection:
             raise ProtocolError(f"a packet from process {sender}")
         number = integer(packet, "id", 1, self._next_id - 1)
         if event == "started":
+            if number in self._jobs:
+                self._jobs[number].started.set()
             return
         if event == "signalled":
             done = self._signals.get(number)
@@ -165,6 +169,7 @@ class AgentConnection:
         )
         job = self._jobs.pop(number)
         job.result = result
+        job.started.set()
         job.finished.set()
 
 

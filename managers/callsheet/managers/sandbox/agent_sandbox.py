@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import time
@@ -16,7 +15,6 @@ import structlog
 from callsheet.managers.sandbox.affinity import pin_tree
 from callsheet.managers.sandbox.agent_client import AgentConnection, Job, JobResult
 from callsheet.managers.sandbox.backend import (
-    CannotExecuteError,
     CommandOutcome,
     CommandSpec,
     FileRefusedError,
@@ -26,9 +24,13 @@ from callsheet.managers.sandbox.backend import (
     StoppedError,
 )
 from callsheet.managers.sandbox.capture import OutputPipe
-from callsheet.managers.sandbox.cgroups import CommandLeaf, LimitEvents, SandboxGroup
+from callsheet.managers.sandbox.cgroups import CommandLeaf, SandboxGroup
+from callsheet.managers.sandbox.lanes import SandboxLanes
 from callsheet.managers.sandbox.launcher_client import Child, LauncherClient
+from callsheet.managers.sandbox.metering import CommandMeter
+from callsheet.managers.sandbox.node_sharing import Lane
 from callsheet.managers.sandbox.packets import memory_file
+from callsheet.managers.sandbox.refusals import cannot_execute, file_refused
 
 _KILL_SECONDS = 3.0
 _KILL_AGAIN_SECONDS = 0.05
@@ -67,14 +69,6 @@ class SandboxParts:
     threads: anyio.CapacityLimiter
 
 
-@dataclass(frozen=True, slots=True)
-class _Meter:
-    """Where a command is measured: its leaf, if there are groups, and the counters before it began."""
-
-    leaf: CommandLeaf | None
-    before: LimitEvents
-
-
 class AgentSandbox:
     """Implements `backend.Sandbox`."""
 
@@ -87,6 +81,7 @@ class AgentSandbox:
         self._destroying = anyio.Lock()
         self._destroyed = False
         self._frozen = False
+        self._lanes = SandboxLanes(parts.group, lambda: connection.pid)
 
     @property
     def spec(self) -> SandboxSpec:
@@ -115,6 +110,17 @@ class AgentSandbox:
         except ProcessLookupError as error:
             raise SandboxLostError(self.loss or "its first process is gone") from error
 
+    async def set_lane(self, lane: Lane) -> None:
+        """Puts its commands into a lane."""
+        self._check()
+        if lane is not self._lanes.lane:
+            await self._blocking(self._lanes.put, lane)
+
+    async def attained_s(self) -> float:
+        """CPU seconds of its commands so far."""
+        self._check()
+        return await self._blocking(self._lanes.attained_s)
+
     async def pause(self) -> None:
         """Freezes all its processes."""
         await self._set_frozen(True)
@@ -135,7 +141,7 @@ class AgentSandbox:
         if stopped:
             raise StoppedError
         if result.refused is not None:
-            raise _file_refused(file, *result.refused)
+            raise file_refused(file, *result.refused)
         if result.status != 0:
             raise FileRefusedError("disk_full", f"file {file.path[:200]!r}: its writer was killed")
 
@@ -144,12 +150,16 @@ class AgentSandbox:
         self._check()
         if stop.is_set():
             raise StoppedError
-        meter = await self._blocking(self._prepare)
+        meter = await self._blocking(CommandMeter.begin, self._parts.group)
         started = time.monotonic()
         pipes: tuple[OutputPipe, ...] = ()
         try:
             pipes = (OutputPipe(command.max_output_bytes), OutputPipe(command.max_output_bytes))
             job = await self._start_command(command, pipes, meter.leaf)
+            if self._lanes.must_follow_forks:
+                # It began as its parent, the agent, in the foreground.
+                await job.started.wait()
+                await self._blocking(self._lanes.put, self._lanes.lane)
             if self._frozen and self._parts.group is None:
                 # Without a group only what ran at the time of the pause was stopped.
                 await self._connection.signal(signal.SIGSTOP)
@@ -158,8 +168,8 @@ class AgentSandbox:
             for pipe in pipes:
                 pipe.finish()
             if result.refused is not None:
-                raise _cannot_execute(command, *result.refused)
-            outcome = await self._blocking(self._summarise, result, pipes, wall_s, meter)
+                raise cannot_execute(command, *result.refused)
+            outcome = await self._blocking(meter.outcome, result, pipes, wall_s)
             self._hold(pipes)
             return replace(outcome, stopped=stopped)
         except BaseException:
@@ -251,26 +261,19 @@ class AgentSandbox:
             return
         await self._blocking(self._parts.group.freeze, frozen)
 
-    def _prepare(self) -> _Meter:
-        """Blocks: makes the command's leaf and starts measuring."""
-        group = self._parts.group
-        if group is None:
-            return _Meter(None, LimitEvents(0, 0))
-        return _Meter(group.new_leaf(), group.begin_measuring())
-
     async def _start_command(self, command: CommandSpec, pipes: Sequence[OutputPipe], leaf: CommandLeaf | None) -> Job:
         descriptors = [pipe.write_end for pipe in pipes]
         stdin = await self._memory_file(command.stdin) if command.stdin else -1
         if stdin >= 0:
             descriptors.append(stdin)
         if leaf is not None:
-            descriptors.append(leaf.entry)
+            descriptors += leaf.entries
         details = {
             "argv": list(command.arguments),
             "env": command_environment(self._parts.environment, command.environment),
             "cwd": command.working_directory,
             "stdin": stdin >= 0,
-            "leaf": leaf is not None,
+            "groups": len(leaf.entries) if leaf is not None else 0,
             "limits": dict(self._parts.limits),
         }
         try:
@@ -328,28 +331,6 @@ class AgentSandbox:
         while len(self._held) > _MOST_HELD_PIPES:
             self._held.pop(0).close()
 
-    def _summarise(
-        self, result: JobResult, pipes: Sequence[OutputPipe], wall_s: float, meter: _Meter
-    ) -> CommandOutcome:
-        """Blocks: reads what the groups counted."""
-        group, before, leaf = self._parts.group, meter.before, meter.leaf
-        after = group.limit_events() if group is not None else before
-        output, errors = (pipe.buffer for pipe in pipes)
-        by_signal = os.WIFSIGNALED(result.status)
-        return CommandOutcome(
-            exit_code=0 if by_signal else os.WEXITSTATUS(result.status),
-            signal=os.WTERMSIG(result.status) if by_signal else 0,
-            stdout=output.content(),
-            stderr=errors.content(),
-            stdout_dropped=output.dropped,
-            stderr_dropped=errors.dropped,
-            wall_s=wall_s,
-            cpu_s=leaf.cpu_s() if leaf is not None else result.cpu_s,
-            peak_memory_bytes=(group.peak_memory_bytes() if group is not None else 0) or result.peak_memory_bytes,
-            out_of_memory=after.out_of_memory > before.out_of_memory,
-            process_limit=after.process_limit > before.process_limit,
-        )
-
 
 def command_environment(default: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
     """Returns a command's environment. An added PYTHONPATH comes before the sandbox's own instead of replacing it."""
@@ -358,25 +339,3 @@ def command_environment(default: Mapping[str, str], added: Mapping[str, str]) ->
     if paths:
         environment["PYTHONPATH"] = ":".join(paths)
     return environment
-
-
-def _cannot_execute(command: CommandSpec, stage: str, number: int) -> CannotExecuteError:
-    why = os.strerror(number)
-    if stage == "fork":
-        return CannotExecuteError("pids", f"no process could be started: {why}")
-    if stage in {"cwd", "path"}:
-        return CannotExecuteError(
-            "bad_working_directory", f"working directory {command.working_directory[:200]!r}: {why}"
-        )
-    return CannotExecuteError("cannot_execute", f"{command.arguments[0][:200]!r}: {why}")
-
-
-def _file_refused(file: FileSpec, stage: str, number: int) -> FileRefusedError:
-    why = os.strerror(number)
-    if stage == "fork":
-        return FileRefusedError("pids", f"no process could be started: {why}")
-    if number in {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM}:
-        return FileRefusedError("disk_full", f"file {file.path[:200]!r}: {why}")
-    if stage == "archive":
-        return FileRefusedError("bad_archive", f"archive for {file.path[:200]!r}: refused or not a tar archive: {why}")
-    return FileRefusedError("bad_path", f"file {file.path[:200]!r}: {why}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import anyio
+from callsheet.managers.sandbox.node_sharing import Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,21 @@ class Sandbox(Protocol):
         Raises:
             SandboxLostError: It is gone.
             OSError: The cores do not exist here.
+        """
+
+    async def set_lane(self, lane: Lane) -> None:
+        """Puts its commands, and what they leave in the background, into a lane; it stays there.
+
+        Raises:
+            SandboxLostError: It is gone.
+            OSError: The kernel refuses.
+        """
+
+    async def attained_s(self) -> float:
+        """CPU seconds that its commands, and what they left in the background, have had since it was made.
+
+        Raises:
+            SandboxLostError: It is gone.
         """
 
     async def pause(self) -> None:

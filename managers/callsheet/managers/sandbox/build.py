@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from callsheet.managers.sandbox.bubblewrap import BubblewrapPlanner
 from callsheet.managers.sandbox.cgroups import GroupLayout, probe_layout
-from callsheet.managers.sandbox.executor import SandboxExecutor, TestSuiteExecutor
+from callsheet.managers.sandbox.executor import SandboxExecutor
 from callsheet.managers.sandbox.janitor import ManagerDirectory, remove_leftovers
 from callsheet.managers.sandbox.plain import PlainPlanner
 from callsheet.managers.sandbox.processes import Planner, ProcessBackend
-from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
+from callsheet.managers.sandbox.settings import CoreSharing, Isolation, SandboxSettings
+from callsheet.managers.sandbox.test_suite_executor import TestSuiteExecutor
 
 
 def build_sandbox_executor(settings: SandboxSettings) -> SandboxExecutor:
@@ -54,4 +55,7 @@ def _build(settings: SandboxSettings) -> tuple[ProcessBackend, ManagerDirectory]
 
 
 def _layout(settings: SandboxSettings) -> GroupLayout | None:
-    return probe_layout() if settings.use_control_groups else None
+    layout = probe_layout() if settings.use_control_groups else None
+    if layout is not None and settings.core_sharing is not CoreSharing.RANKED:
+        return layout.without("cpu")
+    return layout

@@ -3,7 +3,8 @@
 Groups are made below this process's own ones and nothing else is touched. A sandbox has one group in each tree. In the
 version 2 tree its first process is in `init`, and each command in a leaf of its own below `commands`: a command can be
 killed and its CPU time read without touching what runs in the background, and `commands` is frozen without freezing the
-first process, which must notice the end of its manager at any time.
+first process, which must notice the end of its manager at any time. In the "cpu" tree there are only commands, for the
+same reason: a group that is idle may wait for long.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import select
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,9 @@ import structlog
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _OWN_GROUPS = Path("/proc/self/cgroup")
-_CONTROLLERS = ("cpuset", "memory", "pids")
+_CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
+# What weighs a group against its siblings, the best first, with the values of a group that counts and of an idle one.
+_WEIGHTS = {"cpu.idle": ("0", "1"), "cpu.shares": ("1024", "2"), "cpu.weight": ("100", "1")}
 _EMPTY_MILLISECONDS = 2000
 _FREEZE_MILLISECONDS = 100
 # The agent and, outside its namespace, bwrap itself.
@@ -39,6 +42,16 @@ class GroupLayout:
 
     core: Path
     controllers: Mapping[str, Path]
+
+    def without(self, controller: str) -> GroupLayout:
+        """Returns the layout without the tree of a controller."""
+        return GroupLayout(self.core, {name: path for name, path in self.controllers.items() if name != controller})
+
+    def weight_file(self, name: str) -> Path | None:
+        """Returns the file that weighs the group of this name against its siblings, once the group is made."""
+        directories = [path / name for path in (self.controllers.get("cpu"), self.core) if path is not None]
+        files = (directory / file for directory in directories for file in _WEIGHTS)
+        return next((file for file in files if file.exists()), None)
 
     def directories(self) -> list[Path]:
         """All of them."""
@@ -104,6 +117,7 @@ class SandboxGroup:
         self._commands = self._core / "commands"
         self._limits = {controller: path / name for controller, path in layout.controllers.items()}
         self._leaves = 0
+        self.weight_file: Path | None = None
         try:
             for directory in (self._core, self._core / "init", self._commands, *self._limits.values()):
                 directory.mkdir()
@@ -115,6 +129,7 @@ class SandboxGroup:
                 _write(self._limits["memory"] / "memory.limit_in_bytes", str(memory_mib << 20))
             if "pids" in self._limits:
                 _write(self._limits["pids"] / "pids.max", str(max_processes + _OWN_PROCESSES))
+            self.weight_file = layout.weight_file(name)
         except BaseException:
             self.remove()
             raise
@@ -126,12 +141,22 @@ class SandboxGroup:
 
     def open_entries(self) -> list[int]:
         """Opens what the first process writes "0" into to enter; the caller closes them."""
-        directories = [*self._limits.values(), self._core / "init"]
+        limits = [directory for controller, directory in self._limits.items() if controller != "cpu"]
+        directories = [*limits, self._core / "init"]
         return [os.open(directory / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for directory in directories]
 
     def set_cores(self, cores: Iterable[int]) -> None:
         """Puts everything inside on these cores; OSError (EINVAL, EACCES) if they are not available here."""
         _write(self._limits["cpuset"] / "cpuset.cpus", ",".join(map(str, sorted(cores))))
+
+    def set_idle(self, idle: bool) -> None:
+        """Lets the commands have only what other groups leave, or takes that back; needs a `weight_file`."""
+        if self.weight_file is not None:
+            _write(self.weight_file, _WEIGHTS[self.weight_file.name][idle])
+
+    def cpu_s(self) -> float:
+        """CPU seconds of everything but the first process."""
+        return _counter(self._commands / "cpu.stat", "usage_usec") / 1e6
 
     def freeze(self, frozen: bool) -> None:
         """Freezes or thaws all commands and what they left in the background; returns when all are frozen."""
@@ -146,7 +171,7 @@ class SandboxGroup:
     def new_leaf(self) -> CommandLeaf:
         """Makes a leaf for a command."""
         self._leaves += 1
-        return CommandLeaf(self._commands / str(self._leaves))
+        return CommandLeaf(self._commands / str(self._leaves), [self._limits["cpu"]] if "cpu" in self._limits else [])
 
     def kill_commands(self) -> None:
         """Kills all commands and what they left in the background; the first process stays."""
@@ -180,11 +205,13 @@ class SandboxGroup:
 class CommandLeaf:
     """The group of one command and what it starts."""
 
-    def __init__(self, path: Path) -> None:
-        """Makes it."""
+    def __init__(self, path: Path, others: Sequence[Path] = ()) -> None:
+        """Makes it. `others` are groups that the command enters as well."""
         self._path = path
         path.mkdir()
-        self.entry = os.open(path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+        self.entries: list[int] = []
+        for directory in (path, *others):
+            self.entries.append(os.open(directory / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC))
 
     def kill(self) -> None:
         """Kills everything inside."""
@@ -196,9 +223,8 @@ class CommandLeaf:
 
     def release(self) -> None:
         """Removes it, unless background processes stay; then the end of the sandbox removes it."""
-        if self.entry >= 0:
-            os.close(self.entry)
-            self.entry = -1
+        while self.entries:
+            os.close(self.entries.pop())
         try:
             self._path.rmdir()
         except OSError as error:

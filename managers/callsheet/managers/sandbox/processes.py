@@ -16,9 +16,10 @@ from callsheet.managers.sandbox.agent_client import AgentConnection
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox, SandboxParts
 from callsheet.managers.sandbox.backend import SandboxCreateError, SandboxLostError, SandboxSpec
 from callsheet.managers.sandbox.cgroups import GroupLayout, SandboxGroup
+from callsheet.managers.sandbox.lanes import lane_method
 from callsheet.managers.sandbox.launcher_client import LauncherClient, LauncherError, SpawnRequest, start_launcher
 from callsheet.managers.sandbox.packets import socket_pair
-from callsheet.managers.sandbox.settings import SandboxSettings
+from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
 
 _CREATE_SECONDS = 20.0
 _WORKER_THREADS = 8
@@ -107,8 +108,14 @@ class ProcessBackend:
             "stop": "the command's own processes"
             if self._layout is not None
             else "all processes of the sandbox, background ones too",
+            "lanes": self._lanes(),
             "cpu_accounting": "group" if self._layout is not None else "processes that were waited for",
         }
+
+    def _lanes(self) -> str:
+        if self._settings.core_sharing is not CoreSharing.RANKED:
+            return "none: commands are not ranked"
+        return lane_method(self._layout.weight_file("") if self._layout is not None else None).value
 
     async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> AgentSandbox:
         """Makes a sandbox."""

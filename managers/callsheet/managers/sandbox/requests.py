@@ -63,12 +63,7 @@ async def read_command(command: action_pb2.Command, payloads: PayloadAccess, set
     )
 
 
-def granted_cores(attempt: Attempt, settings: SandboxSettings) -> frozenset[int]:
-    """Returns the cores of a grant; one without cores may use all of the manager's."""
-    return frozenset(attempt.grant.cores) or settings.cores
-
-
-def sandbox_spec(sandbox_id: str, attempt: Attempt, settings: SandboxSettings) -> SandboxSpec:
+def sandbox_spec(sandbox_id: str, attempt: Attempt, cores: frozenset[int], settings: SandboxSettings) -> SandboxSpec:
     """Returns what the sandbox of an attempt is to be: memory as granted, sizes as asked for or by default."""
     reset = attempt.action.env_reset
     return SandboxSpec(
@@ -76,7 +71,7 @@ def sandbox_spec(sandbox_id: str, attempt: Attempt, settings: SandboxSettings) -
         memory_mib=attempt.grant.resources.get("memory", 0) or settings.default_memory_mib,
         disk_mib=reset.disk_mib or settings.default_disk_mib,
         max_processes=reset.max_processes or settings.default_max_processes,
-        cores=granted_cores(attempt, settings),
+        cores=cores,
     )
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from callsheet.managers.sandbox.node_sharing import NodeSharingSettings
+
 # Outside the ranges of system accounts, of systemd's dynamic and home users, and of subordinate ids (from 100,000).
 POOL_UID_BASE = 70_000
 POOL_UID_COUNT = 10_000
@@ -20,6 +22,17 @@ class Isolation(Enum):
 
     BUBBLEWRAP = "bubblewrap"
     NONE = "none"
+
+
+class CoreSharing(Enum):
+    """Whether all sandboxes of a manager share its cores.
+
+    RANKED lets node sharing rank their commands; PLAIN leaves it to the operating system.
+    """
+
+    NONE = "none"
+    RANKED = "ranked"
+    PLAIN = "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +65,10 @@ class SandboxSettings:
         concurrent_creates: Sandboxes that are made at the same time.
         use_control_groups: Whether to use control groups where they are writable.
         bwrap: The bwrap program; None searches as `bubblewrap.find_bwrap` says.
+        core_sharing: Whether all sandboxes share `cores`. Then grants name no cores.
+        node_sharing: How commands are ranked.
+        demote_rewards: Whether test suites may be put into the background as well. A stall inside a suite may trip its
+            own timeouts, which makes the reward wrong.
     """
 
     manager_id: str
@@ -66,6 +83,9 @@ class SandboxSettings:
     concurrent_creates: int = 8
     use_control_groups: bool = True
     bwrap: Path | None = None
+    core_sharing: CoreSharing = CoreSharing.NONE
+    node_sharing: NodeSharingSettings = field(default_factory=NodeSharingSettings)
+    demote_rewards: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError naming field, value and rule."""

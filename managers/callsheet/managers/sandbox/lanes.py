@@ -1,0 +1,146 @@
+"""Carries the lanes of node sharing out: in a group where one is writable, else on every process of a sandbox."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import threading
+import time
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+
+from callsheet.managers.sandbox.cgroups import SandboxGroup
+from callsheet.managers.sandbox.node_sharing import Lane
+from callsheet.managers.sandbox.process_tree import cpu_seconds_below, for_every_thread
+
+_AUTOGROUP_SETTING = Path("/proc/sys/kernel/sched_autogroup_enabled")
+# The kernel lets an unprivileged user change the weight of a session ten times a second.
+_AUTOGROUP_PAUSE_S = 0.11
+_AUTOGROUP_TRIES = 5
+_AUTOGROUP_NICE = {Lane.FOREGROUND: 0, Lane.BACKGROUND: 19}
+
+
+class LaneMethod(Enum):
+    """What tells the lanes apart for the kernel's scheduler; the values are for people."""
+
+    IDLE_GROUP = "cpu.idle of the sandbox's group"
+    WEIGHT_GROUP = "weight of the sandbox's group"
+    IDLE_PROCESSES = "SCHED_IDLE of every process"
+    SESSION_WEIGHT = "weight of every session"
+    NONE = "not told apart: all commands share the cores alike"
+
+
+class SandboxLanes:
+    """The lane of one sandbox's commands, and the CPU time they have had. All methods block for up to milliseconds."""
+
+    def __init__(self, group: SandboxGroup | None, first_process: Callable[[], int]) -> None:
+        """Args:
+        group: Of the sandbox, if there are groups.
+        first_process: Returns the id of its agent, which itself is in no lane.
+        """
+        self._group = group
+        self._first_process = first_process
+        self.lane = Lane.FOREGROUND
+
+    @property
+    def method(self) -> LaneMethod:
+        """How lanes are told apart."""
+        return lane_method(self._group.weight_file if self._group is not None else None)
+
+    @property
+    def must_follow_forks(self) -> bool:
+        """Whether a command that begins now must be put into its lane afterwards."""
+        by_process = {LaneMethod.IDLE_PROCESSES, LaneMethod.SESSION_WEIGHT}
+        return self.lane is Lane.BACKGROUND and self.method in by_process
+
+    def put(self, lane: Lane) -> None:
+        """Puts everything but the first process into a lane; OSError where the kernel refuses."""
+        if self._group is not None and self._group.weight_file is not None:
+            self._group.set_idle(lane is Lane.BACKGROUND)
+        elif self.method is not LaneMethod.NONE:
+            put_tree(self._first_process(), lane, self.method)
+        self.lane = lane
+
+    def attained_s(self) -> float:
+        """Returns the CPU seconds of all commands so far, and of what they left in the background."""
+        if self._group is not None:
+            return self._group.cpu_s()
+        return cpu_seconds_below(self._first_process())
+
+
+def lane_method(weight_file: Path | None) -> LaneMethod:
+    """Returns how lanes are told apart, given the file that weighs a sandbox's group, if there is one."""
+    if weight_file is None:
+        return process_lane_method()
+    return LaneMethod.IDLE_GROUP if weight_file.name == "cpu.idle" else LaneMethod.WEIGHT_GROUP
+
+
+def put_tree(root: int, lane: Lane, method: LaneMethod) -> None:
+    """Puts every process below one into a lane.
+
+    Sessions weigh alike whatever is in them where the kernel groups by session, so their weight is changed as well.
+
+    Raises:
+        PermissionError: The kernel does not let this user take it back, see `process_lane_method`.
+    """
+    policy = os.SCHED_IDLE if lane is Lane.BACKGROUND else os.SCHED_OTHER
+
+    def change(thread: int) -> None:
+        if method is LaneMethod.IDLE_PROCESSES:
+            os.sched_setscheduler(thread, policy, os.sched_param(0))
+        if _groups_by_session():
+            _set_session_weight(thread, _AUTOGROUP_NICE[lane])
+
+    for_every_thread(root, change, include_root=False)
+
+
+@functools.cache
+def process_lane_method() -> LaneMethod:
+    """Returns what this user may change, and change back, of other processes; found out on a thread of this one."""
+    if _can_leave_idle():
+        return LaneMethod.IDLE_PROCESSES
+    return LaneMethod.SESSION_WEIGHT if _groups_by_session() else LaneMethod.NONE
+
+
+def _can_leave_idle() -> bool:
+    """Whether a thread that was made idle can be made normal again: needs privilege, or RLIMIT_NICE."""
+    answers: list[bool] = []
+
+    def try_it() -> None:
+        try:
+            os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
+            os.sched_setscheduler(threading.get_native_id(), os.SCHED_OTHER, os.sched_param(0))
+        except PermissionError:
+            answers.append(False)
+        else:
+            answers.append(True)
+
+    thread = threading.Thread(target=try_it, name="callsheet-idle-probe")
+    thread.start()
+    thread.join()
+    return answers == [True]
+
+
+def _groups_by_session() -> bool:
+    with contextlib.suppress(OSError):
+        return _AUTOGROUP_SETTING.read_text().strip() == "1"
+    return False
+
+
+def _set_session_weight(process: int, nice: int) -> None:
+    for _ in range(_AUTOGROUP_TRIES):
+        try:
+            with open(f"/proc/{process}/autogroup", "r+b", buffering=0) as file:
+                if file.read().split()[-1:] != [b"%d" % nice]:
+                    file.write(b"%d" % nice)
+            return
+        except (FileNotFoundError, PermissionError):
+            # It has ended, or has closed itself to other processes of its user.
+            return
+        except OSError as error:
+            if error.errno != errno.EAGAIN:
+                raise
+            time.sleep(_AUTOGROUP_PAUSE_S)

@@ -1,0 +1,92 @@
+"""The processes below one, seen from outside: for what no control group can do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+# Of /proc/PID/stat behind the name: utime, stime, cutime, cstime.
+_OWN_TICKS, _REAPED_TICKS = slice(11, 13), slice(13, 15)
+
+
+def for_every_thread(root: int, change: Callable[[int], None], *, include_root: bool) -> None:
+    """Changes every thread of a tree of processes.
+
+    What a fork inherits from its parent needs no more than this: it walks until it finds nothing new, so that nothing
+    forked between a look and a change escapes. The walk is complete because orphans of a sandbox are adopted by its
+    first process.
+
+    Args:
+        root: Process id, as this process sees it.
+        change: Gets the id of a thread; ProcessLookupError from it means that the thread has ended.
+        include_root: Whether the root's own threads are meant as well.
+    """
+    seen: set[int] = set()
+    while True:
+        new = [thread for thread in threads_below(root, include_root=include_root) if thread not in seen]
+        if not new:
+            return
+        seen.update(new)
+        for thread in new:
+            try:
+                change(thread)
+            except ProcessLookupError:
+                continue
+
+
+def threads_below(root: int, *, include_root: bool) -> Iterator[int]:
+    """Returns the threads of all processes below one, and its own ones if asked to."""
+    for process in processes_below(root):
+        if process == root and not include_root:
+            continue
+        try:
+            yield from map(int, os.listdir(f"/proc/{process}/task"))
+        except FileNotFoundError:
+            continue
+
+
+def processes_below(root: int) -> Iterator[int]:
+    """Returns a process and all its descendants."""
+    waiting = [root]
+    while waiting:
+        process = waiting.pop()
+        yield process
+        waiting += _children(process)
+
+
+def cpu_seconds_below(root: int) -> float:
+    """Returns the CPU seconds of all descendants of a process, ended ones that were waited for included."""
+    ticks = 0
+    for process in processes_below(root):
+        try:
+            fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        ticks += sum(map(int, fields[_REAPED_TICKS]))
+        if process != root:
+            ticks += sum(map(int, fields[_OWN_TICKS]))
+    return ticks / _CLOCK_TICKS
+
+
+def _children(process: int) -> list[int]:
+    tasks = Path(f"/proc/{process}/task")
+    try:
+        return [
+            int(child) for thread in os.listdir(tasks) for child in (tasks / thread / "children").read_text().split()
+        ]
+    except FileNotFoundError:
+        # Ended meanwhile, or a kernel without CONFIG_PROC_CHILDREN.
+        return _children_without_kernel_list(process)
+    except ProcessLookupError:
+        return []
+
+
+def _children_without_kernel_list(process: int) -> list[int]:
+    try:
+        return [child.pid for child in psutil.Process(process).children()]
+    except psutil.NoSuchProcess:
+        return []

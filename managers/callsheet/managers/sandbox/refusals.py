@@ -1,0 +1,32 @@
+"""What an agent's refusal of a job means."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from callsheet.managers.sandbox.backend import CannotExecuteError, CommandSpec, FileRefusedError, FileSpec
+
+
+def cannot_execute(command: CommandSpec, stage: str, number: int) -> CannotExecuteError:
+    """Returns why a command did not start, given the stage and the errno."""
+    why = os.strerror(number)
+    if stage == "fork":
+        return CannotExecuteError("pids", f"no process could be started: {why}")
+    if stage in {"cwd", "path"}:
+        return CannotExecuteError(
+            "bad_working_directory", f"working directory {command.working_directory[:200]!r}: {why}"
+        )
+    return CannotExecuteError("cannot_execute", f"{command.arguments[0][:200]!r}: {why}")
+
+
+def file_refused(file: FileSpec, stage: str, number: int) -> FileRefusedError:
+    """Returns why a file was not written, given the stage and the errno."""
+    why = os.strerror(number)
+    if stage == "fork":
+        return FileRefusedError("pids", f"no process could be started: {why}")
+    if number in {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM}:
+        return FileRefusedError("disk_full", f"file {file.path[:200]!r}: {why}")
+    if stage == "archive":
+        return FileRefusedError("bad_archive", f"archive for {file.path[:200]!r}: refused or not a tar archive: {why}")
+    return FileRefusedError("bad_path", f"file {file.path[:200]!r}: {why}")

@@ -1,0 +1,306 @@
+"""Runs test-suite rewards, each in a fresh sandbox; and what every use of a sandbox by an attempt has in common."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from time import monotonic
+
+import anyio
+import structlog
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
+from callsheet.managers.sandbox.backend import Sandbox, SandboxBackend, SandboxLostError, SandboxSpec, StoppedError
+from callsheet.managers.sandbox.janitor import ManagerDirectory
+from callsheet.managers.sandbox.node_sharing import Command
+from callsheet.managers.sandbox.requests import sandbox_spec
+from callsheet.managers.sandbox.results import FORESEEN, command_result, describe_error, limit_failure, usage_of
+from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
+from callsheet.managers.sandbox.shared_cores import SharedClock, SharedCores
+from callsheet.managers.sandbox.test_suite import Score, SuiteRun, judge, read_suite, run_suite
+from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+
+HostedService = manager_service_pb2.HostedService
+
+TEST_SUITE_SERVICE = "test-suite"
+
+_PAUSE_SECONDS = 5.0
+# Commands wait for disks and sockets as well: of each core they are granted they use about this much.
+_USUAL_USE = 0.8
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Running:
+    """An attempt that runs; `sandbox` is where, while it uses one. `clock` is set where cores are shared."""
+
+    sandbox: Sandbox | None = None
+    paused: bool = False
+    clock: SharedClock | None = None
+
+
+class TestSuiteExecutor:
+    """Runs test-suite rewards in fresh sandboxes that are destroyed afterwards; holds no state between attempts."""
+
+    __test__ = False
+
+    def __init__(self, backend: SandboxBackend, settings: SandboxSettings, directory: ManagerDirectory) -> None:
+        """Use `build.build_test_suite_executor`. This object closes the backend and the directory."""
+        self._backend = backend
+        self._settings = settings
+        self._directory = directory
+        self._running: dict[int, Running] = {}
+        self._lost: list[Sandbox] = []
+        sharing = settings.core_sharing is not CoreSharing.NONE
+        self._shared = SharedCores(settings.cores, settings.node_sharing) if sharing else None
+
+    def services(self) -> Sequence[HostedService]:
+        """Test-suite rewards."""
+        return [self._service(TEST_SUITE_SERVICE, [action_pb2.ACTION_KIND_REWARD])]
+
+    def capabilities(self) -> Mapping[str, str]:
+        """What the backend isolates and limits."""
+        return self._backend.capabilities()
+
+    def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
+        """None that outlives its attempt."""
+        return []
+
+    def use_shared_cores(self, cores: Sequence[int]) -> None:
+        """Takes the cores of its pool, where cores are shared."""
+        if self._shared is not None and cores:
+            self._shared.use(frozenset(cores))
+
+    async def serve(self) -> None:
+        """Ranks commands, where cores are shared."""
+        if self._shared is not None:
+            await self._shared.serve()
+
+    async def run(self, attempt: Attempt) -> AttemptResult:
+        """Runs one attempt."""
+        running = self._running[id(attempt)] = Running()
+        if self._shared is not None:
+            attempt.execution_clock = running.clock = SharedClock(monotonic())
+        log = _log.bind(
+            job=attempt.action.job_id,
+            trajectory=attempt.action.trajectory_id,
+            action=attempt.action.action_id,
+            attempt=attempt.grant.attempt,
+        )
+        try:
+            await self._bury_lost()
+            unknown = frozenset(attempt.grant.cores) - self._settings.cores
+            if unknown:
+                return infra_failure("cores_unavailable", f"cores {sorted(unknown)} are not this manager's")
+            return await self._run(attempt, running)
+        except StoppedError:
+            return Stopped()
+        except FORESEEN as error:
+            if isinstance(error, SandboxLostError):
+                self._note_loss(attempt, str(error))
+                await self._bury_lost()
+                if attempt.stop_requested.is_set():
+                    return Stopped()
+            failed = describe_error(error, attempt.action)
+            log.info("attempt_failed", reason=failed.reason, message=failed.message)
+            return Broken(failed)
+        finally:
+            del self._running[id(attempt)]
+
+    async def resize(self, attempt: Attempt) -> None:
+        """Puts the attempt's sandbox on the cores that the grant now names, or on as many of the shared ones."""
+        running = self._running.get(id(attempt))
+        if running is not None and running.sandbox is not None:
+            try:
+                if self._shared is not None:
+                    await self._shared.resize(id(attempt), units_of(attempt), predicted_use(attempt))
+                else:
+                    await running.sandbox.grant(self._cores_of(attempt))
+            except SandboxLostError:
+                _log.debug("resize_after_loss", action=attempt.action.action_id)
+
+    async def pause(self, attempt: Attempt) -> None:
+        """Freezes the attempt's sandbox."""
+        await self._set_paused(attempt, True)
+
+    async def resume(self, attempt: Attempt) -> None:
+        """Thaws it."""
+        await self._set_paused(attempt, False)
+
+    async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
+        """There is none to release."""
+        del sandbox
+
+    async def close(self) -> None:
+        """Ends the backend."""
+        await self._bury_lost()
+        await self._backend.close()
+        self._directory.release()
+
+    def _service(self, name: str, kinds: Sequence[action_pb2.ActionKind.ValueType]) -> HostedService:
+        shared = {"cpu": len(self._settings.cores)} if self._shared is not None else {}
+        return HostedService(name=name, kinds=kinds, shared=shared)
+
+    def _cores_of(self, attempt: Attempt) -> frozenset[int]:
+        """Returns the cores of a grant; one that names none may use all that are shared, or all of the manager's."""
+        shared = self._shared.cores if self._shared is not None else self._settings.cores
+        return frozenset(attempt.grant.cores) or shared
+
+    def _spec(self, attempt: Attempt) -> SandboxSpec:
+        return sandbox_spec(uuid.uuid4().hex, attempt, self._cores_of(attempt), self._settings)
+
+    async def _run(self, attempt: Attempt, running: Running) -> AttemptResult:
+        if is_suite(attempt.action) and not attempt.action.reward.test_suite.in_sandbox:
+            return await self._score_fresh(attempt, running)
+        return infra_failure("unsupported_action", "this manager runs no such action")
+
+    async def _score_fresh(self, attempt: Attempt, running: Running) -> AttemptResult:
+        suite = await read_suite(attempt.action.reward.test_suite, attempt.payloads, self._settings)
+        sandbox = await self._create(self._spec(attempt), attempt)
+        try:
+            async with self._using(sandbox, attempt, running):
+                run = await run_suite(sandbox, suite, units_of(attempt), attempt.stop_requested)
+        finally:
+            await sandbox.destroy()
+        return await score_result(run, attempt)
+
+    async def _create(self, spec: SandboxSpec, attempt: Attempt) -> Sandbox:
+        """Makes a sandbox, or raises StoppedError once the attempt is to stop."""
+        made: list[Sandbox] = []
+        problem: list[Exception] = []
+
+        async def create() -> None:
+            try:
+                made.append(await self._backend.create(spec, lambda reason: self._on_lost(spec.sandbox_id, reason)))
+            except FORESEEN as error:
+                problem.append(error)
+            creation.cancel_scope.cancel()
+
+        try:
+            async with anyio.create_task_group() as creation:
+                creation.start_soon(create)
+                await attempt.stop_requested.wait()
+                creation.cancel_scope.cancel()
+        except BaseException:
+            for sandbox in made:
+                await sandbox.destroy()
+            raise
+        if problem:
+            raise problem[0]
+        if not made:
+            raise StoppedError
+        return made[0]
+
+    @asynccontextmanager
+    async def _using(self, sandbox: Sandbox, attempt: Attempt, running: Running) -> AsyncIterator[None]:
+        """Gives a sandbox the attempt's cores and lets it run for a while; outside of it, it is frozen."""
+        running.sandbox = sandbox
+        try:
+            await sandbox.grant(self._cores_of(attempt))
+            async with self._sharing(sandbox, attempt, running):
+                if not running.paused:
+                    await sandbox.resume()
+                yield
+        finally:
+            running.sandbox = None
+            if sandbox.loss is None:
+                with anyio.move_on_after(_PAUSE_SECONDS, shield=True):
+                    await self._freeze(sandbox)
+
+    @asynccontextmanager
+    async def _sharing(self, sandbox: Sandbox, attempt: Attempt, running: Running) -> AsyncIterator[None]:
+        """Lets the attempt's commands share cores, where they are shared."""
+        if self._shared is None or running.clock is None:
+            yield
+            return
+        ranked = self._settings.core_sharing is CoreSharing.RANKED
+        reward = attempt.action.WhichOneof("payload") == "reward"
+        command = Command(
+            id(attempt), predicted_use(attempt), demotable=ranked and (not reward or self._settings.demote_rewards)
+        )
+        async with self._shared.taking_part(command, sandbox, running.clock):
+            if running.paused:
+                self._shared.pause(id(attempt))
+            yield
+
+    async def _freeze(self, sandbox: Sandbox) -> None:
+        try:
+            await sandbox.pause()
+        except SandboxLostError as error:
+            _log.info("lost_while_freezing", sandbox=sandbox.spec.sandbox_id, reason=str(error))
+
+    async def _set_paused(self, attempt: Attempt, paused: bool) -> None:
+        running = self._running.get(id(attempt))
+        if running is None:
+            return
+        running.paused = paused
+        if paused:
+            self._stop_clock(attempt, running)
+        if running.sandbox is not None:
+            try:
+                await (running.sandbox.pause() if paused else running.sandbox.resume())
+            except SandboxLostError:
+                _log.debug("pause_after_loss", action=attempt.action.action_id)
+        if not paused:
+            self._start_clock(attempt, running)
+
+    def _stop_clock(self, attempt: Attempt, running: Running) -> None:
+        if self._shared is not None and running.clock is not None:
+            running.clock.pause(monotonic())
+            self._shared.pause(id(attempt))
+
+    def _start_clock(self, attempt: Attempt, running: Running) -> None:
+        if self._shared is not None and running.clock is not None:
+            running.clock.resume(monotonic())
+            self._shared.resume(id(attempt))
+
+    def _on_lost(self, sandbox_id: str, reason: str) -> None:
+        """Called by the backend when a sandbox ends by itself."""
+        _log.warning("sandbox_lost", sandbox=sandbox_id, reason=reason)
+
+    def _note_loss(self, attempt: Attempt, reason: str) -> None:
+        """Called when an attempt found its sandbox gone."""
+        _log.warning("sandbox_lost", sandbox=attempt.grant.sandbox_id, reason=reason)
+
+    async def _bury_lost(self) -> None:
+        """Removes what lost sandboxes left; their processes are gone already."""
+        while self._lost:
+            await self._lost.pop().destroy()
+
+
+def is_suite(action: action_pb2.ActionSpec) -> bool:
+    """Whether an action is a reward by a test suite."""
+    return action.WhichOneof("payload") == "reward" and action.reward.WhichOneof("scorer") == "test_suite"
+
+
+def units_of(attempt: Attempt) -> int:
+    """Returns the cores that an attempt was granted, at least 1."""
+    return len(attempt.grant.cores) or max(1, attempt.grant.resources.get("cpu", 1))
+
+
+def predicted_use(attempt: Attempt) -> float:
+    """Returns the cores that an attempt's commands will use: as the scheduler predicts, else a usual part."""
+    units = units_of(attempt)
+    return min(attempt.grant.expected_use, float(units)) or _USUAL_USE * units
+
+
+def infra_failure(reason: str, message: str) -> Broken:
+    """Returns a failure that is nobody's fault but this manager's."""
+    return Broken(outcome_pb2.Failed(kind=outcome_pb2.FAILURE_KIND_INFRA, reason=reason, message=message))
+
+
+async def score_result(run: SuiteRun, attempt: Attempt) -> AttemptResult:
+    """Returns what a test suite's run means for its attempt."""
+    outcome, usage = run.outcome, usage_of(run.outcome)
+    reward = outcome_pb2.RewardResult(command=await command_result(outcome, attempt.payloads))
+    partial = outcome_pb2.Succeeded(reward=reward)
+    if outcome.stopped:
+        return Stopped(partial, usage)
+    judged = limit_failure(outcome, partial) or judge(run)
+    if isinstance(judged, Score):
+        reward.score, reward.passed, reward.total = judged.score, judged.passed, judged.total
+        return Completed(outcome_pb2.Succeeded(reward=reward), usage)
+    judged.partial.CopyFrom(partial)
+    return Broken(judged, usage)
