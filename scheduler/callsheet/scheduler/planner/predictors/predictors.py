@@ -117,8 +117,8 @@ class Predictors:
             self._observe_memory(observation, branch, statistics)
 
     def errors(self) -> ErrorSummary:
-        """How good recent predictions were, by kind."""
-        return {kind: errors.summary() for kind, errors in self._errors.items()}
+        """How good recent predictions were, by kind; kinds of which nothing ended by itself are left out."""
+        return {kind: errors.summary() for kind, errors in self._errors.items() if errors.observations}
 
     def take_changes(self, most: int) -> Changes:
         """What differs from what was taken before, to be saved: up to `most` nodes, none once all were taken."""
