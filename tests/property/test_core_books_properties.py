@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from callsheet.scheduler.core.deadlines import Deadlines
 from callsheet.scheduler.core.entities import Action, Job
 from callsheet.scheduler.core.ledger import Node
@@ -110,6 +111,24 @@ def test_the_ready_queue_is_a_set_of_classes_in_order_of_arrival(steps: list[tup
                 if entry.resource == resource
             )
             assert queue.waiting_weight.get(resource, 0.0) == waiting
+
+
+@pytest.mark.parametrize("blocked", [True, False], ids=["behind_one_that_stays", "one_at_a_time"])
+def test_actions_that_come_and_go_take_no_more_memory(blocked: bool) -> None:
+    queue, job = ReadyQueue(), PRIORITIES[PriorityClass.TRAIN]
+    requests = [action_request(f"a{index}", ActionKind.GENERATE, demand=DEMANDS[1]) for index in range(2_000)]
+    actions = [
+        Action(request, job, None, arrival=index, submitted_at=0.0, queued_since=0.0)
+        for index, request in enumerate(requests)
+    ]
+    if blocked:
+        queue.add(actions[0])
+    for action in actions[1:]:
+        queue.add(action)
+        queue.prune()
+        queue.remove(action)
+    assert len(queue) == blocked
+    assert sum(len(each._entries) for each in queue.classes.values()) < 200
 
 
 @dataclass

@@ -34,6 +34,9 @@ class ClassKey(NamedTuple):
     size: int = 0
 
 
+_SLACK = 64
+
+
 class _Entry(NamedTuple):
     arrival: int
     ticket: int
@@ -55,6 +58,7 @@ class ReadyClass:
         self._entries: deque[_Entry] = deque()
 
     def __iter__(self) -> Iterator[Action]:
+        self.head()
         return (entry.action for entry in self._entries if entry.action.ready_ticket == entry.ticket)
 
     def head(self) -> Action | None:
@@ -67,6 +71,10 @@ class ReadyClass:
     def insert(self, entry: _Entry) -> None:
         """Adds a member by arrival; a retried action keeps its place."""
         entries = self._entries
+        if len(entries) > 2 * self.count + _SLACK:
+            # Those behind a head that stays would never be dropped otherwise.
+            live = [each for each in entries if each.action.ready_ticket == each.ticket]
+            entries = self._entries = deque(live)
         if not entries or entry.arrival >= entries[-1].arrival:
             entries.append(entry)
         elif entry.arrival <= entries[0].arrival:
