@@ -88,7 +88,7 @@ for family in (17, 29, 31, 38, 40, 42):
 
 async def test_the_system_is_read_only(settings: SandboxSettings) -> None:
     code = """
-for path in ("/usr/x", "/usr/bin/x", "/etc/x", "/etc/passwd", "/x", "/run/x", "/run/callsheet/agent.py", "/opt/x",
+for path in ("/usr/x", "/usr/bin/x", "/etc/x", "/etc/passwd", "/x", "/run/x", "/run/callsheet/agent/loop.py", "/opt/x",
              "/dev/x", "/var/x", "/proc/x"):
     try:
         open(path, "a").close()

@@ -53,6 +53,7 @@ class SandboxParts:
         child: The process that the launcher started; ends when nothing of the sandbox is left.
         group: Its control groups, where there are any.
         temporary: Its temporary directory as commands see it.
+        agent_directory: The agent's program as commands see it.
         environment: The default environment of commands.
         limits: Resource limits of each command by their names in `resource`.
         clean_up: Called last, in a worker thread; removes what the backend made.
@@ -63,6 +64,7 @@ class SandboxParts:
     child: Child
     group: SandboxGroup | None
     temporary: str
+    agent_directory: str
     environment: Mapping[str, str]
     limits: Mapping[str, int]
     clean_up: Callable[[], None]
@@ -92,6 +94,11 @@ class AgentSandbox:
     def loss(self) -> str | None:
         """Why it is gone."""
         return self._connection.loss
+
+    @property
+    def lane(self) -> Lane:
+        """The lane of its commands."""
+        return self._lanes.lane
 
     @property
     def agent_pid(self) -> int:
@@ -189,7 +196,9 @@ class AgentSandbox:
         """Returns a temporary file; None also for one that is longer than `limit`."""
         pipe = OutputPipe(limit)
         try:
-            job = await self._connection.start("read", {"path": name, "limit": limit + 1}, [pipe.write_end])
+            job = await self._connection.start(
+                "read", {"area": "temporary", "path": name, "limit": limit + 1}, [pipe.write_end]
+            )
             pipe.close_write_end()
             result, _ = await self._finish(job, anyio.Event(), None)
             pipe.finish()
@@ -263,17 +272,18 @@ class AgentSandbox:
 
     async def _start_command(self, command: CommandSpec, pipes: Sequence[OutputPipe], leaf: CommandLeaf | None) -> Job:
         descriptors = [pipe.write_end for pipe in pipes]
+        targets = [1, 2]
         stdin = await self._memory_file(command.stdin) if command.stdin else -1
         if stdin >= 0:
             descriptors.append(stdin)
+            targets.append(0)
         if leaf is not None:
             descriptors += leaf.entries
         details = {
             "argv": list(command.arguments),
             "env": command_environment(self._parts.environment, command.environment),
             "cwd": command.working_directory,
-            "stdin": stdin >= 0,
-            "groups": len(leaf.entries) if leaf is not None else 0,
+            "targets": targets,
             "limits": dict(self._parts.limits),
         }
         try:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from callsheet.managers.sandbox.agent_program import agent_files
 from callsheet.managers.sandbox.backend import SandboxCreateError, SandboxSpec
 from callsheet.managers.sandbox.cgroups import GroupLayout
 from callsheet.managers.sandbox.packets import memory_file
@@ -22,8 +23,7 @@ WORK = "/work"
 TEMPORARY = "/tmp"
 COMMAND_PATH = "/usr/local/bin:/usr/bin:/bin"
 
-_AGENT = Path(__file__).with_name("agent.py")
-_AGENT_INSIDE = "/run/callsheet/agent.py"
+_AGENT_INSIDE = "/run/callsheet/agent"
 _STAGES_INSIDE = "/opt/callsheet/stage"
 _UID_INSIDE = 1000
 _SHARED_MEMORY_MIB = 64
@@ -127,7 +127,8 @@ class BubblewrapPlanner:
             resources.callback(os.close, descriptor)
             return descriptor
 
-        files = {**_WRITTEN_FILES, _AGENT_INSIDE: _AGENT.read_bytes()}
+        agent = {f"{_AGENT_INSIDE}/{name}": content for name, content in agent_files().items()}
+        files = {**_WRITTEN_FILES, **agent}
         inherited = [opened(memory_file("callsheet-seccomp", self._filter))]
         inherited += [opened(memory_file("callsheet-file", content)) for content in files.values()]
         # Descriptor 0 is the agent's socket; the others follow in this order.
@@ -154,6 +155,7 @@ class BubblewrapPlanner:
             uid=uid,
             inherited=inherited,
             temporary=TEMPORARY,
+            agent_directory=_AGENT_INSIDE,
             environment={
                 "PATH": COMMAND_PATH,
                 "HOME": TEMPORARY,

@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from callsheet.managers.sandbox.agent_program import AGENT_DIRECTORY
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.bubblewrap import COMMAND_PATH, find_system_python
 from callsheet.managers.sandbox.cgroups import GroupLayout
 from callsheet.managers.sandbox.janitor import kill_all, marked_processes
 from callsheet.managers.sandbox.processes import ProcessPlan
 from callsheet.managers.sandbox.settings import SandboxSettings
-
-_AGENT = Path(__file__).with_name("agent.py")
 
 
 class PlainPlanner:
@@ -53,13 +52,14 @@ class PlainPlanner:
         path = COMMAND_PATH if find_system_python() is not None else f"{COMMAND_PATH}:{Path(sys.executable).parent}"
         controllers = self._layout.controllers if self._layout is not None else {}
         return ProcessPlan(
-            argv=[sys.executable, "-I", "-S", str(_AGENT), "{fd:0}", str(work), str(temporary)],
+            argv=[sys.executable, "-I", "-S", str(AGENT_DIRECTORY), "{fd:0}", str(work), str(temporary)],
             program=None,
             path=sys.executable,
             process_environment={},
             uid=None,
             inherited=[],
             temporary=str(temporary),
+            agent_directory=str(AGENT_DIRECTORY),
             environment={
                 "PATH": path,
                 "HOME": str(temporary),

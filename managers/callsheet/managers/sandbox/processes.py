@@ -43,6 +43,7 @@ class ProcessPlan:
         uid: User and group to drop to; None keeps the manager's.
         inherited: Further descriptors it gets.
         temporary: The temporary directory as commands see it.
+        agent_directory: The agent's program as commands see it.
         environment: Default environment of commands.
         limits: Resource limits of commands by their names in `resource`.
         clean_up: Removes what the plan made, once the process is gone or did not start.
@@ -55,6 +56,7 @@ class ProcessPlan:
     uid: int | None
     inherited: Sequence[int]
     temporary: str
+    agent_directory: str
     environment: Mapping[str, str]
     limits: Mapping[str, int]
     clean_up: Callable[[], None]
@@ -167,7 +169,15 @@ class ProcessBackend:
                     await self._blocking(_undo, plan, group)
                 raise
             parts = SandboxParts(
-                launcher, child, group, plan.temporary, plan.environment, plan.limits, plan.clean_up, self._threads
+                launcher=launcher,
+                child=child,
+                group=group,
+                temporary=plan.temporary,
+                agent_directory=plan.agent_directory,
+                environment=plan.environment,
+                limits=plan.limits,
+                clean_up=plan.clean_up,
+                threads=self._threads,
             )
             sandbox = AgentSandbox(spec, connection, parts)
             try:

@@ -1,0 +1,229 @@
+"""The agent's loop: requests from the socket, ends of children."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+
+from .paths import RefusedError, components_of
+from .processes import interrupt, signal_everything
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # Nothing is imported for annotations: every sandbox pays for this program's start.
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
+PR_SET_DUMPABLE = 4
+PR_SET_CHILD_SUBREAPER = 36
+LARGEST_PACKET = 1 << 16
+MOST_DESCRIPTORS = 8
+CHUNK = 1 << 20
+# Descriptors that a command gets have lower numbers.
+ABOVE_TARGETS = 64
+IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Agent:
+    """The loop: requests from the socket, ends of children."""
+
+    def __init__(self, manager: socket.socket, work: str, temporary: str) -> None:
+        self.manager = manager
+        self.areas = {"work": work, "temporary": temporary}
+        self.jobs: dict[int, tuple[int, int]] = {}
+        self.wake_up, self.wake_up_writer = os.pipe()
+        os.set_blocking(self.wake_up, False)
+        os.set_blocking(self.wake_up_writer, False)
+
+    def serve(self) -> None:
+        """Runs until the manager closes the socket."""
+        for number in IGNORED_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self.wake_up_writer, warn_on_full_buffer=False)
+        self.tell(event="hello")
+        poll = select.poll()
+        poll.register(self.manager, select.POLLIN)
+        poll.register(self.wake_up, select.POLLIN)
+        parent = os.getppid()
+        # A fork of the manager may hold the socket open after the manager's end; the parent's id tells as well.
+        while os.getppid() == parent:
+            ready = dict(poll.poll(None if parent == 0 else 1000))
+            if self.wake_up in ready:
+                self.reap()
+            if self.manager.fileno() in ready and not self.take_request():
+                return
+
+    def tell(self, **event: Any) -> None:
+        """Sends an event."""
+        self.manager.send(json.dumps(event).encode())
+
+    def reap(self) -> None:
+        """Collects ended children: jobs, and the orphans of jobs."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.wake_up, 4096)
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in self.jobs:
+                job, reader = self.jobs.pop(pid)
+                with open(reader, "rb") as report:
+                    words = report.read(64).decode().split()
+                refused = [words[0], int(words[1])] if len(words) == 2 else None
+                cpu = int((usage.ru_utime + usage.ru_stime) * 1e6)
+                self.tell(event="exited", id=job, status=status, cpu_us=cpu, peak_kib=usage.ru_maxrss, refused=refused)
+
+    def take_request(self) -> bool:
+        """Carries out one packet; returns False at the end of the stream."""
+        packet, control, _, _ = self.manager.recvmsg(
+            LARGEST_PACKET, socket.CMSG_SPACE(MOST_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC
+        )
+        descriptors = array.array("i")
+        for level, kind, data in control:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+        try:
+            if not packet:
+                return False
+            request = json.loads(packet)
+            if request["op"] == "signal":
+                signal_everything(request["signal"])
+                self.tell(event="signalled", id=request["id"])
+            elif request["op"] == "interrupt":
+                interrupt(self.process_of(request["job"]), request["since"], spared=set(self.jobs))
+                self.tell(event="signalled", id=request["id"])
+            else:
+                self.start(request["id"], request["op"], list(descriptors))
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return True
+
+    def process_of(self, wanted: int) -> int | None:
+        """Returns the process of a job; None once it has ended."""
+        return next((pid for pid, (job, _) in self.jobs.items() if job == wanted), None)
+
+    def start(self, job: int, operation: str, descriptors: list[int]) -> None:
+        """Starts a job in a child process."""
+        details = json.loads(read_all(descriptors[0]))
+        work_of_child = operation_of(operation, self.areas)
+        reader, writer = os.pipe()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(reader)
+            os.close(writer)
+            self.tell(event="exited", id=job, status=0, cpu_us=0, peak_kib=0, refused=["fork", error.errno])
+            return
+        if pid == 0:
+            be_child(operation, work_of_child, details, descriptors[1:], writer)
+        os.close(writer)
+        self.jobs[pid] = (job, reader)
+        self.tell(event="started", id=job, pid=pid)
+
+
+def operation_of(name: str, areas: dict[str, str]) -> Callable[[dict[str, Any], list[int]], None]:
+    """Returns what a job does with its details and descriptors."""
+    if name == "run":
+        return lambda details, descriptors: execute(details, descriptors, areas["work"])
+    # Imported before the fork and at the first use: later jobs of this kind find it there.
+    from . import files
+
+    if name == "write":
+        return lambda details, descriptors: files.write(details, descriptors[0], areas["work"])
+    return lambda details, descriptors: files.send_file(details, descriptors[0], areas[details["area"]])
+
+
+def be_child(
+    name: str,
+    operation: Callable[[dict[str, Any], list[int]], None],
+    details: dict[str, Any],
+    descriptors: list[int],
+    report: int,
+) -> NoReturn:
+    """Does a job in the child; never returns. A refusal goes into the `report` pipe."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (*IGNORED_SIGNALS, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        operation(details, descriptors)
+        os._exit(0)
+    except RefusedError as refusal:
+        os.write(report, f"{refusal.stage} {refusal.number}".encode())
+    except OSError as error:
+        os.write(report, f"{name} {error.errno or errno.EIO}".encode())
+    finally:
+        os._exit(1)
+
+
+def execute(details: dict[str, Any], descriptors: list[int], work: str) -> NoReturn:
+    """Becomes the command. `details["targets"]` are the numbers that its descriptors get, in their order."""
+    targets = details["targets"]
+    for entry in descriptors[len(targets) :]:
+        os.write(entry, b"0")
+    # Out of the way first: a number that is wanted may be that of a descriptor still to be moved.
+    moved = [
+        fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, ABOVE_TARGETS) for descriptor in descriptors[: len(targets)]
+    ]
+    if 0 not in targets:
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+    for target, descriptor in zip(targets, moved):  # noqa: B905 - strict needs Python 3.10
+        os.dup2(descriptor, target)
+    try:
+        os.chdir(os.path.join(work, *components_of(details["cwd"])))
+    except OSError as error:
+        raise RefusedError("cwd", error.errno or errno.EIO) from error
+    inside = os.path.realpath(work)
+    if os.path.commonpath([inside, os.getcwd()]) != inside:
+        raise RefusedError("cwd", errno.EPERM)
+    for limit_name, limit in details["limits"].items():
+        resource.setrlimit(getattr(resource, limit_name), (limit, limit))
+    os.execvpe(details["argv"][0], details["argv"], details["env"])
+
+
+def read_all(descriptor: int) -> bytes:
+    """Returns a memory file's content, wherever its position is."""
+    size = os.fstat(descriptor).st_size
+    chunks = []
+    offset = 0
+    while offset < size:
+        chunk = os.pread(descriptor, min(CHUNK, size - offset), offset)
+        if not chunk:
+            break
+        chunks.append(chunk)
+        offset += len(chunk)
+    return b"".join(chunks)
+
+
+def main() -> None:
+    """Serves until the manager is gone, then takes everything along."""
+    manager = socket.socket(fileno=int(sys.argv[1]))
+    manager.set_inheritable(False)
+    library = ctypes.CDLL(None, use_errno=True)
+    if os.getpid() == 1:
+        # Nobody inside may look into this process, although it has the same user id.
+        library.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    else:
+        library.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    agent = Agent(manager, sys.argv[2], sys.argv[3])
+    try:
+        agent.serve()
+    except OSError:
+        # The manager's end of the socket is gone: so is the reason to be here.
+        sys.exit(1)
+    finally:
+        signal_everything(signal.SIGKILL)

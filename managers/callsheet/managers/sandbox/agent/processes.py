@@ -1,0 +1,87 @@
+"""Signals to the processes of the sandbox."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+
+def signal_everything(number: int) -> None:
+    """Signals every process of the sandbox but this one; as PID 1 atomically, so that a fork bomb cannot outrun it."""
+    if os.getpid() == 1:
+        try:
+            os.kill(-1, number)
+        except ProcessLookupError:
+            return
+        return
+    # A stopped process cannot fork: stop until nothing new turns up, then send the signal itself.
+    seen: set[int] = set()
+    while True:
+        new = [pid for pid in descendants() if pid not in seen]
+        if not new:
+            break
+        seen.update(new)
+        for pid in new:
+            send_signal(pid, number if number == signal.SIGCONT else signal.SIGSTOP)
+    if number not in (signal.SIGSTOP, signal.SIGCONT):
+        for pid in seen:
+            send_signal(pid, number)
+
+
+def interrupt(process: int | None, since: float, spared: set[int]) -> None:
+    """Kills what began after `since`, in seconds since boot, and sends SIGUSR1 to one process that stays.
+
+    Args:
+        process: Gets the signal, if it is there.
+        since: What is older stays.
+        spared: Stay as well.
+    """
+    ticks = int(since * os.sysconf("SC_CLK_TCK"))
+    for pid in descendants():
+        if pid not in spared and begin_of(pid) >= ticks:
+            send_signal(pid, signal.SIGKILL)
+    if process is not None:
+        send_signal(process, signal.SIGUSR1)
+
+
+def begin_of(pid: int) -> int:
+    """Returns when a process began, in clock ticks since boot; -1 once it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return -1
+
+
+def send_signal(pid: int, number: int) -> None:
+    """Signals a process that may have ended."""
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def children_by_parent() -> dict[int, list[int]]:
+    """Returns the processes that can be seen, by parent."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    parent = int(file.read().rpartition(b")")[2].split()[1])
+            except (OSError, IndexError, ValueError):
+                continue
+            children.setdefault(parent, []).append(int(name))
+    return children
+
+
+def descendants() -> list[int]:
+    """Returns all processes below this one."""
+    children = children_by_parent()
+    found: list[int] = []
+    waiting = [os.getpid()]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
