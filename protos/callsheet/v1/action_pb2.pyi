@@ -554,12 +554,15 @@ class Command(google.protobuf.message.Message):
 
     ARGV_FIELD_NUMBER: builtins.int
     SHELL_FIELD_NUMBER: builtins.int
+    PYTHON_FIELD_NUMBER: builtins.int
     ENVIRONMENT_FIELD_NUMBER: builtins.int
     WORKING_DIRECTORY_FIELD_NUMBER: builtins.int
     STDIN_FIELD_NUMBER: builtins.int
     MAX_OUTPUT_BYTES_FIELD_NUMBER: builtins.int
     shell: builtins.str
-    """Run by `sh -c`."""
+    """Run by `sh -c`; in a session by its shell."""
+    python: builtins.str
+    """Python code, run by `python3 -c`; in a session by its interpreter."""
     working_directory: builtins.str
     """Directory relative to the working directory; empty is the working directory itself."""
     max_output_bytes: builtins.int
@@ -581,14 +584,15 @@ class Command(google.protobuf.message.Message):
         *,
         argv: global___Argv | None = ...,
         shell: builtins.str = ...,
+        python: builtins.str = ...,
         environment: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
         working_directory: builtins.str = ...,
         stdin: callsheet.v1.common_pb2.Blob | None = ...,
         max_output_bytes: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["argv", b"argv", "program", b"program", "shell", b"shell", "stdin", b"stdin"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["argv", b"argv", "environment", b"environment", "max_output_bytes", b"max_output_bytes", "program", b"program", "shell", b"shell", "stdin", b"stdin", "working_directory", b"working_directory"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["program", b"program"]) -> typing.Literal["argv", "shell"] | None: ...
+    def HasField(self, field_name: typing.Literal["argv", b"argv", "program", b"program", "python", b"python", "shell", b"shell", "stdin", b"stdin"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["argv", b"argv", "environment", b"environment", "max_output_bytes", b"max_output_bytes", "program", b"program", "python", b"python", "shell", b"shell", "stdin", b"stdin", "working_directory", b"working_directory"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["program", b"program"]) -> typing.Literal["argv", "shell", "python"] | None: ...
 
 global___Command = Command
 
@@ -635,6 +639,19 @@ class EnvStepInput(google.protobuf.message.Message):
 
     FILES_FIELD_NUMBER: builtins.int
     COMMAND_FIELD_NUMBER: builtins.int
+    SESSION_FIELD_NUMBER: builtins.int
+    DOWNLOAD_FIELD_NUMBER: builtins.int
+    STREAM_OUTPUT_FIELD_NUMBER: builtins.int
+    session: builtins.str
+    """Name of a persistent session, 1 to 64 letters, digits, "-", "_" or "."; empty: the command is a program of its own.
+    A session begins with the first step that names it and keeps directory, variables and functions until it ends or the
+    sandbox does. Its command is `shell` (bash, or sh where there is none) or `python`, and each has its own session of
+    a name. Environment, working directory and stdin must then be unset: a session has its own.
+    """
+    stream_output: builtins.bool
+    """True: what the command prints is also sent while it runs, to the client sessions attached to the action. Best
+    effort: what cannot be sent in time is dropped, and never stored. The result has it all the same, head and tail.
+    """
     @property
     def files(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SandboxFile]:
         """Written before the command."""
@@ -643,14 +660,21 @@ class EnvStepInput(google.protobuf.message.Message):
     def command(self) -> global___Command:
         """What to run."""
 
+    @property
+    def download(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Files to return once the command has ended, at most 64: paths like those of `files`. No symbolic link is followed."""
+
     def __init__(
         self,
         *,
         files: collections.abc.Iterable[global___SandboxFile] | None = ...,
         command: global___Command | None = ...,
+        session: builtins.str = ...,
+        download: collections.abc.Iterable[builtins.str] | None = ...,
+        stream_output: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["command", b"command"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["command", b"command", "files", b"files"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["command", b"command", "download", b"download", "files", b"files", "session", b"session", "stream_output", b"stream_output"]) -> None: ...
 
 global___EnvStepInput = EnvStepInput
 

@@ -106,6 +106,7 @@ class ClientSessionResponse(google.protobuf.message.Message):
 
     RESULTS_FIELD_NUMBER: builtins.int
     OUTCOMES_FIELD_NUMBER: builtins.int
+    OUTPUT_FIELD_NUMBER: builtins.int
     @property
     def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ItemResult]:
         """Results of items, in no particular order."""
@@ -114,15 +115,47 @@ class ClientSessionResponse(google.protobuf.message.Message):
     def outcomes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[callsheet.v1.outcome_pb2.Outcome]:
         """Outcomes of this session's actions. A repeated one is identical."""
 
+    @property
+    def output(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ActionOutput]:
+        """What this session's actions print while they run, where they ask for it."""
+
     def __init__(
         self,
         *,
         results: collections.abc.Iterable[global___ItemResult] | None = ...,
         outcomes: collections.abc.Iterable[callsheet.v1.outcome_pb2.Outcome] | None = ...,
+        output: collections.abc.Iterable[global___ActionOutput] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["outcomes", b"outcomes", "results", b"results"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["outcomes", b"outcomes", "output", b"output", "results", b"results"]) -> None: ...
 
 global___ClientSessionResponse = ClientSessionResponse
+
+@typing.final
+class ActionOutput(google.protobuf.message.Message):
+    """See ClientSessionResponse."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    CHUNK_FIELD_NUMBER: builtins.int
+    @property
+    def key(self) -> callsheet.v1.common_pb2.ActionKey:
+        """Which action."""
+
+    @property
+    def chunk(self) -> callsheet.v1.common_pb2.OutputChunk:
+        """The output."""
+
+    def __init__(
+        self,
+        *,
+        key: callsheet.v1.common_pb2.ActionKey | None = ...,
+        chunk: callsheet.v1.common_pb2.OutputChunk | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["chunk", b"chunk", "key", b"key"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["chunk", b"chunk", "key", b"key"]) -> None: ...
+
+global___ActionOutput = ActionOutput
 
 @typing.final
 class ItemResult(google.protobuf.message.Message):

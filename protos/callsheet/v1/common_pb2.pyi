@@ -6,10 +6,41 @@ Messages shared by every other file of the contract."""
 import builtins
 import google.protobuf.descriptor
 import google.protobuf.duration_pb2
+import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
+import sys
 import typing
 
+if sys.version_info >= (3, 10):
+    import typing as typing_extensions
+else:
+    import typing_extensions
+
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+
+class _OutputStream:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _OutputStreamEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_OutputStream.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    OUTPUT_STREAM_UNSPECIFIED: _OutputStream.ValueType  # 0
+    """Not an output."""
+    OUTPUT_STREAM_STDOUT: _OutputStream.ValueType  # 1
+    """Standard output."""
+    OUTPUT_STREAM_STDERR: _OutputStream.ValueType  # 2
+    """Standard error."""
+
+class OutputStream(_OutputStream, metaclass=_OutputStreamEnumTypeWrapper):
+    """Which of a command's two outputs."""
+
+OUTPUT_STREAM_UNSPECIFIED: OutputStream.ValueType  # 0
+"""Not an output."""
+OUTPUT_STREAM_STDOUT: OutputStream.ValueType  # 1
+"""Standard output."""
+OUTPUT_STREAM_STDERR: OutputStream.ValueType  # 2
+"""Standard error."""
+global___OutputStream = OutputStream
 
 @typing.final
 class ErrorDetail(google.protobuf.message.Message):
@@ -91,6 +122,34 @@ class Blob(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["inline", "reference"] | None: ...
 
 global___Blob = Blob
+
+@typing.final
+class OutputChunk(google.protobuf.message.Message):
+    """A part of what a command prints, sent while it runs. Best effort: a part that could not be sent in time is left out,
+    and `offset` of the next one tells.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: builtins.int
+    OFFSET_FIELD_NUMBER: builtins.int
+    CONTENT_FIELD_NUMBER: builtins.int
+    stream: global___OutputStream.ValueType
+    """Which output."""
+    offset: builtins.int
+    """Bytes of this output before this part."""
+    content: builtins.bytes
+    """The bytes; 1 to 65,536."""
+    def __init__(
+        self,
+        *,
+        stream: global___OutputStream.ValueType = ...,
+        offset: builtins.int = ...,
+        content: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["content", b"content", "offset", b"offset", "stream", b"stream"]) -> None: ...
+
+global___OutputChunk = OutputChunk
 
 @typing.final
 class ActionKey(google.protobuf.message.Message):

@@ -49,6 +49,7 @@ class ManagerItem(google.protobuf.message.Message):
     ENDED_FIELD_NUMBER: builtins.int
     DRAINING_FIELD_NUMBER: builtins.int
     SANDBOX_LOST_FIELD_NUMBER: builtins.int
+    OUTPUT_FIELD_NUMBER: builtins.int
     @property
     def registration(self) -> global___Registration:
         """Who it is; first and only once in a stream."""
@@ -79,6 +80,10 @@ class ManagerItem(google.protobuf.message.Message):
     def sandbox_lost(self) -> global___SandboxLost:
         """A sandbox is gone without having been released."""
 
+    @property
+    def output(self) -> global___AttemptOutput:
+        """What an attempt prints, where its action asks for it."""
+
     def __init__(
         self,
         *,
@@ -89,10 +94,11 @@ class ManagerItem(google.protobuf.message.Message):
         ended: global___AttemptEnded | None = ...,
         draining: global___Draining | None = ...,
         sandbox_lost: global___SandboxLost | None = ...,
+        output: global___AttemptOutput | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["draining", b"draining", "ended", b"ended", "heartbeat", b"heartbeat", "item", b"item", "progress", b"progress", "registration", b"registration", "sandbox_lost", b"sandbox_lost", "started", b"started"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["draining", b"draining", "ended", b"ended", "heartbeat", b"heartbeat", "item", b"item", "progress", b"progress", "registration", b"registration", "sandbox_lost", b"sandbox_lost", "started", b"started"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["item", b"item"]) -> typing.Literal["registration", "heartbeat", "started", "progress", "ended", "draining", "sandbox_lost"] | None: ...
+    def HasField(self, field_name: typing.Literal["draining", b"draining", "ended", b"ended", "heartbeat", b"heartbeat", "item", b"item", "output", b"output", "progress", b"progress", "registration", b"registration", "sandbox_lost", b"sandbox_lost", "started", b"started"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["draining", b"draining", "ended", b"ended", "heartbeat", b"heartbeat", "item", b"item", "output", b"output", "progress", b"progress", "registration", b"registration", "sandbox_lost", b"sandbox_lost", "started", b"started"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["item", b"item"]) -> typing.Literal["registration", "heartbeat", "started", "progress", "ended", "draining", "sandbox_lost", "output"] | None: ...
 
 global___ManagerItem = ManagerItem
 
@@ -676,6 +682,33 @@ class AttemptProgress(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_execution_s", b"_execution_s"]) -> typing.Literal["execution_s"] | None: ...
 
 global___AttemptProgress = AttemptProgress
+
+@typing.final
+class AttemptOutput(google.protobuf.message.Message):
+    """See ManagerItem. Never stored, and dropped rather than waited with."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: builtins.int
+    CHUNK_FIELD_NUMBER: builtins.int
+    @property
+    def token(self) -> global___FencingToken:
+        """Which attempt."""
+
+    @property
+    def chunk(self) -> callsheet.v1.common_pb2.OutputChunk:
+        """The output."""
+
+    def __init__(
+        self,
+        *,
+        token: global___FencingToken | None = ...,
+        chunk: callsheet.v1.common_pb2.OutputChunk | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["chunk", b"chunk", "token", b"token"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["chunk", b"chunk", "token", b"token"]) -> None: ...
+
+global___AttemptOutput = AttemptOutput
 
 @typing.final
 class AttemptEnded(google.protobuf.message.Message):

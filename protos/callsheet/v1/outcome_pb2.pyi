@@ -538,6 +538,8 @@ class CommandResult(google.protobuf.message.Message):
     STDOUT_DROPPED_BYTES_FIELD_NUMBER: builtins.int
     STDERR_DROPPED_BYTES_FIELD_NUMBER: builtins.int
     WALL_S_FIELD_NUMBER: builtins.int
+    SESSION_FIELD_NUMBER: builtins.int
+    DOWNLOADS_FIELD_NUMBER: builtins.int
     exit_code: builtins.int
     """Exit code; meaningless if `signal` is set."""
     signal: builtins.int
@@ -556,6 +558,14 @@ class CommandResult(google.protobuf.message.Message):
     def stderr(self) -> callsheet.v1.common_pb2.Blob:
         """Standard error, likewise."""
 
+    @property
+    def session(self) -> global___SessionReport:
+        """Set where the command ran in a session."""
+
+    @property
+    def downloads(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DownloadedFile]:
+        """The files that were asked for, in that order. None if the command was stopped."""
+
     def __init__(
         self,
         *,
@@ -566,11 +576,69 @@ class CommandResult(google.protobuf.message.Message):
         stdout_dropped_bytes: builtins.int = ...,
         stderr_dropped_bytes: builtins.int = ...,
         wall_s: builtins.float = ...,
+        session: global___SessionReport | None = ...,
+        downloads: collections.abc.Iterable[global___DownloadedFile] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["stderr", b"stderr", "stdout", b"stdout"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["exit_code", b"exit_code", "signal", b"signal", "stderr", b"stderr", "stderr_dropped_bytes", b"stderr_dropped_bytes", "stdout", b"stdout", "stdout_dropped_bytes", b"stdout_dropped_bytes", "wall_s", b"wall_s"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["session", b"session", "stderr", b"stderr", "stdout", b"stdout"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["downloads", b"downloads", "exit_code", b"exit_code", "session", b"session", "signal", b"signal", "stderr", b"stderr", "stderr_dropped_bytes", b"stderr_dropped_bytes", "stdout", b"stdout", "stdout_dropped_bytes", b"stdout_dropped_bytes", "wall_s", b"wall_s"]) -> None: ...
 
 global___CommandResult = CommandResult
+
+@typing.final
+class SessionReport(google.protobuf.message.Message):
+    """What a step was in its session."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STARTED_FIELD_NUMBER: builtins.int
+    ENDED_FIELD_NUMBER: builtins.int
+    started: builtins.bool
+    """The session began with it: what an earlier session of this name held is not there."""
+    ended: builtins.bool
+    """The session ended with it, for instance by `exit` or because it could not be stopped otherwise. The next step that
+    names it begins another.
+    """
+    def __init__(
+        self,
+        *,
+        started: builtins.bool = ...,
+        ended: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ended", b"ended", "started", b"started"]) -> None: ...
+
+global___SessionReport = SessionReport
+
+@typing.final
+class DownloadedFile(google.protobuf.message.Message):
+    """A file that was asked for."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: builtins.int
+    CONTENT_FIELD_NUMBER: builtins.int
+    REFUSAL_FIELD_NUMBER: builtins.int
+    path: builtins.str
+    """Its path, as it was asked for."""
+    refusal: builtins.str
+    """Why there are none: "missing", "not_a_file" (a directory, a symbolic link or a path through one), "too_large" (the
+    files of one step together), or "unreadable".
+    """
+    @property
+    def content(self) -> callsheet.v1.common_pb2.Blob:
+        """Its bytes."""
+
+    def __init__(
+        self,
+        *,
+        path: builtins.str = ...,
+        content: callsheet.v1.common_pb2.Blob | None = ...,
+        refusal: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["content", b"content", "refusal", b"refusal", "result", b"result"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["content", b"content", "path", b"path", "refusal", b"refusal", "result", b"result"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["result", b"result"]) -> typing.Literal["content", "refusal"] | None: ...
+
+global___DownloadedFile = DownloadedFile
 
 @typing.final
 class ToolCallResult(google.protobuf.message.Message):
