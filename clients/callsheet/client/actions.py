@@ -128,16 +128,24 @@ class SandboxFile:
     mode: int | None = None
 
 
+class Language(Enum):
+    """What the text of a command is."""
+
+    SHELL = "shell"
+    PYTHON = "python"
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command to run in a sandbox; made by `Command.argv` or `Command.shell`.
+    """A command to run in a sandbox; made by `Command.argv`, `Command.shell` or `Command.python`.
 
     Attributes:
-        program: An argument vector (executed directly) or a script (run by `sh -c`).
+        program: An argument vector (executed directly) or a text (run by `sh -c` or `python3 -c`, or in a session).
         environment: Variables added to the sandbox's small default environment.
         working_directory: Relative to the sandbox's working directory; empty is that directory itself.
         stdin: Standard input.
         max_output_bytes: Bytes of stdout and of stderr to keep, each (head and tail); None takes the default (1 MiB).
+        language: What a text is.
     """
 
     program: tuple[str, ...] | str
@@ -145,6 +153,7 @@ class Command:
     working_directory: str = ""
     stdin: bytes = field(default=b"", repr=False)
     max_output_bytes: int | None = None
+    language: Language = Language.SHELL
 
     @classmethod
     def argv(
@@ -168,8 +177,21 @@ class Command:
         stdin: bytes = b"",
         max_output_bytes: int | None = None,
     ) -> Command:
-        """A script, run by `sh -c`."""
+        """A script, run by `sh -c`; in a session by its bash, or sh where there is no bash."""
         return cls(script, environment or {}, working_directory, stdin, max_output_bytes)
+
+    @classmethod
+    def python(
+        cls,
+        code: str,
+        *,
+        environment: Mapping[str, str] | None = None,
+        working_directory: str = "",
+        stdin: bytes = b"",
+        max_output_bytes: int | None = None,
+    ) -> Command:
+        """Python code, run by `python3 -c`; in a session by its interpreter, which shows the value of the last line."""
+        return cls(code, environment or {}, working_directory, stdin, max_output_bytes, Language.PYTHON)
 
 
 class Action(Generic[ResultT_co]):
@@ -227,12 +249,21 @@ class EnvStep(Action[CommandResult]):
     """Runs a command in the sandbox of the trajectory. Once started it is never replayed.
 
     Attributes:
-        command: What to run.
+        command: What to run. In a session a text without environment, working directory and stdin.
         files: Written before the command.
+        session: Name of the persistent session to run it in: 1 to 64 letters, digits, "-", "_" or "."; empty runs it as
+            a program of its own. A session begins with the first step that names it. It keeps directory, variables,
+            functions and modules until it ends, for instance by `exit`, or the sandbox does. Shell and Python have
+            sessions of their own.
+        download: Paths of files to return once the command has ended, at most 64; like those of `files`.
+        stream_output: Output is also sent while the command runs, see `Handle.output`.
     """
 
     command: Command
     files: Sequence[SandboxFile] = ()
+    session: str = ""
+    download: Sequence[str] = ()
+    stream_output: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from callsheet.client.actions import Submission
 from callsheet.client.jobs import JobDescription, TrajectoryDescription, TrajectoryEnd
-from callsheet.client.outcomes import Outcome
+from callsheet.client.outcomes import Outcome, OutputChunk
 
 T = TypeVar("T")
 
@@ -41,6 +42,17 @@ class Handle(ABC, Generic[T]):
             RefusedError: The scheduler refused the action.
             ConnectionLostError: There was no connection for too long.
             PayloadError: A result by reference could not be read; awaiting again tries again.
+        """
+
+    @abstractmethod
+    def output(self) -> AsyncIterator[OutputChunk]:
+        """Yields what the command prints while it runs, until it has ended; nothing unless `EnvStep.stream_output`.
+
+        Best effort: a part that does not come in time is left out, and the next one tells how much was lost. The
+        outcome has the output all the same. For one reader at a time.
+
+            async for chunk in handle.output():
+                print(chunk.content)
         """
 
     @abstractmethod

@@ -10,6 +10,7 @@ from callsheet.client.errors import RefusedError, refused
 from callsheet.client.outcomes import (
     Cancelled,
     CommandResult,
+    DownloadedFile,
     EnvResetResult,
     Expired,
     Failed,
@@ -17,9 +18,11 @@ from callsheet.client.outcomes import (
     FinishReason,
     GenerateResult,
     Outcome,
+    OutputStream,
     PolicyVersionSpan,
     Result,
     RewardResult,
+    SessionReport,
     Succeeded,
     Timeline,
     TimeoutKind,
@@ -45,6 +48,7 @@ def by_number(members: type[EnumT], prefix: str, contract: Any) -> dict[int, Enu
 
 _FAILURE_KIND = by_number(FailureKind, "FAILURE_KIND_", outcome_pb2.FailureKind)
 _TIMEOUT_KIND = by_number(TimeoutKind, "TIMEOUT_KIND_", outcome_pb2.TimeoutKind)
+_OUTPUT_STREAM = by_number(OutputStream, "OUTPUT_STREAM_", common_pb2.OutputStream)
 _FINISH_REASON = by_number(FinishReason, "FINISH_REASON_", outcome_pb2.FinishReason)
 _CODES = {
     1: "CANCELLED",
@@ -114,6 +118,11 @@ def decode_outcome(message: outcome_pb2.Outcome, blobs: BlobReader) -> Outcome[A
     return Failed(
         FailureKind.UNSPECIFIED, "unknown_outcome", "the scheduler is newer than this client: upgrade it", **ended
     )
+
+
+def output_stream(number: int) -> OutputStream:
+    """Returns the output that a number of the contract names."""
+    return _OUTPUT_STREAM.get(number, OutputStream.UNSPECIFIED)
 
 
 def refusal(code: int, message: str, detail: common_pb2.ErrorDetail | None) -> RefusedError:
@@ -220,7 +229,15 @@ def _command(message: outcome_pb2.CommandResult, blobs: BlobReader) -> CommandRe
         message.stdout_dropped_bytes,
         message.stderr_dropped_bytes,
         message.wall_s,
+        SessionReport(message.session.started, message.session.ended) if message.HasField("session") else None,
+        tuple(_download(file, blobs) for file in message.downloads),
     )
+
+
+def _download(message: outcome_pb2.DownloadedFile, blobs: BlobReader) -> DownloadedFile:
+    if message.WhichOneof("result") == "content":
+        return DownloadedFile(message.path, blobs.read(message.content))
+    return DownloadedFile(message.path, None, message.refusal)
 
 
 def _reward(message: outcome_pb2.RewardResult, blobs: BlobReader) -> RewardResult:

@@ -13,6 +13,7 @@ from callsheet.client.actions import (
     EnvReset,
     EnvStep,
     Generate,
+    Language,
     Options,
     Retry,
     RewardModel,
@@ -255,6 +256,9 @@ def _env_reset(spec: action_pb2.ActionSpec, action: EnvReset, blobs: BlobWriter)
 def _env_step(spec: action_pb2.ActionSpec, action: EnvStep, blobs: BlobWriter) -> None:
     _put_files(spec.env_step.files, "env_step", action.files, blobs)
     _put_command(spec.env_step.command, "env_step.command", action.command, blobs)
+    spec.env_step.session = action.session
+    spec.env_step.download.extend(action.download)
+    spec.env_step.stream_output = action.stream_output
 
 
 def _tool_call(spec: action_pb2.ActionSpec, action: ToolCall, blobs: BlobWriter) -> None:
@@ -289,7 +293,10 @@ def _put_files(files: Any, where: str, given: Iterable[SandboxFile], blobs: Blob
 
 def _put_command(message: action_pb2.Command, where: str, command: Command, blobs: BlobWriter) -> None:
     if isinstance(command.program, str):
-        message.shell = command.program
+        if command.language is Language.PYTHON:
+            message.python = command.program
+        else:
+            message.shell = command.program
     else:
         message.argv.SetInParent()
         message.argv.arguments.extend(command.program)

@@ -191,10 +191,19 @@ class Trajectory(ActionVerbs):
         return await self._perform(EnvReset(tuple(files), set_up, disk_mib, max_processes, service), options)
 
     async def env_step(
-        self, command: Command, *, files: Iterable[SandboxFile] = (), **options: Unpack[ActionOptions]
+        self,
+        command: Command,
+        *,
+        files: Iterable[SandboxFile] = (),
+        session: str = "",
+        download: Iterable[str] = (),
+        **options: Unpack[ActionOptions],
     ) -> Outcome[CommandResult]:
-        """Runs a command in the trajectory's sandbox. See `EnvStep` and `Options`."""
-        return await self._perform(EnvStep(command, tuple(files)), options)
+        """Runs a command in the trajectory's sandbox. See `EnvStep` and `Options`.
+
+        To watch its output, submit an `EnvStep` with `stream_output` and iterate over `Handle.output`.
+        """
+        return await self._perform(EnvStep(command, tuple(files), session, tuple(download)), options)
 
     async def reward_tests(
         self,

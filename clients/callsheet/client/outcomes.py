@@ -96,6 +96,62 @@ class GenerateResult:
     cached_tokens: int = 0
 
 
+class OutputStream(Enum):
+    """Which of a command's two outputs."""
+
+    UNSPECIFIED = "unspecified"
+    """Not told, or newer than this client."""
+    STDOUT = "stdout"
+    STDERR = "stderr"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputChunk:
+    """A part of what a command prints, while it runs.
+
+    Attributes:
+        stream: Which output.
+        content: The bytes.
+        offset: Bytes of this output before them.
+        dropped_bytes: Bytes of this output between the part before and this one that were lost on the way.
+    """
+
+    stream: OutputStream
+    content: bytes
+    offset: int = 0
+    dropped_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReport:
+    """What a step was in its session.
+
+    Attributes:
+        started: The session began with it: what an earlier session of this name held is not there.
+        ended: The session ended with it, for instance by `exit` or because it could not be stopped otherwise. The next
+            step that names it begins another.
+    """
+
+    started: bool = False
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadedFile:
+    """A file that was asked for.
+
+    Attributes:
+        path: As it was asked for.
+        content: Its bytes; None if there are none to give.
+        refusal: Why there are none: "missing", "not_a_file" (a directory, a symbolic link or a path through one),
+            "too_large" (the files of one step together) or "unreadable"; empty if there are.
+    """
+
+    path: str
+    content: bytes | None = field(default=None, repr=False)
+    refusal: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class CommandResult:
     """A finished command.
@@ -108,6 +164,8 @@ class CommandResult:
         stdout_dropped_bytes: Bytes left out between head and tail.
         stderr_dropped_bytes: Likewise.
         wall_s: Wall-clock seconds.
+        session: What the step was in its session; None if it ran in none.
+        downloads: The files that were asked for, in that order; none if the command was stopped.
     """
 
     exit_code: int
@@ -117,6 +175,8 @@ class CommandResult:
     stdout_dropped_bytes: int = 0
     stderr_dropped_bytes: int = 0
     wall_s: float = 0.0
+    session: SessionReport | None = None
+    downloads: tuple[DownloadedFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, TypeVar
 
 import anyio
@@ -19,7 +19,8 @@ from callsheet.client.encode import (
 )
 from callsheet.client.errors import AlreadyExistsError, FailedPreconditionError
 from callsheet.client.jobs import JobDescription, TrajectoryDescription, TrajectoryEnd
-from callsheet.client.outcomes import Outcome
+from callsheet.client.live_output import LiveOutput
+from callsheet.client.outcomes import Outcome, OutputChunk
 from callsheet.client.payloads import read_outcome
 from callsheet.client.session import Session
 from callsheet.client.settings import ClientOptions
@@ -124,6 +125,8 @@ class SchedulerBackend:
         open_submit = self._session.open_submit(key)
         if open_submit is None:
             ticket = self._session.put_now(client_service_pb2.ClientItem(submit=spec), key=key)
+            if spec.env_step.stream_output:
+                ticket.output = LiveOutput()
             return _SessionHandle(self._session, key, ticket)
         sent = client_service_pb2.ClientSessionRequest.FromString(open_submit.message)
         if sent.items[0].submit != spec:
@@ -159,6 +162,12 @@ class _SessionHandle(Handle[T]):
             assert message is not None  # the end of a submit is an outcome
             self._outcome = await read_outcome(message, self._session.payloads)
         return self._outcome
+
+    async def output(self) -> AsyncIterator[OutputChunk]:
+        """Yields what the action prints while it runs."""
+        if self._ticket.output is not None:
+            async for chunk in self._ticket.output.chunks():
+                yield chunk
 
     async def cancel(self, reason: str = "") -> None:
         """Asks for a cancel."""

@@ -18,7 +18,7 @@ import anyio
 import grpc
 import grpc.aio
 from callsheet.client.channel import is_hopeless, open_channel
-from callsheet.client.decode import refusal_of_status
+from callsheet.client.decode import output_stream, refusal_of_status
 from callsheet.client.errors import CallsheetError, ClientClosedError, ConnectionLostError, invalid
 from callsheet.client.ledger import ActionKey, Item, Ledger
 from callsheet.client.payloads import PayloadTransfer
@@ -217,10 +217,17 @@ class Session:
 
     def _take(self, response: client_service_pb2.ClientSessionResponse) -> None:
         ledger = self._ledger
+        for output in response.output:
+            self._take_output(output)
         for result in response.results:
             ledger.result(result.sequence, refusal_of_status(result.status) if result.HasField("status") else None)
         for outcome in response.outcomes:
             ledger.outcome((outcome.key.job_id, outcome.key.action_id), outcome)
+
+    def _take_output(self, output: client_service_pb2.ActionOutput) -> None:
+        item = self._ledger.open_submit((output.key.job_id, output.key.action_id))
+        if item is not None and isinstance(item.waiter, Ticket) and item.waiter.output is not None:
+            item.waiter.output.put(output_stream(output.chunk.stream), output.chunk.offset, output.chunk.content)
 
     def _connected(self) -> None:
         if self._failures:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import update_wrapper
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
@@ -23,7 +23,7 @@ from callsheet.client.client import Client
 from callsheet.client.job import ActionVerbs, Job, Trajectory
 from callsheet.client.jobs import Group, PriorityClass
 from callsheet.client.loop_thread import LoopThread
-from callsheet.client.outcomes import Outcome
+from callsheet.client.outcomes import Outcome, OutputChunk
 from callsheet.client.settings import ClientOptions
 
 P = ParamSpec("P")
@@ -52,6 +52,10 @@ def _blocking(
     return update_wrapper(call, method)
 
 
+async def _next_of(chunks: AsyncIterator[OutputChunk]) -> OutputChunk | None:
+    return await anext(chunks, None)
+
+
 class SyncHandle(_Blocking[Handle[T]]):
     """See `Handle`."""
 
@@ -72,6 +76,12 @@ class SyncHandle(_Blocking[Handle[T]]):
     def outcome(self) -> Outcome[T]:
         """See `Handle.outcome`."""
         return self._client.run(self._wrapped.outcome())
+
+    def output(self) -> Iterator[OutputChunk]:
+        """See `Handle.output`."""
+        chunks = self._wrapped.output()
+        while (chunk := self._client.run(_next_of(chunks))) is not None:
+            yield chunk
 
     def cancel(self, reason: str = "") -> None:
         """See `Handle.cancel`."""

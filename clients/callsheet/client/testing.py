@@ -11,7 +11,7 @@ Wrap it for code that uses the sync facade: `SyncClient(fake)`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -37,6 +37,8 @@ from callsheet.client.outcomes import (
     EnvResetResult,
     GenerateResult,
     Outcome,
+    OutputChunk,
+    OutputStream,
     RewardResult,
     ToolCallResult,
 )
@@ -225,6 +227,14 @@ class _FakeHandle(Handle[T]):
             raise self._ended
         assert self._ended is not None
         return self._ended
+
+    async def output(self) -> AsyncIterator[OutputChunk]:
+        """Yields the output of the script's result, each stream as one part, if the action asks for it."""
+        result = getattr(await self.outcome(), "value", None)
+        if isinstance(self._action, EnvStep) and self._action.stream_output and isinstance(result, CommandResult):
+            for stream, content in ((OutputStream.STDOUT, result.stdout), (OutputStream.STDERR, result.stderr)):
+                if content:
+                    yield OutputChunk(stream, content)
 
     async def cancel(self, reason: str = "") -> None:
         """Makes the outcome Cancelled, unless the script has made one."""

@@ -6,6 +6,7 @@ import asyncio
 from typing import Generic, TypeVar
 
 from callsheet.client.errors import CallsheetError
+from callsheet.client.live_output import LiveOutput
 
 T = TypeVar("T")
 
@@ -19,13 +20,15 @@ class Ticket(Generic[T]):
     Attributes:
         owners: Callers that want the end of the item.
         cancel_requested: Whether a cancel of the action is on its way.
+        output: Takes what the action prints, if it is to be sent.
     """
 
-    __slots__ = ("_acceptance", "_accepted", "_end", "_ended", "_value", "cancel_requested", "owners")
+    __slots__ = ("_acceptance", "_accepted", "_end", "_ended", "_value", "cancel_requested", "output", "owners")
 
     def __init__(self) -> None:
         self.owners = 1
         self.cancel_requested = False
+        self.output: LiveOutput | None = None
         self._accepted = False
         self._ended = False
         self._value: T | CallsheetError | None = None
@@ -46,6 +49,8 @@ class Ticket(Generic[T]):
         """Tells the end of the item."""
         self._value = ended
         self._ended = True
+        if self.output is not None:
+            self.output.end()
         _wake(self._acceptance)
         _wake(self._end)
 

@@ -96,6 +96,7 @@ class AttemptRunner:
         own.CopyFrom(dispatch)
         now = monotonic()
         attempt = Attempt(own.grant, own.action, self._payloads)
+        attempt.report_output = lambda chunk: self._reports.printed(Token.of(attempt.grant.token), chunk)
         live = LiveAttempt(attempt, ExecutionClock(now), GrantMeter(own.grant.resources, now))
         self._enter(live, now)
         self._tasks.start_soon(self._run, live)

@@ -99,6 +99,10 @@ class PayloadAccess(Protocol):
         """
 
 
+def _drop_output(chunk: common_pb2.OutputChunk) -> None:
+    """Nobody listens."""
+
+
 @dataclass(slots=True)
 class Attempt:
     """One attempt as its executor sees it.
@@ -113,6 +117,8 @@ class Attempt:
         execution_clock: Set by an executor that grants an attempt less than all the time that passes: returns the
             seconds to charge it by the monotonic time `now`. It never runs faster than time and answers after the end.
             None: all time counts but pauses.
+        report_output: Sends a part of what it prints to those who watch it, or drops it if there is no room. Called on
+            the event loop, for actions that ask for it.
     """
 
     grant: manager_service_pb2.Grant
@@ -121,6 +127,7 @@ class Attempt:
     stop_requested: anyio.Event = field(default_factory=anyio.Event)
     stop_cause: StopCause | None = None
     execution_clock: Callable[[float], float] | None = None
+    report_output: Callable[[common_pb2.OutputChunk], None] = _drop_output
 
 
 class Executor(Protocol):

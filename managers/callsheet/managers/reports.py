@@ -9,9 +9,11 @@ from callsheet.managers.ends import bounded
 from callsheet.managers.fencing import Token
 from callsheet.managers.outbox import Outbox, UnacknowledgedEnds
 from callsheet.managers.settings import ManagerSettings
-from callsheet.v1 import manager_service_pb2
+from callsheet.v1 import common_pb2, manager_service_pb2
 
 ManagerItem = manager_service_pb2.ManagerItem
+# Items waiting beyond which what attempts print is dropped: their ends must not wait for it.
+MAX_ITEMS_BEFORE_OUTPUT = 64
 HEARTBEAT = ManagerItem(heartbeat=manager_service_pb2.Heartbeat())
 DRAINING = ManagerItem(draining=manager_service_pb2.Draining())
 
@@ -24,6 +26,10 @@ class Mailbox:
         self._filled = anyio.Event()
         self._emptied = anyio.Event()
         self._finished = False
+
+    def __len__(self) -> int:
+        """Items that wait to be written."""
+        return len(self._outbox)
 
     def put(self, item: ManagerItem) -> None:
         """Appends an item; it is written as soon as the stream takes it."""
@@ -113,6 +119,12 @@ class Reports:
         """Reports that an attempt is alive, and its execution clock."""
         progress = manager_service_pb2.AttemptProgress(token=token.message(), execution_s=execution_s)
         self._send(ManagerItem(progress=progress))
+
+    def printed(self, token: Token, chunk: common_pb2.OutputChunk) -> None:
+        """Sends a part of what an attempt prints, or drops it if others wait."""
+        if self._mailbox is not None and len(self._mailbox) < MAX_ITEMS_BEFORE_OUTPUT:
+            output = manager_service_pb2.AttemptOutput(token=token.message(), chunk=chunk)
+            self._mailbox.put(ManagerItem(output=output))
 
     def ended(self, end: manager_service_pb2.AttemptEnded) -> None:
         """Reports how an attempt ended, again and again until it is acknowledged."""

@@ -10,6 +10,7 @@ import grpc
 import structlog
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.model import RefusedError
+from callsheet.scheduler.service.live_output import forward_output
 from callsheet.scheduler.service.loop import CoreLoop
 from callsheet.scheduler.service.manager_wire import decode_item, decode_registration, references_of
 from callsheet.scheduler.service.refusals import abort
@@ -67,6 +68,9 @@ class ManagerServicer(manager_service_pb2_grpc.ManagerServiceServicer):
         happened: list[events.Event] = []
         for item in items:
             try:
+                if item.HasField("output"):
+                    forward_output(self._loop.state, session.manager_id, item.output)
+                    continue
                 happened.append(decode_item(session.manager_id, session, item))
                 references = references_of(item.ended) if item.HasField("ended") else []
                 if references:

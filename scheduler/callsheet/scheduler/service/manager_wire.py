@@ -232,7 +232,8 @@ def references_of(message: manager_service_pb2.AttemptEnded) -> list[str]:
             return []
     match succeeded.WhichOneof("result"):
         case "env_step":
-            blobs = [succeeded.env_step.stdout, succeeded.env_step.stderr]
+            step = succeeded.env_step
+            blobs = [step.stdout, step.stderr, *(file.content for file in step.downloads)]
         case "env_reset":
             blobs = [succeeded.env_reset.set_up.stdout, succeeded.env_reset.set_up.stderr]
         case "reward":

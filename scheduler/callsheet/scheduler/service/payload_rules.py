@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from callsheet.scheduler.service.rules import at_least, blob, identifier, invalid, within
 from callsheet.v1 import action_pb2, common_pb2
 
 References = list[common_pb2.PayloadReference]
+
+MAX_DOWNLOADS = 64
+_SESSION_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def check_generate(generate: action_pb2.GenerateInput) -> References:
@@ -35,10 +39,16 @@ def check_env_reset(env_reset: action_pb2.EnvResetInput) -> References:
 
 
 def check_env_step(env_step: action_pb2.EnvStepInput) -> References:
-    """Files and a command."""
+    """Files, a command, the session it runs in if any, and paths to download."""
     references = _check_files("env_step.files", env_step.files)
     if not env_step.HasField("command"):
         raise invalid("env_step.command", "", "must be set")
+    if env_step.session:
+        _check_session(env_step)
+    if len(env_step.download) > MAX_DOWNLOADS:
+        raise invalid("env_step.download", f"{len(env_step.download)} paths", f"must have at most {MAX_DOWNLOADS}")
+    for index, path in enumerate(env_step.download):
+        _check_path(f"env_step.download[{index}]", path)
     return references + check_command("env_step.command", env_step.command)
 
 
@@ -69,12 +79,12 @@ def check_command(field: str, command: action_pb2.Command) -> References:
     """A program, a safe working directory, and stdin if any."""
     program = command.WhichOneof("program")
     if program is None:
-        raise invalid(field, "", "must have exactly one of argv and shell")
+        raise invalid(field, "", "must have exactly one of argv, shell and python")
     if program == "argv" and (not command.argv.arguments or not command.argv.arguments[0]):
         raise invalid(f"{field}.argv", "[]", "must name a program")
-    if program == "shell" and not command.shell:
-        raise invalid(f"{field}.shell", "", "must not be empty")
-    if "\0" in command.shell or any("\0" in argument for argument in command.argv.arguments):
+    if program != "argv" and not getattr(command, program):
+        raise invalid(f"{field}.{program}", "", "must not be empty")
+    if "\0" in command.shell or "\0" in command.python or any("\0" in argument for argument in command.argv.arguments):
         raise invalid(f"{field}.{program}", "a NUL", "must not contain NUL")
     for name, value in command.environment.items():
         if not name or "=" in name or "\0" in name:
@@ -85,6 +95,22 @@ def check_command(field: str, command: action_pb2.Command) -> References:
         _check_path(f"{field}.working_directory", command.working_directory)
     at_least(f"{field}.max_output_bytes", command.max_output_bytes, 0)
     return blob(f"{field}.stdin", command.stdin) if command.HasField("stdin") else []
+
+
+def _check_session(env_step: action_pb2.EnvStepInput) -> None:
+    command = env_step.command
+    if not _SESSION_NAME.fullmatch(env_step.session):
+        raise invalid("env_step.session", env_step.session, "must have 1 to 64 letters, digits, '-', '_' or '.'")
+    if command.WhichOneof("program") == "argv":
+        raise invalid("env_step.command.argv", env_step.session, "must be shell or python in a session")
+    given = {
+        "environment": bool(command.environment),
+        "working_directory": bool(command.working_directory),
+        "stdin": command.HasField("stdin"),
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise invalid(f"env_step.command.{name}", env_step.session, "must be unset in a session, which has its own")
 
 
 def _check_files(field: str, files: Iterable[action_pb2.SandboxFile]) -> References:

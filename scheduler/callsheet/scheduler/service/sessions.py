@@ -16,6 +16,8 @@ MAX_ITEMS = 1024
 MAX_BYTES = 1024 * 1024
 # Batches, not items: a reader this far behind has stopped reading.
 MAX_BATCHES = 10_000
+# Batches waiting beyond which what commands print is dropped: a reader this far behind does not watch.
+MAX_BATCHES_BEFORE_OUTPUT = 4
 
 M = TypeVar("M", client_service_pb2.ClientSessionResponse, manager_service_pb2.ManagerSessionResponse)
 
@@ -65,6 +67,11 @@ class Outbox(Generic[M]):
         self._filled.set()
         return self._batches[-1]
 
+    @property
+    def backlog(self) -> int:
+        """Batches that wait to be written."""
+        return len(self._batches)
+
     def close(self, reason: RefusedError) -> None:
         """Ends the session once what is waiting has been written."""
         self.closing = self.closing or reason
@@ -99,6 +106,11 @@ class ClientStream:
     def put_outcome(self, outcome: outcome_pb2.Outcome) -> None:
         """See `Watcher`."""
         self.outbox.room_for(outcome.ByteSize()).outcomes.append(outcome)
+
+    def put_output(self, output: client_service_pb2.ActionOutput) -> None:
+        """Takes what a command printed, or drops it if the reader is behind; the offset of the next one tells."""
+        if self.outbox.backlog <= MAX_BATCHES_BEFORE_OUTPUT:
+            self.outbox.room_for(output.ByteSize()).output.append(output)
 
 
 class ManagerStream:
