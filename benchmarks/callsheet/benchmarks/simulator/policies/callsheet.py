@@ -17,8 +17,8 @@ from callsheet.benchmarks.simulator.shell.attempts import Attempts, begun, manag
 from callsheet.benchmarks.simulator.shell.core_loop import NOBODY, CoreLoop
 from callsheet.benchmarks.simulator.shell.fleet import join_all
 from callsheet.benchmarks.simulator.shell.lanes import SharedNodes
-from callsheet.benchmarks.simulator.shell.planning import make_planner
-from callsheet.benchmarks.simulator.shell.prediction import make_knowledge
+from callsheet.benchmarks.simulator.shell.planning import make_planning
+from callsheet.benchmarks.simulator.shell.prediction import LEAST_USE, make_knowledge
 from callsheet.benchmarks.simulator.shell.requests import SANDBOX_SERVICE, RequestBook, job_request, trajectory_request
 from callsheet.benchmarks.simulator.shell.routing import cheapest_engine
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
@@ -51,14 +51,14 @@ class Callsheet:
         scenario = world.scenario
         self._shares = {share.name: share for share in scenario.jobs}
         self._waiting: dict[tuple[str, str], LiveRollout] = {}
-        self._requests = RequestBook(scenario.cluster.models)
+        self._requests = RequestBook(scenario.cluster)
         self._knowledge = make_knowledge(self.settings.prediction)
         self._attempts = Attempts(self._start)
         sharing = NodeSharingSettings(beta=self.settings.ageing)
         self._nodes = SharedNodes(world, sharing) if self.settings.node_sharing else None
         self._loop = CoreLoop(
             world,
-            make_planner(self.settings, self._knowledge.predictors),
+            make_planning(self.settings, self._knowledge.told_to_planner, world),
             {
                 commands.Dispatch: self._attempts.dispatched,
                 commands.CancelAttempt: self._stop,
@@ -105,7 +105,7 @@ class Callsheet:
         if self._nodes is not None:
             self._nodes.end(task)
         self._knowledge.observe(dispatch.request, task, facts)
-        self._loop.post(ended)
+        self._loop.post_end(ended)
 
     def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineLoad]) -> int:
         """The engine where the generation is expected to end first, set-up and the delay to others included."""
@@ -158,7 +158,8 @@ class Callsheet:
         self._loop.note(begun(dispatch))
 
     def _command(self, task: Task, dispatch: commands.Dispatch, width: int) -> Command:
-        use = self._knowledge.use(dispatch.request, width)
+        prediction = dispatch.prediction
+        use = max(prediction.use, LEAST_USE) if prediction is not None else self._knowledge.use(dispatch.request, width)
         return Command(task.sequence, use, demotable=task.work.kind is not ActionKind.REWARD)
 
     def _stop(self, command: commands.CancelAttempt) -> None:

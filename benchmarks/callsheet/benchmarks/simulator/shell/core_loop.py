@@ -7,11 +7,11 @@ wants done once that is committed is done at once (the overhead model charges th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from callsheet.benchmarks.simulator.policy import World
 from callsheet.scheduler.core import commands
-from callsheet.scheduler.core.events import Event, PlanReady, ReplyTo, TimerFired
+from callsheet.scheduler.core.events import AttemptEnded, Event, PlanReady, ReplyTo, TimerFired
 from callsheet.scheduler.core.invariants import check_invariants
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
@@ -22,13 +22,21 @@ EPOCH = 1_000_000.0
 NOBODY = ReplyTo(None, 0)
 # Between virtual time and the core's, the last digits get lost: a deadline must not be missed by that.
 _ROUNDING_S = 1e-6
-# A manager is silent in the simulator only because nobody asks it.
-NO_LEASE = CoreSettings(manager_lease=1e12, max_open_actions=10_000_000)
+# The world's managers never die, and they end a command whose execution clock has run out: nobody watches over them.
+TRUSTING = CoreSettings(manager_lease=1e12, timeout_grace=1e12, max_open_actions=10_000_000)
 
 
 def encode_outcome(facts: commands.OutcomeFacts) -> tuple[object, bytes]:
     """Outcomes are delivered as the facts themselves, and nothing is kept."""
     return facts, b""
+
+
+class Planning(Planner, Protocol):
+    """A planner that may want a round of its own accord."""
+
+    @property
+    def due(self) -> bool:
+        """Whether a round should follow now, even if nothing happened."""
 
 
 class CoreLoop:
@@ -42,7 +50,7 @@ class CoreLoop:
     def __init__(
         self,
         world: World,
-        planner: Planner,
+        planning: Planning,
         carriers: dict[type, Callable[[Any], None]],
         planned: Callable[[Plan], None],
         *,
@@ -52,15 +60,15 @@ class CoreLoop:
 
         Args:
             world: Whose time it is, and who wakes us.
-            planner: Proposes assignments.
+            planning: Proposes assignments.
             carriers: What to do about a command, by its class; other classes are dropped.
             planned: Told of each plan once the core has committed it.
             checked: Check the core's invariants after every step (for tests: it costs by the live actions).
         """
-        self.state = SchedulerState(1, encode_outcome, NO_LEASE)
+        self.state = SchedulerState(1, encode_outcome, TRUSTING)
         self.rounds = 0
         self._world = world
-        self._planner = planner
+        self._planning = planning
         self._carriers = carriers
         self._planned = planned
         self._checked = checked
@@ -80,6 +88,15 @@ class CoreLoop:
             self._step_at = self._world.now
             self._world.wake_at(self._step_at)
 
+    def post_end(self, ended: AttemptEnded) -> None:
+        """Queues the end of an attempt; while nothing waits for what it gives back, it goes with the next step."""
+        trajectory = self.state.attempts[ended.token].action.trajectory
+        in_line = trajectory is not None and len(trajectory.open_actions) > 1
+        if in_line or len(self.state.ready) or self.state.waiting_trajectories:
+            self.post(ended)
+        else:
+            self.note(ended)
+
     def note(self, event: Event) -> None:
         """Queues an event that nothing waits for: it goes with the next step."""
         self._pending.append(event)
@@ -88,7 +105,7 @@ class CoreLoop:
         """Handles what is pending or due."""
         deadline = self.state.next_deadline()
         due = deadline is not None and deadline <= self.now
-        if not due and self._step_at != self._world.now:
+        if not (due or self._step_at == self._world.now or self._planning.due):
             return
         self._step_at = -1.0
         if due:
@@ -101,7 +118,7 @@ class CoreLoop:
         self._handle(happened)
         again = True
         while again and (len(self.state.ready) or self.state.waiting_trajectories):
-            plan = self._planner.plan(self.state, self.now)
+            plan = self._planning.plan(self.state, self.now)
             self.rounds += 1
             again = plan.truncated
             if plan.assignments or plan.admitted:

@@ -11,6 +11,7 @@ from callsheet.benchmarks.simulator.shell.requests import (
     SANDBOX_SERVICE,
     gpu_parts,
     quota_service,
+    quotas_of,
     rounded_up,
 )
 from callsheet.scheduler.core.events import Event, ManagerHeartbeat, ManagerJoined
@@ -76,4 +77,4 @@ def _quota_manager(quota: Quota) -> ManagerJoined:
     service = ServiceDescription(
         quota_service(quota.name), frozenset({ActionKind.TOOL_CALL, ActionKind.REWARD}), quota.concurrency, {}
     )
-    return _joined(NodeDescription(service.name, {}, ()), service)
+    return _joined(NodeDescription(service.name, {}, (), quotas_of(quota)), service)

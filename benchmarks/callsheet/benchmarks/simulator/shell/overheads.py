@@ -17,11 +17,15 @@ class OverheadModel:
         commit_s: From the command's end to the delivery of its outcome: the journal's group commit, two streams.
         switch_s: For each change of a running command's lane: writes to its cgroup. They cannot be charged to the
             command concerned, so attempts start later by what they cost on average so far.
+        solve_s: From a question to the solver's answer, where a planning round needs one. Waiting for it is queue time.
+        pause_s: From an answer to the next question.
     """
 
     dispatch_s: float = 0.0015
     commit_s: float = 0.0015
     switch_s: float = 0.0001
+    solve_s: float = 0.008
+    pause_s: float = 0.005
 
     def before_start_s(self, switches: int, attempts: int) -> float:
         """Seconds by which the next attempt starts later, after so many lane changes of so many attempts."""

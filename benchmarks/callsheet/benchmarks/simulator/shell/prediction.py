@@ -16,14 +16,15 @@ _CERTAIN = 0.05
 
 
 class Knowledge:
-    """The predictors, and what they are asked and told. By itself it learns nothing: kinds have their priors.
-
-    Attributes:
-        predictors: The planner asks the same ones.
-    """
+    """The predictors, and what they are asked and told. By itself it learns nothing: kinds have their priors."""
 
     def __init__(self, predictors: Predictors | None = None) -> None:
         self.predictors = predictors or Predictors()
+
+    @property
+    def told_to_planner(self) -> Predictors | None:
+        """The predictors that the planner asks; None where it is to know nothing."""
+        return None
 
     def task_of(self, work: Work, rollout: Rollout) -> str:
         """What predictors know an action's prompt by."""
@@ -41,6 +42,11 @@ class Knowledge:
 
 class Learning(Knowledge):
     """Learns from every attempt that ended."""
+
+    @property
+    def told_to_planner(self) -> Predictors | None:
+        """See `Knowledge`."""
+        return self.predictors
 
     def observe(self, request: ActionRequest, task: Task, facts: EndFacts) -> None:
         """Tells what an attempt took."""
@@ -61,35 +67,38 @@ class Learning(Knowledge):
         )
 
 
-class Oracle(Knowledge):
-    """Knows the truth: each action is a task of its own."""
+class Oracle(Learning):
+    """Knows the truth of each action; of classes of them it learns, as nobody can know more."""
 
     def __init__(self) -> None:
         self._truth = Truth()
         super().__init__(self._truth)
 
     def task_of(self, work: Work, rollout: Rollout) -> str:
-        """What predictors know an action by."""
+        """What predictors know an action by: each is a task of its own."""
         return self._truth.add(work)
 
 
 class Truth(Predictors):
-    """Predictors that were told all actions beforehand; an action is forgotten once it has run."""
+    """Predictors that were told every action beforehand."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._works: list[Work] = []
+        self._works: dict[str, Work] = {}
 
     def add(self, work: Work) -> str:
         """Notes an action and returns the task to ask for it by."""
-        self._works.append(work)
-        return str(len(self._works) - 1)
+        task = str(len(self._works))
+        self._works[task] = work
+        return task
 
     def predict(
         self, key: PredictionKey, hint_s: float = 0.0, *, amdahl_hint: float = 1.0, timeout_s: float = math.inf
     ) -> Prediction:
         """What an action will take."""
-        work = self._works[int(key.task)]
+        work = self._works.get(key.task)
+        if work is None:
+            return super().predict(key, hint_s, amdahl_hint=amdahl_hint, timeout_s=timeout_s)
         seconds = max(min(work.alone_s(), work.timeout_s, timeout_s), 1e-3)
         use = work.use if work.cpu_s else 0.0
         return Prediction(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from callsheet.benchmarks.simulator.scenario import JobShare, Model, Rollout, Work
+from callsheet.benchmarks.simulator.scenario import Cluster, JobShare, Model, Quota, Rollout, Work
 from callsheet.scheduler.core.model import (
     CPU,
     MEMORY,
@@ -15,6 +15,7 @@ from callsheet.scheduler.core.model import (
     GroupRequest,
     JobRequest,
     PriorityClass,
+    QuotaDescription,
     ResourceDemand,
     RetryPolicy,
     SpeedUp,
@@ -26,11 +27,11 @@ GPU = "gpu"
 # The part of a node's memory for commands that run outside their trajectory's sandbox. If they competed with sandboxes
 # for the same, sandboxes could fill a node, each waiting for a reward that no longer fits.
 FRESH_MEMORY = "fresh_memory"
+CALLS = "calls"
+TOKENS = "tokens"
 SANDBOX_SERVICE = "sandbox"
 # No client of a scenario gives up waiting, and no trajectory is idle for too long: a scenario knows neither.
 NEVER_S = 1e9
-# The world ends a command whose execution clock has run out, as its manager would.
-PATIENT = Timeouts(NEVER_S, NEVER_S, NEVER_S)
 RETRIES = RetryPolicy(max_attempts=1_000)
 NO_SPEC = b""
 
@@ -57,12 +58,14 @@ def trajectory_request(rollout: Rollout, share: JobShare) -> TrajectoryRequest:
 
 
 class RequestBook:
-    """Makes the requests of actions. Demands repeat, so equal ones are made once and shared."""
+    """Makes the requests of actions. Demands and timeouts repeat, so equal ones are made once and shared."""
 
-    def __init__(self, models: tuple[Model, ...]) -> None:
-        parts = gpu_parts(models)
-        self._gpu_units = {model.name: model.gpus * parts // model.slots for model in models}
+    def __init__(self, cluster: Cluster) -> None:
+        parts = gpu_parts(cluster.models)
+        self._gpu_units = {model.name: model.gpus * parts // model.slots for model in cluster.models}
+        self._quotas = {quota.name: quota for quota in cluster.quotas}
         self._demands: dict[tuple[object, ...], Demand] = {}
+        self._timeouts: dict[float, Timeouts] = {}
 
     def action(self, key: ActionKey, work: Work, rollout: Rollout, task: str, hint_s: float = 0.0) -> ActionRequest:
         """The request for one action.
@@ -80,7 +83,7 @@ class RequestBook:
             trajectory_id=rollout.name,
             service=_service(work),
             demand=self._demand(work, rollout),
-            timeouts=PATIENT,
+            timeouts=self._timeouts_of(work.timeout_s),
             retry=RETRIES,
             weight=1.0,
             wait_if_unservable=False,
@@ -93,27 +96,50 @@ class RequestBook:
             task=task,
         )
 
+    def _timeouts_of(self, execution_s: float) -> Timeouts:
+        timeouts = self._timeouts.get(execution_s)
+        if timeouts is None:
+            timeouts = self._timeouts[execution_s] = Timeouts(NEVER_S, min(execution_s, NEVER_S), NEVER_S)
+        return timeouts
+
     def _demand(self, work: Work, rollout: Rollout) -> Demand:
         held = rounded_up(_sandbox_memory_mb(rollout)) if work.kind is ActionKind.ENV_RESET else 0
         memory = 0 if work.in_sandbox else rounded_up(work.peak_memory_mb)
-        facts = (work.service, work.quota, work.cpu_s > 0, work.max_width, work.parallel_fraction, held, memory)
+        tokens = rounded_up(work.tokens)
+        facts = (work.service, work.quota, tokens, work.cpu_s > 0, work.max_width, work.parallel_fraction, held, memory)
         demand = self._demands.get(facts)
         if demand is None:
             demand = self._demands[facts] = Demand(tuple(self._entries(work, held, memory)))
         return demand
+
+    def _quota_entries(self, work: Work) -> list[ResourceDemand]:
+        quotas = quotas_of(self._quotas[work.quota])
+        wanted = {CALLS: 1, TOKENS: rounded_up(work.tokens)}
+        units = {name: min(wanted[name], quota.burst) for name, quota in quotas.items()}
+        return [ResourceDemand(name, count, count) for name, count in units.items() if count]
 
     def _entries(self, work: Work, held: int, memory: int) -> list[ResourceDemand]:
         if work.service:
             units = self._gpu_units[work.service]
             return [ResourceDemand(GPU, units, units)]
         if work.quota:
-            return []
+            return self._quota_entries(work)
         entries = [ResourceDemand(CPU, 1, max(work.max_width, 1), SpeedUp(work.parallel_fraction))]
         if held:
             entries.append(ResourceDemand(MEMORY, held, held, held_by_trajectory=True))
         if memory:
             entries.append(ResourceDemand(FRESH_MEMORY, memory, memory))
         return entries
+
+
+def quotas_of(quota: Quota) -> dict[str, QuotaDescription]:
+    """What an outside API lets through in a time."""
+    quotas = {}
+    if quota.per_second < math.inf:
+        quotas[CALLS] = QuotaDescription(quota.per_second, max(int(quota.burst), 1))
+    if quota.tokens_per_minute < math.inf:
+        quotas[TOKENS] = QuotaDescription(quota.tokens_per_minute / 60.0, max(int(quota.tokens_per_minute), 1))
+    return quotas
 
 
 def _service(work: Work) -> str:
