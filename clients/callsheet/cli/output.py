@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -13,8 +13,8 @@ import typer
 _PIPED_WIDTH = 160
 
 
-def print_json(value: Mapping[str, Any]) -> None:
-    """Prints one JSON object to standard output."""
+def print_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+    """Prints one JSON object, or a list of them, to standard output."""
     typer.echo(json.dumps(value, indent=2, sort_keys=False, allow_nan=False))
 
 

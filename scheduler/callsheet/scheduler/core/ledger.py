@@ -26,13 +26,14 @@ class Node:
         reserved_cores: Cores that are not granted to attempts: of reserves and of pools.
         quotas: The resources that are consumed instead of granted and given back.
         managers: Ids of the managers that registered this node.
-        changes: Grows with each grant and return, so that whoever keeps a copy of the books knows when it is old.
+        changed: Where the node puts itself with each grant and return, so that whoever keeps copies of its books knows
+            which are old. Who sets it owns it; there is one at a time.
     """
 
     def __init__(self, description: NodeDescription) -> None:
         self.node_id = description.node_id
         self.managers: set[str] = set()
-        self.changes = 0
+        self.changed: set[Node] = set()
         self.quotas: dict[str, TokenBucket] = {}
         self.granted: dict[str, int] = {}
         self.reserved: dict[str, int] = {}
@@ -119,7 +120,7 @@ class Node:
     def take(self, units: Mapping[str, int]) -> tuple[int, ...]:
         """Grants units that fit and returns the cores chosen for them, within one NUMA node where possible."""
         cores: tuple[int, ...] = ()
-        self.changes += 1
+        self.changed.add(self)
         for resource, count in units.items():
             self.granted[resource] = self.granted.get(resource, 0) + count
             self.free[resource] = self.free.get(resource, 0) - count
@@ -144,7 +145,7 @@ class Node:
 
     def give_back(self, units: Mapping[str, int], cores: Iterable[int]) -> None:
         """Returns granted units and cores."""
-        self.changes += 1
+        self.changed.add(self)
         for resource, count in units.items():
             left = self.granted.get(resource, 0) - count
             if left:
@@ -171,7 +172,7 @@ class Node:
         return tuple(sorted(chosen))
 
     def _recount(self) -> None:
-        self.changes += 1
+        self.changed.add(self)
         numa_cores = self.description.numa_cores
         self._numa_of = {core: index for index, numa in enumerate(numa_cores) for core in numa}
         kept = self._kept.get(CPU, 0)

@@ -1,16 +1,16 @@
 """The elastic planner: a round from the core's state to a plan.
 
-A round first sends pinned actions to their nodes and lets trajectories begin. Then comes what is free to go anywhere:
-if all of it fits, and there is one way to start it or the price-greedy is proved best, it is placed at once. Otherwise
-the question is a planning instance whose counts are placed once it is solved. `propose` and `finish` let a service
-solve elsewhere meanwhile; `plan` does it all at once.
+A round first sends pinned actions to their nodes and lets trajectories begin. Then comes what is free to go anywhere.
+Classes that compete for nothing with each other are decided apart. Where all members fit, and there is one way to start
+them or the price-greedy is proved best, they are placed at once. The rest is a planning instance, whose counts are
+placed once it is solved. `propose` and `finish` let a service solve elsewhere meanwhile; `plan` does it all at once.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -23,10 +23,11 @@ from callsheet.scheduler.planner.arrivals import ArrivalRates, thinking_weight
 from callsheet.scheduler.planner.assignment import Budget, Status
 from callsheet.scheduler.planner.costs import option_costs
 from callsheet.scheduler.planner.estimates import Estimates
+from callsheet.scheduler.planner.groups import Servable, competing, rows_of
 from callsheet.scheduler.planner.instance import NO_ARRIVALS, Arrivals, OptionBlock, PlanningInstance
 from callsheet.scheduler.planner.pinned import PinnedRound
 from callsheet.scheduler.planner.placed import PlacedActions, Running
-from callsheet.scheduler.planner.placement import Placed, Placer, shared_use
+from callsheet.scheduler.planner.placement import Placed, Placer, place_of
 from callsheet.scheduler.planner.pools import Fleet
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.snapshot import Snapshot, Snapshots, SnapshotSettings
@@ -52,7 +53,7 @@ class ElasticSettings:
 
     budget: Budget = field(default_factory=Budget)
     seed: int = 1
-    dispatch_cap: int = 1024
+    dispatch_cap: int = 256
     hold_after: float = 5.0
     ageing: float = 0.2
     expected_arrivals: bool = True
@@ -118,25 +119,37 @@ class ElasticPlanner:
         )
         self._size_of = self._estimates.size_of  # one object: a bound method is made anew each time it is asked for
 
+    def attach(self, state: SchedulerState) -> None:
+        """Lets a core's ready queue tell sizes; best while it is empty. The first round does it, too."""
+        state.ready.sort_by_size(self._size_of)
+
     def plan(self, state: SchedulerState, now: float) -> ElasticPlan:
         """A whole round; see `Planner.plan`."""
         began = self._stopwatch()
         proposal = self.propose(state, now)
-        if proposal.question is None:
-            plan = proposal.plan
-        else:
-            plan = self.finish(state, now, proposal.question, self.solve(proposal.question.instance))
-        report = plan.report
-        plan.report = RoundReport(report.status, report.objective, report.bound, self._stopwatch() - began)
+        plan = proposal.plan
+        if proposal.question is not None:
+            solved = self.finish(state, now, proposal.question, self.solve(proposal.question.instance))
+            plan = replace(solved, assignments=plan.assignments + solved.assignments)
+        plan.report = replace(plan.report, wall_s=self._stopwatch() - began)
         return plan
 
     def solve(self, instance: PlanningInstance) -> Solution:
         """Answers a question. Reads nothing but its arguments and settings: other threads may do it."""
         return solve(instance, self.settings.budget, self.settings.seed)
 
-    def propose(self, state: SchedulerState, now: float) -> Proposal:
-        """Decides what needs no solver."""
-        state.ready.sort_by_size(self._size_of)
+    def propose(
+        self, state: SchedulerState, now: float, *, solving: Snapshot | None = None, ask: bool = True
+    ) -> Proposal:
+        """Decides what needs no solver.
+
+        Args:
+            state: The core.
+            now: Seconds since the epoch.
+            solving: A question that is being solved; what competes with its classes waits for it.
+            ask: Whether a new question may be made. Otherwise what needs one waits.
+        """
+        self.attach(state)
         state.ready.prune()
         self._arrivals.observe(state, now)
         waiting = [ready for key, ready in state.ready.classes.items() if not key.pinned_to]
@@ -148,16 +161,24 @@ class ElasticPlanner:
         if not waiting:
             return Proposal(ElasticPlan())
         self._fleet.refresh(state, self._placed, self._estimates.cores_of_job)
-        plan = self._without_choice(waiting, now)
-        if plan is not None:
+        placer = Placer(self._fleet, [pool.free for pool in self._fleet.pools], self._estimates.cores_of_job)
+        placed: list[Placed] = []
+        contested: list[Servable] = []
+        occupied = rows_of(solving.instance) if solving is not None else frozenset()
+        for group in competing(self._servable(waiting, now)):
+            if not occupied.isdisjoint(group.rows):
+                continue
+            found = _place_without_choice(placer, group.classes, self.settings.dispatch_cap - len(placed))
+            if found is None:
+                contested += group.classes
+            else:
+                placed += found
+        capped = len(placed) >= self.settings.dispatch_cap
+        report = RoundReport(Status.BOUND)
+        plan = ElasticPlan(tuple(self._assign(placer, placed)), truncated=capped, report=report)
+        if capped or not contested or not ask:
             return Proposal(plan)
-        question = self._ask(state, now)
-        size = sum(len(each.block.options) for each in question.instance.classes)
-        if size <= SMALL_INSTANCE:
-            tried = solve(question.instance, NO_BUDGET, self.settings.seed)
-            if tried.status in (Status.EMPTY, Status.BOUND):
-                return Proposal(self._place(question, tried))
-        return Proposal(ElasticPlan(), question)
+        return self._try_greedy(plan, self._ask(state, contested, self.settings.dispatch_cap - len(placed), now))
 
     def finish(self, state: SchedulerState, now: float, question: Snapshot, solution: Solution) -> ElasticPlan:
         """Places the counts that answer a question, on the fleet as it is now."""
@@ -166,50 +187,50 @@ class ElasticPlanner:
             return ElasticPlan(truncated=True)
         return self._place(self._snapshots.renew(question, self._fleet, now), solution)
 
-    def _ask(self, state: SchedulerState, now: float) -> Snapshot:
-        generating = sum(running.kind is ActionKind.GENERATE for running in self._placed.all(state))
-        thinking = thinking_weight(state, generating)
+    def _servable(self, waiting: list[ReadyClass], now: float) -> list[Servable]:
+        pairs = [Servable(ready, self._snapshots.block(ready.key, self._fleet, now)) for ready in waiting]
+        return [each for each in pairs if each.block.options]
+
+    def _ask(self, state: SchedulerState, contested: list[Servable], cap: int, now: float) -> Snapshot:
+        thinking = thinking_weight(state, self._placed.generating)
 
         def arrivals(kind: str) -> Arrivals:
             return self._arrivals.expected(kind, thinking) if self.settings.expected_arrivals else NO_ARRIVALS
 
-        return self._snapshots.take(state, self._fleet, now, self._placed.all(state), arrivals)
+        held = self._placed.held
+        return self._snapshots.take(state, contested, self._fleet, cap=cap, now=now, held=held, arrivals=arrivals)
 
-    def _without_choice(self, waiting: list[ReadyClass], now: float) -> ElasticPlan | None:
-        """Places all there is if each class has one way to start and there is room; None if there is a choice."""
-        if sum(ready.count for ready in waiting) > self.settings.dispatch_cap:
-            return None
-        blocks = [self._snapshots.block(ready.key, self._fleet, now) for ready in waiting]
-        if not all(_has_one_way(block) for block in blocks):
-            return None
-        placer = Placer(self._fleet, [pool.free for pool in self._fleet.pools], self._estimates.cores_of_job)
-        placed: list[Placed] = []
-        for ready, block in zip(waiting, blocks, strict=True):
-            members = deque(ready)
-            if block.options:
-                placed += placer.place(ready.key, block.options, members, len(members))
-                if members:
-                    return None
-        return ElasticPlan(tuple(self._assign(placer, placed)), report=RoundReport(Status.BOUND))
+    def _try_greedy(self, plan: ElasticPlan, question: Snapshot) -> Proposal:
+        """Lets the greedy alone answer a small question; if it cannot prove its answer best, the question stays."""
+        if sum(len(each.block.options) for each in question.instance.classes) > SMALL_INSTANCE:
+            return Proposal(plan, question)
+        tried = solve(question.instance, NO_BUDGET, self.settings.seed)
+        if tried.status not in (Status.EMPTY, Status.BOUND):
+            return Proposal(plan, question)
+        placed = self._place(question, tried)
+        return Proposal(replace(placed, assignments=plan.assignments + placed.assignments))
 
     def _place(self, question: Snapshot, solution: Solution) -> ElasticPlan:
         placer = Placer(self._fleet, question.free, self._estimates.cores_of_job)
         placed: list[Placed] = []
         members = _Members(question)
-        missing = 0
+        fragmented: set[int] = set()
         for each in solution.started:
             ready = question.members[each.class_index]
             found = placer.place(ready.key, [each.option], members.of(ready), each.members)
-            missing += each.members - len(found)
+            if len(found) < each.members:
+                fragmented.add(place_of(each.option).pool)
             placed += found
-        if missing:
-            placed += self._fill_up(question, placer, members, self.settings.dispatch_cap - len(placed))
-        capped = len(placed) >= self.settings.dispatch_cap
+        if fragmented:
+            placed += self._fill_up(question, placer, members, fragmented, question.instance.dispatch_cap - len(placed))
+        capped = len(placed) >= question.instance.dispatch_cap
         report = RoundReport(solution.status, solution.objective, solution.bound)
         return ElasticPlan(tuple(self._assign(placer, placed)), truncated=capped, report=report)
 
-    def _fill_up(self, question: Snapshot, placer: Placer, members: _Members, most: int) -> list[Placed]:
-        """Starts more where counts did not fit on single nodes, so that no room is left that somebody could use."""
+    def _fill_up(
+        self, question: Snapshot, placer: Placer, members: _Members, pools: set[int], most: int
+    ) -> list[Placed]:
+        """Starts more in pools where counts did not fit on single nodes: no room is left that somebody could use."""
         costs = option_costs(question.instance)
         benefit = costs.leave[costs.option_class] - costs.cost
         options = [option for each in question.instance.classes for option in each.block.options]
@@ -217,21 +238,38 @@ class ElasticPlanner:
         placed: list[Placed] = []
         for index in np.lexsort((-benefit, priority)).tolist():
             ready = question.members[int(costs.option_class[index])]
-            if benefit[index] > 0.0 and len(placed) < most:
-                placed += placer.place(ready.key, [options[index]], members.of(ready), most - len(placed))
+            left = members.of(ready)
+            if left and benefit[index] > 0.0 and place_of(options[index]).pool in pools and len(placed) < most:
+                placed += placer.place(ready.key, [options[index]], left, most - len(placed))
         return placed
 
     def _assign(self, placer: Placer, placed: list[Placed]) -> Iterator[Assignment]:
-        for action, option, place, node in placed:
-            manager = placer.manager_of(place, node)
-            request = action.request
+        for action, offer, node in placed:
+            manager_id = placer.manager_of(offer.place, node).manager_id
+            request, units = action.request, offer.option.units
             resets = request.kind is ActionKind.ENV_RESET
             load = self._estimates.cores_of_job(request.key.job_id) if resets else 0.0
-            use = shared_use(option, self._fleet.pools[place.pool])
-            running = Running(request.key.job_id, request.kind, option.units, use, load)
-            self._placed.add(manager.manager_id, action.key, running)
-            prediction = self._estimates.of_grant(request, option.units)
-            yield Assignment(action.key, manager.manager_id, dict(option.units), prediction)
+            self._placed.add(manager_id, Running(action, units, offer.milli_use, load))
+            yield Assignment(action.key, manager_id, dict(units), self._estimates.of_grant(request, units))
+
+
+def _place_without_choice(placer: Placer, classes: Sequence[Servable], most: int) -> list[Placed] | None:
+    """Places members that have one way to start: of one class as many as fit, of several all of them.
+
+    Returns:
+        None where there is a choice: several ways, or several classes that do not all fit.
+    """
+    if not all(_has_one_way(each.block) for each in classes):
+        return None
+    if len(classes) > 1 and sum(each.ready.count for each in classes) > most:
+        return None
+    placed: list[Placed] = []
+    for ready, block in classes:
+        members = deque(islice(ready, most))
+        placed += placer.place(ready.key, block.options, members, len(members))
+        if members and len(classes) > 1:
+            return None
+    return placed
 
 
 class _Members:
@@ -251,8 +289,6 @@ class _Members:
 
 def _has_one_way(block: OptionBlock) -> bool:
     """Whether all options take equally long and hold the same units, so that any node with room is as good."""
-    if not block.options:
-        return True
     first = block.options[0]
     seconds = block.duration_s + block.setup_s
     return bool((seconds == seconds[0]).all()) and all(option.units == first.units for option in block.options)

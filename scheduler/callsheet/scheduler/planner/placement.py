@@ -11,13 +11,14 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
 from callsheet.scheduler.core.entities import Action, Manager, Trajectory
 from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.core.ready import ClassKey
-from callsheet.scheduler.planner.instance import Integers, Option
+from callsheet.scheduler.planner.instance import Floats, Integers, Option
 from callsheet.scheduler.planner.pools import SHARED_CPU, Fleet, Place, Pool
 
 # What is free on the nodes of each pool, as `Pool.free`.
@@ -25,15 +26,6 @@ Frees = list[Integers]
 PLENTY = 1 << 40
 # Trying further for a node without a sibling or an earlier failure is not worth more.
 MOST_TRIES = 8
-
-
-class Placed(NamedTuple):
-    """A member on a node."""
-
-    action: Action
-    option: Option
-    place: Place
-    node: int
 
 
 def place_of(option: Option) -> Place:
@@ -68,21 +60,31 @@ def fitting(free: Integers, need: Integers) -> Integers:
     return fits
 
 
-class _Entry(NamedTuple):
-    """A node that has room by an offer; the one of the lowest rank comes first."""
-
-    rank: float
-    offer: int
-    node: int
-
-
-class _Offer(NamedTuple):
+class Offer(NamedTuple):
     """An option on the nodes of its pool; with each member a node's rank changes by a step."""
 
     option: Option
     place: Place
     need: Integers
+    milli_use: int
     step: float
+
+
+class Placed(NamedTuple):
+    """A member on a node, by an offer."""
+
+    action: Action
+    offer: Offer
+    node: int
+
+
+class _Entry(NamedTuple):
+    """A node that has room for so many by an offer; the one of the lowest rank comes first."""
+
+    rank: float
+    offer: int
+    node: int
+    room: int
 
 
 class Placer:
@@ -111,19 +113,21 @@ class Placer:
             members: In order; those placed are taken out.
             count: How many to place at most.
         """
+        count = min(count, len(members))
         offers = [self._offer(key, option) for option in options]
-        queue = [entry for number, offer in enumerate(offers) for entry in self._entries(key, number, offer)]
+        queue = [entry for number, offer in enumerate(offers) for entry in self._entries(key, number, offer, count)]
         heapq.heapify(queue)
         placed: list[Placed] = []
-        while members and len(placed) < count:
+        while queue and len(placed) < count:
             chosen = self._choose(offers, queue, members[0])
             if chosen is None:
                 break
-            offer = offers[chosen.offer]
-            member = members.popleft()
-            placed.append(Placed(member, offer.option, offer.place, chosen.node))
-            self._book(offer, chosen.node, member)
-            heapq.heappush(queue, chosen._replace(rank=chosen.rank + offer.step))
+            rank, number, node, room = chosen
+            offer, member = offers[number], members.popleft()
+            placed.append(Placed(member, offer, node))
+            self._book(offer, node, member)
+            if room > 1:
+                heapq.heappush(queue, _Entry(rank + offer.step, number, node, room - 1))
         return placed
 
     def manager_of(self, place: Place, node: int) -> Manager:
@@ -131,36 +135,49 @@ class Placer:
         pool = self._pools[place.pool]
         return pool.managers[node][pool.hosts[place.host].manager]
 
-    def _offer(self, key: ClassKey, option: Option) -> _Offer:
+    def _offer(self, key: ClassKey, option: Option) -> Offer:
         place = place_of(option)
         pool = self._pools[place.pool]
         need = need_of(option, pool)
+        use = shared_use(option, pool)
         taken = need / np.maximum(pool.capacity, 1)
         if key.kind is ActionKind.ENV_RESET:
-            return _Offer(option, place, need, self._cores(key.job))
+            return Offer(option, place, need, use, self._cores_of_job(key.job))
         if need[: pool.resources].any():
-            return _Offer(option, place, need, -float(taken[: pool.resources].sum()))
-        return _Offer(option, place, need, float(taken.max(initial=0.0)) or 1.0)
+            return Offer(option, place, need, use, -float(taken[: pool.resources].sum()))
+        return Offer(option, place, need, use, float(taken.max(initial=0.0)) or 1.0)
 
-    def _entries(self, key: ClassKey, number: int, offer: _Offer) -> Iterator[_Entry]:
-        """The nodes that have room, ranked: by load for sandboxes, packed for what is booked by units, else spread."""
+    def _entries(self, key: ClassKey, number: int, offer: Offer, count: int) -> Iterator[_Entry]:
+        """The best nodes with room, as many as could be needed.
+
+        They are ranked by load for sandboxes, packed for what is booked by units, else spread.
+        """
+        fits = fitting(self._free[offer.place.pool], offer.need)
+        nodes = np.flatnonzero(fits)
+        ranks = self._ranks(key, offer, nodes)
+        if len(nodes) > count + MOST_TRIES:
+            best = np.argpartition(ranks, count + MOST_TRIES)[: count + MOST_TRIES]
+            nodes, ranks = nodes[best], ranks[best]
+        return map(_Entry, ranks.tolist(), repeat(number), nodes.tolist(), fits[nodes].tolist())
+
+    def _ranks(self, key: ClassKey, offer: Offer, nodes: Integers) -> Floats:
         place, need = offer.place, offer.need
-        pool, free = self._pools[place.pool], self._free[place.pool]
-        room = np.flatnonzero(fitting(free, need))
-        capacity = np.maximum(pool.capacity, 1)
+        pool = self._pools[place.pool]
         if key.kind is ActionKind.ENV_RESET:
-            rank = self._load[place.pool][room]
-        elif need[: pool.resources].any():
-            charged = np.flatnonzero(need[: pool.resources])
-            rank = ((free[room][:, charged] - need[charged]) / capacity[charged]).sum(axis=1)
-        elif need.any():
-            charged = np.flatnonzero(need)
-            rank = (1.0 - free[room][:, charged] / capacity[charged]).max(axis=1)
-        else:
-            rank = np.array([len(self.manager_of(place, node).attempts) for node in room.tolist()], np.float64)
-        return (_Entry(rank_, number, node) for rank_, node in zip(rank.tolist(), room.tolist(), strict=True))
+            return self._load[place.pool][nodes]
+        free = self._free[place.pool][nodes]
+        capacity = np.maximum(pool.capacity, 1)
+        packed = np.flatnonzero(need[: pool.resources])
+        if len(packed):
+            left: Floats = ((free[:, packed] - need[packed]) / capacity[packed]).sum(axis=1)
+            return left
+        spread = np.flatnonzero(need)
+        if len(spread):
+            used: Floats = (1.0 - free[:, spread] / capacity[spread]).max(axis=1)
+            return used
+        return np.array([len(self.manager_of(place, node).attempts) for node in nodes.tolist()], np.float64)
 
-    def _choose(self, offers: Sequence[_Offer], queue: list[_Entry], member: Action) -> _Entry | None:
+    def _choose(self, offers: Sequence[Offer], queue: list[_Entry], member: Action) -> _Entry | None:
         """Takes the best node with room that the member need not avoid; if all those tried are to be avoided, the best.
 
         A node whose room other offers have used up leaves the queue.
@@ -170,9 +187,9 @@ class Placer:
         while queue and chosen is None and len(passed) < MOST_TRIES:
             entry = heapq.heappop(queue)
             offer = offers[entry.offer]
-            if (self._free[offer.place.pool][entry.node] < offer.need).any() and offer.need.any():
+            if len(offers) > 1 and (self._free[offer.place.pool][entry.node] < offer.need)[offer.need > 0].any():
                 continue
-            if self._avoids(member, self.manager_of(offer.place, entry.node).manager_id):
+            if self._avoids(member, offer.place, entry.node):
                 passed.append(entry)
             else:
                 chosen = entry
@@ -182,15 +199,17 @@ class Placer:
             heapq.heappush(queue, entry)
         return chosen
 
-    def _avoids(self, member: Action, manager_id: str) -> bool:
-        if member.failed_on == manager_id:
-            return True
-        return member.request.kind is ActionKind.ENV_RESET and manager_id in self._siblings_of(member)
+    def _avoids(self, member: Action, place: Place, node: int) -> bool:
+        resets = member.request.kind is ActionKind.ENV_RESET
+        if not resets and not member.failed_on:
+            return False
+        manager_id = self.manager_of(place, node).manager_id
+        return member.failed_on == manager_id or (resets and manager_id in self._siblings_of(member))
 
-    def _book(self, offer: _Offer, node: int, member: Action) -> None:
+    def _book(self, offer: Offer, node: int, member: Action) -> None:
         self._free[offer.place.pool][node] -= offer.need
         if member.request.kind is ActionKind.ENV_RESET:
-            self._load[offer.place.pool][node] += self._cores(member.request.key.job_id)
+            self._load[offer.place.pool][node] += self._cores_of_job(member.request.key.job_id)
             self._siblings_of(member).add(self.manager_of(offer.place, node).manager_id)
 
     def _siblings_of(self, member: Action) -> set[str]:
@@ -205,9 +224,6 @@ class Placer:
             others = [trajectory.job.trajectories.get(each) for each in (group.members if group is not None else ())]
             found = self._siblings[name] = {_home(each) for each in others if each is not None} - {""}
         return found
-
-    def _cores(self, job: str) -> float:
-        return self._cores_of_job(job)
 
 
 def _home(trajectory: Trajectory) -> str:

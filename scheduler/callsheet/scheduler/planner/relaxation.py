@@ -17,7 +17,7 @@ from callsheet.scheduler.planner.stage import Stage
 from ortools.linear_solver import pywraplp  # type: ignore[import-untyped]
 
 MAX_PASSES = 12
-COLUMNS_PER_PASS = 96
+COLUMNS_PER_PASS = 48
 # Reduced costs smaller than this share of the largest benefit are noise.
 TOLERANCE = 1e-9
 

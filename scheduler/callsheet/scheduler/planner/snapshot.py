@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
@@ -11,6 +11,7 @@ import numpy as np
 from callsheet.scheduler.core.ready import ClassKey, ReadyClass
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.estimates import Estimates, duration_of_size
+from callsheet.scheduler.planner.groups import Servable
 from callsheet.scheduler.planner.instance import (
     Arrivals,
     Integers,
@@ -21,7 +22,6 @@ from callsheet.scheduler.planner.instance import (
     Resource,
 )
 from callsheet.scheduler.planner.options import Rows, option_block
-from callsheet.scheduler.planner.placed import Running
 from callsheet.scheduler.planner.placement import Frees, fitting, need_of, place_of
 from callsheet.scheduler.planner.pools import Fleet, Place
 
@@ -86,24 +86,25 @@ class Snapshots:
     def take(
         self,
         state: SchedulerState,
+        servable: Sequence[Servable],
         fleet: Fleet,
+        *,
+        cap: int,
         now: float,
-        running: Iterable[Running],
+        held: Mapping[str, Mapping[str, int]],
         arrivals: Callable[[str], Arrivals],
     ) -> Snapshot:
         """The planning question of now.
 
         Args:
             state: The core.
+            servable: The ready classes to ask about.
             fleet: Refreshed for it.
+            cap: Most members to start.
             now: Seconds since the epoch.
-            running: What was placed before and runs, for fair shares.
+            held: Units that jobs hold, by job and resource, for fair shares.
             arrivals: What is expected, by kind of resource.
         """
-        self._keep_up_with(fleet)
-        waiting = [ready for key, ready in state.ready.classes.items() if ready.count and not key.pinned_to]
-        blocks = [(ready, self.block(ready.key, fleet, now)) for ready in waiting]
-        servable = [(ready, block) for ready, block in blocks if block.options]
         free = held_back(fleet, servable, now, self._settings.hold_after)
         parts = [(ready, part) for ready, block in servable for part in self._parts(ready, block, fleet, free, now)]
         classes = tuple(part for _, part in parts)
@@ -111,14 +112,14 @@ class Snapshots:
             tuple(self._resources(fleet, free, classes, arrivals)),
             classes,
             (),
-            _shares(state, classes, running),
-            dispatch_cap=self._settings.dispatch_cap,
+            _shares(state, classes, held),
+            dispatch_cap=cap,
         )
         return Snapshot(instance, tuple(ready for ready, _ in parts), free, fleet.generation)
 
     def renew(self, snapshot: Snapshot, fleet: Fleet, now: float) -> Snapshot:
         """A snapshot with what is free now; the fleet's pools must be the same."""
-        blocks = {id(ready): (ready, self.block(ready.key, fleet, now)) for ready in snapshot.members}
+        blocks = {id(ready): Servable(ready, self.block(ready.key, fleet, now)) for ready in snapshot.members}
         free = held_back(fleet, list(blocks.values()), now, self._settings.hold_after)
         return replace(snapshot, free=free)
 
@@ -178,7 +179,7 @@ class Snapshots:
             yield Resource(f"{kind}@{where.name}", kind, total, whole, priced=False)
 
 
-def held_back(fleet: Fleet, waiting: Sequence[tuple[ReadyClass, OptionBlock]], now: float, hold_after: float) -> Frees:
+def held_back(fleet: Fleet, waiting: Sequence[Servable], now: float, hold_after: float) -> Frees:
     """What is free on each node, less what is kept for actions that have waited too long and fit nowhere.
 
     For each of them the node that lacks the least keeps what it has of what they need, so that nothing that fits an
@@ -224,14 +225,10 @@ def _limits(block: OptionBlock, fleet: Fleet, free: Frees) -> Integers:
     return limits
 
 
-def _shares(state: SchedulerState, classes: Sequence[PlanningClass], running: Iterable[Running]) -> dict[str, JobShare]:
+def _shares(
+    state: SchedulerState, classes: Sequence[PlanningClass], held: Mapping[str, Mapping[str, int]]
+) -> dict[str, JobShare]:
     jobs = {each.job for each in classes}
     if len(jobs) < 2:
         return {}
-    used: dict[str, dict[str, int]] = {job: {} for job in jobs}
-    for each in running:
-        if each.job in used:
-            mine = used[each.job]
-            for resource, units in each.units.items():
-                mine[resource] = mine.get(resource, 0) + units
-    return {job: JobShare(state.jobs[job].request.weight, used[job]) for job in jobs}
+    return {job: JobShare(state.jobs[job].request.weight, held.get(job, {})) for job in jobs}

@@ -86,7 +86,10 @@ def solve_stage(stage: Stage, budget: Budget, seed: int) -> _Solved:
     bound = unbounded_optimum(stage)
     if _close(best.objective, bound, stage) or budget.seconds <= 0.0:
         return _Solved(best, bound, Status.BOUND if _close(best.objective, bound, stage) else Status.FALLBACK)
-    relaxation = relax(stage, best)
+    try:
+        relaxation = relax(stage, best)
+    except ArithmeticError:
+        return _Solved(best, bound, Status.FALLBACK)
     best = min(best, relaxation.rounded, key=lambda counts: counts.objective)
     bound = max(bound, relaxation.bound)
     if _close(best.objective, bound, stage):

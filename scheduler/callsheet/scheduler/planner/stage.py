@@ -7,7 +7,7 @@ what they leave then goes to whoever can use it, in a stage without shares.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
@@ -38,6 +38,7 @@ class Stage:
         capacity: Units that a row has, shape (rows,).
         set_ups: Instances that can be brought in; their resources are rows of the same index.
         set_up_cost: Weighted seconds for one instance, shape (set_ups,).
+        charges_seen: What `charges` has answered.
     """
 
     class_names: tuple[str, ...]
@@ -54,11 +55,15 @@ class Stage:
     capacity: Integers
     set_ups: tuple[SetUp, ...]
     set_up_cost: Floats
+    charges_seen: dict[int, Charges] = field(default_factory=dict)
 
     def charges(self, option: int) -> Charges:
         """(row, units) that a member takes."""
-        pairs = zip(self.row[option].tolist(), self.amount[option].tolist(), strict=True)
-        return [(row, units) for row, units in pairs if units]
+        known = self.charges_seen.get(option)
+        if known is None:
+            pairs = zip(self.row[option].tolist(), self.amount[option].tolist(), strict=True)
+            known = self.charges_seen[option] = [(row, units) for row, units in pairs if units]
+        return known
 
     def option_name(self, option: int) -> str:
         """Where an option is and how wide."""

@@ -1,0 +1,52 @@
+"""What the planner benchmark found."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+ROUND_P99_TARGET_MS = 25.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueResult:
+    """Rounds with one length of the queue.
+
+    Attributes:
+        round_p50_ms: From the core's state to a plan, model building and placement included.
+        round_p99_ms: The same.
+        gap: (objective - bound) / |bound|, the worst of all rounds.
+        starts_per_round: Actions started by a round, on average.
+    """
+
+    queued: int
+    nodes: int
+    pools: int
+    classes: int
+    round_p50_ms: float
+    round_p99_ms: float
+    gap: float
+    starts_per_round: float
+
+    @property
+    def met(self) -> bool:
+        """Whether rounds are as short as they should be."""
+        return self.round_p99_ms <= ROUND_P99_TARGET_MS
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerBenchReport:
+    """Results by length of the queue."""
+
+    seed: int
+    solver_s: float
+    rounds: int
+    results: tuple[QueueResult, ...]
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """One object for each length."""
+        return [{name: _rounded(value) for name, value in asdict(each).items()} for each in self.results]
+
+
+def _rounded(value: float) -> float:
+    return value if isinstance(value, int) else float(f"{value:.4g}")

@@ -1,0 +1,136 @@
+"""Rounds of the elastic planner against a real core whose queue is kept at its length."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from itertools import count
+
+from callsheet.benchmarks.dispatch.statistics import percentile
+from callsheet.benchmarks.planner.fleet import JOBS, ActionClass, draw_classes, fleet_events
+from callsheet.benchmarks.planner.report import PlannerBenchReport, QueueResult
+from callsheet.benchmarks.planner.settings import PlannerBenchSettings
+from callsheet.scheduler.core.commands import Dispatch, OutcomeFacts
+from callsheet.scheduler.core.events import (
+    ActionSubmitted,
+    AttemptEnded,
+    AttemptSucceeded,
+    Event,
+    JobOpenRequested,
+    PlanReady,
+    ReplyTo,
+)
+from callsheet.scheduler.core.model import JobRequest, PriorityClass
+from callsheet.scheduler.core.state import CoreSettings, SchedulerState
+from callsheet.scheduler.planner.assignment import Budget
+from callsheet.scheduler.planner.elastic import ElasticPlan, ElasticPlanner, ElasticSettings
+
+NOBODY = ReplyTo(None, 0)
+DONE = AttemptSucceeded(None)
+# The core's clock; a round comes every so many seconds.
+START = 1_000_000.0
+STEP_S = 0.05
+# Events handed to the core at once.
+BATCH = 10_000
+
+
+def run_planner_bench(settings: PlannerBenchSettings, progress: Callable[[str], None]) -> PlannerBenchReport:
+    """Measures every length of the queue."""
+    results = []
+    for queued in settings.queued:
+        progress(f"{queued:,} queued actions, {settings.nodes:,} nodes")
+        world = _World(settings, queued)
+        world.fill()
+        results.append(world.measure())
+        progress(f"  round p50 {results[-1].round_p50_ms:.1f} ms, p99 {results[-1].round_p99_ms:.1f} ms")
+    return PlannerBenchReport(settings.seed, settings.solver_s, settings.rounds, tuple(results))
+
+
+def _encode(facts: OutcomeFacts) -> tuple[object, bytes]:
+    return facts.state, b""
+
+
+class _World:
+    """A core with a full fleet and a queue."""
+
+    def __init__(self, settings: PlannerBenchSettings, queued: int) -> None:
+        self._settings = settings
+        self._queued = queued
+        self._draw = random.Random(settings.seed)
+        self._classes = draw_classes(settings.classes, settings.pools, settings.seed)
+        self._numbers = count()
+        self._now = START
+        self._running: list[Dispatch] = []
+        core = CoreSettings(max_open_actions=2 * queued + 1_000_000, manager_lease=1e12)
+        self._state = SchedulerState(1, _encode, core)
+        budget = Budget(seconds=settings.solver_s)
+        self._planner = ElasticPlanner(
+            ElasticSettings(budget=budget, seed=settings.seed, dispatch_cap=settings.ends), stopwatch=time.perf_counter
+        )
+        self._planner.attach(self._state)
+
+    def fill(self) -> None:
+        """Lets the fleet join, and submits and dispatches until it is full and the queue has its length."""
+        jobs = [JobRequest(job, 1.0, PriorityClass.TRAIN, 0, 0, b"") for job in JOBS]
+        self._handle([JobOpenRequested(NOBODY, job) for job in jobs])
+        self._handle(list(fleet_events(self._settings.nodes, self._settings.pools)))
+        self._submit()
+        while self._round().assignments:
+            self._submit()
+
+    def measure(self) -> QueueResult:
+        """Measures rounds, with attempts that end and actions that come between them."""
+        settings = self._settings
+        taken: list[float] = []
+        gaps: list[float] = []
+        starts = 0
+        for number in range(settings.warm_up + settings.rounds):
+            self._end_some()
+            self._submit()
+            plan = self._round()
+            if number >= settings.warm_up:
+                report = plan.report
+                taken.append(1000.0 * report.wall_s)
+                gaps.append((report.objective - report.bound) / max(abs(report.bound), 1e-12))
+                starts += len(plan.assignments)
+        return QueueResult(
+            queued=self._queued,
+            nodes=settings.nodes,
+            pools=settings.pools,
+            classes=len(self._state.ready.classes),
+            round_p50_ms=percentile(taken, 0.5),
+            round_p99_ms=percentile(taken, 0.99),
+            gap=max(gaps),
+            starts_per_round=starts / settings.rounds,
+        )
+
+    def _handle(self, events: list[Event]) -> None:
+        for first in range(0, len(events), BATCH):
+            for command in self._state.handle(events[first : first + BATCH], self._now):
+                if type(command) is Dispatch:
+                    self._running.append(command)
+
+    def _round(self) -> ElasticPlan:
+        plan = self._planner.plan(self._state, self._now)
+        self._handle([PlanReady(plan)])
+        return plan
+
+    def _submit(self) -> None:
+        lacking = self._queued - len(self._state.ready)
+        self._handle([self._draw_action() for _ in range(lacking)])
+
+    def _draw_action(self) -> ActionSubmitted:
+        drawn: ActionClass = self._draw.choice(self._classes)
+        return ActionSubmitted(NOBODY, drawn.request(next(self._numbers)), None)
+
+    def _end_some(self) -> None:
+        self._now += STEP_S
+        self._draw.shuffle(self._running)
+        ended, self._running = self._running[: self._settings.ends], self._running[self._settings.ends :]
+        self._handle([_end_of(dispatch) for dispatch in ended])
+
+
+def _end_of(dispatch: Dispatch) -> AttemptEnded:
+    manager = dispatch.session
+    return AttemptEnded(str(manager), dispatch.token, dispatch.request.key, dispatch.attempt, DONE, True, 1.0, b"")
