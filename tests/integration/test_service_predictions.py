@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
-from callsheet.client import Client, InvalidArgumentError, NotFoundError, Succeeded, ToolCall, Unservable
+from callsheet.cli.app import app
+from callsheet.client import Client, Demand, InvalidArgumentError, NotFoundError, Succeeded, ToolCall, Unservable
 from callsheet.client.actions import ActionKind
 from callsheet.client.admin import AdminClient
-from callsheet.managers.noop import serve_noop
+from callsheet.managers.noop import NoopSettings, serve_noop
 from callsheet.managers.settings import ManagerSettings
 from callsheet.scheduler.service.settings import SchedulerSettings
+from typer.testing import CliRunner
 
 from tests.support.ports import free_port
-from tests.support.raw_service import NODE, running_service
+from tests.support.raw_service import NODE, running_noop, running_service
 
 pytestmark = pytest.mark.anyio
 
@@ -39,6 +43,8 @@ async def test_what_was_learned_is_told_and_survives_a_restart(tmp_path: Path) -
                 while not (errors := await admin.prediction_errors()) or errors[0].observations < 20:
                     await anyio.lowlevel.checkpoint()
             assert errors[0].kind is ActionKind.TOOL_CALL
+            table = await anyio.to_thread.run_sync(CliRunner().invoke, app, ["predictions", "--scheduler", address])
+            assert "tool_call" in table.stdout
             learned = (await admin.explain("job", waits.action_id)).expected
             assert learned is not None
             assert learned.mean_s < 0.1 * before.mean_s
@@ -52,17 +58,10 @@ async def test_what_was_learned_is_told_and_survives_a_restart(tmp_path: Path) -
 async def test_the_command_line_shows_what_is_expected(tmp_path: Path) -> None:
     async with (
         running_service(SchedulerSettings(tmp_path, listen="127.0.0.1:0")) as service,
+        running_noop(service.address, NoopSettings(execution_s=1000.0)),
         Client(service.address) as client,
-        anyio.create_task_group() as tasks,
+        AdminClient(service.address) as admin,
     ):
-        tasks.start_soon(partial(serve_noop, ManagerSettings(service.address, "m", BUSY, handle_signals=False)))
-        job = await client.open_job("job")
-        demand = (Resource("cpu", 1),)
-        for number in range(6):
-            waits = await job.submit(
-                ToolCall("noop", "x"), action_id=f"a{number}", demand=demand, unservable=Unservable.WAIT
-            )
-            await waits.accepted()
 
         async def shown(command: str, *arguments: str) -> str:
             words = [*command.split(), "--scheduler", service.address, *arguments]
@@ -70,8 +69,22 @@ async def test_the_command_line_shows_what_is_expected(tmp_path: Path) -> None:
             assert result.exit_code == 0, result.output
             return result.stdout
 
-        assert "expected at its fewest units" in await shown("explain a5")
-        tasks.cancel_scope.cancel()
+        async with await client.open_job("job") as job:
+            for number in range(6):
+                await (await job.submit(ToolCall("noop", "x"), action_id=f"a{number}", demand=Demand(cpu=1))).accepted()
+            with anyio.fail_after(10):
+                while (await admin.status()).nodes[0].free["cpu"]:
+                    await anyio.lowlevel.checkpoint()
+            explained = await shown("explain a5")
+            assert "0 of 2 free" in explained
+            assert "expected at its fewest units" in explained
+            answer = await shown("what-if --pool node --nodes 1")
+            assert "4 wait, 0 -> 2 start at once" in answer
+            assert "tool_call" in answer
+            found = json.loads(await shown("what-if --pool node --nodes 2 --json"))
+            assert found["after"]["mean_act_s"] < found["before"]["mean_act_s"]
+            assert found["after"]["start_now"] == 4
+        assert json.loads(await shown("predictions --json")) == {"kinds": []}
 
 
 async def test_a_larger_fleet_is_asked_about(tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ def run(*arguments: str) -> Result:
         ("submit", "env-step"),
         ("status",),
         ("explain",),
+        ("predictions",),
+        ("what-if",),
         ("bench", "dispatch"),
         ("demo",),
     ],
@@ -77,6 +79,8 @@ def test_the_version_is_printed() -> None:
         ("up", "--cpus", "0"),
         ("up", "--isolation", "hope"),
         ("up", "--managers", "x"),
+        ("what-if", "--pool", "p"),
+        ("what-if", "--pool", "p", "--nodes", "0"),
     ],
 )
 def test_wrong_usage_exits_with_2(arguments: tuple[str, ...]) -> None:

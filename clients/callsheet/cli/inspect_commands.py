@@ -1,7 +1,8 @@
-"""`callsheet status` and `callsheet explain`: what the scheduler knows."""
+"""`callsheet status`, `explain`, `predictions` and `what-if`: what the scheduler knows and expects."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -12,6 +13,7 @@ from callsheet.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from callsheet.client.admin import AdminClient
+    from callsheet.client.admin_predictions import ExpectedRun, PredictionErrors, WhatIf
     from callsheet.client.admin_values import Explanation, SchedulerStatus
 
 T = TypeVar("T")
@@ -45,6 +47,33 @@ def explain(
         print_json(to_plain(found))
     else:
         _print_explanation(found)
+
+
+def predictions(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:
+    """Show how good the predictions of recent actions were."""
+    from callsheet.cli.plain import to_plain
+
+    found = _ask(scheduler, lambda admin: admin.prediction_errors())
+    if as_json:
+        print_json({"kinds": to_plain(found)})
+    else:
+        _print_errors(found)
+
+
+def what_if(
+    pool: Annotated[str, typer.Option(help="Name of a pool, or the id of one of its nodes.")],
+    nodes: Annotated[int, typer.Option(help="Nodes to add to it.", min=1)],
+    scheduler: Address = DEFAULT_ADDRESS,
+    as_json: AsJson = False,
+) -> None:
+    """Tell what more nodes of a pool would do to the completion times of what waits and runs now."""
+    from callsheet.cli.plain import to_plain
+
+    found = _ask(scheduler, lambda admin: admin.what_if(pool, nodes))
+    if as_json:
+        print_json(to_plain(found))
+    else:
+        _print_what_if(found)
 
 
 def _ask(scheduler: str, question: Callable[[AdminClient], Awaitable[T]]) -> T:
@@ -99,10 +128,56 @@ def _print_explanation(found: Explanation) -> None:
     typer.echo(f"{kind} {found.action_id} of job {found.job_id}: {found.state.value}")
     if found.explanation:
         typer.echo(found.explanation)
+    if found.expected is not None:
+        typer.echo(_expectation(found.expected))
     if found.shortages:
         rows = [[s.node_id, s.resource, str(s.needed), str(s.free), str(s.capacity)] for s in found.shortages]
         print_table("Shortages", ["node", "resource", "needed #", "free #", "capacity #"], rows)
     print_table("Story", ["time", "event"], [[_time(event.at), event.event] for event in found.story])
+
+
+def _expectation(expected: ExpectedRun) -> str:
+    return (
+        f"expected at its fewest units: {expected.mean_s:.3g} s (8 in 10 between {expected.low_s:.3g} and "
+        f"{expected.high_s:.3g} s), {expected.use:.2g} cores, {expected.peak_memory_mb:.0f} MB at its peak; "
+        f"from {expected.observations:.3g} like runs and their kin"
+    )
+
+
+def _print_errors(found: tuple[PredictionErrors, ...]) -> None:
+    rows = [
+        [
+            errors.kind.value if errors.kind else "?",
+            str(errors.observations),
+            f"{math.exp(errors.mean_absolute_log):.2f}",
+            f"{math.exp(errors.mean_log):.2f}",
+            f"{errors.explained:.2f}",
+            f"{errors.peak_exceeded:.2f}",
+        ]
+        for errors in found
+    ]
+    columns = ["kind", "runs #", "typical factor off #", "took / predicted #", "explained #", "peaks above #"]
+    print_table("Predictions", columns, rows)
+
+
+def _print_what_if(found: WhatIf) -> None:
+    typer.echo(found.summary)
+    after = {each.name: each for each in found.after.classes}
+    rows = [
+        [
+            before.name,
+            str(before.waiting),
+            f"{before.mean_wait_s:.3g}",
+            f"{after[before.name].mean_wait_s:.3g}",
+            f"{before.mean_end_s:.3g}",
+            f"{after[before.name].mean_end_s:.3g}",
+        ]
+        for before in found.before.classes
+        if before.name in after
+    ]
+    if rows:
+        columns = ["waiting class", "actions #", "wait now, s #", "wait then, s #", "end now, s #", "end then, s #"]
+        print_table(f"{found.pool}, {found.nodes} nodes", columns, rows)
 
 
 def _pairs(values: Mapping[str, object]) -> str:

@@ -18,7 +18,7 @@ from callsheet.v1 import manager_service_pb2 as callsheet_dot_v1_dot_manager__se
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n callsheet/v1/admin_service.proto\x12\x0c\x63\x61llsheet.v1\x1a\x19\x63\x61llsheet/v1/action.proto\x1a\x19\x63\x61llsheet/v1/common.proto\x1a\"callsheet/v1/manager_service.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n\x10GetStatusRequest\"\xce\x01\n\x11GetStatusResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12+\n\x07started\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x04jobs\x18\x03 \x03(\x0b\x32\x17.callsheet.v1.JobStatus\x12-\n\x08managers\x18\x04 \x03(\x0b\x32\x1b.callsheet.v1.ManagerStatus\x12\'\n\x05nodes\x18\x05 \x03(\x0b\x32\x18.callsheet.v1.NodeStatus\"\xbd\x02\n\tJobStatus\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x19\n\x11open_trajectories\x18\x02 \x01(\x03\x12\x35\n\x07\x61\x63tions\x18\x03 \x03(\x0b\x32$.callsheet.v1.JobStatus.ActionsEntry\x12\x37\n\x08\x66\x61ilures\x18\x04 \x03(\x0b\x32%.callsheet.v1.JobStatus.FailuresEntry\x12\x16\n\x0epolicy_version\x18\x05 \x01(\x03\x12\x1c\n\x14waiting_trajectories\x18\x06 \x01(\x03\x1a.\n\x0c\x41\x63tionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a/\n\rFailuresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xa7\x02\n\rManagerStatus\x12\x12\n\nmanager_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x11\n\tconnected\x18\x03 \x01(\x08\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08\x12-\n\x08services\x18\x05 \x03(\x0b\x32\x1b.callsheet.v1.HostedService\x12\x10\n\x08\x61ttempts\x18\x06 \x01(\x03\x12\x11\n\tsandboxes\x18\x07 \x01(\x03\x12\x43\n\x0c\x63\x61pabilities\x18\x08 \x03(\x0b\x32-.callsheet.v1.ManagerStatus.CapabilitiesEntry\x1a\x33\n\x11\x43\x61pabilitiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xe7\x01\n\nNodeStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x38\n\x08\x63\x61pacity\x18\x02 \x03(\x0b\x32&.callsheet.v1.NodeStatus.CapacityEntry\x12\x30\n\x04\x66ree\x18\x03 \x03(\x0b\x32\".callsheet.v1.NodeStatus.FreeEntry\x1a/\n\rCapacityEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a+\n\tFreeEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"6\n\x0e\x45xplainRequest\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.callsheet.v1.ActionKey\"\xa9\x02\n\x0f\x45xplainResponse\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.callsheet.v1.ActionKey\x12&\n\x04kind\x18\x02 \x01(\x0e\x32\x18.callsheet.v1.ActionKind\x12(\n\x05state\x18\x03 \x01(\x0e\x32\x19.callsheet.v1.ActionState\x12-\n\x0bwait_reason\x18\x04 \x01(\x0e\x32\x18.callsheet.v1.WaitReason\x12\x13\n\x0b\x65xplanation\x18\x05 \x01(\t\x12\x31\n\tshortages\x18\x06 \x03(\x0b\x32\x1e.callsheet.v1.ResourceShortage\x12\'\n\x05story\x18\x07 \x03(\x0b\x32\x18.callsheet.v1.StoryEvent\"e\n\x10ResourceShortage\x12\x10\n\x08resource\x18\x01 \x01(\t\x12\x0e\n\x06needed\x18\x02 \x01(\x03\x12\x0c\n\x04\x66ree\x18\x03 \x01(\x03\x12\x10\n\x08\x63\x61pacity\x18\x04 \x01(\x03\x12\x0f\n\x07node_id\x18\x05 \x01(\t\"E\n\nStoryEvent\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x65vent\x18\x02 \x01(\t\"\\\n\x13ResizeActionRequest\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.callsheet.v1.ActionKey\x12\x10\n\x08resource\x18\x02 \x01(\t\x12\r\n\x05units\x18\x03 \x01(\x03\"\x16\n\x14ResizeActionResponse\":\n\x12PauseActionRequest\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.callsheet.v1.ActionKey\"\x15\n\x13PauseActionResponse\";\n\x13ResumeActionRequest\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.callsheet.v1.ActionKey\"\x16\n\x14ResumeActionResponse\")\n\x13\x44rainManagerRequest\x12\x12\n\nmanager_id\x18\x01 \x01(\t\"\x16\n\x14\x44rainManagerResponse*\xff\x01\n\x0b\x41\x63tionState\x12\x1c\n\x18\x41\x43TION_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41\x43TION_STATE_QUEUED\x10\x01\x12\x1b\n\x17\x41\x43TION_STATE_DISPATCHED\x10\x02\x12\x18\n\x14\x41\x43TION_STATE_RUNNING\x10\x03\x12\x17\n\x13\x41\x43TION_STATE_PAUSED\x10\x04\x12\x1a\n\x16\x41\x43TION_STATE_SUCCEEDED\x10\x05\x12\x17\n\x13\x41\x43TION_STATE_FAILED\x10\x06\x12\x1a\n\x16\x41\x43TION_STATE_CANCELLED\x10\x07\x12\x18\n\x14\x41\x43TION_STATE_EXPIRED\x10\x08*\xda\x02\n\nWaitReason\x12\x1b\n\x17WAIT_REASON_UNSPECIFIED\x10\x00\x12\x1a\n\x16WAIT_REASON_NEXT_ROUND\x10\x01\x12\"\n\x1eWAIT_REASON_EARLIER_IN_SANDBOX\x10\x02\x12\x1a\n\x16WAIT_REASON_NO_SERVICE\x10\x03\x12\x1c\n\x18WAIT_REASON_MANAGER_AWAY\x10\x04\x12\x19\n\x15WAIT_REASON_RESOURCES\x10\x05\x12\x15\n\x11WAIT_REASON_SLOTS\x10\x06\x12\x1e\n\x1aWAIT_REASON_HELD_FOR_OLDER\x10\x07\x12\x17\n\x13WAIT_REASON_BACKOFF\x10\x08\x12\x18\n\x14WAIT_REASON_RECOVERY\x10\t\x12\x19\n\x15WAIT_REASON_ADMISSION\x10\n\x12\x15\n\x11WAIT_REASON_QUOTA\x10\x0b\x32\xfd\x03\n\x0c\x41\x64minService\x12L\n\tGetStatus\x12\x1e.callsheet.v1.GetStatusRequest\x1a\x1f.callsheet.v1.GetStatusResponse\x12\x46\n\x07\x45xplain\x12\x1c.callsheet.v1.ExplainRequest\x1a\x1d.callsheet.v1.ExplainResponse\x12U\n\x0cResizeAction\x12!.callsheet.v1.ResizeActionRequest\x1a\".callsheet.v1.ResizeActionResponse\x12R\n\x0bPauseAction\x12 .callsheet.v1.PauseActionRequest\x1a!.callsheet.v1.PauseActionResponse\x12U\n\x0cResumeAction\x12!.callsheet.v1.ResumeActionRequest\x1a\".callsheet.v1.ResumeActionResponse\x12U\n\x0c\x44rainManager\x12!.callsheet.v1.DrainManagerRequest\x1a\".callsheet.v1.DrainManagerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n callsheet/v1/admin_service.proto\x12\x0c\x63\x61llsheet.v1\x1a\x19\x63\x61llsheet/v1/action.proto\x1a\x19\x63\x61llsheet/v1/common.proto\x1a\"callsheet/v1/manager_service.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n\x10GetStatusRequest\"\xce\x01\n\x11GetStatusResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12+\n\x07started\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x04jobs\x18\x03 \x03(\x0b\x32\x17.callsheet.v1.JobStatus\x12-\n\x08managers\x18\x04 \x03(\x0b\x32\x1b.callsheet.v1.ManagerStatus\x12\'\n\x05nodes\x18\x05 \x03(\x0b\x32\x18.callsheet.v1.NodeStatus\"\xbd\x02\n\tJobStatus\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x19\n\x11open_trajectories\x18\x02 \x01(\x03\x12\x35\n\x07\x61\x63tions\x18\x03 \x03(\x0b\x32$.callsheet.v1.JobStatus.ActionsEntry\x12\x37\n\x08\x66\x61ilures\x18\x04 \x03(\x0b\x32%.callsheet.v1.JobStatus.FailuresEntry\x12\x16\n\x0epolicy_version\x18\x05 \x01(\x03\x12\x1c\n\x14waiting_trajectories\x18\x06 \x01(\x03\x1a.\n\x0c\x41\x63tionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a/\n\rFailuresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xa7\x02\n\rManagerStatus\x12\x12\n\nmanager_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x11\n\tconnected\x18\x03 \x01(\x08\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08\x12-\n\x08services\x18\x05 \x03(\x0b\x32\x1b.callsheet.v1.HostedService\x12\x10\n\x08\x61ttempts\x18\x06 \x01(\x03\x12\x11\n\tsandboxes\x18\x07 \x01(\x03\x12\x43\n\x0c\x63\x61pabilities\x18\x08 \x03(\x0b\x32-.callsheet.v1.ManagerStatus.CapabilitiesEntry\x1a\x33\n\x11\x43\x61pabilitiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xe7\x01\n\nNodeStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x38\n\x08\x63\x61pacity\x18\x02 \x03(\x0b\x32&.callsheet.v1.NodeStatus.CapacityEntry\x12\x30\n\x04\x66ree\x18\x03 \x03(\x0b\x32\".callsheet.v1.NodeStatus.FreeEntry\x1a/\n\rCapacityEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a+\n\tFreeEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"6\n\x0e\x45xplainRequest\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.callsheet.v1.ActionKey\"\xd6\x02\n\x0f\x45xplainResponse\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.callsheet.v1.ActionKey\x12&\n\x04kind\x18\x02 \x01(\x0e\x32\x18.callsheet.v1.ActionKind\x12(\n\x05state\x18\x03 \x01(\x0e\x32\x19.callsheet.v1.ActionState\x12-\n\x0bwait_reason\x18\x04 \x01(\x0e\x32\x18.callsheet.v1.WaitReason\x12\x13\n\x0b\x65xplanation\x18\x05 \x01(\t\x12\x31\n\tshortages\x18\x06 \x03(\x0b\x32\x1e.callsheet.v1.ResourceShortage\x12\'\n\x05story\x18\x07 \x03(\x0b\x32\x18.callsheet.v1.StoryEvent\x12+\n\x08\x65xpected\x18\x08 \x01(\x0b\x32\x19.callsheet.v1.ExpectedRun\"\x90\x01\n\x0b\x45xpectedRun\x12\x0e\n\x06mean_s\x18\x01 \x01(\x01\x12\r\n\x05low_s\x18\x02 \x01(\x01\x12\x0e\n\x06high_s\x18\x03 \x01(\x01\x12\x0b\n\x03use\x18\x04 \x01(\x01\x12\x16\n\x0epeak_memory_mb\x18\x05 \x01(\x01\x12\x17\n\x0f\x61mdahl_fraction\x18\x06 \x01(\x01\x12\x14\n\x0cobservations\x18\x07 \x01(\x01\"e\n\x10ResourceShortage\x12\x10\n\x08resource\x18\x01 \x01(\t\x12\x0e\n\x06needed\x18\x02 \x01(\x03\x12\x0c\n\x04\x66ree\x18\x03 \x01(\x03\x12\x10\n\x08\x63\x61pacity\x18\x04 \x01(\x03\x12\x0f\n\x07node_id\x18\x05 \x01(\t\"E\n\nStoryEvent\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x65vent\x18\x02 \x01(\t\"\\\n\x13ResizeActionRequest\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.callsheet.v1.ActionKey\x12\x10\n\x08resource\x18\x02 \x01(\t\x12\r\n\x05units\x18\x03 \x01(\x03\"\x16\n\x14ResizeActionResponse\":\n\x12PauseActionRequest\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.callsheet.v1.ActionKey\"\x15\n\x13PauseActionResponse\";\n\x13ResumeActionRequest\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.callsheet.v1.ActionKey\"\x16\n\x14ResumeActionResponse\")\n\x13\x44rainManagerRequest\x12\x12\n\nmanager_id\x18\x01 \x01(\t\"\x16\n\x14\x44rainManagerResponse\",\n\rWhatIfRequest\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\r\n\x05nodes\x18\x02 \x01(\x05\"\x8b\x01\n\x0eWhatIfResponse\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\r\n\x05nodes\x18\x02 \x01(\x05\x12%\n\x06\x62\x65\x66ore\x18\x03 \x01(\x0b\x32\x15.callsheet.v1.Outlook\x12$\n\x05\x61\x66ter\x18\x04 \x01(\x0b\x32\x15.callsheet.v1.Outlook\x12\x0f\n\x07summary\x18\x05 \x01(\t\"\x88\x01\n\x07Outlook\x12\x12\n\nmean_act_s\x18\x01 \x01(\x01\x12+\n\x07\x63lasses\x18\x02 \x03(\x0b\x32\x1a.callsheet.v1.ClassOutlook\x12\x11\n\tstart_now\x18\x03 \x01(\x03\x12)\n\x06shared\x18\x04 \x01(\x0b\x32\x19.callsheet.v1.SharedCores\"e\n\x0c\x43lassOutlook\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07waiting\x18\x02 \x01(\x03\x12\x13\n\x0bmean_wait_s\x18\x03 \x01(\x01\x12\x12\n\nmean_end_s\x18\x04 \x01(\x01\x12\r\n\x05stuck\x18\x05 \x01(\x03\"N\n\x0bSharedCores\x12\r\n\x05\x63ores\x18\x01 \x01(\x03\x12\x0f\n\x07running\x18\x02 \x01(\x03\x12\x0b\n\x03use\x18\x03 \x01(\x01\x12\x12\n\nmean_act_s\x18\x04 \x01(\x01\"\x1c\n\x1aGetPredictionErrorsRequest\"L\n\x1bGetPredictionErrorsResponse\x12-\n\x05kinds\x18\x01 \x03(\x0b\x32\x1e.callsheet.v1.PredictionErrors\"\xa7\x01\n\x10PredictionErrors\x12&\n\x04kind\x18\x01 \x01(\x0e\x32\x18.callsheet.v1.ActionKind\x12\x14\n\x0cobservations\x18\x02 \x01(\x03\x12\x19\n\x11mean_absolute_log\x18\x03 \x01(\x01\x12\x10\n\x08mean_log\x18\x04 \x01(\x01\x12\x11\n\texplained\x18\x05 \x01(\x01\x12\x15\n\rpeak_exceeded\x18\x06 \x01(\x01*\xff\x01\n\x0b\x41\x63tionState\x12\x1c\n\x18\x41\x43TION_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41\x43TION_STATE_QUEUED\x10\x01\x12\x1b\n\x17\x41\x43TION_STATE_DISPATCHED\x10\x02\x12\x18\n\x14\x41\x43TION_STATE_RUNNING\x10\x03\x12\x17\n\x13\x41\x43TION_STATE_PAUSED\x10\x04\x12\x1a\n\x16\x41\x43TION_STATE_SUCCEEDED\x10\x05\x12\x17\n\x13\x41\x43TION_STATE_FAILED\x10\x06\x12\x1a\n\x16\x41\x43TION_STATE_CANCELLED\x10\x07\x12\x18\n\x14\x41\x43TION_STATE_EXPIRED\x10\x08*\xda\x02\n\nWaitReason\x12\x1b\n\x17WAIT_REASON_UNSPECIFIED\x10\x00\x12\x1a\n\x16WAIT_REASON_NEXT_ROUND\x10\x01\x12\"\n\x1eWAIT_REASON_EARLIER_IN_SANDBOX\x10\x02\x12\x1a\n\x16WAIT_REASON_NO_SERVICE\x10\x03\x12\x1c\n\x18WAIT_REASON_MANAGER_AWAY\x10\x04\x12\x19\n\x15WAIT_REASON_RESOURCES\x10\x05\x12\x15\n\x11WAIT_REASON_SLOTS\x10\x06\x12\x1e\n\x1aWAIT_REASON_HELD_FOR_OLDER\x10\x07\x12\x17\n\x13WAIT_REASON_BACKOFF\x10\x08\x12\x18\n\x14WAIT_REASON_RECOVERY\x10\t\x12\x19\n\x15WAIT_REASON_ADMISSION\x10\n\x12\x15\n\x11WAIT_REASON_QUOTA\x10\x0b\x32\xae\x05\n\x0c\x41\x64minService\x12L\n\tGetStatus\x12\x1e.callsheet.v1.GetStatusRequest\x1a\x1f.callsheet.v1.GetStatusResponse\x12\x46\n\x07\x45xplain\x12\x1c.callsheet.v1.ExplainRequest\x1a\x1d.callsheet.v1.ExplainResponse\x12U\n\x0cResizeAction\x12!.callsheet.v1.ResizeActionRequest\x1a\".callsheet.v1.ResizeActionResponse\x12R\n\x0bPauseAction\x12 .callsheet.v1.PauseActionRequest\x1a!.callsheet.v1.PauseActionResponse\x12U\n\x0cResumeAction\x12!.callsheet.v1.ResumeActionRequest\x1a\".callsheet.v1.ResumeActionResponse\x12U\n\x0c\x44rainManager\x12!.callsheet.v1.DrainManagerRequest\x1a\".callsheet.v1.DrainManagerResponse\x12\x43\n\x06WhatIf\x12\x1b.callsheet.v1.WhatIfRequest\x1a\x1c.callsheet.v1.WhatIfResponse\x12j\n\x13GetPredictionErrors\x12(.callsheet.v1.GetPredictionErrorsRequest\x1a).callsheet.v1.GetPredictionErrorsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,10 +35,10 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_NODESTATUS_CAPACITYENTRY']._serialized_options = b'8\001'
   _globals['_NODESTATUS_FREEENTRY']._options = None
   _globals['_NODESTATUS_FREEENTRY']._serialized_options = b'8\001'
-  _globals['_ACTIONSTATE']._serialized_start=2138
-  _globals['_ACTIONSTATE']._serialized_end=2393
-  _globals['_WAITREASON']._serialized_start=2396
-  _globals['_WAITREASON']._serialized_end=2742
+  _globals['_ACTIONSTATE']._serialized_start=3118
+  _globals['_ACTIONSTATE']._serialized_end=3373
+  _globals['_WAITREASON']._serialized_start=3376
+  _globals['_WAITREASON']._serialized_end=3722
   _globals['_GETSTATUSREQUEST']._serialized_start=173
   _globals['_GETSTATUSREQUEST']._serialized_end=191
   _globals['_GETSTATUSRESPONSE']._serialized_start=194
@@ -62,27 +62,45 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_EXPLAINREQUEST']._serialized_start=1254
   _globals['_EXPLAINREQUEST']._serialized_end=1308
   _globals['_EXPLAINRESPONSE']._serialized_start=1311
-  _globals['_EXPLAINRESPONSE']._serialized_end=1608
-  _globals['_RESOURCESHORTAGE']._serialized_start=1610
-  _globals['_RESOURCESHORTAGE']._serialized_end=1711
-  _globals['_STORYEVENT']._serialized_start=1713
-  _globals['_STORYEVENT']._serialized_end=1782
-  _globals['_RESIZEACTIONREQUEST']._serialized_start=1784
-  _globals['_RESIZEACTIONREQUEST']._serialized_end=1876
-  _globals['_RESIZEACTIONRESPONSE']._serialized_start=1878
-  _globals['_RESIZEACTIONRESPONSE']._serialized_end=1900
-  _globals['_PAUSEACTIONREQUEST']._serialized_start=1902
-  _globals['_PAUSEACTIONREQUEST']._serialized_end=1960
-  _globals['_PAUSEACTIONRESPONSE']._serialized_start=1962
-  _globals['_PAUSEACTIONRESPONSE']._serialized_end=1983
-  _globals['_RESUMEACTIONREQUEST']._serialized_start=1985
-  _globals['_RESUMEACTIONREQUEST']._serialized_end=2044
-  _globals['_RESUMEACTIONRESPONSE']._serialized_start=2046
-  _globals['_RESUMEACTIONRESPONSE']._serialized_end=2068
-  _globals['_DRAINMANAGERREQUEST']._serialized_start=2070
-  _globals['_DRAINMANAGERREQUEST']._serialized_end=2111
-  _globals['_DRAINMANAGERRESPONSE']._serialized_start=2113
-  _globals['_DRAINMANAGERRESPONSE']._serialized_end=2135
-  _globals['_ADMINSERVICE']._serialized_start=2745
-  _globals['_ADMINSERVICE']._serialized_end=3254
+  _globals['_EXPLAINRESPONSE']._serialized_end=1653
+  _globals['_EXPECTEDRUN']._serialized_start=1656
+  _globals['_EXPECTEDRUN']._serialized_end=1800
+  _globals['_RESOURCESHORTAGE']._serialized_start=1802
+  _globals['_RESOURCESHORTAGE']._serialized_end=1903
+  _globals['_STORYEVENT']._serialized_start=1905
+  _globals['_STORYEVENT']._serialized_end=1974
+  _globals['_RESIZEACTIONREQUEST']._serialized_start=1976
+  _globals['_RESIZEACTIONREQUEST']._serialized_end=2068
+  _globals['_RESIZEACTIONRESPONSE']._serialized_start=2070
+  _globals['_RESIZEACTIONRESPONSE']._serialized_end=2092
+  _globals['_PAUSEACTIONREQUEST']._serialized_start=2094
+  _globals['_PAUSEACTIONREQUEST']._serialized_end=2152
+  _globals['_PAUSEACTIONRESPONSE']._serialized_start=2154
+  _globals['_PAUSEACTIONRESPONSE']._serialized_end=2175
+  _globals['_RESUMEACTIONREQUEST']._serialized_start=2177
+  _globals['_RESUMEACTIONREQUEST']._serialized_end=2236
+  _globals['_RESUMEACTIONRESPONSE']._serialized_start=2238
+  _globals['_RESUMEACTIONRESPONSE']._serialized_end=2260
+  _globals['_DRAINMANAGERREQUEST']._serialized_start=2262
+  _globals['_DRAINMANAGERREQUEST']._serialized_end=2303
+  _globals['_DRAINMANAGERRESPONSE']._serialized_start=2305
+  _globals['_DRAINMANAGERRESPONSE']._serialized_end=2327
+  _globals['_WHATIFREQUEST']._serialized_start=2329
+  _globals['_WHATIFREQUEST']._serialized_end=2373
+  _globals['_WHATIFRESPONSE']._serialized_start=2376
+  _globals['_WHATIFRESPONSE']._serialized_end=2515
+  _globals['_OUTLOOK']._serialized_start=2518
+  _globals['_OUTLOOK']._serialized_end=2654
+  _globals['_CLASSOUTLOOK']._serialized_start=2656
+  _globals['_CLASSOUTLOOK']._serialized_end=2757
+  _globals['_SHAREDCORES']._serialized_start=2759
+  _globals['_SHAREDCORES']._serialized_end=2837
+  _globals['_GETPREDICTIONERRORSREQUEST']._serialized_start=2839
+  _globals['_GETPREDICTIONERRORSREQUEST']._serialized_end=2867
+  _globals['_GETPREDICTIONERRORSRESPONSE']._serialized_start=2869
+  _globals['_GETPREDICTIONERRORSRESPONSE']._serialized_end=2945
+  _globals['_PREDICTIONERRORS']._serialized_start=2948
+  _globals['_PREDICTIONERRORS']._serialized_end=3115
+  _globals['_ADMINSERVICE']._serialized_start=3725
+  _globals['_ADMINSERVICE']._serialized_end=4411
 # @@protoc_insertion_point(module_scope)

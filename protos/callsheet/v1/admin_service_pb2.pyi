@@ -422,6 +422,7 @@ class ExplainResponse(google.protobuf.message.Message):
     EXPLANATION_FIELD_NUMBER: builtins.int
     SHORTAGES_FIELD_NUMBER: builtins.int
     STORY_FIELD_NUMBER: builtins.int
+    EXPECTED_FIELD_NUMBER: builtins.int
     kind: callsheet.v1.action_pb2.ActionKind.ValueType
     """Its kind."""
     state: global___ActionState.ValueType
@@ -442,6 +443,10 @@ class ExplainResponse(google.protobuf.message.Message):
     def story(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StoryEvent]:
         """What happened so far, in order."""
 
+    @property
+    def expected(self) -> global___ExpectedRun:
+        """What it is expected to need; unset once it has its outcome."""
+
     def __init__(
         self,
         *,
@@ -452,11 +457,54 @@ class ExplainResponse(google.protobuf.message.Message):
         explanation: builtins.str = ...,
         shortages: collections.abc.Iterable[global___ResourceShortage] | None = ...,
         story: collections.abc.Iterable[global___StoryEvent] | None = ...,
+        expected: global___ExpectedRun | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["key", b"key"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["explanation", b"explanation", "key", b"key", "kind", b"kind", "shortages", b"shortages", "state", b"state", "story", b"story", "wait_reason", b"wait_reason"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["expected", b"expected", "key", b"key"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["expected", b"expected", "explanation", b"explanation", "key", b"key", "kind", b"kind", "shortages", b"shortages", "state", b"state", "story", b"story", "wait_reason", b"wait_reason"]) -> None: ...
 
 global___ExplainResponse = ExplainResponse
+
+@typing.final
+class ExpectedRun(google.protobuf.message.Message):
+    """What an action is expected to need, at its fewest units."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MEAN_S_FIELD_NUMBER: builtins.int
+    LOW_S_FIELD_NUMBER: builtins.int
+    HIGH_S_FIELD_NUMBER: builtins.int
+    USE_FIELD_NUMBER: builtins.int
+    PEAK_MEMORY_MB_FIELD_NUMBER: builtins.int
+    AMDAHL_FRACTION_FIELD_NUMBER: builtins.int
+    OBSERVATIONS_FIELD_NUMBER: builtins.int
+    mean_s: builtins.float
+    """Mean execution time in seconds, bounded by its timeout."""
+    low_s: builtins.float
+    """One in ten is shorter."""
+    high_s: builtins.float
+    """One in ten is longer."""
+    use: builtins.float
+    """CPU cores used on average while it runs."""
+    peak_memory_mb: builtins.float
+    """Memory that one in twenty exceeds, in megabytes."""
+    amdahl_fraction: builtins.float
+    """Share of its work that more units divide among them."""
+    observations: builtins.float
+    """Runs of the same job, kind, label and task behind this, older ones counted less; the rest is from its kin."""
+    def __init__(
+        self,
+        *,
+        mean_s: builtins.float = ...,
+        low_s: builtins.float = ...,
+        high_s: builtins.float = ...,
+        use: builtins.float = ...,
+        peak_memory_mb: builtins.float = ...,
+        amdahl_fraction: builtins.float = ...,
+        observations: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["amdahl_fraction", b"amdahl_fraction", "high_s", b"high_s", "low_s", b"low_s", "mean_s", b"mean_s", "observations", b"observations", "peak_memory_mb", b"peak_memory_mb", "use", b"use"]) -> None: ...
+
+global___ExpectedRun = ExpectedRun
 
 @typing.final
 class ResourceShortage(google.protobuf.message.Message):
@@ -653,3 +701,235 @@ class DrainManagerResponse(google.protobuf.message.Message):
     ) -> None: ...
 
 global___DrainManagerResponse = DrainManagerResponse
+
+@typing.final
+class WhatIfRequest(google.protobuf.message.Message):
+    """See WhatIf."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POOL_FIELD_NUMBER: builtins.int
+    NODES_FIELD_NUMBER: builtins.int
+    pool: builtins.str
+    """The pool: its name, or the id of one of its nodes. Nodes of a pool have the same capacity and the same services."""
+    nodes: builtins.int
+    """Idle nodes to add, 1 to 10,000."""
+    def __init__(
+        self,
+        *,
+        pool: builtins.str = ...,
+        nodes: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["nodes", b"nodes", "pool", b"pool"]) -> None: ...
+
+global___WhatIfRequest = WhatIfRequest
+
+@typing.final
+class WhatIfResponse(google.protobuf.message.Message):
+    """See WhatIf."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POOL_FIELD_NUMBER: builtins.int
+    NODES_FIELD_NUMBER: builtins.int
+    BEFORE_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
+    SUMMARY_FIELD_NUMBER: builtins.int
+    pool: builtins.str
+    """The pool's name."""
+    nodes: builtins.int
+    """Its nodes now."""
+    summary: builtins.str
+    """The comparison as a sentence, with numbers."""
+    @property
+    def before(self) -> global___Outlook:
+        """With the nodes there are."""
+
+    @property
+    def after(self) -> global___Outlook:
+        """With those added."""
+
+    def __init__(
+        self,
+        *,
+        pool: builtins.str = ...,
+        nodes: builtins.int = ...,
+        before: global___Outlook | None = ...,
+        after: global___Outlook | None = ...,
+        summary: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["after", b"after", "before", b"before"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "before", b"before", "nodes", b"nodes", "pool", b"pool", "summary", b"summary"]) -> None: ...
+
+global___WhatIfResponse = WhatIfResponse
+
+@typing.final
+class Outlook(google.protobuf.message.Message):
+    """What actions can expect if nothing new arrives."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MEAN_ACT_S_FIELD_NUMBER: builtins.int
+    CLASSES_FIELD_NUMBER: builtins.int
+    START_NOW_FIELD_NUMBER: builtins.int
+    SHARED_FIELD_NUMBER: builtins.int
+    mean_act_s: builtins.float
+    """Mean predicted completion time in seconds of all actions below, by weight: from now for those that wait, as a whole
+    for those that share cores.
+    """
+    start_now: builtins.int
+    """Actions that start in the next planning round."""
+    @property
+    def classes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ClassOutlook]:
+        """Actions that wait and are free to go to any node, by class."""
+
+    @property
+    def shared(self) -> global___SharedCores:
+        """Commands that share the cores of their sandboxes' nodes in the pool asked for."""
+
+    def __init__(
+        self,
+        *,
+        mean_act_s: builtins.float = ...,
+        classes: collections.abc.Iterable[global___ClassOutlook] | None = ...,
+        start_now: builtins.int = ...,
+        shared: global___SharedCores | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["shared", b"shared"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["classes", b"classes", "mean_act_s", b"mean_act_s", "shared", b"shared", "start_now", b"start_now"]) -> None: ...
+
+global___Outlook = Outlook
+
+@typing.final
+class ClassOutlook(google.protobuf.message.Message):
+    """What the members of a class of waiting actions can expect."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    WAITING_FIELD_NUMBER: builtins.int
+    MEAN_WAIT_S_FIELD_NUMBER: builtins.int
+    MEAN_END_S_FIELD_NUMBER: builtins.int
+    STUCK_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """The class, in words."""
+    waiting: builtins.int
+    """Members."""
+    mean_wait_s: builtins.float
+    """Mean seconds until they start."""
+    mean_end_s: builtins.float
+    """Mean seconds until they end."""
+    stuck: builtins.int
+    """Members that no node could ever run."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        waiting: builtins.int = ...,
+        mean_wait_s: builtins.float = ...,
+        mean_end_s: builtins.float = ...,
+        stuck: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["mean_end_s", b"mean_end_s", "mean_wait_s", b"mean_wait_s", "name", b"name", "stuck", b"stuck", "waiting", b"waiting"]) -> None: ...
+
+global___ClassOutlook = ClassOutlook
+
+@typing.final
+class SharedCores(google.protobuf.message.Message):
+    """Cores that commands share, and what they would use of them."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CORES_FIELD_NUMBER: builtins.int
+    RUNNING_FIELD_NUMBER: builtins.int
+    USE_FIELD_NUMBER: builtins.int
+    MEAN_ACT_S_FIELD_NUMBER: builtins.int
+    cores: builtins.int
+    """Cores of the pool."""
+    running: builtins.int
+    """Commands that run."""
+    use: builtins.float
+    """Cores they would use if there were enough."""
+    mean_act_s: builtins.float
+    """Mean predicted execution time in seconds, with the cores they have."""
+    def __init__(
+        self,
+        *,
+        cores: builtins.int = ...,
+        running: builtins.int = ...,
+        use: builtins.float = ...,
+        mean_act_s: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cores", b"cores", "mean_act_s", b"mean_act_s", "running", b"running", "use", b"use"]) -> None: ...
+
+global___SharedCores = SharedCores
+
+@typing.final
+class GetPredictionErrorsRequest(google.protobuf.message.Message):
+    """See GetPredictionErrors."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___GetPredictionErrorsRequest = GetPredictionErrorsRequest
+
+@typing.final
+class GetPredictionErrorsResponse(google.protobuf.message.Message):
+    """See GetPredictionErrors."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KINDS_FIELD_NUMBER: builtins.int
+    @property
+    def kinds(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PredictionErrors]:
+        """By kind; kinds of which nothing ended are left out."""
+
+    def __init__(
+        self,
+        *,
+        kinds: collections.abc.Iterable[global___PredictionErrors] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["kinds", b"kinds"]) -> None: ...
+
+global___GetPredictionErrorsResponse = GetPredictionErrorsResponse
+
+@typing.final
+class PredictionErrors(google.protobuf.message.Message):
+    """Errors of the recent predictions of a kind: each was compared before anything was learned from the run."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: builtins.int
+    OBSERVATIONS_FIELD_NUMBER: builtins.int
+    MEAN_ABSOLUTE_LOG_FIELD_NUMBER: builtins.int
+    MEAN_LOG_FIELD_NUMBER: builtins.int
+    EXPLAINED_FIELD_NUMBER: builtins.int
+    PEAK_EXCEEDED_FIELD_NUMBER: builtins.int
+    kind: callsheet.v1.action_pb2.ActionKind.ValueType
+    """The kind."""
+    observations: builtins.int
+    """Runs compared so far."""
+    mean_absolute_log: builtins.float
+    """Mean of |log(actual / predicted)|; 0.7 is a factor of two."""
+    mean_log: builtins.float
+    """Mean of log(actual / predicted)."""
+    explained: builtins.float
+    """Share of the variance of log-seconds that predictions explain."""
+    peak_exceeded: builtins.float
+    """Share of measured memory peaks above the predicted ones."""
+    def __init__(
+        self,
+        *,
+        kind: callsheet.v1.action_pb2.ActionKind.ValueType = ...,
+        observations: builtins.int = ...,
+        mean_absolute_log: builtins.float = ...,
+        mean_log: builtins.float = ...,
+        explained: builtins.float = ...,
+        peak_exceeded: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["explained", b"explained", "kind", b"kind", "mean_absolute_log", b"mean_absolute_log", "mean_log", b"mean_log", "observations", b"observations", "peak_exceeded", b"peak_exceeded"]) -> None: ...
+
+global___PredictionErrors = PredictionErrors

@@ -45,6 +45,16 @@ class AdminServiceStub(object):
                 request_serializer=callsheet_dot_v1_dot_admin__service__pb2.DrainManagerRequest.SerializeToString,
                 response_deserializer=callsheet_dot_v1_dot_admin__service__pb2.DrainManagerResponse.FromString,
                 )
+        self.WhatIf = channel.unary_unary(
+                '/callsheet.v1.AdminService/WhatIf',
+                request_serializer=callsheet_dot_v1_dot_admin__service__pb2.WhatIfRequest.SerializeToString,
+                response_deserializer=callsheet_dot_v1_dot_admin__service__pb2.WhatIfResponse.FromString,
+                )
+        self.GetPredictionErrors = channel.unary_unary(
+                '/callsheet.v1.AdminService/GetPredictionErrors',
+                request_serializer=callsheet_dot_v1_dot_admin__service__pb2.GetPredictionErrorsRequest.SerializeToString,
+                response_deserializer=callsheet_dot_v1_dot_admin__service__pb2.GetPredictionErrorsResponse.FromString,
+                )
 
 
 class AdminServiceServicer(object):
@@ -94,6 +104,20 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WhatIf(self, request, context):
+        """What more nodes of a pool would do to what waits and runs now. NOT_FOUND if there is no such pool.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPredictionErrors(self, request, context):
+        """How good the predictions of recent actions were, by kind.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -126,6 +150,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DrainManager,
                     request_deserializer=callsheet_dot_v1_dot_admin__service__pb2.DrainManagerRequest.FromString,
                     response_serializer=callsheet_dot_v1_dot_admin__service__pb2.DrainManagerResponse.SerializeToString,
+            ),
+            'WhatIf': grpc.unary_unary_rpc_method_handler(
+                    servicer.WhatIf,
+                    request_deserializer=callsheet_dot_v1_dot_admin__service__pb2.WhatIfRequest.FromString,
+                    response_serializer=callsheet_dot_v1_dot_admin__service__pb2.WhatIfResponse.SerializeToString,
+            ),
+            'GetPredictionErrors': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPredictionErrors,
+                    request_deserializer=callsheet_dot_v1_dot_admin__service__pb2.GetPredictionErrorsRequest.FromString,
+                    response_serializer=callsheet_dot_v1_dot_admin__service__pb2.GetPredictionErrorsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -237,5 +271,39 @@ class AdminService(object):
         return grpc.experimental.unary_unary(request, target, '/callsheet.v1.AdminService/DrainManager',
             callsheet_dot_v1_dot_admin__service__pb2.DrainManagerRequest.SerializeToString,
             callsheet_dot_v1_dot_admin__service__pb2.DrainManagerResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def WhatIf(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/callsheet.v1.AdminService/WhatIf',
+            callsheet_dot_v1_dot_admin__service__pb2.WhatIfRequest.SerializeToString,
+            callsheet_dot_v1_dot_admin__service__pb2.WhatIfResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def GetPredictionErrors(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/callsheet.v1.AdminService/GetPredictionErrors',
+            callsheet_dot_v1_dot_admin__service__pb2.GetPredictionErrorsRequest.SerializeToString,
+            callsheet_dot_v1_dot_admin__service__pb2.GetPredictionErrorsResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -59,6 +59,18 @@ class AdminServiceStub:
     ]
     """Takes a manager out of service once its attempts are over. NOT_FOUND if it is not registered."""
 
+    WhatIf: grpc.UnaryUnaryMultiCallable[
+        callsheet.v1.admin_service_pb2.WhatIfRequest,
+        callsheet.v1.admin_service_pb2.WhatIfResponse,
+    ]
+    """What more nodes of a pool would do to what waits and runs now. NOT_FOUND if there is no such pool."""
+
+    GetPredictionErrors: grpc.UnaryUnaryMultiCallable[
+        callsheet.v1.admin_service_pb2.GetPredictionErrorsRequest,
+        callsheet.v1.admin_service_pb2.GetPredictionErrorsResponse,
+    ]
+    """How good the predictions of recent actions were, by kind."""
+
 class AdminServiceAsyncStub:
     """Inspection and manual control."""
 
@@ -99,6 +111,18 @@ class AdminServiceAsyncStub:
         callsheet.v1.admin_service_pb2.DrainManagerResponse,
     ]
     """Takes a manager out of service once its attempts are over. NOT_FOUND if it is not registered."""
+
+    WhatIf: grpc.aio.UnaryUnaryMultiCallable[
+        callsheet.v1.admin_service_pb2.WhatIfRequest,
+        callsheet.v1.admin_service_pb2.WhatIfResponse,
+    ]
+    """What more nodes of a pool would do to what waits and runs now. NOT_FOUND if there is no such pool."""
+
+    GetPredictionErrors: grpc.aio.UnaryUnaryMultiCallable[
+        callsheet.v1.admin_service_pb2.GetPredictionErrorsRequest,
+        callsheet.v1.admin_service_pb2.GetPredictionErrorsResponse,
+    ]
+    """How good the predictions of recent actions were, by kind."""
 
 class AdminServiceServicer(metaclass=abc.ABCMeta):
     """Inspection and manual control."""
@@ -152,5 +176,21 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[callsheet.v1.admin_service_pb2.DrainManagerResponse, collections.abc.Awaitable[callsheet.v1.admin_service_pb2.DrainManagerResponse]]:
         """Takes a manager out of service once its attempts are over. NOT_FOUND if it is not registered."""
+
+    @abc.abstractmethod
+    def WhatIf(
+        self,
+        request: callsheet.v1.admin_service_pb2.WhatIfRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[callsheet.v1.admin_service_pb2.WhatIfResponse, collections.abc.Awaitable[callsheet.v1.admin_service_pb2.WhatIfResponse]]:
+        """What more nodes of a pool would do to what waits and runs now. NOT_FOUND if there is no such pool."""
+
+    @abc.abstractmethod
+    def GetPredictionErrors(
+        self,
+        request: callsheet.v1.admin_service_pb2.GetPredictionErrorsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[callsheet.v1.admin_service_pb2.GetPredictionErrorsResponse, collections.abc.Awaitable[callsheet.v1.admin_service_pb2.GetPredictionErrorsResponse]]:
+        """How good the predictions of recent actions were, by kind."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

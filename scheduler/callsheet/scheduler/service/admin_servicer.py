@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import anyio.to_thread
 import grpc
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.entities import Action, Job, Manager
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import ActionKey, ActionState, RefusalCode, RefusedError, ServiceDescription
 from callsheet.scheduler.planner.explain import WaitReason, explain
+from callsheet.scheduler.planner.predictors import Predictors
+from callsheet.scheduler.planner.predictors.requests import predict
+from callsheet.scheduler.planner.what_if import ask
+from callsheet.scheduler.service.admin_answers import fill_expected, prediction_errors, what_if_response
 from callsheet.scheduler.service.client_servicer import ANSWER_TIMEOUT
 from callsheet.scheduler.service.loop import CoreLoop
 from callsheet.scheduler.service.outcomes import fill_timestamp
@@ -25,9 +31,12 @@ if TYPE_CHECKING:
 class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     """See the contract. Reads take the core's state as it is between two steps of the loop."""
 
-    def __init__(self, loop: CoreLoop) -> None:
+    def __init__(self, loop: CoreLoop, predictors: Predictors) -> None:
         self._loop = loop
+        self._predictors = predictors
         self._started = loop.clock.now()
+        # Forecasts compute; one at a time leaves the scheduler its interpreter.
+        self._forecasters = anyio.CapacityLimiter(1)
 
     async def GetStatus(  # noqa: N802 - the contract's name
         self, request: admin_service_pb2.GetStatusRequest, context: Context
@@ -73,6 +82,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             fill_timestamp(response.story.add(event=event).time, time)
         if isinstance(known, Action):
             _fill_live(response, known)
+            request = known.request
+            fill_expected(response.expected, predict(self._predictors, request), request.timeouts.start_to_close)
             explanation = explain(state, known, self._loop.clock.now())
             response.wait_reason = admin_service_pb2.WaitReason.ValueType(explanation.reason)
             response.explanation = explanation.sentence
@@ -141,6 +152,26 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         reply = UnaryReply()
         await self._request(events.DrainRequested(events.ReplyTo(reply, 0), request.manager_id), reply, context)
         return admin_service_pb2.DrainManagerResponse()
+
+    async def WhatIf(  # noqa: N802
+        self, request: admin_service_pb2.WhatIfRequest, context: Context
+    ) -> admin_service_pb2.WhatIfResponse:
+        """What more nodes of a pool would do; the core is read at once, and the answer found beside the loop."""
+        try:
+            state, now = self._loop.state, self._loop.clock.now()
+            question = ask(state, request.pool, request.nodes, now, self._predictors)
+        except RefusedError as refusal:
+            await abort(context, refusal)
+        return what_if_response(await anyio.to_thread.run_sync(question.answer, limiter=self._forecasters))
+
+    async def GetPredictionErrors(  # noqa: N802
+        self, request: admin_service_pb2.GetPredictionErrorsRequest, context: Context
+    ) -> admin_service_pb2.GetPredictionErrorsResponse:
+        """How good the predictions of recent actions were."""
+        errors = self._predictors.errors()
+        return admin_service_pb2.GetPredictionErrorsResponse(
+            kinds=[prediction_errors(kind, errors[kind]) for kind in sorted(errors)]
+        )
 
 
 def _state(state: ActionState) -> admin_service_pb2.ActionState.ValueType:

@@ -12,7 +12,7 @@ import grpc
 import structlog
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
-from callsheet.scheduler.planner.first_come import FirstComePlanner
+from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.service.admin_servicer import AdminServicer
 from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.client_servicer import ClientServicer
@@ -22,6 +22,7 @@ from callsheet.scheduler.service.loop import Clock, CoreLoop
 from callsheet.scheduler.service.manager_servicer import ManagerServicer
 from callsheet.scheduler.service.outcomes import encode_outcome
 from callsheet.scheduler.service.payload_servicer import PayloadServicer
+from callsheet.scheduler.service.planning import PlanningTask, make_planning
 from callsheet.scheduler.service.requests import ClientRequests
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.scheduler.store.journal import Journal, open_journal
@@ -92,15 +93,16 @@ async def _serve_with(
         failure.append(error)
         failed.set()
 
-    state = await anyio.to_thread.run_sync(_recover, settings, journal)
+    predictors = await anyio.to_thread.run_sync(load_predictors, journal)
+    planning = make_planning(settings.planner, settings.hold_after, predictors)
+    state = await anyio.to_thread.run_sync(_recover, settings, journal, planning)
     await payloads.release_all_but(list(state.jobs))
     writer = GroupCommitWriter(journal, on_fatal)
-    predictors = await anyio.to_thread.run_sync(load_predictors, journal)
     learning = Learning(predictors, journal, settings.predictor_save_interval)
     background = Background(journal, payloads, lambda job_id: job_id in state.jobs)
     loop = CoreLoop(
         state,
-        FirstComePlanner(hold_after=settings.hold_after),
+        planning,
         writer,
         background,
         learning,
@@ -109,8 +111,9 @@ async def _serve_with(
     )
     writer.start()
     try:
-        async with _grpc_server(settings, loop, payloads) as address, anyio.create_task_group() as tasks:
+        async with _grpc_server(settings, loop, payloads, predictors) as address, anyio.create_task_group() as tasks:
             tasks.start_soon(loop.run)
+            tasks.start_soon(planning.run, loop.wake)
             tasks.start_soon(background.run)
             tasks.start_soon(learning.run)
             tasks.start_soon(_remove_unused, payloads)
@@ -125,7 +128,7 @@ async def _serve_with(
                 await learning.close()
 
 
-def _recover(settings: SchedulerSettings, journal: Journal) -> SchedulerState:
+def _recover(settings: SchedulerSettings, journal: Journal, planning: PlanningTask) -> SchedulerState:
     epoch = journal.begin_epoch()
     core = CoreSettings(
         max_open_actions=settings.max_open_actions,
@@ -133,6 +136,7 @@ def _recover(settings: SchedulerSettings, journal: Journal) -> SchedulerState:
         cancel_grace=settings.cancel_grace,
     )
     state = SchedulerState(epoch, encode_outcome, core)
+    planning.attach(state)
     actions = ActionDecoder()
     decoder = RequestDecoder(
         job=lambda spec: decode_job(job_pb2.JobSpec.FromString(spec)),
@@ -161,7 +165,9 @@ async def _open_payloads(settings: SchedulerSettings) -> PayloadStore:
 
 
 @contextlib.asynccontextmanager
-async def _grpc_server(settings: SchedulerSettings, loop: CoreLoop, payloads: PayloadStore) -> AsyncIterator[str]:
+async def _grpc_server(
+    settings: SchedulerSettings, loop: CoreLoop, payloads: PayloadStore, predictors: Predictors
+) -> AsyncIterator[str]:
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -176,7 +182,7 @@ async def _grpc_server(settings: SchedulerSettings, loop: CoreLoop, payloads: Pa
     )
     client_service_pb2_grpc.add_ClientServiceServicer_to_server(ClientServicer(loop, ClientRequests(payloads)), server)
     manager_service_pb2_grpc.add_ManagerServiceServicer_to_server(ManagerServicer(loop, payloads), server)
-    admin_service_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(loop), server)
+    admin_service_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(loop, predictors), server)
     payload_service_pb2_grpc.add_PayloadServiceServicer_to_server(PayloadServicer(payloads), server)
     names = [
         module.DESCRIPTOR.services_by_name[name].full_name

@@ -1,0 +1,136 @@
+"""What-if questions: a larger fleet is asked as ever, and the answers move the right way."""
+
+from __future__ import annotations
+
+import pytest
+from callsheet.scheduler.core.model import ActionKind, RefusalCode, RefusedError
+from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.larger_fleet import with_more_nodes
+from callsheet.scheduler.planner.predictors import Observation, PredictionKey, Predictors
+from callsheet.scheduler.planner.question import question_of
+from callsheet.scheduler.planner.what_if import Comparison, ask
+from callsheet.scheduler.service.admin_answers import prediction_errors, what_if_response
+
+from tests.support.core_requests import JOB, action_request, fixed
+from tests.support.core_world import CoreWorld, node, service
+
+SANDBOX = [ActionKind.ENV_RESET, ActionKind.ENV_STEP]
+
+
+def taught(kind: ActionKind, seconds: float) -> Predictors:
+    predictors = Predictors()
+    for _ in range(100):
+        predictors.observe(Observation(PredictionKey(JOB, kind, "", ""), seconds, cpu_s=seconds))
+    return predictors
+
+
+def world_with_queue(waiting: int, *, nodes: int = 1) -> CoreWorld:
+    world = CoreWorld()
+    for number in range(nodes):
+        world.manager(f"m{number}", service("suite", [ActionKind.REWARD]), on=node(f"n{number}", 4))
+    world.job()
+    for number in range(waiting):
+        world.submit(action_request(f"a{number}", ActionKind.REWARD, demand=fixed(cpu=1)))
+    return world
+
+
+def answer(world: CoreWorld, pool: str, more: int, predictors: Predictors | None = None) -> Comparison:
+    return ask(world.state, pool, more, world.now, predictors or Predictors()).answer()
+
+
+def test_a_larger_fleet_is_another_state_and_leaves_the_first_as_it_was() -> None:
+    world = world_with_queue(3)
+    before = dict(world.state.nodes["n0"].free)
+    larger = with_more_nodes(world.state, world.state.nodes["n0"], 2, world.now)
+    assert isinstance(larger, SchedulerState)
+    assert (len(larger.nodes), len(larger.managers)) == (3, 3)
+    assert (len(world.state.nodes), len(world.state.managers)) == (1, 1)
+    assert world.state.nodes["n0"].free == before
+    assert all(each.free["cpu"] == 4 for each in larger.nodes.values())
+    assert all(manager.accepting for manager in larger.managers.values())
+
+
+def test_new_nodes_are_like_the_one_they_copy_also_in_what_services_take_away() -> None:
+    world = CoreWorld()
+    shares = service("sandbox", SANDBOX, shared={"cpu": 3})
+    world.manager("m", shares, service("model", [ActionKind.GENERATE], slots=2, reserved={"cpu": 1}), on=node("n", 6))
+    larger = with_more_nodes(world.state, world.state.nodes["n"], 1, world.now)
+    new = next(each for each in larger.nodes.values() if each.node_id != "n")
+    assert new.free == world.state.nodes["n"].free == {"cpu": 2, "memory": 4096}
+    assert new.pooled == {"cpu": 3}
+
+
+def test_the_question_of_a_round_is_about_the_ready_classes_and_changes_nothing() -> None:
+    world = world_with_queue(10)
+    instance = question_of(world.state, world.now, taught(ActionKind.REWARD, 7.0))
+    (waiting,) = instance.classes
+    assert waiting.count == 10
+    assert waiting.block.duration_s.min() == pytest.approx(7.0, rel=0.1)
+    assert len(world.state.ready) == 10
+
+
+def test_more_nodes_of_a_pool_shorten_what_waits_for_it() -> None:
+    world = world_with_queue(24, nodes=2)
+    found = answer(world, "n1", 4, taught(ActionKind.REWARD, 10.0))
+    assert (found.nodes, found.more) == (2, 4)
+    assert (found.before.waiting.start_now, found.after.waiting.start_now) == (8, 24)
+    assert found.before.mean_act_s == pytest.approx(20.0, rel=0.15)
+    assert found.after.mean_act_s == pytest.approx(10.0, rel=0.15)
+    assert "8 -> 24 start at once" in str(found)
+    assert answer(world, found.pool, 4).pool == found.pool, "a pool is found by its name too"
+
+
+def test_more_nodes_of_another_pool_change_nothing() -> None:
+    world = world_with_queue(24)
+    world.manager("model", service("model", [ActionKind.GENERATE], slots=4), on=node("gpu", 1))
+    found = answer(world, "gpu", 10)
+    assert found.before.waiting == found.after.waiting
+    assert found.before.mean_act_s == found.after.mean_act_s > 0.0
+
+
+def test_commands_that_share_cores_run_faster_on_more_of_them() -> None:
+    world = CoreWorld()
+    world.manager("m", service("suite", [ActionKind.REWARD], shared={"cpu": 4}), on=node("n", 4))
+    world.job()
+    for number in range(16):
+        world.submit(action_request(f"a{number}", ActionKind.REWARD, demand=fixed(cpu=1)))
+    world.plan()
+    found = answer(world, "n", 1, taught(ActionKind.REWARD, 10.0))
+    shared = found.before.shared
+    assert (shared.running, shared.cores, found.after.shared.cores) == (16, 4, 8)
+    assert shared.use == pytest.approx(16.0, rel=0.05)
+    assert shared.slowdown == pytest.approx(4.0, rel=0.05)
+    assert found.after.mean_act_s == pytest.approx(found.before.mean_act_s / 2, rel=0.01)
+    assert "4 -> 8" in str(found)
+
+
+def test_an_idle_pool_needs_nothing() -> None:
+    found = answer(world_with_queue(0), "n0", 3)
+    assert str(found) == "nothing waits or runs in pool-0, so 3 nodes more would change nothing"
+    assert found.before.mean_act_s == 0.0
+
+
+def test_unknown_pools_and_odd_numbers_are_refused_by_name() -> None:
+    world = world_with_queue(1)
+    with pytest.raises(RefusedError, match=r"pool-0 \(n0\)") as unknown:
+        answer(world, "elsewhere", 1)
+    assert unknown.value.code is RefusalCode.NOT_FOUND
+    for more in (0, -1, 10_001):
+        with pytest.raises(RefusedError, match="between 1 and 10000"):
+            answer(world, "n0", more)
+    with pytest.raises(RefusedError, match="no manager is registered"):
+        answer(CoreWorld(), "n0", 1)
+
+
+def test_answers_as_messages() -> None:
+    world = world_with_queue(24)
+    found = answer(world, "n0", 1, taught(ActionKind.REWARD, 10.0))
+    message = what_if_response(found)
+    assert (message.pool, message.nodes, message.summary) == ("pool-0", 1, str(found))
+    assert message.before.mean_act_s == found.before.mean_act_s
+    (waiting,) = message.after.classes
+    assert (waiting.name, waiting.waiting, waiting.stuck) == ("reward any of job", 24, 0)
+    predictors = taught(ActionKind.REWARD, 10.0)
+    errors = predictors.errors()[ActionKind.REWARD]
+    told = prediction_errors(ActionKind.REWARD, errors)
+    assert (told.observations, told.mean_absolute_log) == (100, errors.mean_absolute)
