@@ -17,6 +17,7 @@ from callsheet.benchmarks.simulator.shell.attempts import Attempts, begun, manag
 from callsheet.benchmarks.simulator.shell.core_loop import NOBODY, CoreLoop
 from callsheet.benchmarks.simulator.shell.fleet import join_all
 from callsheet.benchmarks.simulator.shell.lanes import SharedNodes
+from callsheet.benchmarks.simulator.shell.models import ModelStates
 from callsheet.benchmarks.simulator.shell.planning import make_planning
 from callsheet.benchmarks.simulator.shell.prediction import LEAST_USE, make_knowledge
 from callsheet.benchmarks.simulator.shell.requests import SANDBOX_SERVICE, RequestBook, job_request, trajectory_request
@@ -68,10 +69,13 @@ class Callsheet:
             self._planned,
             checked=self.settings.checked,
         )
+        self._models = ModelStates(world)
         for share in scenario.jobs:
             self._loop.note(events.JobOpenRequested(NOBODY, job_request(share)))
         for joined in join_all(scenario):
             self._loop.note(joined)
+        for node in scenario.cluster.gpu_nodes():
+            self._tell_models(node)
 
     def arrived(self, live: LiveRollout) -> None:
         """Opens the trajectory; one that needs a sandbox asks for it and waits for its admission."""
@@ -104,6 +108,8 @@ class Callsheet:
             return
         if self._nodes is not None:
             self._nodes.end(task)
+        if task.work.service:
+            self._tell_models(task.node)
         self._knowledge.observe(dispatch.request, task, facts)
         self._loop.post_end(ended)
 
@@ -155,7 +161,14 @@ class Callsheet:
             switches = self._nodes.switches
         delay = self.settings.overheads.before_start_s(switches, self._attempts.started)
         self._world.start(task, node=node, width=width, lane=lane, delay=delay)
+        if task.work.service:
+            self._tell_models(node)
         self._loop.note(begun(dispatch))
+
+    def _tell_models(self, node: str) -> None:
+        news = self._models.news(node)
+        if news is not None:
+            self._loop.note(news)
 
     def _command(self, task: Task, dispatch: commands.Dispatch, width: int) -> Command:
         prediction = dispatch.prediction
