@@ -18,6 +18,13 @@ def test_saved_nodes_are_there_after_a_restart(place: JournalPlace) -> None:
         assert sorted(journal.load_predictors()) == [('[3,"test"]', "[2.0]"), ("[3]", "[1.0]")]
 
 
+def test_they_can_be_read_before_the_epoch_begins(place: JournalPlace) -> None:
+    with place.begun() as journal:
+        journal.save_predictors([("a", "1")], [])
+    with place.open() as journal:
+        assert journal.load_predictors() == [("a", "1")]
+
+
 def test_a_node_saved_again_replaces_itself_and_removed_ones_are_gone(place: JournalPlace) -> None:
     with place.begun() as journal:
         journal.save_predictors([("a", "1"), ("b", "2"), ("c", "3")], [])

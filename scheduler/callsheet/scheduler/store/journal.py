@@ -166,12 +166,8 @@ class Journal:
             replace_nodes(connection, saved, removed)
 
     def load_predictors(self) -> list[SavedRow]:
-        """Read what predictors learned.
-
-        Raises:
-            StaleEpochError: Another scheduler has begun a newer epoch.
-        """
-        with self._transaction() as connection:
+        """Read what predictors learned. May be called anywhere, also before `begin_epoch`."""
+        with self._reader.connect() as connection:
             return load_nodes(connection)
 
     @property
