@@ -12,6 +12,7 @@ from callsheet.scheduler.core.ready import ClassKey
 from callsheet.scheduler.planner.options import Estimate
 from callsheet.scheduler.planner.pools import USUAL_USE
 from callsheet.scheduler.planner.predictors import Prediction, PredictionKey, Predictors
+from callsheet.scheduler.planner.predictors.requests import amdahl_hint, predict
 from callsheet.scheduler.planner.price import DEFAULT_DURATION
 
 LEAST_DURATION_S = 1e-3
@@ -37,10 +38,7 @@ class Estimates:
 
     def of_request(self, request: ActionRequest) -> Prediction | None:
         """The prediction for one action; None without predictors."""
-        if self._predictors is None:
-            return None
-        key = PredictionKey(request.key.job_id, request.kind, request.label, request.task)
-        return self._predictors.predict(key, request.expected_duration, timeout_s=request.timeouts.start_to_close)
+        return predict(self._predictors, request) if self._predictors is not None else None
 
     def duration(self, request: ActionRequest) -> float:
         """Seconds at the fewest units."""
@@ -68,7 +66,8 @@ class Estimates:
         duration = duration_of_size(key.size)
         if self._predictors is None:
             return Estimate(duration, USUAL_USE)
-        prediction = self._predictors.predict(PredictionKey(key.job, key.kind, key.label, ""))
+        like = PredictionKey(key.job, key.kind, key.label, "")
+        prediction = self._predictors.predict(like, amdahl_hint=amdahl_hint(key.demand))
         return Estimate(duration, prediction.use, prediction.amdahl_fraction)
 
     def cores_of_job(self, job: str) -> float:

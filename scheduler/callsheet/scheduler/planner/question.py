@@ -12,6 +12,7 @@ from callsheet.scheduler.planner.options import Estimate
 from callsheet.scheduler.planner.placed import PlacedActions, Running
 from callsheet.scheduler.planner.pools import MILLI, Fleet
 from callsheet.scheduler.planner.predictors import PredictionKey, Predictors
+from callsheet.scheduler.planner.predictors.requests import amdahl_hint
 from callsheet.scheduler.planner.snapshot import Snapshots, SnapshotSettings
 
 # No class is split by age, nothing is held for what waits long, and no member is left for a later round.
@@ -50,7 +51,8 @@ class _ByLabel(Estimates):
 
     def of_class(self, key: ClassKey) -> Estimate:
         """What to expect of a member of a class."""
-        prediction = self._known.predict(PredictionKey(key.job, key.kind, key.label, ""))
+        like = PredictionKey(key.job, key.kind, key.label, "")
+        prediction = self._known.predict(like, amdahl_hint=amdahl_hint(key.demand))
         return Estimate(prediction.duration_s, prediction.use, prediction.amdahl_fraction)
 
 
