@@ -30,6 +30,13 @@ class ShareCores(StrEnum):
     PLAINLY = "plainly"
 
 
+class Planner(StrEnum):
+    """What decides which actions start; the values are those of `SchedulerSettings.planner`."""
+
+    ELASTIC = "elastic"
+    FIRST_COME = "first-come"
+
+
 class LogFormat(StrEnum):
     """How a log line looks."""
 

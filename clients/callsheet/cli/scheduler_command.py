@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from callsheet.cli.choices import LogLevel
+from callsheet.cli.choices import LogLevel, Planner
 from callsheet.cli.options import DEFAULT_ADDRESS, DataDir, Listen, LogFormatOption, LogLevelOption
 from callsheet.cli.scheduler_process import run_scheduler_process
 
@@ -43,6 +43,10 @@ def scheduler(
         float | None,
         typer.Option(envvar="CALLSHEET_MANAGER_LEASE", min=0.05, help="Seconds of silence that lose a manager."),
     ] = None,
+    planner: Annotated[
+        Planner,
+        typer.Option(envvar="CALLSHEET_PLANNER", help="Decide by price and solver, or in order of arrival."),
+    ] = Planner.ELASTIC,
     log_format: LogFormatOption = None,
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
@@ -58,4 +62,5 @@ def scheduler(
         max_payload_bytes=max_payload_bytes,
         heartbeat_interval=heartbeat_interval,
         manager_lease=manager_lease,
+        planner=planner.value,
     )

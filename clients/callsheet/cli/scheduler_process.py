@@ -33,6 +33,8 @@ def run_scheduler_process(log_format: LogFormat | None, log_level: LogLevel, **o
     load("callsheet.scheduler.service.server", "scheduler")
     settings_module = load("callsheet.scheduler.service.settings", "scheduler")
     given = {name: value for name, value in options.items() if value is not None}
+    if "planner" in given:
+        given["planner"] = settings_module.PlannerChoice(given["planner"])
     try:
         settings = settings_module.SchedulerSettings(**given)
     except ValueError as error:

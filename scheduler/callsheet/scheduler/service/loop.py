@@ -131,6 +131,10 @@ class CoreLoop:
         self._pending.extend(happened)
         self._wake.set()
 
+    def wake(self) -> None:
+        """Asks for another step, and so for another planning round."""
+        self._wake.set()
+
     def has_outcome(self, key: common_pb2.ActionKey) -> bool:
         """Whether an action of an open job has its outcome."""
         return isinstance(self.state.find_action(ActionKey(key.job_id, key.action_id)), FinishedAction)

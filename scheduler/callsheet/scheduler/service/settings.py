@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
+
+
+class PlannerChoice(Enum):
+    """What decides which actions start.
+
+    ELASTIC: classes by price, with a solver where resources are short. FIRST_COME: in order of arrival, best fit.
+    """
+
+    ELASTIC = "elastic"
+    FIRST_COME = "first-come"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +34,7 @@ class SchedulerSettings:
         manager_lease: Silence after which a manager is lost.
         cancel_grace: How long a manager may take to end an attempt it was told to stop.
         predictor_save_interval: How often what the predictors learned is saved.
+        planner: What decides which actions start.
         hold_after: How long an action waits before a node is held for it.
         shutdown_grace: How long running rpcs may take when the process stops.
     """
@@ -39,5 +51,6 @@ class SchedulerSettings:
     manager_lease: float = 15.0
     cancel_grace: float = 15.0
     predictor_save_interval: float = 30.0
+    planner: PlannerChoice = PlannerChoice.ELASTIC
     hold_after: float = 5.0
     shutdown_grace: float = 2.0
