@@ -101,6 +101,11 @@ class AgentSandbox:
         return self._lanes.lane
 
     @property
+    def lane(self) -> Lane:
+        """The lane of its commands."""
+        return self._lanes.lane
+
+    @property
     def agent_pid(self) -> int:
         """Its first process as this process sees it."""
         return self._connection.pid
@@ -118,9 +123,9 @@ class AgentSandbox:
             raise SandboxLostError(self.loss or "its first process is gone") from error
 
     async def set_lane(self, lane: Lane) -> None:
-        """Puts its commands into a lane."""
+        """Puts its commands into a lane; where that is done by process, again for what began meanwhile."""
         self._check()
-        if lane is not self._lanes.lane:
+        if lane is not self._lanes.lane or self._lanes.must_follow:
             await self._blocking(self._lanes.put, lane)
 
     async def attained_s(self) -> float:
@@ -163,10 +168,10 @@ class AgentSandbox:
         try:
             pipes = (OutputPipe(command.max_output_bytes), OutputPipe(command.max_output_bytes))
             job = await self._start_command(command, pipes, meter.leaf)
-            if self._lanes.must_follow_forks:
+            if self._lanes.must_follow:
                 # It began as its parent, the agent, in the foreground.
                 await job.started.wait()
-                await self._blocking(self._lanes.put, self._lanes.lane)
+                await self.set_lane(self._lanes.lane)
             if self._frozen and self._parts.group is None:
                 # Without a group only what ran at the time of the pause was stopped.
                 await self._connection.signal(signal.SIGSTOP)

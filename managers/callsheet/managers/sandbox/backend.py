@@ -143,6 +143,10 @@ class Sandbox(Protocol):
     def loss(self) -> str | None:
         """Why it is gone; None while it lives."""
 
+    @property
+    def lane(self) -> Lane:
+        """The lane of its commands."""
+
     async def grant(self, cores: frozenset[int]) -> None:
         """Puts all its processes on these cores and no others.
 

@@ -54,16 +54,21 @@ class SandboxExecutor(TestSuiteExecutor):
         """The sandboxes that live."""
         return [held.state for held in self._held.values()]
 
+    def find_sandbox(self, state: manager_service_pb2.SandboxState) -> Sandbox | None:
+        """Returns a sandbox that lives."""
+        held = self._held.get((state.job_id, state.trajectory_id))
+        return held.sandbox if held is not None and held.state.sandbox_id == state.sandbox_id else None
+
     def on_sandbox_lost(self, report: LossReport) -> None:
         """Takes the function that is told of sandboxes that end by themselves."""
         self._report_loss = report
 
     async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
         """Destroys a sandbox, whatever runs in it."""
-        held = self._held.get((sandbox.job_id, sandbox.trajectory_id))
-        if held is not None and held.state.sandbox_id == sandbox.sandbox_id:
+        found = self.find_sandbox(sandbox)
+        if found is not None:
             del self._held[sandbox.job_id, sandbox.trajectory_id]
-            await held.sandbox.destroy()
+            await found.destroy()
 
     async def close(self) -> None:
         """Destroys all sandboxes and ends the backend."""

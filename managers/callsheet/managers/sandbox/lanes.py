@@ -14,12 +14,15 @@ from pathlib import Path
 
 from callsheet.managers.sandbox.cgroups import SandboxGroup
 from callsheet.managers.sandbox.node_sharing import Lane
-from callsheet.managers.sandbox.process_tree import cpu_seconds_below, for_every_thread
+from callsheet.managers.sandbox.process_tree import cpu_seconds_below, for_every_thread, processes_below
 
 _AUTOGROUP_SETTING = Path("/proc/sys/kernel/sched_autogroup_enabled")
 # The kernel lets an unprivileged user change the weight of a session ten times a second.
 _AUTOGROUP_PAUSE_S = 0.11
 _AUTOGROUP_TRIES = 5
+# How long a command that was just forked may take to open its session.
+_SESSION_TRIES = 50
+_SESSION_PAUSE_S = 0.002
 _AUTOGROUP_NICE = {Lane.FOREGROUND: 0, Lane.BACKGROUND: 19}
 
 
@@ -51,8 +54,8 @@ class SandboxLanes:
         return lane_method(self._group.weight_file if self._group is not None else None)
 
     @property
-    def must_follow_forks(self) -> bool:
-        """Whether a command that begins now must be put into its lane afterwards."""
+    def must_follow(self) -> bool:
+        """Whether what begins now, a command or a session, must be put into its lane afterwards."""
         by_process = {LaneMethod.IDLE_PROCESSES, LaneMethod.SESSION_WEIGHT}
         return self.lane is Lane.BACKGROUND and self.method in by_process
 
@@ -81,20 +84,38 @@ def lane_method(weight_file: Path | None) -> LaneMethod:
 def put_tree(root: int, lane: Lane, method: LaneMethod) -> None:
     """Puts every process below one into a lane.
 
-    Sessions weigh alike whatever is in them where the kernel groups by session, so their weight is changed as well.
+    Where the kernel groups by session, a session weighs alike whatever is in it, so its weight is changed as well. A
+    command that was just forked is in the session of its agent, whose weight stays as it is, until it opens its own.
 
     Raises:
         PermissionError: The kernel does not let this user take it back, see `process_lane_method`.
     """
     policy = os.SCHED_IDLE if lane is Lane.BACKGROUND else os.SCHED_OTHER
+    if method is LaneMethod.IDLE_PROCESSES:
+        for_every_thread(
+            root, lambda thread: os.sched_setscheduler(thread, policy, os.sched_param(0)), include_root=False
+        )
+    if _groups_by_session():
+        for _ in range(_SESSION_TRIES):
+            if _weigh_sessions(root, _AUTOGROUP_NICE[lane]):
+                return
+            time.sleep(_SESSION_PAUSE_S)
 
-    def change(thread: int) -> None:
-        if method is LaneMethod.IDLE_PROCESSES:
-            os.sched_setscheduler(thread, policy, os.sched_param(0))
-        if _groups_by_session():
-            _set_session_weight(thread, _AUTOGROUP_NICE[lane])
 
-    for_every_thread(root, change, include_root=False)
+def _weigh_sessions(root: int, nice: int) -> bool:
+    """Changes the weight of all sessions below a process but its own; returns whether nobody was in its own."""
+    own, seen, all_left = os.getsid(root), set(), True
+    for process in processes_below(root):
+        try:
+            session = os.getsid(process)
+        except ProcessLookupError:
+            continue
+        if session == own:
+            all_left = all_left and process == root
+        elif session not in seen:
+            seen.add(session)
+            _set_session_weight(process, nice)
+    return all_left
 
 
 @functools.cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,6 +13,8 @@ from callsheet.managers.clock import ExecutionClock
 from callsheet.managers.sandbox.backend import Sandbox, SandboxLostError
 from callsheet.managers.sandbox.node_sharing import Command, Lane, LaneChange, NodeSharing, NodeSharingSettings
 
+# Lanes that are carried out by process are carried out again this often, for what began meanwhile.
+_FOLLOW_S = 1.0
 # Reviews are no denser than this: each reads files of the kernel.
 _SHORTEST_REVIEW_S = 0.02
 # How long the loop waits before it goes on after an error of its own.
@@ -71,6 +72,7 @@ class SharedCommand:
         attained_s: CPU seconds since then, as of the last measurement.
         width: Cores that it is confined to; 0 for all, so that none idles while two commands are on another.
         wanted: The lane it is to be in.
+        moved_at: When its sandbox was last put there.
         turn: Held while its sandbox is moved; whoever comes last moves it to the newest lane.
     """
 
@@ -80,6 +82,7 @@ class SharedCommand:
     attained_s: float = 0.0
     width: int = 0
     wanted: Lane = Lane.FOREGROUND
+    moved_at: float = 0.0
     paused: bool = False
     turn: anyio.Lock = field(default_factory=anyio.Lock)
 
@@ -192,10 +195,10 @@ class SharedCores:
             self._changed = anyio.Event()
             await self._carry_out()
             review = self._sharing.next_review(monotonic())
-            after_s = math.inf if review is None else max(review - monotonic(), _SHORTEST_REVIEW_S)
-            with anyio.move_on_after(after_s) as waiting:
+            after_s = _FOLLOW_S if review is None else max(review - monotonic(), _SHORTEST_REVIEW_S)
+            with anyio.move_on_after(min(after_s, _FOLLOW_S)):
                 await self._changed.wait()
-            if waiting.cancelled_caught:
+            if review is not None and review <= monotonic():
                 await self._review()
 
     async def _review(self) -> None:
@@ -220,6 +223,10 @@ class SharedCores:
     async def _move(self, shared: SharedCommand) -> None:
         """Moves a command's sandbox to the lane that is wanted; one that cannot be moved stays where it is."""
         async with shared.turn:
+            now = monotonic()
+            if shared.sandbox.lane is shared.wanted and now < shared.moved_at + _FOLLOW_S:
+                return
+            shared.moved_at = now
             try:
                 await shared.sandbox.set_lane(shared.wanted)
             except (SandboxLostError, OSError) as error:

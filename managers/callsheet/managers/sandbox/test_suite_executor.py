@@ -42,7 +42,11 @@ class Running:
 
 
 class TestSuiteExecutor:
-    """Runs test-suite rewards in fresh sandboxes that are destroyed afterwards; holds no state between attempts."""
+    """Runs test-suite rewards in fresh sandboxes that are destroyed afterwards; holds no state between attempts.
+
+    Attributes:
+        shared_cores: What shares the cores among sandboxes; None where each attempt has cores of its own.
+    """
 
     __test__ = False
 
@@ -54,7 +58,7 @@ class TestSuiteExecutor:
         self._running: dict[int, Running] = {}
         self._lost: list[Sandbox] = []
         sharing = settings.core_sharing is not CoreSharing.NONE
-        self._shared = SharedCores(settings.cores, settings.node_sharing) if sharing else None
+        self.shared_cores = SharedCores(settings.cores, settings.node_sharing) if sharing else None
 
     def services(self) -> Sequence[HostedService]:
         """Test-suite rewards."""
@@ -70,18 +74,18 @@ class TestSuiteExecutor:
 
     def use_shared_cores(self, cores: Sequence[int]) -> None:
         """Takes the cores of its pool, where cores are shared."""
-        if self._shared is not None and cores:
-            self._shared.use(frozenset(cores))
+        if self.shared_cores is not None and cores:
+            self.shared_cores.use(frozenset(cores))
 
     async def serve(self) -> None:
         """Ranks commands, where cores are shared."""
-        if self._shared is not None:
-            await self._shared.serve()
+        if self.shared_cores is not None:
+            await self.shared_cores.serve()
 
     async def run(self, attempt: Attempt) -> AttemptResult:
         """Runs one attempt."""
         running = self._running[id(attempt)] = Running()
-        if self._shared is not None:
+        if self.shared_cores is not None:
             attempt.execution_clock = running.clock = SharedClock(monotonic())
         log = _log.bind(
             job=attempt.action.job_id,
@@ -114,8 +118,8 @@ class TestSuiteExecutor:
         running = self._running.get(id(attempt))
         if running is not None and running.sandbox is not None:
             try:
-                if self._shared is not None:
-                    await self._shared.resize(id(attempt), units_of(attempt), predicted_use(attempt))
+                if self.shared_cores is not None:
+                    await self.shared_cores.resize(id(attempt), units_of(attempt), predicted_use(attempt))
                 else:
                     await running.sandbox.grant(self._cores_of(attempt))
             except SandboxLostError:
@@ -140,13 +144,13 @@ class TestSuiteExecutor:
         self._directory.release()
 
     def _service(self, name: str, kinds: Sequence[action_pb2.ActionKind.ValueType]) -> HostedService:
-        shared = {"cpu": len(self._settings.cores)} if self._shared is not None else {}
+        shared = {"cpu": len(self._settings.cores)} if self.shared_cores is not None else {}
         return HostedService(name=name, kinds=kinds, shared=shared)
 
     def _cores_of(self, attempt: Attempt) -> frozenset[int]:
         """Returns the cores of a grant; one that names none may use all that are shared, or all of the manager's."""
-        shared = self._shared.cores if self._shared is not None else self._settings.cores
-        return frozenset(attempt.grant.cores) or shared
+        usual = self.shared_cores.cores if self.shared_cores is not None else self._settings.cores
+        return frozenset(attempt.grant.cores) or usual
 
     def _spec(self, attempt: Attempt) -> SandboxSpec:
         return sandbox_spec(uuid.uuid4().hex, attempt, self._cores_of(attempt), self._settings)
@@ -212,7 +216,7 @@ class TestSuiteExecutor:
     @asynccontextmanager
     async def _sharing(self, sandbox: Sandbox, attempt: Attempt, running: Running) -> AsyncIterator[None]:
         """Lets the attempt's commands share cores, where they are shared."""
-        if self._shared is None or running.clock is None:
+        if self.shared_cores is None or running.clock is None:
             yield
             return
         ranked = self._settings.core_sharing is CoreSharing.RANKED
@@ -220,9 +224,9 @@ class TestSuiteExecutor:
         command = Command(
             id(attempt), predicted_use(attempt), demotable=ranked and (not reward or self._settings.demote_rewards)
         )
-        async with self._shared.taking_part(command, sandbox, running.clock):
+        async with self.shared_cores.taking_part(command, sandbox, running.clock):
             if running.paused:
-                self._shared.pause(id(attempt))
+                self.shared_cores.pause(id(attempt))
             yield
 
     async def _freeze(self, sandbox: Sandbox) -> None:
@@ -247,14 +251,14 @@ class TestSuiteExecutor:
             self._start_clock(attempt, running)
 
     def _stop_clock(self, attempt: Attempt, running: Running) -> None:
-        if self._shared is not None and running.clock is not None:
+        if self.shared_cores is not None and running.clock is not None:
             running.clock.pause(monotonic())
-            self._shared.pause(id(attempt))
+            self.shared_cores.pause(id(attempt))
 
     def _start_clock(self, attempt: Attempt, running: Running) -> None:
-        if self._shared is not None and running.clock is not None:
+        if self.shared_cores is not None and running.clock is not None:
             running.clock.resume(monotonic())
-            self._shared.resume(id(attempt))
+            self.shared_cores.resume(id(attempt))
 
     def _on_lost(self, sandbox_id: str, reason: str) -> None:
         """Called by the backend when a sandbox ends by itself."""

@@ -18,6 +18,7 @@ class NodeSharingSettings:
         claim_growth: An overdue command that is promoted may attain this fraction more before it is compared again.
         max_stall_s: Longest time in the background with next to no CPU; then a command gets a turn in the foreground
             whatever its rank.
+        use_memory_s: Seconds in the foreground after which measured use counts as much as the predicted one.
         overfill: Fraction of a command's use that may be missing when it is put into the foreground, and by which the
             foreground may exceed the cores before somebody is demoted for it.
     """
@@ -27,11 +28,12 @@ class NodeSharingSettings:
     growth: float = 2.0
     claim_growth: float = 0.25
     max_stall_s: float = 30.0
+    use_memory_s: float = 1.0
     overfill: float = 0.05
 
     def __post_init__(self) -> None:
         """Raises ValueError naming field, value and rule."""
-        for name, above in (("quantum_s", 0.0), ("growth", 1.0), ("max_stall_s", 0.0)):
+        for name, above in (("quantum_s", 0.0), ("growth", 1.0), ("max_stall_s", 0.0), ("use_memory_s", 0.0)):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > above):
                 raise ValueError(f"{name}: {value}: must be finite and more than {above:g}")

@@ -282,7 +282,7 @@ class NodeSharing:
     def _measure(self, member: Member, attained_s: float) -> None:
         if member.lane is Lane.FOREGROUND:
             before = member.use
-            member.take_foreground_measurement(attained_s, self._granted, self._cores, self._settings.quantum_s)
+            member.take_foreground_measurement(attained_s, self._granted, self._cores, self._settings.use_memory_s)
             after, member.use = member.use, before
             self._change_use(member, after)
         elif member.lane is Lane.BACKGROUND:
