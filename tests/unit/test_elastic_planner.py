@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
-from callsheet.scheduler.core.model import ActionKind, GroupRequest, PriorityClass, SpeedUp
+from callsheet.scheduler.core import commands, events
+from callsheet.scheduler.core.model import (
+    ActionKind,
+    GroupRequest,
+    PriorityClass,
+    ServiceDescription,
+    ServiceState,
+    SpeedUp,
+)
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.planner.assignment import Budget, Status
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings, plan
@@ -257,3 +265,28 @@ def test_classes_have_names_for_readers() -> None:
     world.submit(request)
     world.planner.plan(world.state, world.now)
     assert [describe(key) for key in world.state.ready.classes] == ["reward pytest of job ~32 s"]
+
+
+def test_a_call_goes_where_its_model_is_and_waits_for_it_rather_than_load_it_again() -> None:
+    world = elastic_world()
+    judge = ServiceDescription("judge", frozenset({ActionKind.REWARD}), 0, {}, setup_s=30.0)
+    managers = {name: world.manager(name, judge, on=node(name, 1, gpu=1)) for name in ("a", "b")}
+    told = events.ManagerHeartbeat("b", managers["b"].stream, (ServiceState("judge", 0.0, 1),))
+    world.handle(told)
+    for index in range(3):
+        world.submit(action_request(f"call{index}", ActionKind.REWARD, demand=fixed(gpu=1), expected=1.0))
+    assert homes(plan_all(world)) == {"b": 1}
+    for index in range(3):
+        managers["b"].run(f"call{index}")
+        plan_all(world)
+    assert not managers["a"].stream.all(commands.Dispatch)
+
+
+def test_a_long_queue_is_worth_another_load() -> None:
+    world = elastic_world()
+    judge = ServiceDescription("judge", frozenset({ActionKind.REWARD}), 0, {}, setup_s=5.0)
+    managers = {name: world.manager(name, judge, on=node(name, 1, gpu=1)) for name in ("a", "b")}
+    world.handle(events.ManagerHeartbeat("b", managers["b"].stream, (ServiceState("judge", 0.0, 1),)))
+    for index in range(40):
+        world.submit(action_request(f"call{index}", ActionKind.REWARD, demand=fixed(gpu=1), expected=4.0))
+    assert homes(plan_all(world)) == {"a": 1, "b": 1}

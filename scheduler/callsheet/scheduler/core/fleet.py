@@ -177,6 +177,7 @@ def _update_service(state: SchedulerState, manager: Manager, told: ServiceState)
     service = manager.services.get(told.name)
     if service is not None:
         service.setup_s, service.instances = told.setup_s, told.instances
+        manager.node.changed.add(manager.node)
     elif manager.session is not None:
         rule = f"must be one of the services it registered: {sorted(manager.services)}"
         refusal = RefusedError(RefusalCode.INVALID_ARGUMENT, "heartbeat.services.name", told.name, rule)

@@ -2,7 +2,8 @@
 
 An option of weight w that is set up for s seconds, runs for d and takes u_r units of resource r costs
 ``w * (s + d) + (s + d) * sum_r u_r * (W_r + A_r(s + d) / 2) / C_r``: its own completion and the delay it causes. W_r is
-the other weight that waits for r now, A_r the weight expected to arrive while it runs, C_r the units there are.
+the other weight that waits for r now, A_r the weight expected to arrive while it runs, C_r the units there are. While
+it is set up it delays other classes only: its own could not use those units without being set up either.
 
 Leaving a member queued costs what its best option would cost on an idle fleet, since that is paid later, and its
 expected wait. The wait follows from the work that waits for the same resources, scaled by Smith's rule (weight by
@@ -72,7 +73,9 @@ def option_costs(instance: PlanningInstance) -> OptionCosts:
     best_s = np.empty(len(instance.classes))
     for place, each in enumerate(instance.classes):
         seconds = each.block.setup_s + each.block.duration_s
-        cost = seconds * (each.weight + _delay_rate(each, load, load.share[place], arrivals, seconds))
+        cost = each.weight * seconds + each.block.duration_s * _delay_rate(each, load, place, arrivals, 1)
+        if each.block.setup_s.any():
+            cost = cost + each.block.setup_s * _delay_rate(each, load, place, arrivals, each.count)
         best = int(np.argmin(cost))
         best_cost[place], best_s[place] = cost[best], max(float(seconds[best]), MIN_DURATION_S)
         costs.append(cost)
@@ -122,17 +125,24 @@ class _ArrivalCurves:
         return arrived
 
 
-def _delay_rate(each: PlanningClass, load: _Load, share: Floats, arrivals: _ArrivalCurves, seconds: Floats) -> Floats:
-    """Delay that each option causes per second of its own, in weighted seconds."""
+def _delay_rate(each: PlanningClass, load: _Load, place: int, arrivals: _ArrivalCurves, members: int) -> Floats:
+    """Delay that each option of a class causes per second of its own, in weighted seconds.
+
+    Args:
+        each: The class.
+        load: What waits.
+        place: Index of the class.
+        arrivals: What is expected.
+        members: How many of the class do not count: an action does not wait for itself.
+    """
     block = each.block
     if not block.resource.shape[1]:
-        return np.zeros(len(seconds))
+        return np.zeros(len(block.options))
     others = load.weight.copy()
-    # An action does not wait for itself.
-    others[block.touched] -= each.weight * share
+    others[block.touched] -= each.weight * members * load.share[place]
     waiting = np.maximum(others, 0.0)[block.resource]
     if not arrivals.none:
-        waiting = waiting + 0.5 * arrivals.within(block.resource, seconds)
+        waiting = waiting + 0.5 * arrivals.within(block.resource, block.setup_s + block.duration_s)
     rates: Floats = (block.amount * waiting * load.inverse[block.resource]).sum(axis=1)
     return rates
 

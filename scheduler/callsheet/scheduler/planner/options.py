@@ -34,24 +34,40 @@ class Estimate(NamedTuple):
     amdahl_fraction: float | None = None
 
 
+class Chunk(NamedTuple):
+    """How units of a column lie on nodes, in chunks of a width.
+
+    A member of width u takes floor(u / w) of the chunks of w units that are whole on some node. Such rows keep a plan
+    from counting units that lie scattered; for widths that divide each other they are exact.
+    """
+
+    pool: int
+    column: int
+    width: int
+
+
+class Ready(NamedTuple):
+    """Attempts that find what they need on a node, such as a model in memory."""
+
+    pool: int
+    host: int
+
+
 @dataclass(slots=True, eq=False)
 class Rows:
-    """The rows of an instance beyond the fleet's columns: how units lie in chunks on nodes.
-
-    A member of width u takes floor(u / w) of the chunks of w units that are whole on some node. These rows keep a plan
-    from counting units that lie scattered; for widths that divide each other they are exact.
+    """The rows of an instance beyond the fleet's columns.
 
     Attributes:
         first: Index of the first of them in an instance.
-        chunks: (pool, column, width) of each, in order.
+        further: Their indexes, in order.
     """
 
     first: int
-    chunks: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    further: dict[Chunk | Ready, int] = field(default_factory=dict)
 
-    def of(self, pool: int, column: int, width: int) -> int:
-        """Index of the row for a width; it is added if it is new."""
-        return self.chunks.setdefault((pool, column, width), self.first + len(self.chunks))
+    def of(self, row: Chunk | Ready) -> int:
+        """Index of a row; it is added if it is new."""
+        return self.further.setdefault(row, self.first + len(self.further))
 
 
 class Width(NamedTuple):
@@ -76,8 +92,17 @@ def _options_at(key: ClassKey, estimate: Estimate, pool: Pool, where: Place, row
     host = pool.hosts[where.host]
     for width in widths(key.demand.entries, most_units(pool, host), estimate.amdahl_fraction):
         charges = _charges(width, estimate, pool, where, rows)
-        if charges is not None:
-            yield Option(where, width.units, estimate.duration_s / width.gain, 0.0, tuple(charges.items()))
+        if charges is None:
+            continue
+        seconds = estimate.duration_s / width.gain
+        if where.host not in pool.brings_in:
+            yield Option(where, width.units, seconds, 0.0, tuple(charges.items()))
+            continue
+        at_once = {**charges, rows.of(Ready(where.pool, where.host)): 1}
+        yield Option(where, width.units, seconds, 0.0, tuple(at_once.items()))
+        set_up_s = pool.cold_s(where.host)
+        if set_up_s is not None:
+            yield Option(where, width.units, seconds, set_up_s, tuple(charges.items()))
 
 
 def most_units(pool: Pool, host: Host) -> dict[str, int]:
@@ -148,7 +173,7 @@ def _charges(width: Width, estimate: Estimate, pool: Pool, where: Place, rows: R
         charges[pool.first_row + column] = units
         if units > 1 and int(pool.capacity[column]) // units > 0 and _comes_in_widths(resource):
             for chunk in _chunks(units):
-                charges[rows.of(where.pool, column, chunk)] = units // chunk
+                charges[rows.of(Chunk(where.pool, column, chunk))] = units // chunk
     if host.slots:
         charges[pool.first_row + pool.column(slot_column(host))] = 1
     if CPU in shared and CPU in width.units:

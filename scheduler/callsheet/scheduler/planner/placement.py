@@ -60,6 +60,23 @@ def fitting(free: Integers, need: Integers) -> Integers:
     return fits
 
 
+def room_for(option: Option, pool: Pool, free: Integers, ready: Integers) -> Integers:
+    """How many members could start on each node by an option, shape (nodes,).
+
+    Args:
+        option: An option of the pool.
+        pool: The pool.
+        free: What is free, as `Pool.free`.
+        ready: What needs no set-up, as `Pool.ready`.
+    """
+    fits = fitting(free, need_of(option, pool))
+    host = place_of(option).host
+    if host not in pool.brings_in:
+        return fits
+    there = ready[:, host]
+    return np.where(there == 0, fits, 0) if option.setup_s else np.minimum(fits, there)
+
+
 class Offer(NamedTuple):
     """An option on the nodes of its pool; with each member a node's rank changes by a step."""
 
@@ -101,6 +118,7 @@ class Placer:
         self._pools = fleet.pools
         self._free = [each.copy() for each in free]
         self._load = [pool.load.copy() for pool in fleet.pools]
+        self._ready = [pool.ready.copy() for pool in fleet.pools]
         self._cores_of_job = cores_of_job
         self._siblings: dict[tuple[str, str], set[str]] = {}
 
@@ -152,7 +170,8 @@ class Placer:
 
         They are ranked by load for sandboxes, packed for what is booked by units, else spread.
         """
-        fits = fitting(self._free[offer.place.pool], offer.need)
+        where = offer.place.pool
+        fits = room_for(offer.option, self._pools[where], self._free[where], self._ready[where])
         nodes = np.flatnonzero(fits)
         ranks = self._ranks(key, offer, nodes)
         if len(nodes) > count + MOST_TRIES:
@@ -165,6 +184,9 @@ class Placer:
         pool = self._pools[place.pool]
         if key.kind is ActionKind.ENV_RESET:
             return self._load[place.pool][nodes]
+        if offer.option.setup_s:
+            waits: Floats = pool.set_up_s[nodes, place.host]
+            return waits
         free = self._free[place.pool][nodes]
         capacity = np.maximum(pool.capacity, 1)
         packed = np.flatnonzero(need[: pool.resources])
@@ -207,9 +229,12 @@ class Placer:
         return member.failed_on == manager_id or (resets and manager_id in self._siblings_of(member))
 
     def _book(self, offer: Offer, node: int, member: Action) -> None:
-        self._free[offer.place.pool][node] -= offer.need
+        pool, host = offer.place.pool, offer.place.host
+        self._free[pool][node] -= offer.need
+        if host in self._pools[pool].brings_in and not offer.option.setup_s:
+            self._ready[pool][node, host] -= 1
         if member.request.kind is ActionKind.ENV_RESET:
-            self._load[offer.place.pool][node] += self._cores_of_job(member.request.key.job_id)
+            self._load[pool][node] += self._cores_of_job(member.request.key.job_id)
             self._siblings_of(member).add(self.manager_of(offer.place, node).manager_id)
 
     def _siblings_of(self, member: Action) -> set[str]:

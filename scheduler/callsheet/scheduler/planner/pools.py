@@ -77,6 +77,9 @@ class Pool:
         managers: The accepting managers of each node.
         free: Units free now, shape (nodes, columns); below 0 where more is held than there is.
         load: Cores that a node's live trajectories are expected to use, shape (nodes,).
+        set_up_s: What an attempt sent to a node now waits for before it can begin there, shape (nodes, hosts).
+        ready: Attempts that need not wait for it, of services that have instances to bring in, shape (nodes, hosts).
+        brings_in: Hosts that were seen to need such set-ups.
         backlog: Weight that shares each node's cores beyond what they can serve at once, shape (nodes,).
         first_row: Index of the first column among the rows of an instance.
     """
@@ -92,6 +95,9 @@ class Pool:
     free: Integers = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     load: Floats = field(default_factory=lambda: np.zeros(0))
     backlog: Floats = field(default_factory=lambda: np.zeros(0))
+    set_up_s: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    ready: Integers = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    brings_in: set[int] = field(default_factory=set)
     first_row: int = 0
 
     def read(self, changed: Sequence[int], placed: PlacedActions, cores: Mapping[str, float]) -> None:
@@ -110,8 +116,8 @@ class Pool:
             free = self.nodes[index].free
             managers = self.managers[index]
             row = list(own(free)[:-1]) if own is not None else []
-            for number, service in slotted:
-                offered = managers[number].services[service]
+            for number, name in slotted:
+                offered = managers[number].services[name]
                 row.append(offered.description.slots - offered.busy)
             load = backlog = 0.0
             for number, manager in enumerate(managers):
@@ -127,7 +133,22 @@ class Pool:
             rows.append(row)
             self.load[index] = load
             self.backlog[index] = backlog
+            for place, host in enumerate(self.hosts):
+                service = managers[host.manager].services[host.service]
+                if service.setup_s or service.instances or place in self.brings_in:
+                    self._read_set_up(index, place, service)
         self.free[np.array(changed)] = rows
+
+    def _read_set_up(self, index: int, place: int, service: Service) -> None:
+        self.brings_in.add(place)
+        self.set_up_s[index, place] = service.setup_s
+        # Where an attempt could begin at once, at least one can; each of several needs an instance of its own.
+        self.ready[index, place] = 0 if service.setup_s else max(service.instances - service.busy, 1)
+
+    def cold_s(self, place: int) -> float | None:
+        """Shortest set-up of a service on the nodes that need one; None if none does."""
+        waits = self.set_up_s[:, place]
+        return float(waits[waits > 0.0].min()) if (waits > 0.0).any() else None
 
     def column(self, name: str) -> int:
         """Index of a column; -1 if nodes of the pool have no such thing."""
@@ -157,7 +178,11 @@ class Fleet:
             self._rebuild(state)
         cores = {job: cores_of_job(job) for job in state.jobs}
         for pool, indexes in self._old():
+            known = len(pool.brings_in)
             pool.read(indexes, placed, cores)
+            if len(pool.brings_in) > known:
+                # There are other ways to start something than before.
+                self.generation += 1
 
     def _old(self) -> Iterator[tuple[Pool, list[int]]]:
         """The nodes whose books changed since the last look, by pool."""
@@ -217,6 +242,8 @@ class Fleet:
             pool.free = np.zeros((len(pool.nodes), len(pool.columns)), np.int64)
             pool.load = np.zeros(len(pool.nodes))
             pool.backlog = np.zeros(len(pool.nodes))
+            pool.set_up_s = np.zeros((len(pool.nodes), len(pool.hosts)))
+            pool.ready = np.ones((len(pool.nodes), len(pool.hosts)), np.int64)
             self._index.update({node: (number, index) for index, node in enumerate(pool.nodes)})
         # By time alone the books of these change.
         self._metered = {node for node in self._index if node.quotas}

@@ -21,8 +21,8 @@ from callsheet.scheduler.planner.instance import (
     PlanningInstance,
     Resource,
 )
-from callsheet.scheduler.planner.options import Rows, option_block
-from callsheet.scheduler.planner.placement import Frees, fitting, need_of, place_of
+from callsheet.scheduler.planner.options import Chunk, Ready, Rows, option_block
+from callsheet.scheduler.planner.placement import Frees, fitting, need_of, place_of, room_for
 from callsheet.scheduler.planner.pools import Fleet, Place
 
 # Pools of more nodes than this are taken as one heap of units, but for their chunks.
@@ -127,7 +127,7 @@ class Snapshots:
         """The options of a class, made anew now and then so that they follow what predictors learn."""
         self._keep_up_with(fleet)
         kept = self._blocks.get(key)
-        if kept is None or now - kept[0] > BLOCK_LIFE_S:
+        if kept is None or now - kept[0] > BLOCK_LIFE_S or kept[1].setup_s.any():
             if len(self._blocks) >= MOST_BLOCKS:
                 self._blocks.clear()
             kept = self._blocks[key] = (now, option_block(key, self._estimates.of_class(key), fleet, self._rows))
@@ -171,12 +171,23 @@ class Snapshots:
         for each in own:
             share = each.capacity / max(totals[each.kind], 1)
             yield replace(each, arrivals=arrivals(each.kind).part(share))
-        for pool, column, width in self._rows.chunks:
-            where = fleet.pools[pool]
-            kind = f"{where.columns[column]}>={width}"
-            whole = int((np.maximum(free[pool][:, column], 0) // width).sum())
-            total = int(where.capacity[column]) // width * len(where.nodes)
-            yield Resource(f"{kind}@{where.name}", kind, total, whole, priced=False)
+        for row in self._rows.further:
+            yield _chunks(fleet, row, free) if isinstance(row, Chunk) else _ready(fleet, row)
+
+
+def _chunks(fleet: Fleet, row: Chunk, free: Frees) -> Resource:
+    pool = fleet.pools[row.pool]
+    kind = f"{pool.columns[row.column]}>={row.width}"
+    whole = int((np.maximum(free[row.pool][:, row.column], 0) // row.width).sum())
+    total = int(pool.capacity[row.column]) // row.width * len(pool.nodes)
+    return Resource(f"{kind}@{pool.name}", kind, total, whole, priced=False)
+
+
+def _ready(fleet: Fleet, row: Ready) -> Resource:
+    pool = fleet.pools[row.pool]
+    kind = f"{pool.hosts[row.host].service} there"
+    ready = int(pool.ready[:, row.host].sum())
+    return Resource(f"{kind}@{pool.name}", kind, ready, ready, priced=False)
 
 
 def held_back(fleet: Fleet, waiting: Sequence[Servable], now: float, hold_after: float) -> Frees:
@@ -221,7 +232,7 @@ def _limits(block: OptionBlock, fleet: Fleet, free: Frees) -> Integers:
         number = place_of(option).pool
         pool = fleet.pools[number]
         if len(pool.nodes) <= EXACT_POOL_NODES:
-            limits[index] = min(int(fitting(free[number], need_of(option, pool)).sum()), NO_LIMIT)
+            limits[index] = min(int(room_for(option, pool, free[number], pool.ready).sum()), NO_LIMIT)
     return limits
 
 
