@@ -39,8 +39,9 @@ class JobResult:
 class Job:
     """Something the agent runs: `started` once it is a process, `finished` with a `result` unless it was lost."""
 
-    def __init__(self) -> None:
-        """A job that was asked for."""
+    def __init__(self, number: int) -> None:
+        """A job that was asked for under a number."""
+        self.number = number
         self.started = anyio.Event()
         self.finished = anyio.Event()
         self.result: JobResult | None = None
@@ -85,7 +86,7 @@ class AgentConnection:
         """
         self._check()
         number = self._take_id()
-        job = self._jobs[number] = Job()
+        job = self._jobs[number] = Job(number)
         file = memory_file("callsheet-request", json.dumps(details).encode())
         try:
             await self._packets.send({"op": operation, "id": number}, [file, *descriptors])
@@ -98,11 +99,18 @@ class AgentConnection:
 
     async def signal(self, number: int) -> None:
         """Sends a signal to every process of the sandbox but the agent, and waits until it is done."""
+        await self._signal({"op": "signal", "signal": number})
+
+    async def interrupt(self, job: Job, since: float) -> None:
+        """Kills what began after `since`, in seconds since boot, but no job; then sends SIGUSR1 to one job."""
+        await self._signal({"op": "interrupt", "job": job.number, "since": since})
+
+    async def _signal(self, packet: Mapping[str, object]) -> None:
         self._check()
         request = self._take_id()
         done = self._signals[request] = anyio.Event()
         try:
-            await self._packets.send({"op": "signal", "id": request, "signal": number})
+            await self._packets.send({**packet, "id": request})
             await done.wait()
         except OSError as error:
             raise SandboxLostError(self._loss or str(error)) from error

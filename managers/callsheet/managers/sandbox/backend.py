@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
 import anyio
@@ -48,6 +49,41 @@ class CommandSpec:
     max_output_bytes: int = 1 << 20
 
 
+class SessionLanguage(Enum):
+    """What runs in a session."""
+
+    SHELL = "shell"
+    PYTHON = "python"
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpec:
+    """Text to run in a persistent session.
+
+    Attributes:
+        session: Name of the session; each language has its own of a name.
+        language: Of the text.
+        text: Without NUL.
+        max_output_bytes: Bytes of stdout and of stderr to keep, each.
+    """
+
+    session: str
+    language: SessionLanguage
+    text: str
+    max_output_bytes: int = 1 << 20
+
+
+class OutputName(Enum):
+    """The outputs of a command, in the order of their descriptors."""
+
+    STDOUT = "stdout"
+    STDERR = "stderr"
+
+
+OutputListener = Callable[[OutputName, bytes], None]
+"""Gets what a command prints as it is read, on the event loop; must not block."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileSpec:
     """A file to write; `path` holds checked components below the working directory, joined by "/"."""
@@ -56,6 +92,14 @@ class FileSpec:
     content: bytes
     unpack: bool = False
     mode: int = 0o644
+
+
+@dataclass(frozen=True, slots=True)
+class SessionUse:
+    """What a step was in its session: the first, the last, both or neither."""
+
+    started: bool
+    ended: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +119,7 @@ class CommandOutcome:
         out_of_memory: A process was killed for the sandbox's memory limit meanwhile.
         process_limit: A fork was refused for the sandbox's limit of processes meanwhile.
         stopped: It was stopped on request.
+        session: Set where it was a step of a session.
     """
 
     exit_code: int
@@ -89,6 +134,7 @@ class CommandOutcome:
     out_of_memory: bool = False
     process_limit: bool = False
     stopped: bool = False
+    session: SessionUse | None = None
 
     @property
     def failed(self) -> bool:
@@ -108,7 +154,7 @@ class CannotExecuteError(Exception):
     """A command could not be started: no such program, no such directory, or no process left for it.
 
     Attributes:
-        reason: "cannot_execute", "bad_working_directory" or "pids".
+        reason: "cannot_execute", "bad_working_directory", "too_many_sessions" or "pids".
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -117,10 +163,11 @@ class CannotExecuteError(Exception):
 
 
 class FileRefusedError(Exception):
-    """A file could not be written.
+    """A file could not be written or read.
 
     Attributes:
-        reason: "bad_path", "bad_archive", "disk_full" or "pids".
+        reason: To write: "bad_path", "bad_archive", "disk_full" or "pids". To read: "missing", "not_a_file",
+            "too_large", "unreadable" or "pids".
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -185,11 +232,41 @@ class Sandbox(Protocol):
             SandboxLostError: It is gone.
         """
 
-    async def execute(self, command: CommandSpec, stop: anyio.Event) -> CommandOutcome:
+    async def read_file(self, path: str, limit: int, stop: anyio.Event) -> bytes:
+        """Returns a regular file of the working directory; no symbolic link is followed.
+
+        Args:
+            path: Checked components, joined by "/".
+            limit: The most bytes it may have.
+            stop: Ends it.
+
+        Raises:
+            FileRefusedError: There is no such file, or it is too large.
+            StoppedError: `stop` was set meanwhile.
+            SandboxLostError: The sandbox is gone.
+        """
+
+    async def execute(
+        self, command: CommandSpec, stop: anyio.Event, on_output: OutputListener | None = None
+    ) -> CommandOutcome:
         """Runs a command to its end, or to `stop`, which kills what it started, paused or not.
 
         Raises:
             CannotExecuteError: It did not start.
+            StoppedError: `stop` was set before it started.
+            SandboxLostError: The sandbox is gone.
+        """
+
+    async def run_step(
+        self, step: StepSpec, stop: anyio.Event, on_output: OutputListener | None = None
+    ) -> CommandOutcome:
+        """Runs a step in its session, which begins if it is not there, to its end or to `stop`.
+
+        `stop` kills what the step started and makes it return; where that does not work in time, or the sandbox is
+        paused, it kills the session. The exit code of a step is that of its last command, or 1 for an exception.
+
+        Raises:
+            CannotExecuteError: The session could not begin.
             StoppedError: `stop` was set before it started.
             SandboxLostError: The sandbox is gone.
         """

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+from collections.abc import Callable
 
 _CHUNK = 65536
+
+ChunkListener = Callable[[bytes], None]
 
 
 class HeadTailBuffer:
@@ -62,8 +65,14 @@ class OutputPipe:
     moment, and the rest is read and dropped, so that the process neither blocks nor dies of a broken pipe.
     """
 
-    def __init__(self, limit: int) -> None:
-        """Args: limit: Bytes to keep. Must be made and used on the event loop's thread."""
+    def __init__(self, limit: int, on_chunk: ChunkListener | None = None) -> None:
+        """Must be made and used on the event loop's thread.
+
+        Args:
+            limit: Bytes to keep.
+            on_chunk: Gets what is read while it is kept.
+        """
+        self._on_chunk = on_chunk
         self._loop = asyncio.get_running_loop()
         self._buffer: HeadTailBuffer = HeadTailBuffer(limit)
         self._keeping = True
@@ -71,7 +80,7 @@ class OutputPipe:
         os.set_blocking(self._read_end, False)
         self._capacity = fcntl.fcntl(self._read_end, fcntl.F_GETPIPE_SZ)
         self._open = True
-        self._loop.add_reader(self._read_end, self._read_some)
+        self._loop.add_reader(self._read_end, self._take_some)
 
     @property
     def write_end(self) -> int:
@@ -98,11 +107,17 @@ class OutputPipe:
         """Takes what the pipe holds now; everything later is dropped."""
         left = self._capacity
         while self._open and left > 0:
-            before = self._buffer.total
-            if not self._read_some():
+            taken = self._take_some()
+            if not taken:
                 break
-            left -= self._buffer.total - before
+            left -= taken
         self._keeping = False
+
+    def begin(self, limit: int, on_chunk: ChunkListener | None = None) -> None:
+        """Forgets everything so far, what the pipe holds included, and keeps what comes from here on."""
+        self._keeping = False
+        self.finish()
+        self._buffer, self._on_chunk, self._keeping = HeadTailBuffer(limit), on_chunk, True
 
     def close(self) -> None:
         """Stops reading. Writers that are left get a broken pipe."""
@@ -112,15 +127,16 @@ class OutputPipe:
             self._loop.remove_reader(self._read_end)
             os.close(self._read_end)
 
-    def _read_some(self) -> bool:
-        """Reads one chunk; returns whether there was one."""
+    def _take_some(self) -> int:
+        """Reads one chunk; returns its length, 0 if there was none."""
         try:
             chunk = os.read(self._read_end, _CHUNK)
         except BlockingIOError:
-            return False
+            return 0
         if not chunk:
             self.close()
-            return False
-        if self._keeping:
+        elif self._keeping:
             self._buffer.append(chunk)
-        return True
+            if self._on_chunk is not None:
+                self._on_chunk(chunk)
+        return len(chunk)

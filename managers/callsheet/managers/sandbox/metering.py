@@ -10,6 +10,7 @@ from callsheet.managers.sandbox.agent_client import JobResult
 from callsheet.managers.sandbox.backend import CommandOutcome
 from callsheet.managers.sandbox.capture import OutputPipe
 from callsheet.managers.sandbox.cgroups import CommandLeaf, LimitEvents, SandboxGroup
+from callsheet.managers.sandbox.process_tree import cpu_seconds_below
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +30,58 @@ class CommandMeter:
 
     def outcome(self, result: JobResult, pipes: Sequence[OutputPipe], wall_s: float) -> CommandOutcome:
         """Returns how the command ended, with what the groups counted. Blocks."""
-        group, leaf = self.group, self.leaf
-        after = group.limit_events() if group is not None else self.before
-        output, errors = (pipe.buffer for pipe in pipes)
-        by_signal = os.WIFSIGNALED(result.status)
-        return CommandOutcome(
-            exit_code=0 if by_signal else os.WEXITSTATUS(result.status),
-            signal=os.WTERMSIG(result.status) if by_signal else 0,
-            stdout=output.content(),
-            stderr=errors.content(),
-            stdout_dropped=output.dropped,
-            stderr_dropped=errors.dropped,
-            wall_s=wall_s,
-            cpu_s=leaf.cpu_s() if leaf is not None else result.cpu_s,
-            peak_memory_bytes=(group.peak_memory_bytes() if group is not None else 0) or result.peak_memory_bytes,
-            out_of_memory=after.out_of_memory > self.before.out_of_memory,
-            process_limit=after.process_limit > self.before.process_limit,
-        )
+        cpu_s = self.leaf.cpu_s() if self.leaf is not None else result.cpu_s
+        return _outcome(result, pipes, wall_s, cpu_s=cpu_s, group=self.group, before=self.before)
+
+
+@dataclass(frozen=True, slots=True)
+class StepMeter:
+    """Where a step of a session is measured: by what its session's leaf, or else the whole sandbox, uses meanwhile."""
+
+    group: SandboxGroup | None
+    leaf: CommandLeaf | None
+    first_process: int
+    before: LimitEvents
+    cpu_before_s: float
+
+    @classmethod
+    def begin(cls, group: SandboxGroup | None, leaf: CommandLeaf | None, first_process: int) -> StepMeter:
+        """Starts measuring. Blocks."""
+        before = group.begin_measuring() if group is not None else LimitEvents(0, 0)
+        return cls(group, leaf, first_process, before, _step_cpu_s(leaf, first_process))
+
+    def outcome(self, result: JobResult, pipes: Sequence[OutputPipe], wall_s: float) -> CommandOutcome:
+        """Returns how the step ended, with what was counted. Blocks."""
+        cpu_s = max(0.0, _step_cpu_s(self.leaf, self.first_process) - self.cpu_before_s)
+        return _outcome(result, pipes, wall_s, cpu_s=cpu_s, group=self.group, before=self.before)
+
+
+def _step_cpu_s(leaf: CommandLeaf | None, first_process: int) -> float:
+    return leaf.cpu_s() if leaf is not None else cpu_seconds_below(first_process)
+
+
+def _outcome(
+    result: JobResult,
+    pipes: Sequence[OutputPipe],
+    wall_s: float,
+    *,
+    cpu_s: float,
+    group: SandboxGroup | None,
+    before: LimitEvents,
+) -> CommandOutcome:
+    after = group.limit_events() if group is not None else before
+    output, errors = (pipe.buffer for pipe in pipes)
+    by_signal = os.WIFSIGNALED(result.status)
+    return CommandOutcome(
+        exit_code=0 if by_signal else os.WEXITSTATUS(result.status),
+        signal=os.WTERMSIG(result.status) if by_signal else 0,
+        stdout=output.content(),
+        stderr=errors.content(),
+        stdout_dropped=output.dropped,
+        stderr_dropped=errors.dropped,
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+        peak_memory_bytes=(group.peak_memory_bytes() if group is not None else 0) or result.peak_memory_bytes,
+        out_of_memory=after.out_of_memory > before.out_of_memory,
+        process_limit=after.process_limit > before.process_limit,
+    )

@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import os
 
-from callsheet.managers.sandbox.backend import CannotExecuteError, CommandSpec, FileRefusedError, FileSpec
+from callsheet.managers.sandbox.backend import CannotExecuteError, CommandSpec, FileRefusedError, FileSpec, StepSpec
+
+# What is at a path, where that is no regular file that can be reached without following a link.
+_NOT_A_FILE = frozenset({errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
 
 
 def cannot_execute(command: CommandSpec, stage: str, number: int) -> CannotExecuteError:
@@ -18,6 +21,25 @@ def cannot_execute(command: CommandSpec, stage: str, number: int) -> CannotExecu
             "bad_working_directory", f"working directory {command.working_directory[:200]!r}: {why}"
         )
     return CannotExecuteError("cannot_execute", f"{command.arguments[0][:200]!r}: {why}")
+
+
+def cannot_begin_session(step: StepSpec, stage: str, number: int) -> CannotExecuteError:
+    """Returns why a session did not begin, given the stage and the errno."""
+    why = os.strerror(number)
+    if stage == "fork":
+        return CannotExecuteError("pids", f"no process could be started: {why}")
+    return CannotExecuteError("cannot_execute", f"session {step.session!r}: no {step.language.value}: {why}")
+
+
+def file_unreadable(path: str, stage: str, number: int) -> FileRefusedError:
+    """Returns why a file was not read, given the stage and the errno."""
+    if stage == "fork":
+        reason = "pids"
+    elif number == errno.ENOENT:
+        reason = "missing"
+    else:
+        reason = "not_a_file" if number in _NOT_A_FILE else "unreadable"
+    return FileRefusedError(reason, f"file {path[:200]!r}: {os.strerror(number)}")
 
 
 def file_refused(file: FileSpec, stage: str, number: int) -> FileRefusedError:

@@ -1,0 +1,164 @@
+"""What runs in a sandbox as a job of its agent: its start, its end, and how it is made to end."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar, TypeVarTuple, Unpack
+
+import anyio
+import anyio.to_thread
+import structlog
+from callsheet.managers.sandbox.agent_client import AgentConnection, Job, JobResult
+from callsheet.managers.sandbox.backend import SandboxLostError
+from callsheet.managers.sandbox.cgroups import CommandLeaf, SandboxGroup
+from callsheet.managers.sandbox.lanes import SandboxLanes
+from callsheet.managers.sandbox.packets import memory_file
+
+_KILL_SECONDS = 3.0
+_KILL_AGAIN_SECONDS = 0.05
+_LARGE_CONTENT = 1 << 16
+
+_Result = TypeVar("_Result")
+_Args = TypeVarTuple("_Args")
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process to start.
+
+    Attributes:
+        arguments: The program and its arguments.
+        environment: All of its environment.
+        working_directory: Checked components below the working directory, joined by "/".
+        descriptors: What it gets, by the number that it gets it under; without 0 its standard input is empty.
+    """
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    working_directory: str
+    descriptors: Mapping[int, int]
+
+
+class SandboxJobs:
+    """Starts and ends jobs in one sandbox."""
+
+    def __init__(
+        self,
+        connection: AgentConnection,
+        group: SandboxGroup | None,
+        limits: Mapping[str, int],
+        threads: anyio.CapacityLimiter,
+        give_up: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Args:
+        connection: To the sandbox's agent.
+        group: Its control groups, where there are any.
+        limits: Resource limits of each process by their names in `resource`.
+        threads: Bounds the worker threads.
+        give_up: Destroys the sandbox; called when a job cannot be made to end.
+        """
+        self.connection = connection
+        self.group = group
+        self.lanes = SandboxLanes(group, lambda: connection.pid)
+        self.frozen = False
+        self._limits = dict(limits)
+        self._threads = threads
+        self._give_up = give_up
+
+    def check(self) -> None:
+        """Raises SandboxLostError once the sandbox is gone."""
+        if self.connection.loss is not None:
+            raise SandboxLostError(self.connection.loss)
+
+    async def blocking(self, function: Callable[[Unpack[_Args]], _Result], *args: *_Args) -> _Result:
+        """Runs it in a worker thread; what fails because the sandbox ended meanwhile is told as its loss."""
+        try:
+            return await self.in_thread(function, *args)
+        except OSError as error:
+            if self.connection.loss is not None:
+                raise SandboxLostError(self.connection.loss) from error
+            raise
+
+    async def in_thread(self, function: Callable[[Unpack[_Args]], _Result], *args: *_Args) -> _Result:
+        """Runs it in a worker thread."""
+        return await anyio.to_thread.run_sync(function, *args, limiter=self._threads)
+
+    async def memory_file(self, content: bytes) -> int:
+        """Returns a descriptor of a sealed memory file; the caller closes it."""
+        if len(content) <= _LARGE_CONTENT:
+            return memory_file("callsheet-content", content)
+        return await self.blocking(memory_file, "callsheet-content", content)
+
+    async def start(self, process: Process, leaf: CommandLeaf | None) -> Job:
+        """Starts a process, in the lane and as frozen as the sandbox is. The descriptors stay the caller's."""
+        details = {
+            "argv": list(process.arguments),
+            "env": dict(process.environment),
+            "cwd": process.working_directory,
+            "targets": list(process.descriptors),
+            "limits": self._limits,
+        }
+        entries = leaf.entries if leaf is not None else []
+        job = await self.connection.start("run", details, [*process.descriptors.values(), *entries])
+        if self.lanes.must_follow:
+            # It began as its parent, the agent, in the foreground.
+            await job.started.wait()
+            await self.blocking(self.lanes.put, self.lanes.lane)
+        if self.frozen and self.group is None:
+            # Without a group only what ran at the time of the pause was stopped.
+            await self.connection.signal(signal.SIGSTOP)
+        return job
+
+    async def finish(self, job: Job, stop: anyio.Event, leaf: CommandLeaf | None) -> tuple[JobResult, bool]:
+        """Waits for the end of a job, or kills it once `stop` is set; returns the result and whether it was."""
+        await self.until(job.finished, stop, lambda: self.kill(leaf))
+        if job.result is None:
+            raise SandboxLostError(self.connection.loss or "its first process is gone")
+        return job.result, stop.is_set()
+
+    async def until(self, finished: anyio.Event, stop: anyio.Event, end: Callable[[], Awaitable[None]]) -> None:
+        """Waits for `finished`; once `stop` is set, or when it is cancelled, `end` is to bring that about."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._end_on_request, finished, stop, end)
+                await finished.wait()
+                tasks.cancel_scope.cancel()
+        except BaseException:
+            if self.connection.loss is None and not finished.is_set():
+                with anyio.move_on_after(_KILL_SECONDS, shield=True), contextlib.suppress(SandboxLostError):
+                    await self._end_repeatedly(finished, end)
+            raise
+
+    async def kill(self, leaf: CommandLeaf | None) -> None:
+        """Kills one command and what it started; without a leaf everything that the agent did not start itself."""
+        if leaf is not None:
+            await self.blocking(leaf.kill)
+        elif self.group is not None:
+            await self.blocking(self.group.kill_commands)
+        else:
+            await self.connection.signal(signal.SIGKILL)
+
+    async def _end_on_request(
+        self, finished: anyio.Event, stop: anyio.Event, end: Callable[[], Awaitable[None]]
+    ) -> None:
+        await stop.wait()
+        try:
+            with anyio.move_on_after(_KILL_SECONDS):
+                await self._end_repeatedly(finished, end)
+        except SandboxLostError:
+            return
+        if not finished.is_set():
+            _log.warning("sandbox_did_not_stop", agent=self.connection.pid)
+            await self._give_up()
+
+    async def _end_repeatedly(self, finished: anyio.Event, end: Callable[[], Awaitable[None]]) -> None:
+        while not finished.is_set():
+            await end()
+            # Again, until it is over: a child that was just forked may not have been in its group yet.
+            with anyio.move_on_after(_KILL_AGAIN_SECONDS):
+                await finished.wait()

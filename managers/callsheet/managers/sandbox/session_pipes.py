@@ -1,0 +1,109 @@
+"""The manager's ends of a session's pipes for steps and for their ends, on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import anyio
+from callsheet.managers.sandbox.session_text import StatusScanner
+
+_CHUNK = 4096
+
+
+class StepPipe:
+    """Where a session reads its steps."""
+
+    def __init__(self) -> None:
+        """Must be made and used on the event loop's thread."""
+        self._loop = asyncio.get_running_loop()
+        self.read_end, self._write_end = os.pipe()
+        os.set_blocking(self._write_end, False)
+
+    async def write(self, content: bytes) -> None:
+        """Writes a step; returns early when nobody reads any more."""
+        left = memoryview(content)
+        while left:
+            try:
+                left = left[os.write(self._write_end, left) :]
+            except BlockingIOError:
+                await self._until_writable()
+            except BrokenPipeError:
+                return
+
+    def close_read_end(self) -> None:
+        """Drops this process's own copy of the session's end."""
+        if self.read_end >= 0:
+            os.close(self.read_end)
+            self.read_end = -1
+
+    def close(self) -> None:
+        """Ends it; a session that waits for its next step ends."""
+        self.close_read_end()
+        if self._write_end >= 0:
+            os.close(self._write_end)
+            self._write_end = -1
+
+    async def _until_writable(self) -> None:
+        writable = anyio.Event()
+        self._loop.add_writer(self._write_end, writable.set)
+        try:
+            await writable.wait()
+        finally:
+            self._loop.remove_writer(self._write_end)
+
+
+class StepEnd:
+    """The end of one step; `status` stays None if the session ended first."""
+
+    def __init__(self) -> None:
+        self.reached = anyio.Event()
+        self.status: int | None = None
+
+
+class StatusPipe:
+    """Where a session says that a step ended. What it says is untrusted, and read at any time so that nobody blocks."""
+
+    def __init__(self) -> None:
+        """Must be made and used on the event loop's thread."""
+        self._loop = asyncio.get_running_loop()
+        self._read_end, self.write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        self._scanner: StatusScanner | None = None
+        self._end = StepEnd()
+        self._open = True
+        self._loop.add_reader(self._read_end, self._read)
+
+    def expect(self, marker: str) -> StepEnd:
+        """Returns the end of the step that is marked so."""
+        self._scanner = StatusScanner(marker)
+        self._end = StepEnd()
+        return self._end
+
+    def close_write_end(self) -> None:
+        """Drops this process's own copy of the session's end."""
+        if self.write_end >= 0:
+            os.close(self.write_end)
+            self.write_end = -1
+
+    def close(self) -> None:
+        """Stops reading."""
+        self.close_write_end()
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._read_end)
+            os.close(self._read_end)
+
+    def _read(self) -> None:
+        try:
+            chunk = os.read(self._read_end, _CHUNK)
+        except BlockingIOError:
+            return
+        if not chunk:
+            self.close()
+        elif self._scanner is not None:
+            status = self._scanner.feed(chunk)
+            if status is not None:
+                self._scanner = None
+                self._end.status = status
+                self._end.reached.set()

@@ -1,0 +1,203 @@
+"""Persistent sessions: interpreters that live in a sandbox between actions and run steps one after another."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import anyio
+from callsheet.managers.sandbox.agent_client import Job, JobResult
+from callsheet.managers.sandbox.backend import (
+    CannotExecuteError,
+    CommandOutcome,
+    OutputListener,
+    OutputName,
+    SandboxLostError,
+    SessionLanguage,
+    SessionUse,
+    StepSpec,
+    StoppedError,
+)
+from callsheet.managers.sandbox.capture import OutputPipe
+from callsheet.managers.sandbox.cgroups import CommandLeaf
+from callsheet.managers.sandbox.jobs import Process, SandboxJobs
+from callsheet.managers.sandbox.metering import StepMeter
+from callsheet.managers.sandbox.refusals import cannot_begin_session
+from callsheet.managers.sandbox.session_pipes import StatusPipe, StepEnd, StepPipe
+from callsheet.managers.sandbox.session_text import (
+    SHELL_ARGUMENTS,
+    SHELL_START,
+    STATUS_DESCRIPTOR,
+    python_step,
+    shell_step,
+)
+
+MOST_SESSIONS = 8
+# A step that is to end is interrupted for so long before its session is killed.
+_INTERRUPT_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class _Session:
+    """A live session. Its output pipes stay, and what comes between steps is dropped."""
+
+    language: SessionLanguage
+    leaf: CommandLeaf | None
+    steps: StepPipe
+    status: StatusPipe
+    output: OutputPipe
+    errors: OutputPipe
+    job: Job
+
+    @property
+    def pipes(self) -> tuple[OutputPipe, OutputPipe]:
+        return self.output, self.errors
+
+    def close(self) -> None:
+        for pipe in (self.steps, self.status, self.output, self.errors):
+            pipe.close()
+
+
+class SandboxSessions:
+    """The sessions of one sandbox."""
+
+    def __init__(self, jobs: SandboxJobs, environment: Mapping[str, str], agent_directory: str) -> None:
+        """Args:
+        jobs: Starts and ends what runs in the sandbox.
+        environment: All of a session's environment at its start.
+        agent_directory: The agent's program as commands see it.
+        """
+        self._jobs = jobs
+        self._environment = environment
+        self._python = ("python3", "-u", f"{agent_directory}/python_session.py")
+        self._sessions: dict[tuple[str, SessionLanguage], _Session] = {}
+
+    async def run(self, step: StepSpec, stop: anyio.Event, on_output: OutputListener | None) -> CommandOutcome:
+        """Runs a step in its session, which begins if it is not there.
+
+        Raises:
+            CannotExecuteError: The session could not begin.
+            StoppedError: `stop` was set before it started.
+            SandboxLostError: The sandbox is gone.
+        """
+        self._jobs.check()
+        if stop.is_set():
+            raise StoppedError
+        await self._forget_ended()
+        key = (step.session, step.language)
+        session = self._sessions.get(key)
+        is_new = session is None
+        if session is None:
+            session = self._sessions[key] = await self._begin(step.language)
+        meter = await self._jobs.blocking(StepMeter.begin, self._jobs.group, session.leaf, self._jobs.connection.pid)
+        began = time.monotonic()
+        end = await self._until_ended(session, step, stop, on_output)
+        wall_s = time.monotonic() - began
+        for pipe in session.pipes:
+            pipe.finish()
+        if end.status is not None:
+            result = JobResult(end.status << 8, 0.0, 0, None)
+        elif session.job.result is not None:
+            result = session.job.result
+        else:
+            raise SandboxLostError(self._jobs.connection.loss or "its first process is gone")
+        if result.refused is not None:
+            await self._forget_ended()
+            raise cannot_begin_session(step, *result.refused)
+        outcome = await self._jobs.blocking(meter.outcome, result, session.pipes, wall_s)
+        await self._forget_ended()
+        use = SessionUse(started=is_new, ended=end.status is None)
+        return replace(outcome, stopped=stop.is_set(), session=use)
+
+    def close(self) -> None:
+        """Lets go of all sessions; their processes end with the sandbox."""
+        for session in self._sessions.values():
+            session.close()
+        self._sessions.clear()
+
+    async def _begin(self, language: SessionLanguage) -> _Session:
+        if len(self._sessions) >= MOST_SESSIONS:
+            raise CannotExecuteError(
+                "too_many_sessions", f"the sandbox has {MOST_SESSIONS} sessions already: end one of them by `exit`"
+            )
+        group = self._jobs.group
+        leaf = await self._jobs.blocking(group.new_leaf) if group is not None else None
+        steps, status, output, errors = StepPipe(), StatusPipe(), OutputPipe(1), OutputPipe(1)
+        shell = language is SessionLanguage.SHELL
+        process = Process(
+            arguments=SHELL_ARGUMENTS if shell else self._python,
+            environment=self._environment,
+            working_directory="",
+            descriptors={
+                0: steps.read_end,
+                1: output.write_end,
+                2: errors.write_end,
+                STATUS_DESCRIPTOR: status.write_end,
+            },
+        )
+        try:
+            job = await self._jobs.start(process, leaf)
+            if shell:
+                await steps.write(SHELL_START)
+        except BaseException:
+            for pipe in (steps, status, output, errors):
+                pipe.close()
+            await self._release(leaf)
+            raise
+        steps.close_read_end()
+        for pipe in (status, output, errors):
+            pipe.close_write_end()
+        return _Session(language, leaf, steps, status, output, errors, job)
+
+    async def _until_ended(
+        self, session: _Session, step: StepSpec, stop: anyio.Event, on_output: OutputListener | None
+    ) -> StepEnd:
+        """Runs a step and waits for its end or its session's, which `stop` brings about."""
+        marker = secrets.token_hex(16)
+        write = shell_step if session.language is SessionLanguage.SHELL else python_step
+        for stream, pipe in zip(OutputName, session.pipes, strict=True):
+            pipe.begin(step.max_output_bytes, partial(on_output, stream) if on_output is not None else None)
+        end = session.status.expect(marker)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_end_with, session.job, end)
+            tasks.start_soon(session.steps.write, write(step.text, marker))
+            await self._jobs.until(end.reached, stop, self._ender(session))
+            tasks.cancel_scope.cancel()
+        return end
+
+    def _ender(self, session: _Session) -> Callable[[], Awaitable[None]]:
+        """Returns what ends a step that runs now: interrupts it at first, and later kills its session."""
+        since = time.clock_gettime(time.CLOCK_BOOTTIME)
+        asked_at: list[float] = []
+
+        async def end() -> None:
+            asked_at.append(time.monotonic())
+            # What is frozen cannot return.
+            if self._jobs.frozen or asked_at[-1] - asked_at[0] > _INTERRUPT_SECONDS:
+                await self._jobs.kill(session.leaf)
+            else:
+                await self._jobs.connection.interrupt(session.job, since)
+
+        return end
+
+    async def _forget_ended(self) -> None:
+        """Lets go of sessions whose process has ended."""
+        for key, session in list(self._sessions.items()):
+            if session.job.finished.is_set():
+                del self._sessions[key]
+                session.close()
+                await self._release(session.leaf)
+
+    async def _release(self, leaf: CommandLeaf | None) -> None:
+        if leaf is not None:
+            with anyio.CancelScope(shield=True):
+                await self._jobs.in_thread(leaf.release)
+
+
+async def _end_with(job: Job, end: StepEnd) -> None:
+    """Ends a step whose session's process has ended."""
+    await job.finished.wait()
+    end.reached.set()

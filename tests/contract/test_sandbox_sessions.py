@@ -1,0 +1,349 @@
+"""What every sandbox backend promises of persistent sessions."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+from callsheet.managers.sandbox.backend import (
+    CannotExecuteError,
+    CommandOutcome,
+    CommandSpec,
+    OutputName,
+    Sandbox,
+    SessionLanguage,
+    SessionUse,
+    StepSpec,
+    StoppedError,
+)
+from callsheet.managers.sandbox.sessions import MOST_SESSIONS
+from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
+
+from tests.support.sandboxes import (
+    ANSWER_SECONDS,
+    Variant,
+    open_sandbox,
+    settings_for,
+    shell,
+    tells,
+    until_file,
+    until_sleepers_are,
+    variants,
+)
+
+pytestmark = pytest.mark.anyio
+
+GOES_ON = SessionUse(started=False, ended=False)
+
+
+@pytest.fixture(params=variants(Isolation.BUBBLEWRAP, Isolation.NONE), ids=str)
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
+    variant: Variant = request.param
+    return settings_for(variant, tmp_path / "data")
+
+
+@pytest.fixture
+async def sandbox(settings: SandboxSettings) -> AsyncIterator[Sandbox]:
+    async with open_sandbox(settings) as opened:
+        yield opened
+
+
+async def sh(sandbox: Sandbox, text: str, name: str = "main", stop: anyio.Event | None = None) -> CommandOutcome:
+    """Runs a step of a shell session to its end."""
+    with anyio.fail_after(ANSWER_SECONDS):
+        return await sandbox.run_step(StepSpec(name, SessionLanguage.SHELL, text), stop or anyio.Event())
+
+
+async def py(sandbox: Sandbox, text: str, name: str = "main", stop: anyio.Event | None = None) -> CommandOutcome:
+    """Runs a step of a Python session to its end."""
+    with anyio.fail_after(ANSWER_SECONDS):
+        return await sandbox.run_step(StepSpec(name, SessionLanguage.PYTHON, text), stop or anyio.Event())
+
+
+async def stopped_while(sandbox: Sandbox, step: StepSpec, ready: str = "ready") -> CommandOutcome:
+    """Stops a step once its file is there."""
+    stop = anyio.Event()
+    outcomes = []
+
+    async def run() -> None:
+        outcomes.append(await sandbox.run_step(step, stop))
+
+    with anyio.fail_after(ANSWER_SECONDS):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await until_file(sandbox, ready)
+            stop.set()
+    return outcomes[0]
+
+
+async def test_a_shell_keeps_directory_variables_and_functions(sandbox: Sandbox) -> None:
+    first = await sh(sandbox, "mkdir inner; cd inner; COLOUR=red; export COLOUR; greet() { echo hello; }")
+    assert (first.exit_code, first.session) == (0, SessionUse(started=True, ended=False))
+    second = await sh(sandbox, "pwd | sed 's,.*/,,'; env | grep COLOUR; greet")
+    assert (second.stdout, second.session) == (b"inner\nCOLOUR=red\nhello\n", GOES_ON)
+    assert second.cpu_s >= 0
+    assert second.wall_s > 0
+
+
+async def test_a_python_session_keeps_its_module_and_shows_a_last_expression(sandbox: Sandbox) -> None:
+    first = await py(sandbox, "import math\nx = 20\ndef twice(n):\n    return 2 * n")
+    assert (first.exit_code, first.stdout, first.session) == (0, b"", SessionUse(started=True, ended=False))
+    second = await py(sandbox, "print(math.floor(2.5))\ntwice(x) + 2")
+    assert (second.stdout, second.session) == (b"2\n42\n", GOES_ON)
+
+
+async def test_outputs_and_status_are_told_apart(sandbox: Sandbox) -> None:
+    outcome = await sh(sandbox, "echo out; echo err >&2; (exit 7)")
+    assert (outcome.exit_code, outcome.signal, outcome.stdout, outcome.stderr) == (7, 0, b"out\n", b"err\n")
+    raised = await py(sandbox, "import sys\nprint('err', file=sys.stderr)\n1 / 0")
+    assert raised.exit_code == 1
+    assert raised.stderr.startswith(
+        b'err\nTraceback (most recent call last):\n  File "<step 1>", line 3, in <module>\n'
+    )
+    assert raised.stderr.endswith(b"ZeroDivisionError: division by zero\n")
+
+
+async def test_a_syntax_error_is_a_status_and_no_end(sandbox: Sandbox) -> None:
+    assert (await sh(sandbox, "x=1")).exit_code == 0
+    broken = await sh(sandbox, "if true; then")
+    assert (broken.exit_code, broken.session) == (2, GOES_ON)
+    assert (await sh(sandbox, "echo $x")).stdout == b"1\n"
+    assert (await py(sandbox, "def")).exit_code == 1
+    assert (await py(sandbox, "'alive'")).stdout == b"'alive'\n"
+
+
+async def test_stdin_is_empty(sandbox: Sandbox) -> None:
+    assert (await sh(sandbox, "cat; read line; echo end")).stdout == b"end\n"
+    assert (await py(sandbox, "import sys\nsys.stdin.read()")).stdout == b"''\n"
+    assert (await sh(sandbox, "echo alive")).stdout == b"alive\n"
+
+
+async def test_sessions_are_apart_by_name_and_language(sandbox: Sandbox) -> None:
+    await sh(sandbox, "x=1", "one")
+    await sh(sandbox, "x=2", "two")
+    await py(sandbox, "x = 3", "one")
+    assert (await sh(sandbox, "echo $x", "one")).stdout == b"1\n"
+    assert (await sh(sandbox, "echo $x", "two")).stdout == b"2\n"
+    assert (await py(sandbox, "x", "one")).stdout == b"3\n"
+
+
+async def test_files_are_shared_with_commands(sandbox: Sandbox) -> None:
+    await sh(sandbox, "echo session > file")
+    assert await shell(sandbox, "cat file; echo command > file") == "session\n"
+    assert (await py(sandbox, "open('file').read()")).stdout == b"'command\\n'\n"
+
+
+@pytest.mark.parametrize("text", ["exit 3", "set -e; (exit 3)", "exec sh -c 'exit 3'"])
+async def test_a_shell_that_ends_is_followed_by_another(sandbox: Sandbox, text: str) -> None:
+    await sh(sandbox, "x=1")
+    ended = await sh(sandbox, text)
+    assert (ended.exit_code, ended.session) == (3, SessionUse(started=False, ended=True))
+    again = await sh(sandbox, "echo x$x")
+    assert (again.stdout, again.session) == (b"x\n", SessionUse(started=True, ended=False))
+
+
+async def test_a_python_session_that_ends_is_followed_by_another(sandbox: Sandbox) -> None:
+    ended = await py(sandbox, "import sys\nprint('last')\nsys.exit(3)")
+    assert (ended.exit_code, ended.stdout) == (3, b"last\n")
+    assert ended.session == SessionUse(started=True, ended=True)
+    killed = await py(sandbox, "import os\nos.kill(os.getpid(), 9)")
+    assert (killed.signal, killed.session) == (signal.SIGKILL, SessionUse(started=True, ended=True))
+    assert (await py(sandbox, "1")).session == SessionUse(started=True, ended=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sleep 1000; sleep 1000; echo no",
+        "while :; do sleep 1000; done",
+        "while :; do :; done",
+        "f() { g; sleep 1000; }; g() { sleep 1000; }; f; sleep 1000",
+        "trap '' INT TERM; sleep 1000; sleep 1000",
+        "y=$(sleep 1000); sleep 1000",
+        "sleep 1000 | cat",
+        "wait_for() { wait; }; sleep 1000 & wait_for",
+        "mkfifo fifo; read line < fifo",
+    ],
+)
+async def test_a_stopped_step_ends_and_its_shell_stays(sandbox: Sandbox, text: str) -> None:
+    await sh(sandbox, "cd /; cd -; x=1")
+    outcome = await stopped_while(sandbox, StepSpec("main", SessionLanguage.SHELL, f"echo begun; touch ready; {text}"))
+    assert outcome.stopped
+    assert outcome.stdout == b"begun\n"
+    assert outcome.session == GOES_ON
+    await until_sleepers_are([])
+    after = await sh(sandbox, "echo $x")
+    assert (after.stdout, after.session) == (b"1\n", GOES_ON)
+
+
+async def test_a_stopped_step_of_python_ends_and_its_session_stays(sandbox: Sandbox) -> None:
+    await py(sandbox, "x = 1")
+    waits = "subprocess.run(['sleep', '1000'])\ntime.sleep(1000)"
+    text = f"import subprocess, time\nprint('begun')\nopen('ready', 'w')\n{waits}"
+    outcome = await stopped_while(sandbox, StepSpec("main", SessionLanguage.PYTHON, text))
+    assert (outcome.stopped, outcome.stdout, outcome.session) == (True, b"begun\n", GOES_ON)
+    assert (await py(sandbox, "x")).stdout == b"1\n"
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        (SessionLanguage.SHELL, "trap '' USR1; touch ready; while :; do :; done"),
+        (
+            SessionLanguage.PYTHON,
+            "import signal\nsignal.signal(signal.SIGUSR1, signal.SIG_IGN)\nopen('ready', 'w')\nwhile True: pass",
+        ),
+    ],
+)
+async def test_a_session_that_does_not_return_is_killed(sandbox: Sandbox, language: SessionLanguage, text: str) -> None:
+    outcome = await stopped_while(sandbox, StepSpec("main", language, text))
+    assert (outcome.stopped, outcome.signal) == (True, signal.SIGKILL)
+    assert outcome.session == SessionUse(started=True, ended=True)
+    assert await shell(sandbox, "echo alive") == "alive\n"
+
+
+async def test_a_stop_reaches_a_paused_step(sandbox: Sandbox) -> None:
+    stop = anyio.Event()
+    outcomes = []
+
+    async def run() -> None:
+        outcomes.append(await sh(sandbox, "touch ready; while :; do :; done", stop=stop))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        await until_file(sandbox, "ready")
+        await sandbox.pause()
+        stop.set()
+    assert outcomes[0].session == SessionUse(started=True, ended=True)
+    await sandbox.resume()
+    assert (await sh(sandbox, "echo alive")).stdout == b"alive\n"
+
+
+async def test_a_stop_before_the_start_runs_nothing(sandbox: Sandbox) -> None:
+    stop = anyio.Event()
+    stop.set()
+    with pytest.raises(StoppedError):
+        await sh(sandbox, "touch ran", stop=stop)
+    assert await shell(sandbox, "ls") == ""
+
+
+async def test_earlier_background_processes_of_a_session_survive_a_stopped_step(sandbox: Sandbox) -> None:
+    await sh(sandbox, "sleep 1234 &")
+    # A process that began within the clock tick of the step's own beginning cannot be told from the step's.
+    await anyio.sleep(0.05)
+    await stopped_while(sandbox, StepSpec("main", SessionLanguage.SHELL, "touch ready; sleep 1000"))
+    await until_sleepers_are([["sleep", "1234"]])
+
+
+async def test_a_stop_of_a_command_spares_sessions_where_groups_allow(
+    sandbox: Sandbox, settings: SandboxSettings
+) -> None:
+    await sh(sandbox, "x=1")
+    stop = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sandbox.execute, CommandSpec(("/bin/sh", "-c", "touch ready; sleep 1000")), stop)
+        await until_file(sandbox, "ready")
+        stop.set()
+    after = await sh(sandbox, "echo x$x")
+    if settings.use_control_groups:
+        assert (after.stdout, after.session) == (b"x1\n", GOES_ON)
+    else:
+        assert (after.stdout, after.session) == (b"x\n", SessionUse(started=True, ended=False))
+
+
+async def test_a_pause_freezes_sessions_and_keeps_them(sandbox: Sandbox) -> None:
+    await sh(sandbox, "(while :; do echo x >> ticks; done) 2>/dev/null & echo $! > pid; until [ -s ticks ]; do :; done")
+    await sandbox.pause()
+    await sandbox.resume()
+    assert (await sh(sandbox, "kill $(cat pid) && echo alive")).stdout == b"alive\n"
+
+
+async def test_output_between_steps_is_dropped(sandbox: Sandbox) -> None:
+    await sh(sandbox, "(until [ -e go ]; do sleep 0.01; done; head -c 300000 /dev/zero; touch done) &")
+    await shell(sandbox, "touch go; until [ -e done ]; do sleep 0.01; done")
+    assert (await sh(sandbox, "echo mine")).stdout == b"mine\n"
+
+
+async def test_head_and_tail_of_a_flood_are_kept(sandbox: Sandbox) -> None:
+    step = StepSpec("main", SessionLanguage.SHELL, "seq 1000000; echo err >&2", max_output_bytes=1000)
+    outcome = await sandbox.run_step(step, anyio.Event())
+    assert outcome.stdout.startswith(b"1\n2\n")
+    assert outcome.stdout.endswith(b"999999\n1000000\n")
+    assert len(outcome.stdout) == 1000
+    assert outcome.stdout_dropped == sum(len(f"{n}\n") for n in range(1, 1_000_001)) - 1000
+    assert outcome.stderr == b"err\n"
+
+
+async def test_a_long_text_is_run_whole(sandbox: Sandbox) -> None:
+    lines = "".join(f": {n:090d}\n" for n in range(5000))
+    assert (await sh(sandbox, f"{lines}echo end")).stdout == b"end\n"
+    assert (await py(sandbox, f"x = '''{lines}'''\nlen(x)")).stdout == f"{len(lines)}\n".encode()
+
+
+async def test_any_text_is_taken_as_it_is(sandbox: Sandbox) -> None:
+    text = "cat <<'end'\n$x `y` \\ \"ü\" '\nend\nprintf '%s' \"a\\tb\""
+    assert (await sh(sandbox, text)).stdout == '$x `y` \\ "ü" \'\na\\tb'.encode()
+
+
+async def test_output_is_told_while_it_comes(sandbox: Sandbox) -> None:
+    heard: list[tuple[OutputName, bytes]] = []
+    first = anyio.Event()
+
+    def listen(stream: OutputName, content: bytes) -> None:
+        heard.append((stream, content))
+        first.set()
+
+    step = StepSpec("main", SessionLanguage.SHELL, "echo one; until [ -e go ]; do sleep 0.01; done; echo two >&2")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sandbox.run_step, step, anyio.Event(), listen)
+        await first.wait()
+        assert heard == [(OutputName.STDOUT, b"one\n")]
+        await shell(sandbox, "touch go")
+    assert heard == [(OutputName.STDOUT, b"one\n"), (OutputName.STDERR, b"two\n")]
+    await sh(sandbox, "echo nobody listens any more")
+    assert len(heard) == 2
+
+
+async def test_a_session_can_only_spoil_its_own_step(sandbox: Sandbox) -> None:
+    forged = await sh(sandbox, "for n in 1 2 3; do echo $RANDOM 0 >&8; done; head -c 200000 /dev/urandom >&8; (exit 5)")
+    assert forged.exit_code == 5
+    await sh(sandbox, "(while :; do echo 00000000000000000000000000000000 0 >&8; sleep 0.001; done) & echo $! > pid")
+    assert (await sh(sandbox, "(exit 6)")).exit_code == 6
+    await sh(sandbox, "kill $(cat pid)")
+    closed = await stopped_while(sandbox, StepSpec("main", SessionLanguage.SHELL, "exec 8>&-; touch ready"))
+    assert closed.session == SessionUse(started=False, ended=True)
+    assert (await sh(sandbox, "echo alive")).stdout == b"alive\n"
+
+
+async def test_children_of_a_python_session_do_not_take_its_steps(sandbox: Sandbox) -> None:
+    assert (await py(sandbox, "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)")).exit_code == 0
+    assert (await py(sandbox, "'alive'")).stdout == b"'alive'\n"
+
+
+async def test_there_is_a_limit_to_sessions(sandbox: Sandbox) -> None:
+    for number in range(MOST_SESSIONS):
+        await sh(sandbox, "true", str(number))
+    with pytest.raises(CannotExecuteError) as caught:
+        await sh(sandbox, "true", "another")
+    assert caught.value.reason == "too_many_sessions"
+    await sh(sandbox, "exit", "0")
+    assert (await sh(sandbox, "echo room", "another")).stdout == b"room\n"
+
+
+async def test_out_of_memory_is_told(sandbox: Sandbox, settings: SandboxSettings) -> None:
+    outcome = await py(sandbox, "held = [bytearray(1 << 20) for _ in range(1000)]")
+    if tells(settings, "memory"):
+        assert outcome.out_of_memory
+        assert outcome.session == SessionUse(started=True, ended=True)
+    else:
+        assert b"MemoryError" in outcome.stderr
+
+
+async def test_cpu_seconds_are_the_steps_own(sandbox: Sandbox) -> None:
+    await py(sandbox, "for _ in range(3_000_000): pass")
+    second = await py(sandbox, "1")
+    busy = await py(sandbox, "import time\nend = time.process_time() + 0.2\nwhile time.process_time() < end: pass")
+    assert second.cpu_s < 0.1 < busy.cpu_s
