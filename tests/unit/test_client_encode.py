@@ -58,7 +58,7 @@ def test_a_generate_action() -> None:
 
 def test_an_env_reset_action() -> None:
     files = (SandboxFile("a.py", b"a", mode=0o755), SandboxFile(".", b"tar", unpack=True))
-    spec, _ = _encode(EnvReset(files, Command.argv("sh", environment={"A": "b"}), 64, 32))
+    spec, _ = _encode(EnvReset(files, Command.argv("sh", environment={"A": "b"}), 64, 32, "", "debian", True))
     assert [(f.path, f.content.inline, f.unpack, f.mode) for f in spec.env_reset.files] == [
         ("a.py", b"a", False, 0o755),
         (".", b"tar", True, 0),
@@ -66,6 +66,7 @@ def test_an_env_reset_action() -> None:
     assert spec.env_reset.set_up.argv.arguments == ["sh"]
     assert dict(spec.env_reset.set_up.environment) == {"A": "b"}
     assert (spec.env_reset.disk_mib, spec.env_reset.max_processes) == (64, 32)
+    assert (spec.env_reset.image, spec.env_reset.repeat_set_up) == ("debian", True)
 
 
 @pytest.mark.parametrize(

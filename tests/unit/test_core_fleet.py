@@ -103,6 +103,21 @@ def test_slots_bound_a_service_whatever_its_node_has() -> None:
     assert manager.has("c")
 
 
+def test_an_image_is_begun_only_where_it_is_and_is_not_just_any_service() -> None:
+    world = CoreWorld()
+    resets = [ActionKind.ENV_RESET]
+    without = world.manager("a", service("sandbox", resets, slots=1))
+    having = world.manager("b", service("sandbox", resets, slots=1), service("sandbox:x", resets))
+    world.job()
+    for name in ("one", "two", "three", "four"):
+        world.trajectory(name)
+        asked = "sandbox:x" if name == "one" else ""
+        world.submit(action_request(name, ActionKind.ENV_RESET, name, in_sandbox=True, service=asked))
+    world.plan()
+    assert having.grant("one")
+    assert [without.has(name) + having.has(name) for name in ("two", "three", "four")] == [1, 1, 0]
+
+
 def test_nothing_is_sent_before_the_first_heartbeat() -> None:
     world, manager = world_with_trajectory(manager=False)
     manager.join(heartbeat=False)

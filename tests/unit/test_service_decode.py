@@ -200,6 +200,7 @@ def test_what_is_left_out_takes_the_defaults() -> None:
     [
         (GENERATE, ActionKind.GENERATE, {}, False, ""),
         ("env_reset {}", ActionKind.ENV_RESET, {"cpu": 1, "memory": 256}, True, ""),
+        ('env_reset { image: "a/b:1" }', ActionKind.ENV_RESET, {"cpu": 1, "memory": 256}, True, "sandbox:a/b:1"),
         (STEP, ActionKind.ENV_STEP, {"cpu": 1}, True, ""),
         ('service: "api" tool_call { method: "m" }', ActionKind.TOOL_CALL, {}, False, "api"),
         ('reward { test_suite { command { shell: "t" } } }', ActionKind.REWARD, {"cpu": 1}, False, "test-suite"),

@@ -38,6 +38,7 @@ _PATIENCE_S = 10.0
 def env_reset(
     *,
     set_up: Annotated[str, typer.Option(help="Shell command to set the sandbox up with.")] = "",
+    image: Annotated[str, typer.Option(help="Root file system, by its name in the managers' image stores.")] = "",
     files: Files = None,
     timeout: Timeout = None,
     scheduler: Address = DEFAULT_ADDRESS,
@@ -50,7 +51,7 @@ def env_reset(
     command = Command.shell(set_up) if set_up else None
 
     async def submit(trajectory: Trajectory) -> Outcome[Any]:
-        return await trajectory.env_reset(files=_read(files), set_up=command, **_options(timeout))
+        return await trajectory.env_reset(files=_read(files), set_up=command, image=image, **_options(timeout))
 
     _run(scheduler, patience, _in_trajectory(submit), as_json)
 

@@ -234,7 +234,9 @@ class EnvReset(Action[EnvResetResult]):
         set_up: Run once the files are there; a non-zero exit fails the action as ENV.
         disk_mib: Size of the writable file system in MiB; None takes the default (256).
         max_processes: The most processes; None takes the default (128).
-        service: Name of the hosted service that must serve it; empty takes any.
+        service: Name of the hosted service that must serve it; empty takes any that has the image.
+        image: Name of the root file system it sees, all of it writable; empty is the manager's system, read-only.
+        repeat_set_up: Run the set-up command even where files that the same set-up ended with are kept.
     """
 
     files: Sequence[SandboxFile] = ()
@@ -242,6 +244,8 @@ class EnvReset(Action[EnvResetResult]):
     disk_mib: int | None = None
     max_processes: int | None = None
     service: str = ""
+    image: str = ""
+    repeat_set_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)

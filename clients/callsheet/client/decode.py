@@ -200,7 +200,8 @@ def _result(message: outcome_pb2.Succeeded, blobs: BlobReader) -> Result | None:
         return _generate(message.generate)
     if which == "env_reset":
         set_up = message.env_reset.set_up if message.env_reset.HasField("set_up") else None
-        return EnvResetResult(message.env_reset.sandbox_id, set_up and _command(set_up, blobs))
+        result = message.env_reset
+        return EnvResetResult(result.sandbox_id, set_up and _command(set_up, blobs), result.set_up_reused)
     if which == "env_step":
         return _command(message.env_step, blobs)
     if which == "tool_call":

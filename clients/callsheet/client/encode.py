@@ -251,6 +251,8 @@ def _env_reset(spec: action_pb2.ActionSpec, action: EnvReset, blobs: BlobWriter)
         _put_command(message.set_up, "env_reset.set_up", action.set_up, blobs)
     message.disk_mib = _at_least_one("env_reset.disk_mib", action.disk_mib)
     message.max_processes = _at_least_one("env_reset.max_processes", action.max_processes)
+    message.image = action.image
+    message.repeat_set_up = action.repeat_set_up
 
 
 def _env_step(spec: action_pb2.ActionSpec, action: EnvStep, blobs: BlobWriter) -> None:

@@ -185,10 +185,13 @@ class Trajectory(ActionVerbs):
         disk_mib: int | None = None,
         max_processes: int | None = None,
         service: str = "",
+        image: str = "",
+        repeat_set_up: bool = False,
         **options: Unpack[ActionOptions],
     ) -> Outcome[EnvResetResult]:
         """Creates a fresh sandbox for the trajectory. See `EnvReset` and `Options`."""
-        return await self._perform(EnvReset(tuple(files), set_up, disk_mib, max_processes, service), options)
+        reset = EnvReset(tuple(files), set_up, disk_mib, max_processes, service, image, repeat_set_up)
+        return await self._perform(reset, options)
 
     async def env_step(
         self,

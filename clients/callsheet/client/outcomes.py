@@ -186,10 +186,12 @@ class EnvResetResult:
     Attributes:
         sandbox_id: Identifies this incarnation of the trajectory's sandbox.
         set_up: The set-up command's result; None if there was none.
+        set_up_reused: The sandbox began with the files of an earlier run of the same set-up, whose result `set_up` is.
     """
 
     sandbox_id: str
     set_up: CommandResult | None = None
+    set_up_reused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -343,7 +343,8 @@ class ActionSpec(google.protobuf.message.Message):
     """What to do if no registered manager can ever serve it."""
     service: builtins.str
     """Name of the hosted service that must serve it (a model, an API). Empty: any service for its kind; a reward then
-    goes to "test-suite" or "scorer". Required for tool_call, as one API cannot stand in for another.
+    goes to "test-suite" or "scorer", and an env_reset with an image to "sandbox:" and the image's name. Required for
+    tool_call, as one API cannot stand in for another.
     """
     @property
     def demand(self) -> global___Demand:
@@ -606,10 +607,20 @@ class EnvResetInput(google.protobuf.message.Message):
     SET_UP_FIELD_NUMBER: builtins.int
     DISK_MIB_FIELD_NUMBER: builtins.int
     MAX_PROCESSES_FIELD_NUMBER: builtins.int
+    IMAGE_FIELD_NUMBER: builtins.int
+    REPEAT_SET_UP_FIELD_NUMBER: builtins.int
     disk_mib: builtins.int
     """Size of the writable file system in MiB; 0 takes the default (256)."""
     max_processes: builtins.int
     """The most processes; 0 takes the default (128)."""
+    image: builtins.str
+    """Name of the root file system it sees: one that a manager holds, 1 to 200 letters, digits, ".", "_", "-", ":" or "/".
+    All of it can be written, for this sandbox alone. Empty: the system of the manager's machine, read-only.
+    """
+    repeat_set_up: builtins.bool
+    """True: run the set-up command in any case. By default its manager keeps the files that a set-up ends with, unless
+    processes stay behind, and begins later sandboxes of the same image, files and set-up with them.
+    """
     @property
     def files(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SandboxFile]:
         """Written before the set-up command."""
@@ -625,9 +636,11 @@ class EnvResetInput(google.protobuf.message.Message):
         set_up: global___Command | None = ...,
         disk_mib: builtins.int = ...,
         max_processes: builtins.int = ...,
+        image: builtins.str = ...,
+        repeat_set_up: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["set_up", b"set_up"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["disk_mib", b"disk_mib", "files", b"files", "max_processes", b"max_processes", "set_up", b"set_up"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["disk_mib", b"disk_mib", "files", b"files", "image", b"image", "max_processes", b"max_processes", "repeat_set_up", b"repeat_set_up", "set_up", b"set_up"]) -> None: ...
 
 global___EnvResetInput = EnvResetInput
 

@@ -375,7 +375,9 @@ class HostedService(google.protobuf.message.Message):
     SETUP_S_FIELD_NUMBER: builtins.int
     INSTANCES_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """Name: "sandbox", "test-suite", a model, an API."""
+    """Name: "sandbox", "test-suite", a model, an API; "sandbox:" and an image for sandboxes with it, which serves only
+    actions that ask for it.
+    """
     slots: builtins.int
     """The most attempts at once; 0 means no limit but the node's resources."""
     policy_version: builtins.int

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 CPU = "cpu"
 MEMORY = "memory"
+IMAGE_SERVICE_PREFIX = "sandbox:"
+"""Services for sandboxes with an image are named by this and the image's name."""
 
 
 class ActionKind(IntEnum):
@@ -309,6 +311,15 @@ class ServiceDescription:
     shared: dict[str, int] = field(default_factory=dict)
     setup_s: float = 0.0
     instances: int = 0
+
+    def serves(self, kind: ActionKind, name: str) -> bool:
+        """Whether it serves an action that asks for a service by this name, or for any of its kind by an empty one."""
+        return kind in self.kinds and is_meant(self.name, name)
+
+
+def is_meant(service: str, name: str) -> bool:
+    """Whether an action that asks for `name` may go to a service; one for an image is not just any for its kind."""
+    return service == name if name else not service.startswith(IMAGE_SERVICE_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ def service_of(manager: Manager, kind: ActionKind, name: str) -> Service | None:
     """The manager's service for a kind: the named one, or for an empty name the one with the most free slots."""
     if name:
         service = manager.services.get(name)
-        return service if service is not None and kind in service.description.kinds else None
-    candidates = [service for service in manager.services.values() if kind in service.description.kinds]
+        return service if service is not None and service.description.serves(kind, name) else None
+    candidates = [service for service in manager.services.values() if service.description.serves(kind, name)]
     return max(candidates, key=_free_slots, default=None)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from callsheet.scheduler.core.model import CPU, ResourceDemand, SpeedUp
+from callsheet.scheduler.core.model import CPU, ResourceDemand, SpeedUp, is_meant
 from callsheet.scheduler.core.ready import ClassKey
 from callsheet.scheduler.planner.instance import Option, OptionBlock
 from callsheet.scheduler.planner.pools import MILLI, Fleet, Host, Place, Pool, shared_column, slot_column
@@ -82,7 +82,7 @@ def option_block(key: ClassKey, estimate: Estimate, fleet: Fleet, rows: Rows) ->
     options: list[Option] = []
     for number, pool in enumerate(fleet.pools):
         for place, host in enumerate(pool.hosts):
-            if key.kind in host.kinds and key.service in ("", host.service):
+            if key.kind in host.kinds and is_meant(host.service, key.service):
                 where = Place(number, place, f"{pool.name}/{host.service}")
                 options += _options_at(key, estimate, pool, where, rows)
     return OptionBlock.of(options)

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from callsheet.scheduler.core.model import (
     CPU,
+    IMAGE_SERVICE_PREFIX,
     MEMORY,
     ActionKey,
     ActionKind,
@@ -177,6 +178,8 @@ def _service_of(kind: ActionKind, spec: action_pb2.ActionSpec) -> str:
     if kind is ActionKind.REWARD and not service:
         # Two different services score; without a name either could be picked.
         return "test-suite" if spec.reward.WhichOneof("scorer") == "test_suite" else "scorer"
+    if kind is ActionKind.ENV_RESET and spec.env_reset.image and not service:
+        return f"{IMAGE_SERVICE_PREFIX}{spec.env_reset.image}"
     if kind is ActionKind.TOOL_CALL:
         return identifier("service", service)
     return service

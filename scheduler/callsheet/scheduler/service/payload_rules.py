@@ -12,6 +12,7 @@ References = list[common_pb2.PayloadReference]
 
 MAX_DOWNLOADS = 64
 _SESSION_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_IMAGE = re.compile(r"(?=.{1,200}\Z)[A-Za-z0-9][A-Za-z0-9._:-]*(/[A-Za-z0-9][A-Za-z0-9._:-]*)*")
 
 
 def check_generate(generate: action_pb2.GenerateInput) -> References:
@@ -35,6 +36,9 @@ def check_env_reset(env_reset: action_pb2.EnvResetInput) -> References:
         references += check_command("env_reset.set_up", env_reset.set_up)
     at_least("env_reset.disk_mib", env_reset.disk_mib, 0)
     at_least("env_reset.max_processes", env_reset.max_processes, 0)
+    if env_reset.image and not _IMAGE.fullmatch(env_reset.image):
+        rule = "must be 1 to 200 letters, digits, '.', '_', '-', ':' or '/', in components that begin with none of them"
+        raise invalid("env_reset.image", env_reset.image, rule)
     return references
 
 
