@@ -39,9 +39,13 @@ class ArrivalRates:
             self._seen[kind] = total
         self._since = now
 
+    def rate(self, kind: str) -> float:
+        """Weight that becomes ready for a kind of resource each second."""
+        return self._rate.get(kind, 0.0)
+
     def expected(self, kind: str, thinking: float) -> Arrivals:
         """What is expected at a kind of resource while so much weight is generating."""
-        return Arrivals(self._rate.get(kind, 0.0), thinking)
+        return Arrivals(self.rate(kind), thinking)
 
 
 def thinking_weight(state: SchedulerState, generating: int) -> float:

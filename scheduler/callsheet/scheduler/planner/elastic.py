@@ -15,10 +15,11 @@ from itertools import islice
 
 import numpy as np
 from callsheet.scheduler.core.entities import Action
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.model import CPU, ActionKind, TrajectoryKey
 from callsheet.scheduler.core.plan import Assignment, Plan
 from callsheet.scheduler.core.ready import ReadyClass
 from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.admission import Admission, CpuLoad, SandboxRoom
 from callsheet.scheduler.planner.arrivals import ArrivalRates, thinking_weight
 from callsheet.scheduler.planner.assignment import Budget, Status
 from callsheet.scheduler.planner.costs import option_costs
@@ -49,6 +50,9 @@ class ElasticSettings:
         hold_after: Seconds an action waits, fitting nowhere, before a node is held for it.
         ageing: What has waited for its duration divided by this is overdue and goes first; 0 for never.
         expected_arrivals: Whether the price counts actions that are expected soon.
+        admission: Whether trajectories wait for their admission; without, all begin as they come.
+        most_load: Load of the cores up to which trajectories are admitted: what their commands would use together, were
+            none to wait for another, divided by the cores. Far beyond 1 more of them bring no throughput.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -57,6 +61,8 @@ class ElasticSettings:
     hold_after: float = 5.0
     ageing: float = 0.2
     expected_arrivals: bool = True
+    admission: bool = True
+    most_load: float = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +119,7 @@ class ElasticPlanner:
         self._fleet = Fleet()
         self._placed = PlacedActions()
         self._arrivals = ArrivalRates()
+        self._admission = Admission(self.settings.most_load)
         chosen = self.settings
         self._snapshots = Snapshots(
             SnapshotSettings(chosen.dispatch_cap, chosen.ageing, chosen.hold_after), self._estimates
@@ -154,7 +161,7 @@ class ElasticPlanner:
         self._arrivals.observe(state, now)
         waiting = [ready for key, ready in state.ready.classes.items() if not key.pinned_to]
         pinned = PinnedRound(state, self._estimates).assign(self.settings.dispatch_cap)
-        admitted = tuple(key for job in state.waiting_trajectories.values() for key in (t.key for t in job.values()))
+        admitted = self._admit(state, now) if state.waiting_trajectories else ()
         if pinned or admitted:
             # What these take is booked before anything else is decided.
             return Proposal(ElasticPlan(tuple(pinned), truncated=bool(waiting or admitted), admitted=admitted))
@@ -186,6 +193,30 @@ class ElasticPlanner:
         if question.generation != self._fleet.generation:
             return ElasticPlan(truncated=True)
         return self._place(self._snapshots.renew(question, self._fleet, now), solution)
+
+    def _admit(self, state: SchedulerState, now: float) -> tuple[TrajectoryKey, ...]:
+        if not self.settings.admission:
+            return tuple(each.key for job in state.waiting_trajectories.values() for each in job.values())
+        self._fleet.refresh(state, self._placed, self._estimates.cores_of_job)
+        room = SandboxRoom(state, self._fleet, lambda key: self._snapshots.block(key, self._fleet, now))
+        return self._admission.decide(state, self._cpu_load(state), room.book)
+
+    def _cpu_load(self, state: SchedulerState) -> CpuLoad | None:
+        """How busy live trajectories keep the cores; None while that is not known."""
+        rate = self._arrivals.rate(CPU)
+        live = {job_id: job.live_trajectories for job_id, job in state.jobs.items() if job.live_trajectories}
+        commands = [(count, self._estimates.command_of_job(job)) for job, count in live.items()]
+        known = [(count, *command) for count, command in commands if command is not None]
+        total = sum(count for count, _, _ in known)
+        if not total or rate <= 0.0:
+            return None
+        return CpuLoad(
+            live=total,
+            cores=self._fleet.sandbox_cores(),
+            work_s=sum(count * work for count, _, work in known) / total,
+            alone_s=sum(count * alone for count, alone, _ in known) / total,
+            think_s=thinking_weight(state, self._placed.generating) / rate,
+        )
 
     def _servable(self, waiting: list[ReadyClass], now: float) -> list[Servable]:
         pairs = [Servable(ready, self._snapshots.block(ready.key, self._fleet, now)) for ready in waiting]

@@ -75,3 +75,10 @@ class Estimates:
         if self._predictors is None:
             return USUAL_USE
         return max(self._predictors.predict(PredictionKey(job, ActionKind.ENV_STEP, "", "")).use, 0.01)
+
+    def command_of_job(self, job: str) -> tuple[float, float] | None:
+        """(seconds alone, core-seconds) of a command of a job's trajectories; None without predictors."""
+        if self._predictors is None:
+            return None
+        prediction = self._predictors.predict(PredictionKey(job, ActionKind.ENV_STEP, "", ""))
+        return prediction.duration_s, prediction.duration_s * prediction.use

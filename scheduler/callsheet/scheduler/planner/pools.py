@@ -217,6 +217,15 @@ class Fleet:
                 other = crowd if name.startswith(SHARED_CPU) else 0.0
                 yield Resource(f"{name}@{pool.name}", kind, capacity * len(pool.nodes), left, other, hold_s=hold_s)
 
+    def sandbox_cores(self) -> float:
+        """Cores of all nodes that can have sandboxes."""
+        cores = 0.0
+        for pool in self.pools:
+            if any(ActionKind.ENV_RESET in host.kinds for host in pool.hosts):
+                own = int(pool.capacity[pool.column(CPU)]) if CPU in pool.columns else 0
+                cores += (own + sum(shared for _, shared in pool.shared.values())) * len(pool.nodes)
+        return cores
+
     def _rebuild(self, state: SchedulerState) -> None:
         self._version = state.fleet_version
         self.generation += 1

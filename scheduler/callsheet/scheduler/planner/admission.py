@@ -1,0 +1,205 @@
+"""How many trajectories live at once: which of those that wait may begin.
+
+Four rules bound it. A sandbox must find its memory, or its reset would only wait elsewhere. A job with a bound on
+staleness has no more trajectories than its trainer consumes in time (AReaL's rule: one that begins now ends after all
+that live have ended, so with B of them to a version no more than (bound + 1) * B may live). Where more trajectories
+would bring next to no throughput, since their commands would only wait for each other's cores, none is added. And jobs
+take turns by weight. The wait to start is charged to trajectories, apart from their actions' completion times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from callsheet.scheduler.core.admission import first_actions
+from callsheet.scheduler.core.entities import Job, Trajectory
+from callsheet.scheduler.core.model import ActionKind, Demand, TrajectoryKey
+from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
+from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.submission import COMPLETED
+from callsheet.scheduler.planner.instance import OptionBlock
+from callsheet.scheduler.planner.placement import PLENTY, fitting, need_of, place_of
+from callsheet.scheduler.planner.pools import Fleet
+
+# A new figure of trajectories to a version counts this much beside those before it.
+LEARNING_RATE = 0.3
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A job with trajectories that wait.
+
+    Attributes:
+        waiting: In order.
+        live: How many live.
+        most: How many may live.
+    """
+
+    priority: int
+    weight: float
+    waiting: Iterator[Trajectory]
+    live: int
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class CpuLoad:
+    """How busy the trajectories that live keep their cores.
+
+    Attributes:
+        live: How many live.
+        cores: Cores of the nodes that have sandboxes.
+        work_s: Core-seconds of a command.
+        alone_s: Seconds of a command that has the cores it can use.
+        think_s: Seconds from the end of a command to the next one of its trajectory.
+    """
+
+    live: int
+    cores: float
+    work_s: float
+    alone_s: float
+    think_s: float
+
+    def most_live(self, load: float) -> float:
+        """Trajectories at which commands would use so many times the cores, were none to wait for any other."""
+        return load * self.cores * (self.alone_s + self.think_s) / max(self.work_s, 1e-9)
+
+
+def choose(
+    candidates: Sequence[Candidate], room: Callable[[Trajectory], bool], most_in_all: float
+) -> list[TrajectoryKey]:
+    """Which trajectories may begin.
+
+    Args:
+        candidates: Jobs with waiting trajectories; their counts are kept up as trajectories are chosen.
+        room: Books a trajectory's sandbox and says whether there was room for it.
+        most_in_all: How many may live in all.
+    """
+    chosen: list[TrajectoryKey] = []
+    live = sum(each.live for each in candidates)
+    open_ones = list(candidates)
+    while open_ones and live < most_in_all:
+        job = min(open_ones, key=lambda each: (each.priority, (each.live + 1) / each.weight))
+        trajectory = next(job.waiting, None) if job.live < job.most else None
+        if trajectory is None or not room(trajectory):
+            open_ones.remove(job)
+            continue
+        job.live += 1
+        live += 1
+        chosen.append(trajectory.key)
+    return chosen
+
+
+class Consumption:
+    """Trajectories completed to a policy version, by job, learned as versions are published."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._per_version: dict[str, float] = {}
+
+    def observe(self, job: Job) -> None:
+        """Takes a look at a job."""
+        name, version = job.request.job_id, job.policy_version
+        seen = self._seen.get(name)
+        if seen is not None and version == seen[0]:
+            return
+        ended = sum(end == COMPLETED for end in job.closed_trajectories.values())
+        self._seen[name] = (version, ended)
+        if seen is not None:
+            found = (ended - seen[1]) / (version - seen[0])
+            known = self._per_version.get(name, found)
+            self._per_version[name] = known + LEARNING_RATE * (found - known)
+
+    def most_live(self, job: Job) -> float:
+        """How many of a job's trajectories may live so that none ends too stale; infinite if that is not known."""
+        per_version = self._per_version.get(job.request.job_id, 0.0)
+        if not job.request.max_staleness or per_version <= 0.0:
+            return float("inf")
+        return max((job.request.max_staleness + 1) * per_version, 1.0)
+
+
+class Admission:
+    """Decides in rounds; keeps what it learned between them."""
+
+    def __init__(self, most_load: float) -> None:
+        """Starts with nothing learned.
+
+        Args:
+            most_load: Load of the cores up to which trajectories are let begin; infinite for no such bound.
+        """
+        self._most_load = most_load
+        self._consumption = Consumption()
+
+    def decide(
+        self, state: SchedulerState, load: CpuLoad | None, room: Callable[[Trajectory], bool]
+    ) -> tuple[TrajectoryKey, ...]:
+        """The trajectories that may begin now.
+
+        Args:
+            state: The core.
+            load: How busy live trajectories keep the cores; None if that is not known.
+            room: See `choose`.
+        """
+        candidates = []
+        for job_id, waiting in state.waiting_trajectories.items():
+            job = state.jobs[job_id]
+            self._consumption.observe(job)
+            request = job.request
+            most = self._consumption.most_live(job)
+            candidates.append(
+                Candidate(
+                    int(request.priority_class), request.weight, iter(waiting.values()), job.live_trajectories, most
+                )
+            )
+        elsewhere = sum(
+            job.live_trajectories for name, job in state.jobs.items() if name not in state.waiting_trajectories
+        )
+        most = float("inf") if load is None else load.most_live(self._most_load) - elsewhere
+        # Somebody must live for anything to be learned.
+        return tuple(choose(candidates, room, max(most, 1.0)))
+
+
+class SandboxRoom:
+    """Room for what sandboxes hold between actions, booked trajectory by trajectory."""
+
+    def __init__(self, state: SchedulerState, fleet: Fleet, block_of: Callable[[ClassKey], OptionBlock]) -> None:
+        """Starts from what is free now.
+
+        Args:
+            state: The core.
+            fleet: Refreshed for it.
+            block_of: The options of a class.
+        """
+        self._fleet = fleet
+        self._block_of = block_of
+        self._left: dict[Demand, int] = {}
+        self._resetting: dict[Demand, int] = {}
+        for key, ready in state.ready.classes.items():
+            if key.kind is ActionKind.ENV_RESET:
+                self._resetting[key.demand] = self._resetting.get(key.demand, 0) + ready.count
+
+    def book(self, trajectory: Trajectory) -> bool:
+        """Books a trajectory's sandbox; False if there is no room. One without a sandbox needs none."""
+        resets = [action for action in first_actions(trajectory) if action.request.kind is ActionKind.ENV_RESET]
+        if not resets:
+            return True
+        demand = resets[0].request.demand
+        left = self._left.get(demand)
+        if left is None:
+            left = self._count(ReadyQueue.key_of(resets[0])) - self._resetting.get(demand, 0)
+        self._left[demand] = left - 1
+        return left > 0
+
+    def _count(self, key: ClassKey) -> int:
+        held = {entry.resource for entry in key.demand.entries if entry.held_by_trajectory}
+        options = {place_of(option): option for option in self._block_of(key).options}
+        total = 0
+        for place, option in options.items():
+            pool = self._fleet.pools[place.pool]
+            need = need_of(option, pool)
+            need[[name not in held for name in pool.columns]] = 0
+            total += int(np.minimum(fitting(pool.free, need), PLENTY).sum())
+        # What nothing can serve now must not wait here, where nobody says so.
+        return total if options else PLENTY

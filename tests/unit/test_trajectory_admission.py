@@ -1,0 +1,108 @@
+"""Which trajectories may begin: memory, staleness, load and turns."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from callsheet.scheduler.core.model import ActionKind, PriorityClass, TrajectoryKey
+from callsheet.scheduler.planner.admission import Candidate, CpuLoad, choose
+from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
+
+from tests.support.core_requests import action_request, job_request, kept, trajectory_request
+from tests.support.core_world import CoreWorld, FakeManager, service
+
+IN_SANDBOX = [ActionKind.ENV_RESET, ActionKind.ENV_STEP]
+
+
+def sandbox_world(*, memory: int, admission: bool = True) -> tuple[CoreWorld, FakeManager]:
+    """One node whose cores are shared, with so much memory for sandboxes."""
+    world = CoreWorld(planner=ElasticPlanner(ElasticSettings(admission=admission)))
+    manager = world.manager("m", service("sandbox", IN_SANDBOX, shared={"cpu": 4}), cores=4, memory=memory)
+    return world, manager
+
+
+def begin(world: CoreWorld, count: int, *, job_id: str = "job", memory: int = 100, first: int = 0) -> None:
+    """Trajectories that want a sandbox."""
+    for index in range(first, first + count):
+        world.trajectory(trajectory_request(f"{job_id}-t{index}", job_id=job_id))
+        request = action_request(
+            f"{job_id}-r{index}", ActionKind.ENV_RESET, f"{job_id}-t{index}", job_id=job_id, demand=kept(memory=memory)
+        )
+        world.submit(request)
+
+
+def admitted(world: CoreWorld) -> list[TrajectoryKey]:
+    """Plans until no round asks for another one; the trajectories let begin."""
+    plans = [world.plan()]
+    while plans[-1].truncated:
+        plans.append(world.plan())
+    return [key for plan in plans for key in plan.admitted]
+
+
+def test_as_many_begin_as_find_memory() -> None:
+    world, manager = sandbox_world(memory=350)
+    world.job()
+    begin(world, 5)
+    assert [key[1] for key in admitted(world)] == ["job-t0", "job-t1", "job-t2"]
+    manager.run("job-r0")
+    assert admitted(world) == []
+    world.close_trajectory("job-t0")
+    assert [key[1] for key in admitted(world)] == ["job-t3"]
+
+
+def test_without_admission_all_begin_and_their_resets_wait() -> None:
+    world, _ = sandbox_world(memory=350, admission=False)
+    world.job()
+    begin(world, 5)
+    assert len(admitted(world)) == 5
+    assert len(world.state.ready) == 2
+
+
+def test_the_wait_to_start_is_reported_apart() -> None:
+    world, manager = sandbox_world(memory=100)
+    world.job()
+    begin(world, 2)
+    admitted(world)
+    manager.live(7.0)
+    manager.run("job-r0")
+    world.close_trajectory("job-t0")
+    admitted(world)
+    manager.run("job-r1")
+    (facts,) = [each for key, each in world.outcomes.items() if key.action_id == "job-r1"]
+    assert facts.start_wait_s == 7.0
+
+
+def test_jobs_take_turns_by_weight_and_priority_comes_first() -> None:
+    world, _ = sandbox_world(memory=600)
+    world.job()
+    world.job(job_request("other"))
+    world.job(job_request("batch", priority=PriorityClass.BATCH))
+    for job_id in ("batch", "job", "other"):
+        begin(world, 5, job_id=job_id)
+    assert Counter(key[0] for key in admitted(world)) == {"job": 3, "other": 3}
+
+
+def test_no_more_live_than_a_trainer_consumes_before_they_are_stale() -> None:
+    world, manager = sandbox_world(memory=100_000)
+    world.job(job_request(max_staleness=1))
+    begin(world, 12)
+    assert len(admitted(world)) == 12, "nothing is known of the trainer yet"
+    for version in range(1, 4):
+        for index in range(4 * (version - 1), 4 * version):
+            manager.run(f"job-r{index}")
+            world.close_trajectory(f"job-t{index}")
+        begin(world, 4, first=12 + 4 * version)
+        world.plan()
+        world.publish(version)
+        admitted(world)
+    begin(world, 40, first=100)
+    admitted(world)
+    # Four end to a version, so those of this one and of the next may live.
+    assert world.state.jobs["job"].live_trajectories == 8
+
+
+def test_beyond_a_load_nobody_begins() -> None:
+    load = CpuLoad(live=10, cores=4.0, work_s=1.0, alone_s=2.0, think_s=8.0)
+    assert load.most_live(1.0) == 40.0
+    candidates = [Candidate(2, 1.0, iter(()), 10, float("inf"))]
+    assert choose(candidates, lambda _: True, 40.0) == []
