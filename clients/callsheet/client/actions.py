@@ -259,7 +259,7 @@ class EnvStep(Action[CommandResult]):
             a program of its own. A session begins with the first step that names it. It keeps directory, variables,
             functions and modules until it ends, for instance by `exit`, or the sandbox does. Shell and Python have
             sessions of their own.
-        download: Paths of files to return once the command has ended, at most 64; like those of `files`.
+        download: Paths of files to return once the command has ended, at most 32; like those of `files`.
         stream_output: Output is also sent while the command runs, see `Handle.output`.
     """
 

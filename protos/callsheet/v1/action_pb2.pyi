@@ -675,7 +675,7 @@ class EnvStepInput(google.protobuf.message.Message):
 
     @property
     def download(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Files to return once the command has ended, at most 64: paths like those of `files`. No symbolic link is followed."""
+        """Files to return once the command has ended, at most 32: paths like those of `files`. No symbolic link is followed."""
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import anyio
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.backend import CommandOutcome, Sandbox, SandboxBackend, SandboxLostError
+from callsheet.managers.sandbox.env_step import read_env_step, run_env_step
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.requests import read_command, read_files
 from callsheet.managers.sandbox.results import command_result, limit_failure, usage_of
@@ -143,14 +144,11 @@ class SandboxExecutor(TestSuiteExecutor):
         return Broken(failed, usage)
 
     async def _step(self, attempt: Attempt, running: Running) -> AttemptResult:
-        held, step = self._find(attempt), attempt.action.env_step
-        files = await read_files(step.files, attempt.payloads)
-        command = await read_command(step.command, attempt.payloads, self._settings)
+        held = self._find(attempt)
+        request = await read_env_step(attempt, self._settings)
         async with held.turn, self._using(held.sandbox, attempt, running):
-            for file in files:
-                await held.sandbox.write_file(file, attempt.stop_requested)
-            outcome = await held.sandbox.execute(command, attempt.stop_requested)
-        result = outcome_pb2.Succeeded(env_step=await command_result(outcome, attempt.payloads))
+            outcome, downloads = await run_env_step(held.sandbox, request, attempt, self._settings)
+        result = outcome_pb2.Succeeded(env_step=await command_result(outcome, attempt.payloads, downloads))
         if outcome.stopped:
             return Stopped(result, usage_of(outcome))
         failed = limit_failure(outcome, result)

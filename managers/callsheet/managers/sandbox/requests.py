@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from callsheet.managers.executor import Attempt, PayloadAccess
-from callsheet.managers.sandbox.backend import CommandSpec, FileSpec, SandboxSpec
+from callsheet.managers.sandbox.backend import CommandSpec, FileSpec, SandboxSpec, SessionLanguage, StepSpec
 from callsheet.managers.sandbox.paths import split_relative
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.v1 import action_pb2
@@ -14,6 +14,7 @@ from callsheet.v1 import action_pb2
 _DEFAULT_OUTPUT_BYTES = 1 << 20
 _DEFAULT_MODE = 0o644
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LONGEST_STEP = 1 << 20
 # The kernel's MAX_ARG_STRLEN, less the NUL at the end.
 _LONGEST_ARGUMENT = 131071
 
@@ -53,14 +54,33 @@ async def read_command(command: action_pb2.Command, payloads: PayloadAccess, set
             )
     directory = "/".join(split_relative(command.working_directory, allow_empty=True))
     stdin = await payloads.read(command.stdin) if command.HasField("stdin") else b""
-    wanted = command.max_output_bytes or _DEFAULT_OUTPUT_BYTES
     return CommandSpec(
         arguments=arguments,
         environment=dict(command.environment),
         working_directory=directory,
         stdin=stdin,
-        max_output_bytes=max(1, min(wanted, settings.max_output_bytes)),
+        max_output_bytes=_output_bytes(command, settings),
     )
+
+
+def read_session_step(step: action_pb2.EnvStepInput, settings: SandboxSettings) -> StepSpec:
+    """Returns the step of a session to run.
+
+    Raises:
+        CommandRefusedError: It breaks a rule.
+    """
+    command, program = step.command, step.command.WhichOneof("program")
+    if program is None or program == "argv":
+        raise CommandRefusedError("program: one of shell and python must be set in a session")
+    text = command.shell if program == "shell" else command.python
+    if "\0" in text or len(text.encode()) > _LONGEST_STEP:
+        raise CommandRefusedError(f"{program}: must have at most {_LONGEST_STEP} bytes in a session, and no NUL")
+    return StepSpec(step.session, SessionLanguage(program), text, _output_bytes(command, settings))
+
+
+def read_download(paths: Iterable[str]) -> list[tuple[str, str]]:
+    """Returns each path as it was given and as its checked components, joined by "/"; raises PathRefusedError."""
+    return [(path, "/".join(split_relative(path))) for path in paths]
 
 
 def sandbox_spec(sandbox_id: str, attempt: Attempt, cores: frozenset[int], settings: SandboxSettings) -> SandboxSpec:
@@ -75,11 +95,18 @@ def sandbox_spec(sandbox_id: str, attempt: Attempt, cores: frozenset[int], setti
     )
 
 
+def _output_bytes(command: action_pb2.Command, settings: SandboxSettings) -> int:
+    return max(1, min(command.max_output_bytes or _DEFAULT_OUTPUT_BYTES, settings.max_output_bytes))
+
+
 def _arguments(command: action_pb2.Command) -> tuple[str, ...]:
     program = command.WhichOneof("program")
     if program is None:
-        raise CommandRefusedError("program: unset: one of argv and shell must be set")
-    arguments = tuple(command.argv.arguments) if program == "argv" else ("/bin/sh", "-c", command.shell)
+        raise CommandRefusedError("program: unset: one of argv, shell and python must be set")
+    if program == "argv":
+        arguments = tuple(command.argv.arguments)
+    else:
+        arguments = ("/bin/sh", "-c", command.shell) if program == "shell" else ("python3", "-c", command.python)
     if not arguments or not arguments[0]:
         raise CommandRefusedError("argv.arguments: empty: must name a program")
     for argument in arguments:

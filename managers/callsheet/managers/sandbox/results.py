@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from callsheet.managers.executor import PayloadAccess
 from callsheet.managers.sandbox.backend import (
     CannotExecuteError,
@@ -10,6 +12,7 @@ from callsheet.managers.sandbox.backend import (
     SandboxCreateError,
     SandboxLostError,
 )
+from callsheet.managers.sandbox.env_step import Download
 from callsheet.managers.sandbox.paths import PathRefusedError
 from callsheet.managers.sandbox.requests import CommandRefusedError
 from callsheet.v1 import action_pb2, outcome_pb2
@@ -26,9 +29,11 @@ FORESEEN = (
 _LIMIT_REASONS = frozenset({"pids", "disk_full"})
 
 
-async def command_result(outcome: CommandOutcome, payloads: PayloadAccess) -> outcome_pb2.CommandResult:
-    """Returns a command's result; long output goes to the payload store (PayloadError if that fails)."""
-    return outcome_pb2.CommandResult(
+async def command_result(
+    outcome: CommandOutcome, payloads: PayloadAccess, downloads: Sequence[Download] = ()
+) -> outcome_pb2.CommandResult:
+    """Returns a command's result; what is long goes to the payload store (PayloadError if that fails)."""
+    result = outcome_pb2.CommandResult(
         exit_code=outcome.exit_code,
         signal=outcome.signal,
         stdout=await payloads.write(outcome.stdout),
@@ -37,6 +42,13 @@ async def command_result(outcome: CommandOutcome, payloads: PayloadAccess) -> ou
         stderr_dropped_bytes=outcome.stderr_dropped,
         wall_s=outcome.wall_s,
     )
+    if outcome.session is not None:
+        result.session.started, result.session.ended = outcome.session.started, outcome.session.ended
+        result.session.SetInParent()
+    for download in downloads:
+        content = await payloads.write(download.content) if download.content is not None else None
+        result.downloads.add(path=download.path, content=content, refusal=download.refusal or None)
+    return result
 
 
 def usage_of(outcome: CommandOutcome) -> outcome_pb2.Usage:

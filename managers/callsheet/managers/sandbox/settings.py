@@ -62,8 +62,11 @@ class SandboxSettings:
         default_disk_mib: For an env_reset that names no size.
         default_max_processes: For an env_reset that names none.
         max_output_bytes: The most that a command may ask to keep of stdout and of stderr, each.
+        max_download_bytes: The most that the files which one env_step returns have together.
         concurrent_creates: Sandboxes that are made at the same time.
         use_control_groups: Whether to use control groups where they are writable.
+        delegated_group: Directory of a version 2 control group that was made for this manager; by default the one it
+            runs in, if that was delegated.
         bwrap: The bwrap program; None searches as `bubblewrap.find_bwrap` says.
         core_sharing: Whether all sandboxes share `cores`. Then grants name no cores.
         node_sharing: How commands are ranked.
@@ -80,8 +83,10 @@ class SandboxSettings:
     default_disk_mib: int = 256
     default_max_processes: int = 128
     max_output_bytes: int = 16 << 20
+    max_download_bytes: int = 64 << 20
     concurrent_creates: int = 8
     use_control_groups: bool = True
+    delegated_group: Path | None = None
     bwrap: Path | None = None
     core_sharing: CoreSharing = CoreSharing.NONE
     node_sharing: NodeSharingSettings = field(default_factory=NodeSharingSettings)
@@ -99,6 +104,6 @@ class SandboxSettings:
         if not self.cores:
             raise ValueError("cores: must name at least one core")
         positive = ("default_memory_mib", "default_disk_mib", "default_max_processes", "max_output_bytes")
-        for name in (*positive, "concurrent_creates"):
+        for name in (*positive, "max_download_bytes", "concurrent_creates"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)}: must be at least 1")

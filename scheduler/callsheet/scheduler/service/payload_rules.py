@@ -10,7 +10,7 @@ from callsheet.v1 import action_pb2, common_pb2
 
 References = list[common_pb2.PayloadReference]
 
-MAX_DOWNLOADS = 64
+MAX_DOWNLOADS = 32
 _SESSION_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _IMAGE = re.compile(r"(?=.{1,200}\Z)[A-Za-z0-9][A-Za-z0-9._:-]*(/[A-Za-z0-9][A-Za-z0-9._:-]*)*")
 
