@@ -79,7 +79,7 @@ def sim(
     """
     at_once = processes or len(os.sched_getaffinity(0))
     if calibrate:
-        _calibrate(at_once, as_json=as_json)
+        _calibrate(at_once, trace, as_json=as_json)
         return
     settings_module = load(f"{_COMPARISON}.settings", "bench")
     policies = load("callsheet.benchmarks.simulator.policies", "bench").POLICIES
@@ -136,10 +136,10 @@ def _check(path: Path, report: dict[str, Any]) -> None:
     typer.echo(f"all {len(verdicts)} figures are in range", err=True)
 
 
-def _calibrate(processes: int, *, as_json: bool) -> None:
+def _calibrate(processes: int, trace: Path | None, *, as_json: bool) -> None:
     calibration = load("callsheet.benchmarks.simulator.calibration", "bench")
     with progress_on_stderr() as progress:
-        table = calibration.calibrate(progress, processes=processes)
+        table = calibration.calibrate(progress, processes=processes, trace=trace)
     if as_json:
         print_json(table.as_json())
     else:
