@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import os
 import threading
@@ -155,13 +154,10 @@ def _set_session_weight(process: int, nice: int) -> None:
     for _ in range(_AUTOGROUP_TRIES):
         try:
             with open(f"/proc/{process}/autogroup", "r+b", buffering=0) as file:
-                if file.read().split()[-1:] != [b"%d" % nice]:
-                    file.write(b"%d" % nice)
-            return
-        except (FileNotFoundError, PermissionError):
+                # A write that the kernel puts off (EAGAIN) returns None.
+                if file.read().split()[-1:] == [b"%d" % nice] or file.write(b"%d" % nice) is not None:
+                    return
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
             # It has ended, or has closed itself to other processes of its user.
             return
-        except OSError as error:
-            if error.errno != errno.EAGAIN:
-                raise
-            time.sleep(_AUTOGROUP_PAUSE_S)
+        time.sleep(_AUTOGROUP_PAUSE_S)

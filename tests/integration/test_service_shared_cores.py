@@ -1,0 +1,94 @@
+"""The service with a sandbox manager whose sandboxes share one core: `--share-cores`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+from callsheet.cli.stack import Isolation, Role, Stack, StackSettings, local_stack
+from callsheet.client import (
+    Client,
+    Command,
+    CommandResult,
+    Demand,
+    EnvStep,
+    Failed,
+    FailureKind,
+    Outcome,
+    Succeeded,
+    Timeouts,
+)
+from callsheet.client.admin import AdminClient
+from callsheet.client.admin_values import ActionState
+from callsheet.managers.sandbox.probe import probe_bubblewrap
+
+from tests.support.real_sandboxes import until_state
+
+pytestmark = pytest.mark.anyio
+
+_ONE = Demand(cpu=1)
+_BUSY = Command.shell("while :; do :; done")
+
+
+@pytest.fixture(params=["ranked", "plainly"])
+async def stack(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stack]:
+    isolation = Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE
+    settings = StackSettings(
+        tmp_path,
+        managers=(Role.SANDBOX,),
+        cpus=1,
+        isolation=isolation,
+        arguments={Role.SANDBOX: ("--share-cores", request.param)},
+    )
+    async with local_stack(settings) as stack:
+        yield stack
+
+
+async def test_commands_on_one_core_run_at_once(stack: Stack) -> None:
+    async with (
+        Client(stack.address) as client,
+        AdminClient(stack.address) as admin,
+        await client.open_job("job") as job,
+        job.trajectory("long") as long,
+        job.trajectory("short") as short,
+    ):
+        for trajectory in (long, short):
+            assert isinstance(await trajectory.env_reset(service="sandbox", demand=_ONE), Succeeded)
+        busy = await long.submit(EnvStep(_BUSY), demand=_ONE)
+        await until_state(admin, "job", busy.action_id, ActionState.RUNNING)
+        # The core is granted already; a second command of one core runs beside it all the same.
+        done = await short.env_step(Command.shell("echo $((6 * 7))"), demand=_ONE)
+        assert isinstance(done, Succeeded)
+        assert done.value.stdout == b"42\n"
+        assert (await admin.explain("job", busy.action_id)).state is ActionState.RUNNING
+        await admin.pause("job", busy.action_id)
+        assert isinstance(await short.env_step(Command.shell("true"), demand=_ONE), Succeeded)
+        await admin.resume("job", busy.action_id)
+        await busy.cancel()
+        await busy.outcome()
+
+
+async def test_time_that_was_not_granted_is_not_charged(stack: Stack) -> None:
+    limit_s = 1.0
+    async with Client(stack.address) as client, await client.open_job("job") as job:
+        outcomes: list[tuple[Outcome[CommandResult], float]] = []
+
+        async def run(name: str) -> None:
+            async with job.trajectory(name) as trajectory:
+                await trajectory.env_reset(service="sandbox", demand=_ONE)
+                started = anyio.current_time()
+                outcome = await trajectory.env_step(_BUSY, demand=_ONE, timeouts=Timeouts(start_to_close_s=limit_s))
+                outcomes.append((outcome, anyio.current_time() - started))
+
+        async with anyio.create_task_group() as tasks:
+            for index in range(4):
+                tasks.start_soon(run, f"t{index}")
+    for outcome, passed_s in outcomes:
+        assert isinstance(outcome, Failed), outcome
+        assert outcome.kind is FailureKind.TIMEOUT
+        assert outcome.timeline.execution_s >= limit_s
+        assert outcome.timeline.execution_s <= passed_s
+    # Four busy loops on one core: no four seconds were granted before four had passed, less what ended meanwhile.
+    assert max(passed_s for _, passed_s in outcomes) > 1.5 * limit_s

@@ -1,0 +1,105 @@
+"""How lanes are told apart, and what of a tree of processes is changed; with this machine's own processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from callsheet.managers.sandbox.cgroups import GroupLayout
+from callsheet.managers.sandbox.lanes import LaneMethod, lane_method, process_lane_method, put_tree
+from callsheet.managers.sandbox.node_sharing import Lane
+from callsheet.managers.sandbox.process_tree import cpu_seconds_below, for_every_thread, processes_below, threads_below
+
+# Starts a child with a second thread, says so, and waits for the end of its input.
+_FAMILY = """
+import subprocess, sys
+child = "import sys, threading; threading.Thread(target=sys.stdin.read).start(); print('ready', flush=True)"
+subprocess.run([sys.executable, "-c", child], stdin=sys.stdin, start_new_session=True)
+"""
+
+
+@pytest.fixture
+def family() -> Iterator[int]:
+    """A process with a child of two threads; returns its id."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+        process.stdin.close()
+
+
+def test_the_tree_has_all_threads(family: int) -> None:
+    assert len(list(processes_below(family))) == 2
+    assert len(list(threads_below(family, include_root=False))) == 2
+    assert family in threads_below(family, include_root=True)
+    assert cpu_seconds_below(family) > 0
+
+
+def test_a_thread_that_ended_meanwhile_is_no_error(family: int) -> None:
+    def gone(thread: int) -> None:
+        raise ProcessLookupError(thread)
+
+    for_every_thread(family, gone, include_root=True)
+
+
+def test_a_process_that_is_gone_has_no_tree() -> None:
+    process = subprocess.Popen(["/bin/true"])
+    process.wait()
+    assert list(threads_below(process.pid, include_root=True)) == []
+    assert cpu_seconds_below(process.pid) == 0.0
+
+
+def test_everything_below_changes_its_lane_and_the_root_does_not(family: int) -> None:
+    method = process_lane_method()
+    if method is not LaneMethod.IDLE_PROCESSES:
+        pytest.skip("the right to make other processes normal again after SCHED_IDLE is missing (CAP_SYS_NICE)")
+    for lane, policy in ((Lane.BACKGROUND, os.SCHED_IDLE), (Lane.FOREGROUND, os.SCHED_OTHER)):
+        put_tree(family, lane, method)
+        assert {os.sched_getscheduler(thread) for thread in threads_below(family, include_root=False)} == {policy}
+        assert os.sched_getscheduler(family) == os.SCHED_OTHER
+
+
+def test_sessions_weigh_less_in_the_background(family: int) -> None:
+    child = next(process for process in processes_below(family) if process != family)
+    setting = Path("/proc/sys/kernel/sched_autogroup_enabled")
+    if not setting.exists() or setting.read_text().strip() != "1":
+        pytest.skip("grouping by session is missing (kernel.sched_autogroup_enabled)")
+
+    def nice(process: int) -> int:
+        return int(Path(f"/proc/{process}/autogroup").read_text().split()[-1])
+
+    for lane, weight in ((Lane.BACKGROUND, 19), (Lane.FOREGROUND, 0)):
+        put_tree(family, lane, LaneMethod.SESSION_WEIGHT)
+        assert (nice(child), nice(family)) == (weight, 0)
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("cpu.idle", LaneMethod.IDLE_GROUP),
+        ("cpu.shares", LaneMethod.WEIGHT_GROUP),
+        ("cpu.weight", LaneMethod.WEIGHT_GROUP),
+    ],
+)
+def test_a_group_that_can_be_weighed_is_used(tmp_path: Path, file: str, expected: LaneMethod) -> None:
+    core, tree = tmp_path / "core", tmp_path / "cpu"
+    for directory in (core / "one", tree / "one"):
+        directory.mkdir(parents=True)
+    where = core if file == "cpu.weight" else tree
+    (where / "one" / file).touch()
+    layout = GroupLayout(core, {"cpu": tree})
+    assert layout.weight_file("one") == where / "one" / file
+    assert lane_method(layout.weight_file("one")) is expected
+    if where == tree:
+        assert layout.without("cpu").weight_file("one") is None
+
+
+def test_without_a_group_processes_are_changed() -> None:
+    assert lane_method(None) is process_lane_method()
