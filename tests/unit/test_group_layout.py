@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from callsheet.managers.sandbox.cgroups import find_layout
+from callsheet.managers.sandbox.cgroups import Form, GroupLayout, find_layout, form_of, limit_capabilities
 
 HYBRID_MOUNTS = """\
 24 30 0:21 / /proc rw,nosuid shared:5 - proc proc rw
@@ -15,6 +15,7 @@ HYBRID_MOUNTS = """\
 34 30 0:30 /docker/1 /sys/fs/cgroup/memory rw shared:13 - cgroup cgroup rw,memory
 """
 HYBRID_GROUPS = "4:memory:/docker/1/own\n3:cpuset:/\n1:cpu,cpuacct:/x\n0::/user/session\n"
+UNIFIED_MOUNTS = "31 30 0:27 / /sys/fs/cgroup rw shared:10 - cgroup2 cgroup2 rw\n"
 
 
 def test_a_hybrid_host_has_limits_in_version_1_and_the_rest_in_version_2() -> None:
@@ -22,9 +23,11 @@ def test_a_hybrid_host_has_limits_in_version_1_and_the_rest_in_version_2() -> No
     assert layout is not None
     assert layout.core == Path("/sys/fs/cgroup/unified/user/session")
     assert layout.controllers == {
+        "cpu": Path("/sys/fs/cgroup/cpu,cpuacct/x"),
         "cpuset": Path("/sys/fs/cgroup/cpuset"),
         "memory": Path("/sys/fs/cgroup/memory/own"),
     }
+    assert form_of(layout) is Form.HYBRID
 
 
 def test_without_a_version_2_tree_there_is_no_layout() -> None:
@@ -32,9 +35,42 @@ def test_without_a_version_2_tree_there_is_no_layout() -> None:
     assert find_layout(mounts, HYBRID_GROUPS) is None
 
 
-def test_a_pure_version_2_host_has_the_core_alone() -> None:
-    mounts = "31 30 0:27 / /sys/fs/cgroup rw shared:10 - cgroup2 cgroup2 rw\n"
-    layout = find_layout(mounts, "0::/user.slice\n")
+def test_a_pure_version_2_host_has_the_core_alone_before_controllers_are_enabled() -> None:
+    layout = find_layout(UNIFIED_MOUNTS, "0::/user.slice\n")
     assert layout is not None
     assert layout.core == Path("/sys/fs/cgroup/user.slice")
     assert layout.controllers == {}
+    assert form_of(layout) is Form.AFFINITY
+
+
+def test_a_manager_that_was_moved_down_makes_its_groups_above() -> None:
+    layout = find_layout(UNIFIED_MOUNTS, "0::/system.slice/callsheet.service/callsheet-managers\n")
+    assert layout is not None
+    assert layout.core == Path("/sys/fs/cgroup/system.slice/callsheet.service")
+
+
+def test_a_container_sees_its_own_group_as_the_root() -> None:
+    layout = find_layout("31 30 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", "0::/\n")
+    assert layout is not None
+    assert layout.core == Path("/sys/fs/cgroup")
+
+
+def test_directories_are_named_once() -> None:
+    core = Path("/sys/fs/cgroup/x")
+    assert GroupLayout(core, {"cpu": core, "memory": core}).directories() == [core]
+
+
+def test_the_registration_tells_what_cannot_be_done() -> None:
+    nothing = dict(limit_capabilities(None))
+    assert nothing.pop("cgroups") == "affinity"
+    assert set(nothing.values()) == {"no"}
+    assert set(nothing) == {"hard_cpuset", "quota", "memory_hard", "pids_hard", "freeze", "psi", "cpu_accounting"}
+
+
+def test_a_user_without_a_delegated_cpuset_is_told_so(tmp_path: Path) -> None:
+    layout = GroupLayout(tmp_path, dict.fromkeys(("cpu", "memory", "pids"), tmp_path))
+    told = limit_capabilities(layout)
+    assert (told["cgroups"], told["hard_cpuset"], told["quota"], told["memory_hard"]) == ("v2", "no", "yes", "yes")
+    assert told["psi"] == "no"
+    (tmp_path / "cpu.pressure").write_text("some avg10=0.00\n")
+    assert limit_capabilities(layout)["psi"] == "yes"

@@ -61,6 +61,15 @@ def group_by_numa(cores: Iterable[int], root: Path = Path("/")) -> list[list[int
     return [group for group in groups if group]
 
 
+def numa_node_by_core(root: Path = Path("/")) -> dict[int, int]:
+    """Returns the number of each core's NUMA node; cores that no node lists are left out."""
+    return {
+        core: int(path.name.removeprefix("node"))
+        for path in _numa_directories(root)
+        for core in parse_core_list((path / "cpulist").read_text())
+    }
+
+
 def _numa_directories(root: Path) -> list[Path]:
     parent = root / "sys/devices/system/node"
     numbered = [(path, re.fullmatch(r"node(\d+)", path.name)) for path in parent.glob("node*")]

@@ -47,7 +47,7 @@ def build_backend(settings: SandboxSettings, directory: ManagerDirectory) -> Pro
 def _build(settings: SandboxSettings) -> tuple[ProcessBackend, ManagerDirectory]:
     directory = ManagerDirectory(settings.data_directory, settings.manager_id)
     try:
-        remove_leftovers(directory, probe_layout())
+        remove_leftovers(directory, probe_layout(settings.delegated_group))
         return build_backend(settings, directory), directory
     except BaseException:
         directory.release()
@@ -55,7 +55,8 @@ def _build(settings: SandboxSettings) -> tuple[ProcessBackend, ManagerDirectory]
 
 
 def _layout(settings: SandboxSettings) -> GroupLayout | None:
-    layout = probe_layout() if settings.use_control_groups else None
-    if layout is not None and settings.core_sharing is not CoreSharing.RANKED:
-        return layout.without("cpu")
-    return layout
+    layout = probe_layout(settings.delegated_group) if settings.use_control_groups else None
+    if layout is None or settings.core_sharing is CoreSharing.RANKED or "cpuset" not in layout.controllers:
+        return layout
+    # A "cpu" tree of its own would weigh commands, or bound them where no cpuset does; it costs every command a move.
+    return layout.without("cpu") if layout.own_tree("cpu") is not None else layout

@@ -15,7 +15,7 @@ import structlog
 from callsheet.managers.sandbox.agent_client import AgentConnection
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox, SandboxParts
 from callsheet.managers.sandbox.backend import SandboxCreateError, SandboxLostError, SandboxSpec
-from callsheet.managers.sandbox.cgroups import GroupLayout, SandboxGroup
+from callsheet.managers.sandbox.cgroups import GroupLayout, SandboxGroup, limit_capabilities
 from callsheet.managers.sandbox.lanes import lane_method
 from callsheet.managers.sandbox.launcher_client import LauncherClient, LauncherError, SpawnRequest, start_launcher
 from callsheet.managers.sandbox.packets import socket_pair
@@ -111,7 +111,7 @@ class ProcessBackend:
             if self._layout is not None
             else "all processes of the sandbox, background ones too",
             "lanes": self._lanes(),
-            "cpu_accounting": "group" if self._layout is not None else "processes that were waited for",
+            **limit_capabilities(self._layout),
         }
 
     def _lanes(self) -> str:
@@ -200,8 +200,7 @@ class ProcessBackend:
         try:
             name = f"{self._marker}-{spec.sandbox_id}"
             group = SandboxGroup(self._layout, name, spec.memory_mib, spec.max_processes)
-            if group.pins_cores:
-                group.set_cores(spec.cores)
+            group.set_cores(spec.cores)
         except BaseException:
             _undo(plan, group)
             raise

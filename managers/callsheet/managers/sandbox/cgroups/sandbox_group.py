@@ -1,0 +1,153 @@
+"""The control groups of one sandbox.
+
+In the version 2 tree its first process is in `init`, and each command in a leaf of its own below `commands`: a command
+can be killed and its CPU time read without touching what runs in the background, and `commands` is frozen without
+freezing the first process, which must notice the end of its manager at any time. In a "cpu" tree of version 1 there are
+only commands, for the same reason: a group that is idle may wait for long.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from callsheet.managers.sandbox.cgroups import files
+from callsheet.managers.sandbox.cgroups.layout import GroupLayout
+from callsheet.managers.sandbox.cgroups.limits import LegacyLimits, LimitEvents, Limits, UnifiedLimits
+
+# What weighs a group against its siblings, with the values of a group that counts and of an idle one.
+_WEIGHTS = {"cpu.idle": ("0", "1"), "cpu.shares": ("1024", "2"), "cpu.weight": ("100", "1")}
+_FREEZE_MILLISECONDS = 100
+# The agent and, outside its namespace, bwrap itself.
+_OWN_PROCESSES = 2
+
+
+class SandboxGroup:
+    """The groups of one sandbox. All methods block for microseconds to milliseconds: call them in a worker thread."""
+
+    def __init__(self, layout: GroupLayout, name: str, memory_mib: int, max_processes: int) -> None:
+        """Makes the groups and sets the limits.
+
+        Raises:
+            OSError: A group could not be made; what was made is removed again.
+        """
+        self._core = layout.core / name
+        self._commands = self._core / "commands"
+        own_trees = {name: layout.own_tree(name) for name in layout.controllers}
+        self._trees = {controller: path / name for controller, path in own_trees.items() if path is not None}
+        self._controllers = frozenset(layout.controllers)
+        self._limits = _limits_of(self._core, self._trees, self._controllers)
+        self._leaves = 0
+        self.weight_file: Path | None = None
+        try:
+            for directory in (self._core, self._core / "init", self._commands, *self._trees.values()):
+                files.make_group(directory)
+            if "memory" in self._controllers:
+                self._limits.limit_memory(memory_mib << 20)
+            if "pids" in self._controllers:
+                self._limits.limit_processes(max_processes + _OWN_PROCESSES)
+            self.weight_file = layout.weight_file(name)
+        except BaseException:
+            self.remove()
+            raise
+
+    @property
+    def pins_cores(self) -> bool:
+        """Whether `set_cores` really keeps processes on their cores; otherwise they must be pinned as well."""
+        return "cpuset" in self._controllers
+
+    def open_entries(self) -> list[int]:
+        """Opens what the first process writes "0" into to enter; the caller closes them."""
+        trees = [directory for controller, directory in self._trees.items() if controller != "cpu"]
+        return [files.open_entry(directory) for directory in (*trees, self._core / "init")]
+
+    def set_cores(self, cores: Collection[int]) -> None:
+        """Gives everything inside these cores: exactly these, or without a cpuset the time of as many.
+
+        Raises:
+            OSError: They are not available here (EINVAL, EACCES).
+        """
+        if "cpuset" in self._controllers:
+            self._limits.set_cores(cores)
+        elif "cpu" in self._controllers:
+            self._limits.limit_cpu(len(cores))
+
+    def set_idle(self, idle: bool) -> None:
+        """Lets the commands have only what other groups leave, or takes that back; needs a `weight_file`."""
+        if self.weight_file is not None:
+            files.write_setting(self.weight_file, _WEIGHTS[self.weight_file.name][idle])
+
+    def cpu_s(self) -> float:
+        """CPU seconds of everything but the first process."""
+        return files.read_counter(self._commands / "cpu.stat", "usage_usec") / 1e6
+
+    def freeze(self, frozen: bool) -> None:
+        """Freezes or thaws all commands and what they left in the background; returns when all are frozen."""
+        files.write_setting(self._commands / "cgroup.freeze", "1" if frozen else "0")
+        if frozen:
+            files.wait_for_event(self._commands, "frozen 1", _FREEZE_MILLISECONDS)
+
+    def kill(self) -> None:
+        """Kills everything inside, frozen or not."""
+        files.write_setting(self._core / "cgroup.kill", "1")
+
+    def new_leaf(self) -> CommandLeaf:
+        """Makes a leaf for a command."""
+        self._leaves += 1
+        return CommandLeaf(self._commands / str(self._leaves), [self._trees["cpu"]] if "cpu" in self._trees else [])
+
+    def kill_commands(self) -> None:
+        """Kills all commands and what they left in the background; the first process stays."""
+        files.write_setting(self._commands / "cgroup.kill", "1")
+
+    def begin_measuring(self) -> LimitEvents:
+        """Forgets the peak of memory so far; returns the counters as they are."""
+        self._limits.begin_peak()
+        return self._limits.events()
+
+    def peak_memory_bytes(self) -> int:
+        """Most memory used since `begin_measuring`; 0 if it is not counted."""
+        return self._limits.peak_bytes()
+
+    def limit_events(self) -> LimitEvents:
+        """Returns the counters."""
+        return self._limits.events()
+
+    def remove(self) -> None:
+        """Kills what is inside and removes the groups."""
+        self._limits.close()
+        files.remove_groups([self._core, *self._trees.values()])
+
+
+class CommandLeaf:
+    """The group of one command and what it starts."""
+
+    def __init__(self, path: Path, others: Sequence[Path] = ()) -> None:
+        """Makes it. `others` are groups that the command enters as well."""
+        self._path = path
+        files.make_group(path)
+        self.entries = [files.open_entry(directory) for directory in (path, *others)]
+
+    def kill(self) -> None:
+        """Kills everything inside."""
+        files.write_setting(self._path / "cgroup.kill", "1")
+
+    def cpu_s(self) -> float:
+        """CPU seconds of everything that ever ran inside."""
+        return files.read_counter(self._path / "cpu.stat", "usage_usec") / 1e6
+
+    def release(self) -> None:
+        """Removes it, unless background processes stay; then the end of the sandbox removes it."""
+        while self.entries:
+            os.close(self.entries.pop())
+        try:
+            self._path.rmdir()
+        except OSError as error:
+            if error.errno not in {errno.EBUSY, errno.ENOENT}:
+                raise
+
+
+def _limits_of(core: Path, trees: Mapping[str, Path], controllers: Collection[str]) -> Limits:
+    return LegacyLimits(trees) if trees else UnifiedLimits(core, controllers)

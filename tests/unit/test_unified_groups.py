@@ -1,0 +1,162 @@
+"""Control groups of version 2, on a tree of files that follows the kernel's rules: the machine may have none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from callsheet.managers.sandbox.cgroups import Form, GroupLayout, SandboxGroup, form_of, probe_layout
+from callsheet.managers.sandbox.cgroups.delegation import MANAGERS_GROUP, enable_controllers
+
+from tests.support.fake_cgroups import FakeCgroups, install
+
+ALL = ("cpuset", "cpu", "memory", "pids")
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCgroups:
+    root = tmp_path / "unit"
+    root.mkdir()
+    made = FakeCgroups(root, "io", *ALL)
+    install(monkeypatch, made)
+    return made
+
+
+def make_sandbox(layout: GroupLayout) -> SandboxGroup:
+    return SandboxGroup(layout, "one", memory_mib=256, max_processes=64)
+
+
+def layout_of(fake: FakeCgroups) -> GroupLayout:
+    layout = probe_layout(fake.root)
+    assert layout is not None
+    return layout
+
+
+def test_the_manager_moves_down_and_hands_the_controllers_on(fake: FakeCgroups) -> None:
+    (fake.root / "cgroup.procs").write_text(f"{os.getpid()}\n4711\n")
+    layout = layout_of(fake)
+    assert form_of(layout) is Form.V2
+    assert set(layout.controllers) == set(ALL)
+    assert fake.read(fake.root, "cgroup.procs") == ""
+    assert fake.read(fake.root / MANAGERS_GROUP, "cgroup.procs").split() == [str(os.getpid()), "4711"]
+    assert "io" not in fake.read(fake.root, "cgroup.subtree_control")
+
+
+def test_a_second_manager_of_the_unit_finds_all_done(fake: FakeCgroups) -> None:
+    (fake.root / "cgroup.procs").write_text("4711\n")
+    assert layout_of(fake) == layout_of(fake)
+
+
+def test_a_unit_that_was_not_delegated_is_left_as_it_is(fake: FakeCgroups) -> None:
+    (fake.root / "cgroup.procs").write_text("4711\n")
+    assert list(enable_controllers(fake.root, ALL)) == []
+    assert fake.read(fake.root, "cgroup.procs") == "4711"
+    assert not (fake.root / MANAGERS_GROUP).exists()
+
+
+def test_a_mark_of_systemd_is_a_delegation(fake: FakeCgroups, monkeypatch: pytest.MonkeyPatch) -> None:
+    (fake.root / "cgroup.procs").write_text("4711\n")
+    monkeypatch.setattr(os, "getxattr", lambda _, name: b"1" if name == "user.delegate" else b"0")
+    assert list(enable_controllers(fake.root, ALL)) == list(ALL)
+
+
+def test_the_machines_root_group_may_keep_its_processes(fake: FakeCgroups) -> None:
+    (fake.root / "cgroup.type").unlink()
+    (fake.root / "cgroup.procs").write_text("1\n")
+    assert list(enable_controllers(fake.root, ALL)) == list(ALL)
+    assert fake.read(fake.root, "cgroup.procs") == "1"
+
+
+def test_a_controller_that_is_not_there_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "user@1000.service"
+    root.mkdir()
+    fake = FakeCgroups(root, "cpu", "memory", "pids")
+    install(monkeypatch, fake)
+    assert set(layout_of(fake).controllers) == {"cpu", "memory", "pids"}
+
+
+def test_a_sandbox_has_its_limits_on_one_group(fake: FakeCgroups) -> None:
+    sandbox = make_sandbox(layout_of(fake))
+    one = fake.root / "one"
+    assert fake.read(one, "memory.max") == str(256 << 20)
+    assert fake.read(one, "memory.swap.max") == "0"
+    assert fake.read(one, "pids.max") == "66"
+    assert sandbox.pins_cores
+    assert sandbox.weight_file == one / "cpu.idle"
+    assert sorted(path.name for path in one.iterdir() if path.is_dir()) == ["commands", "init"]
+    # Groups below must not need room of their own.
+    assert fake.read(one, "cgroup.subtree_control") == ""
+
+
+def test_a_grant_names_cores_and_their_memory_nodes(fake: FakeCgroups, monkeypatch: pytest.MonkeyPatch) -> None:
+    from callsheet.managers.sandbox.cgroups import limits
+
+    monkeypatch.setattr(limits, "_numa_node_by_core", lambda: {0: 0, 1: 0, 2: 1, 3: 1})
+    sandbox, one = make_sandbox(layout_of(fake)), fake.root / "one"
+    sandbox.set_cores({3, 2})
+    assert (fake.read(one, "cpuset.cpus"), fake.read(one, "cpuset.mems")) == ("2,3", "1")
+    sandbox.set_cores({0, 3})
+    assert (fake.read(one, "cpuset.cpus"), fake.read(one, "cpuset.mems")) == ("0,3", "0,1")
+
+
+def test_cores_of_no_known_node_keep_all_memory(fake: FakeCgroups, monkeypatch: pytest.MonkeyPatch) -> None:
+    from callsheet.managers.sandbox.cgroups import limits
+
+    monkeypatch.setattr(limits, "_numa_node_by_core", dict)
+    make_sandbox(layout_of(fake)).set_cores({0})
+    assert fake.read(fake.root / "one", "cpuset.mems") == "0,1"
+
+
+def test_without_a_cpuset_a_grant_is_a_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "user@1000.service"
+    root.mkdir()
+    fake = FakeCgroups(root, "cpu", "memory", "pids")
+    install(monkeypatch, fake)
+    sandbox = make_sandbox(layout_of(fake))
+    assert not sandbox.pins_cores
+    sandbox.set_cores({0, 1})
+    assert fake.read(root / "one", "cpu.max") == "200000 100000"
+
+
+def test_counters_of_met_limits(fake: FakeCgroups) -> None:
+    sandbox, one = make_sandbox(layout_of(fake)), fake.root / "one"
+    before = sandbox.begin_measuring()
+    (one / "memory.events").write_text("low 0\noom 2\noom_kill 2\n")
+    (one / "pids.events").write_text("max 7\n")
+    after = sandbox.limit_events()
+    assert (before.out_of_memory, before.process_limit) == (0, 0)
+    assert (after.out_of_memory, after.process_limit) == (2, 7)
+    sandbox.remove()
+
+
+def test_a_peak_that_cannot_be_reset_is_that_of_the_sandboxes_life(fake: FakeCgroups) -> None:
+    sandbox, one = make_sandbox(layout_of(fake)), fake.root / "one"
+    (one / "memory.peak").unlink()
+    sandbox.begin_measuring()
+    assert sandbox.peak_memory_bytes() == 0
+    (one / "memory.peak").write_text("4096\n")
+    assert sandbox.peak_memory_bytes() == 4096
+
+
+def test_freeze_and_kill_spare_the_first_process(fake: FakeCgroups) -> None:
+    sandbox, one = make_sandbox(layout_of(fake)), fake.root / "one"
+    (one / "commands/cgroup.events").write_text("populated 1\nfrozen 1\n")
+    sandbox.freeze(True)
+    assert (fake.read(one / "commands", "cgroup.freeze"), fake.read(one, "cgroup.freeze")) == ("1", "0")
+    sandbox.kill_commands()
+    assert (fake.read(one / "commands", "cgroup.kill"), fake.read(one, "cgroup.kill")) == ("1", "")
+    leaf = sandbox.new_leaf()
+    leaf.kill()
+    assert fake.read(one / "commands/1", "cgroup.kill") == "1"
+    assert len(leaf.entries) == 1
+    for entry in leaf.entries:
+        os.close(entry)
+
+
+def test_a_background_lane_is_an_idle_group(fake: FakeCgroups) -> None:
+    sandbox = make_sandbox(layout_of(fake))
+    sandbox.set_idle(True)
+    assert fake.read(fake.root / "one", "cpu.idle") == "1"
+    sandbox.set_idle(False)
+    assert fake.read(fake.root / "one", "cpu.idle") == "0"
