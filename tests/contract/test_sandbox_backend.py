@@ -441,7 +441,7 @@ async def test_after_the_loss_of_the_launcher_new_sandboxes_can_be_made(
 ) -> None:
     first = await backend.create(spec_for(settings, "first"), lambda _: None)
     await first.destroy()
-    launchers = [child for child in psutil.Process().children() if "launcher.py" in " ".join(child.cmdline())]
+    launchers = [child for child in psutil.Process().children() if "sandbox/launcher" in " ".join(child.cmdline())]
     assert len(launchers) == 1
     launchers[0].kill()
     # Its end is told by its socket; until then a new sandbox is refused, which the scheduler's retry would repeat.

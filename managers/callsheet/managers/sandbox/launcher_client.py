@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 from callsheet.managers.sandbox.packets import PacketSocket, ProtocolError, integer, socket_pair
 
-_PROGRAM = Path(__file__).with_name("launcher.py")
+_PROGRAM = Path(__file__).with_name("launcher")
 _START_SECONDS = 20.0
 _END_SECONDS = 5.0
 _LARGEST_PID = 1 << 22
@@ -35,6 +35,8 @@ class SpawnRequest:
         uid: The user and group id to drop to; None keeps the manager's.
         groups: Open cgroup.procs files to enter first.
         inherited: Descriptors it gets.
+        overlays: What it mounts first, as `launcher/overlays.py` describes it.
+        report: Socket over which a descriptor of what it mounted is sent.
     """
 
     argv: Sequence[str]
@@ -45,6 +47,8 @@ class SpawnRequest:
     uid: int | None = None
     groups: Sequence[int] = ()
     inherited: Sequence[int] = ()
+    overlays: Mapping[str, object] | None = None
+    report: int = -1
 
 
 class Child:
@@ -117,11 +121,14 @@ class LauncherClient:
             "env": dict(request.environment),
             "uid": request.uid,
             "groups": len(request.groups),
+            "overlays": request.overlays,
         }
+        report = [request.report] if request.overlays is not None else []
+        descriptors = [request.stderr, *program, *request.groups, *report, *request.inherited]
         try:
             # Shielded: a process that was asked for must end up with an owner.
             with anyio.move_on_after(_START_SECONDS, shield=True):
-                await self._packets.send(packet, [request.stderr, *program, *request.groups, *request.inherited])
+                await self._packets.send(packet, descriptors)
                 await done.wait()
         except OSError as error:
             raise LauncherError(f"the launcher is gone: {error}") from error

@@ -1,30 +1,9 @@
-"""The launcher: a small single-threaded process that starts sandboxes for a manager.
-
-A program of its own, run as `python -I -S launcher.py SOCKET MARKER [DIRECTORY ...]`. It exists because
-
-- bwrap's --die-with-parent ends a sandbox when the THREAD that started it ends, and this process has only one;
-- dropping to a pool user between fork and exec is safe here and is not in a process with threads;
-- it ends when the manager's socket closes, however the manager ended, and every bwrap with it. Agents of plain
-  processes see the same on sockets of their own.
-
-As root it lives in a mount namespace of its own, in which it shows the given directories below /mnt: a pool user could
-not walk to them through a home directory that only its owner may enter.
-
-Requests are JSON packets with descriptors, answers are JSON packets:
-
-    {"op": "spawn", "id", "path": null or path, "argv", "env", "uid": null or N, "groups": n}
-        with descriptors: stderr, [program where path is null], n cgroup.procs, then those to inherit; "{fd:I}" in argv
-        names the I-th of the last
-    {"op": "kill", "pid"}
-    {"event": "ready", "directories"}, {"event": "unusable", "message"}, {"event": "spawned", "id", "pid"},
-    {"event": "failed", "id", "message"}, {"event": "exited", "pid", "status"}
-"""
+"""The launcher's loop: requests from the manager, ends of sandboxes."""
 
 from __future__ import annotations
 
 import array
 import contextlib
-import ctypes
 import json
 import os
 import resource
@@ -33,41 +12,34 @@ import signal
 import socket
 import sys
 
+from . import kernel
+from .overlays import mount_overlays, probe
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 LARGEST_PACKET = 1 << 17
 MOST_DESCRIPTORS = 64
-CLONE_NEWNS = 0x00020000
-MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
 MOUNT_POINT = "/mnt"
 
 
 def show_directories(directories: list[str]) -> list[str]:
     """Binds directories below /mnt in a mount namespace of this process's own; returns their new paths."""
-    if not directories:
-        return []
-    library = ctypes.CDLL(None, use_errno=True)
-
-    def check(result: int, what: str) -> None:
-        if result != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, f"{what}: {os.strerror(number)}")
-
-    check(library.unshare(CLONE_NEWNS), "a mount namespace")
-    check(library.mount(None, b"/", None, MS_REC | MS_SLAVE, None), "private mounts")
+    kernel.unshare(kernel.CLONE_NEWNS)
+    kernel.leave_hosts_mounts()
     # Opened in the new namespace, to which the binds must belong, and before the new mount, which may hide them.
     sources = [os.open(directory, os.O_PATH | os.O_DIRECTORY) for directory in directories]
-    check(library.mount(b"tmpfs", MOUNT_POINT.encode(), b"tmpfs", 0, b"mode=0755,size=1m"), "a tmpfs on " + MOUNT_POINT)
+    kernel.mount("tmpfs", MOUNT_POINT, "tmpfs", 0, "mode=0755,size=1m")
     shown = []
     for index, source in enumerate(sources):
         target = os.path.join(MOUNT_POINT, str(index))
         os.mkdir(target, 0o755)
-        path = f"/proc/self/fd/{source}"
-        check(library.mount(path.encode(), target.encode(), None, MS_BIND, None), directories[index])
+        kernel.mount(f"/proc/self/fd/{source}", target, None, kernel.MS_BIND)
         os.close(source)
         shown.append(target)
+    # Each sandbox mounts its own file system here, in a namespace of its own.
+    os.mkdir(os.path.join(MOUNT_POINT, "overlays"), 0o755)
     return shown
 
 
@@ -155,6 +127,7 @@ def be_sandbox(request: dict[str, Any], descriptors: list[int], marker: str) -> 
         # By descriptor, a pool user can execute a program below a directory that it may not enter.
         program = request["path"] or descriptors.pop(0)
         groups, inherited = descriptors[: request["groups"]], descriptors[request["groups"] :]
+        report = inherited.pop(0) if request["overlays"] is not None else -1
         nothing = os.open("/dev/null", os.O_RDWR)
         for target, source in ((0, nothing), (1, nothing), (2, errors)):
             os.dup2(source, target)
@@ -166,6 +139,9 @@ def be_sandbox(request: dict[str, Any], descriptors: list[int], marker: str) -> 
             os.write(group, b"0")
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.umask(0o022)
+        if report >= 0:
+            with socket.socket(fileno=report) as socket_of_manager:
+                mount_overlays(request["overlays"], request["uid"], socket_of_manager)
         os.chdir("/")
         if request["uid"] is not None:
             os.setgroups([])
@@ -183,7 +159,10 @@ def be_sandbox(request: dict[str, Any], descriptors: list[int], marker: str) -> 
 
 
 def main() -> None:
-    """Serves one manager."""
+    """Serves one manager, or says what can be done here."""
+    if sys.argv[1] == "probe":
+        probe()
+        return
     manager = socket.socket(fileno=int(sys.argv[1]))
     manager.set_inheritable(False)
     try:
@@ -198,6 +177,3 @@ def main() -> None:
     except OSError:
         # The manager's end of the socket is gone.
         sys.exit(1)
-
-
-main()

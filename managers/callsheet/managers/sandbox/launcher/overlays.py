@@ -1,0 +1,185 @@
+"""Writable file systems for one sandbox: overlays of prepared directories with a memory file system of a size.
+
+They are mounted in a mount namespace of the sandbox's own, so that they end with it whatever happens. A request:
+
+    {"base": directory to mount on, "size": bytes, "inodes": N, "stacks": [
+        {"name": N, "layers": [directories, the lowest first], "mode": M, "directories": {name: mode, ...}}, ...]}
+
+Each stack is found at BASE/NAME/merged; what is changed in it lies in BASE/NAME/upper, and a descriptor of BASE is sent
+over the socket that came with the request. `directories` are made anew in a stack if anything else has their names.
+
+As root, layers belong to root on disk, and an idmapped mount shows them as the pool user's: the sandbox may change all
+of its view while the layers stay as they are. Otherwise the layers must belong to the manager's user, and a user
+namespace allows the mounts.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import select
+import socket
+import stat
+import sys
+import tempfile
+
+from . import kernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+SOME_USER = 70_000
+
+
+def mount_overlays(request: dict[str, Any], uid: int | None, report: socket.socket) -> None:
+    """Mounts what a request describes, in new namespaces of this process, and sends a descriptor of it.
+
+    Args:
+        uid: The pool user that the sandbox will run as; None for the manager's own, who is not root.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    owner = (os.geteuid(), os.getegid()) if uid is None else (uid, uid)
+    if uid is None:
+        _enter_user_namespace()
+    kernel.unshare(kernel.CLONE_NEWNS)
+    kernel.leave_hosts_mounts()
+    base = request["base"]
+    options = f"mode=0755,size={request['size']},nr_inodes={request['inodes']}"
+    kernel.mount("tmpfs", base, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
+    ids = _namespace_of(uid) if uid is not None else None
+    try:
+        for stack in request["stacks"]:
+            _mount_stack(os.path.join(base, stack["name"]), stack, ids, owner)
+    finally:
+        if ids is not None:
+            os.close(ids)
+    place = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        report.sendmsg([b"mounted"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [place]))])
+    finally:
+        os.close(place)
+
+
+def _mount_stack(place: str, stack: dict[str, Any], ids: int | None, owner: tuple[int, int]) -> None:
+    os.mkdir(place, 0o755)
+    for name in ("upper", "work", "merged", "empty"):
+        os.mkdir(os.path.join(place, name), 0o755)
+    # The root of an overlay looks as its uppermost directory does.
+    os.chmod(os.path.join(place, "upper"), stack["mode"])
+    for name in ("upper", "work"):
+        os.chown(os.path.join(place, name), *owner)
+    lowers = [os.path.join(place, "empty")]
+    for index, layer in enumerate(stack["layers"]):
+        target = os.path.join(place, str(index))
+        os.mkdir(target, 0o755)
+        clone = kernel.clone_mount(layer)
+        try:
+            if ids is not None:
+                kernel.show_ids_of(clone, ids)
+            kernel.attach(clone, target)
+        finally:
+            os.close(clone)
+        lowers.insert(0, target)
+    merged = os.path.join(place, "merged")
+    options = f"lowerdir={':'.join(lowers)},upperdir={place}/upper,workdir={place}/work,index=off,metacopy=off"
+    if ids is None:
+        options += ",userxattr"
+    kernel.mount("overlay", merged, "overlay", kernel.MS_NOSUID | kernel.MS_NODEV, options)
+    for name, mode in stack["directories"].items():
+        _ensure_directory(os.path.join(merged, name), mode, owner)
+
+
+def _ensure_directory(path: str, mode: int, owner: tuple[int, int]) -> None:
+    """Makes a directory; what is there under its name and is none, such as a link that leads elsewhere, is removed."""
+    try:
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            return
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    os.mkdir(path)
+    os.chown(path, *owner)
+    os.chmod(path, mode)
+
+
+def _enter_user_namespace() -> None:
+    """Enters a user namespace in which this process keeps its ids and may mount."""
+    user, group = os.geteuid(), os.getegid()
+    kernel.unshare(kernel.CLONE_NEWUSER)
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{user} {user} 1")
+    _write("/proc/self/gid_map", f"{group} {group} 1")
+
+
+def _namespace_of(uid: int) -> int:
+    """Returns a descriptor of a user namespace that maps root to one user; a child holds it open for a moment."""
+    told, telling = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            kernel.unshare(kernel.CLONE_NEWUSER)
+            os.write(telling, b"1")
+            select.select([], [], [])
+        finally:
+            os._exit(1)
+    os.close(telling)
+    try:
+        if not os.read(told, 1):
+            raise OSError("a user namespace could not be made")
+        _write(f"/proc/{child}/uid_map", f"0 {uid} 1")
+        _write(f"/proc/{child}/gid_map", f"0 {uid} 1")
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(told)
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+
+
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def probe() -> None:
+    """Tries to mount a stack of one layer in a child process; prints {"works", "reason"} as JSON."""
+    with tempfile.TemporaryDirectory(prefix="callsheet-overlay-") as directory:
+        os.chmod(directory, 0o755)
+        layer, base = os.path.join(directory, "layer"), os.path.join(directory, "base")
+        os.mkdir(layer)
+        os.mkdir(base)
+        with open(os.path.join(layer, "file"), "w", encoding="ascii") as file:
+            file.write("below")
+        told, telling = os.pipe()
+        child = os.fork()
+        if child == 0:
+            _try_stack(base, layer, telling)
+        os.close(telling)
+        reason = os.read(told, 4096).decode(errors="replace")
+        os.waitpid(child, 0)
+    json.dump({"works": reason == "works", "reason": "" if reason == "works" else reason}, sys.stdout)
+
+
+def _try_stack(base: str, layer: str, telling: int) -> None:
+    stack = {"name": "trial", "layers": [layer], "mode": 0o755, "directories": {"new": 0o755}}
+    uid = SOME_USER if os.geteuid() == 0 else None
+    own, _other = socket.socketpair()
+    try:
+        mount_overlays({"base": base, "size": 1 << 20, "inodes": 100, "stacks": [stack]}, uid, own)
+        path = os.path.join(base, "trial", "merged", "file")
+        if uid is not None:
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+        with open(path, "a", encoding="ascii") as file:
+            file.write(" above")
+        os.write(telling, b"works")
+    except OSError as error:
+        os.write(telling, str(error).encode())
+    finally:
+        os._exit(0)
