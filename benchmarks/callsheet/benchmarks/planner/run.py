@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from callsheet.scheduler.core.model import JobRequest, PriorityClass
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
 from callsheet.scheduler.planner.assignment import Budget
 from callsheet.scheduler.planner.elastic import ElasticPlan, ElasticPlanner, ElasticSettings
+from callsheet.scheduler.service.server import GC_THRESHOLDS
 
 NOBODY = ReplyTo(None, 0)
 DONE = AttemptSucceeded(None)
@@ -36,7 +38,8 @@ BATCH = 10_000
 
 
 def run_planner_bench(settings: PlannerBenchSettings, progress: Callable[[str], None]) -> PlannerBenchReport:
-    """Measures every length of the queue."""
+    """Measures every length of the queue, with the garbage collector set as in the service."""
+    gc.set_threshold(*GC_THRESHOLDS)
     results = []
     for queued in settings.queued:
         progress(f"{queued:,} queued actions, {settings.nodes:,} nodes")

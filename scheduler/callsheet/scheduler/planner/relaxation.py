@@ -17,7 +17,7 @@ from callsheet.scheduler.planner.stage import Stage
 from ortools.linear_solver import pywraplp  # type: ignore[import-untyped]
 
 MAX_PASSES = 12
-COLUMNS_PER_PASS = 48
+COLUMNS_PER_PASS = 96
 # Reduced costs smaller than this share of the largest benefit are noise.
 TOLERANCE = 1e-9
 
@@ -126,10 +126,10 @@ class _Master:
 
 
 def _first_columns(stage: Stage, warm_start: Counts) -> Integers:
-    """The options of a solution and every class's best."""
-    best = np.zeros(len(stage.count))
-    np.maximum.at(best, stage.option_class, stage.benefit)
-    return np.flatnonzero((warm_start.starts > 0) | (stage.benefit >= best[stage.option_class]))
+    """The options of a solution, and one of every class's best."""
+    order = np.lexsort((-stage.benefit, stage.option_class))
+    _, first = np.unique(stage.option_class[order], return_index=True)
+    return np.union1d(order[first], np.flatnonzero(warm_start.starts > 0))
 
 
 def _slack(stage: Stage, reduced: Floats) -> float:

@@ -165,8 +165,10 @@ def make_stage(
     benefit = costs.leave[costs.option_class] - costs.cost
     limit = np.minimum(left.limit, left.waiting[costs.option_class])
     options = np.flatnonzero((local[costs.option_class] >= 0) & (benefit > 0.0) & (limit > 0))
-    option_class = local[costs.option_class[options]]
     row, amount = _charges(instance, options)
+    possible = _possible(instance, left, row, amount)
+    options, row, amount = options[possible], row[possible], amount[possible]
+    option_class = local[costs.option_class[options]]
     rows = _Rows([each.name for each in instance.resources], left.free.tolist())
     columns = [row, np.full((len(options), 1), rows.add("dispatch cap", left.cap))]
     amounts = [amount, np.ones((len(options), 1), np.int64)]
@@ -216,6 +218,14 @@ def _set_ups(instance: PlanningInstance, costs: OptionCosts, left: Leftovers) ->
     )
     cost = [each.seconds * sum(float(costs.rate[index]) * units for index, units in each.charges) for each in set_ups]
     return set_ups, np.array(cost, np.float64)
+
+
+def _possible(instance: PlanningInstance, left: Leftovers, row: Integers, amount: Integers) -> Integers:
+    """The options by which at least one member could start, as far as single rows tell."""
+    free = np.append(left.free, UNLIMITED)
+    for each in instance.set_ups:
+        free[each.provides[0]] += each.provides[1] * each.limit
+    return np.flatnonzero((amount <= free[row]).all(axis=1))
 
 
 def _charges(instance: PlanningInstance, options: Integers) -> tuple[Integers, Integers]:
