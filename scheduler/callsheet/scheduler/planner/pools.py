@@ -155,6 +155,18 @@ class Pool:
         return self.columns.index(name) if name in self.columns else -1
 
 
+class _Memo(dict[str, float]):
+    """Answers of a function, each asked for once and only when needed."""
+
+    def __init__(self, answer: Callable[[str], float]) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def __missing__(self, key: str) -> float:
+        found = self[key] = self._answer(key)
+        return found
+
+
 class Fleet:
     """All pools; `refresh` brings them up to a state of the core."""
 
@@ -176,7 +188,7 @@ class Fleet:
         """
         if self._version != state.fleet_version:
             self._rebuild(state)
-        cores = {job: cores_of_job(job) for job in state.jobs}
+        cores = _Memo(cores_of_job)
         for pool, indexes in self._old():
             known = len(pool.brings_in)
             pool.read(indexes, placed, cores)
