@@ -55,6 +55,11 @@ def step(command: action_pb2.Command | None = None, **fields: object) -> Item:
     return spec(**given)
 
 
+def in_session(session: str, **command: Any) -> Item:
+    """A submit of an env_step in a session."""
+    return step(env_step=action_pb2.EnvStepInput(command=action_pb2.Command(**command), session=session))
+
+
 def need(**fields: object) -> Item:
     """A submit whose demand has one entry."""
     entry = action_pb2.ResourceDemand(**{"resource": "cpu", "min_units": 1, **fields})  # type: ignore[arg-type]
@@ -318,6 +323,54 @@ BAD: dict[str, Bad] = {
         "env_step.command.max_output_bytes",
         "-1",
         "at least 0",
+    ),
+    "empty Python": Bad(
+        step(action_pb2.Command(python="")), INVALID, "env_step.command.python", "", "must not be empty"
+    ),
+    "bad session name": Bad(
+        in_session("a b", shell="ls"), INVALID, "env_step.session", "a b", "1 to 64 letters, digits"
+    ),
+    "argument vector in a session": Bad(
+        in_session("main", argv=action_pb2.Argv(arguments=["ls"])),
+        INVALID,
+        "env_step.command.argv",
+        "main",
+        "must be shell or python in a session",
+    ),
+    "environment in a session": Bad(
+        in_session("main", shell="ls", environment={"A": "b"}),
+        INVALID,
+        "env_step.command.environment",
+        "main",
+        "must be unset in a session",
+    ),
+    "working directory in a session": Bad(
+        in_session("main", shell="ls", working_directory="a"),
+        INVALID,
+        "env_step.command.working_directory",
+        "main",
+        "must be unset in a session",
+    ),
+    "stdin in a session": Bad(
+        in_session("main", python="1", stdin=common_pb2.Blob(inline=b"x")),
+        INVALID,
+        "env_step.command.stdin",
+        "main",
+        "must be unset in a session",
+    ),
+    "download outside": Bad(
+        step(env_step=action_pb2.EnvStepInput(command=action_pb2.Command(shell="ls"), download=["a", "../b"])),
+        INVALID,
+        "env_step.download[1]",
+        "../b",
+        "must be relative",
+    ),
+    "too many downloads": Bad(
+        step(env_step=action_pb2.EnvStepInput(command=action_pb2.Command(shell="ls"), download=["a"] * 33)),
+        INVALID,
+        "env_step.download",
+        "33 paths",
+        "must have at most 32",
     ),
     "absolute file": Bad(file("/etc/passwd"), INVALID, "env_reset.files[0].path", "/etc/passwd", "must be relative"),
     "file outside": Bad(file("a/../../b"), INVALID, "env_reset.files[0].path", "a/../../b", "must be relative"),

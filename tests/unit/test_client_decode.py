@@ -6,6 +6,7 @@ import grpc
 from callsheet.client import (
     Cancelled,
     CommandResult,
+    DownloadedFile,
     EnvResetResult,
     Expired,
     Failed,
@@ -15,6 +16,7 @@ from callsheet.client import (
     PolicyVersionSpan,
     QueueFullError,
     RewardResult,
+    SessionReport,
     Succeeded,
     TimeoutKind,
     ToolCallResult,
@@ -69,6 +71,16 @@ def test_results_of_all_kinds() -> None:
 
 def test_a_signal_is_none_unless_it_ended_the_command() -> None:
     assert _succeeded(env_step=_command(signal=9)) == CommandResult(3, b"o", b"e", 9, wall_s=0.5)
+
+
+def test_what_a_step_was_in_its_session_and_what_it_returned() -> None:
+    step = _command(session=outcome_pb2.SessionReport(started=True))
+    step.downloads.add(path="a", content=_blob(b"bytes"))
+    step.downloads.add(path="b", refusal="missing")
+    result = _succeeded(env_step=step)
+    assert isinstance(result, CommandResult)
+    assert result.session == SessionReport(started=True, ended=False)
+    assert result.downloads == (DownloadedFile("a", b"bytes"), DownloadedFile("b", None, "missing"))
 
 
 def test_a_failure_with_what_came_before() -> None:

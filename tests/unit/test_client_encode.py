@@ -100,6 +100,19 @@ def test_a_test_suite_in_the_sandbox() -> None:
     assert list(suite.command.argv.arguments) == ["pytest", "{report}"]
 
 
+def test_an_env_step_in_a_session() -> None:
+    spec, _ = _encode(EnvStep(Command.python("1 + 1"), session="main", download=("a", "b"), stream_output=True))
+    step = spec.env_step
+    assert (step.command.python, step.session, list(step.download), step.stream_output) == (
+        "1 + 1",
+        "main",
+        ["a", "b"],
+        True,
+    )
+    plain, _ = _encode(EnvStep(Command.shell("ls")))
+    assert {field.name for field, _ in plain.env_step.ListFields()} == {"command"}
+
+
 def test_options() -> None:
     spec, _ = _encode(
         EnvReset(),

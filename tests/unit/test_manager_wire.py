@@ -289,6 +289,10 @@ BLOB = 'reference { sha256: "%s" size: 1 }'
     [
         (f"succeeded {{ env_step {{ stdout {{ {BLOB % 'o'} }} stderr {{ {BLOB % 'e'} }} }} }}", ["o", "e"]),
         (f"succeeded {{ env_step {{ stdout {{ inline: 'x' }} stderr {{ {BLOB % 'e'} }} }} }}", ["e"]),
+        (
+            f"succeeded {{ env_step {{ downloads {{ content {{ {BLOB % 'd'} }} }} downloads {{ refusal: '-' }} }} }}",
+            ["d"],
+        ),
         (f"succeeded {{ env_reset {{ set_up {{ stdout {{ {BLOB % 'o'} }} }} }} }}", ["o"]),
         (f"succeeded {{ reward {{ command {{ stderr {{ {BLOB % 'e'} }} }} }} }}", ["e"]),
         (f"succeeded {{ tool_call {{ response {{ {BLOB % 'r'} }} }} }}", ["r"]),

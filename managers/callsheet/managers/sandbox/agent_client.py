@@ -101,6 +101,10 @@ class AgentConnection:
         """Sends a signal to every process of the sandbox but the agent, and waits until it is done."""
         await self._signal({"op": "signal", "signal": number})
 
+    async def kill(self, job: Job) -> None:
+        """Kills a job's process, and nothing that it started."""
+        await self._signal({"op": "kill", "job": job.number})
+
     async def interrupt(self, job: Job, since: float) -> None:
         """Kills what began after `since`, in seconds since boot, but no job; then sends SIGUSR1 to one job."""
         await self._signal({"op": "interrupt", "job": job.number, "since": since})

@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from typing import Protocol
 
 import anyio
+import psutil
 import structlog
-from callsheet.managers.sandbox.affinity import pin_tree
 from callsheet.managers.sandbox.agent_client import AgentConnection, Job
 from callsheet.managers.sandbox.backend import (
     CommandOutcome,
@@ -27,10 +29,11 @@ from callsheet.managers.sandbox.backend import (
 )
 from callsheet.managers.sandbox.capture import OutputPipe
 from callsheet.managers.sandbox.cgroups import CommandLeaf, SandboxGroup
+from callsheet.managers.sandbox.changes import ChangedFiles
 from callsheet.managers.sandbox.jobs import Process, SandboxJobs
-from callsheet.managers.sandbox.launcher_client import Child, LauncherClient
 from callsheet.managers.sandbox.metering import CommandMeter
 from callsheet.managers.sandbox.node_sharing import Lane
+from callsheet.managers.sandbox.process_tree import processes_below
 from callsheet.managers.sandbox.refusals import cannot_execute, file_refused, file_unreadable
 from callsheet.managers.sandbox.sessions import SandboxSessions
 
@@ -41,12 +44,25 @@ _MOST_HELD_PIPES = 32
 _log = structlog.get_logger(__name__)
 
 
+class FirstProcess(Protocol):
+    """What a backend started; it ends when nothing of the sandbox is left."""
+
+    @property
+    def ended(self) -> anyio.Event:
+        """Set at its end."""
+
+    async def kill(self) -> None:
+        """Kills it and everything inside."""
+
+
 @dataclass(frozen=True, slots=True)
 class SandboxParts:
     """What a backend built.
 
     Attributes:
-        child: The process that the launcher started; ends when nothing of the sandbox is left.
+        first_process: What it started.
+        pin: Keeps everything below a process, the agent, on some cores, where no group of the sandbox does. Called in a
+            worker thread.
         group: Its control groups, where there are any.
         temporary: Its temporary directory as commands see it.
         agent_directory: The agent's program as commands see it.
@@ -54,10 +70,11 @@ class SandboxParts:
         limits: Resource limits of each command by their names in `resource`.
         clean_up: Called last, in a worker thread; removes what the backend made.
         threads: Bounds the worker threads of all sandboxes of a backend.
+        changes: What it changed in its overlays, where it has any.
     """
 
-    launcher: LauncherClient
-    child: Child
+    first_process: FirstProcess
+    pin: Callable[[int, frozenset[int]], None]
     group: SandboxGroup | None
     temporary: str
     agent_directory: str
@@ -65,6 +82,7 @@ class SandboxParts:
     limits: Mapping[str, int]
     clean_up: Callable[[], None]
     threads: anyio.CapacityLimiter
+    changes: ChangedFiles | None = None
 
 
 class AgentSandbox:
@@ -80,6 +98,7 @@ class AgentSandbox:
         self._held: list[OutputPipe] = []
         self._destroying = anyio.Lock()
         self._destroyed = False
+        self._releases: list[Callable[[], None]] = []
 
     @property
     def spec(self) -> SandboxSpec:
@@ -109,7 +128,7 @@ class AgentSandbox:
             if group is not None:
                 await self._jobs.blocking(group.set_cores, cores)
             if group is None or not group.pins_cores:
-                await self._jobs.blocking(pin_tree, self.agent_pid, cores)
+                await self._jobs.blocking(self._parts.pin, self.agent_pid, cores)
         except ProcessLookupError as error:
             raise SandboxLostError(self.loss or "its first process is gone") from error
 
@@ -135,14 +154,8 @@ class AgentSandbox:
     async def write_file(self, file: FileSpec, stop: anyio.Event) -> None:
         """Writes a file or unpacks an archive, inside, by the agent."""
         content = await self._jobs.memory_file(file.content)
-        try:
-            details = {"path": file.path, "unpack": file.unpack, "mode": file.mode & 0o777}
-            job = await self._connection.start("write", details, [content])
-        finally:
-            os.close(content)
-        result, stopped = await self._jobs.finish(job, stop, None)
-        if stopped:
-            raise StoppedError
+        details = {"path": file.path, "unpack": file.unpack, "mode": file.mode & 0o777}
+        result = await self._jobs.move_file("write", details, content, stop)
         if result.refused is not None:
             raise file_refused(file, *result.refused)
         if result.status != 0:
@@ -206,14 +219,10 @@ class AgentSandbox:
         pipe = OutputPipe(max(1, limit))
         try:
             details = {"area": area, "path": path, "limit": limit + 1}
-            job = await self._connection.start("read", details, [pipe.write_end])
-            pipe.close_write_end()
-            result, stopped = await self._jobs.finish(job, stop, None)
+            result = await self._jobs.move_file("read", details, pipe.give_write_end(), stop)
             pipe.finish()
         finally:
             pipe.close()
-        if stopped:
-            raise StoppedError
         if result.refused is not None:
             raise file_unreadable(path, *result.refused)
         if result.status != 0:
@@ -221,6 +230,22 @@ class AgentSandbox:
         if pipe.buffer.total > limit:
             raise FileRefusedError("too_large", f"file {path[:200]!r}: has more than {limit} bytes")
         return pipe.buffer.content()
+
+    async def has_processes(self) -> bool:
+        """Whether anything but its first process runs."""
+        self._jobs.check()
+        return await self._jobs.blocking(_has_children, self.agent_pid)
+
+    async def save_changes(self, target: Path, limit_bytes: int) -> int:
+        """Copies what its files differ in from those it began with."""
+        self._jobs.check()
+        if self._parts.changes is None:
+            raise SandboxLostError("it was not made to keep its changes")
+        return await self._jobs.blocking(self._parts.changes.save, target, limit_bytes)
+
+    def on_destroyed(self, release: Callable[[], None]) -> None:
+        """Takes a function to call at its end."""
+        self._releases.append(release)
 
     async def kill(self) -> None:
         """Kills all commands and background processes."""
@@ -246,15 +271,19 @@ class AgentSandbox:
             await self._jobs.in_thread(parts.group.kill)
         # The agent ends with its socket; whatever started it ends once nothing is left inside.
         with anyio.move_on_after(_END_SECONDS):
-            await parts.child.ended.wait()
-        if not parts.child.ended.is_set():
+            await parts.first_process.ended.wait()
+        if not parts.first_process.ended.is_set():
             _log.warning("sandbox_killed", sandbox_id=self._spec.sandbox_id)
-            await parts.launcher.kill(parts.child)
+            await parts.first_process.kill()
             with anyio.move_on_after(_END_SECONDS):
-                await parts.child.ended.wait()
+                await parts.first_process.ended.wait()
         if parts.group is not None:
             await self._jobs.in_thread(parts.group.remove)
+        if parts.changes is not None:
+            parts.changes.close()
         await self._jobs.in_thread(parts.clean_up)
+        while self._releases:
+            self._releases.pop()()
 
     async def _set_frozen(self, frozen: bool) -> None:
         self._jobs.check()
@@ -287,6 +316,18 @@ class AgentSandbox:
         self._held = [pipe for pipe in (*self._held, *pipes) if pipe.is_open]
         while len(self._held) > _MOST_HELD_PIPES:
             self._held.pop(0).close()
+
+
+def _has_children(process: int) -> bool:
+    """Blocks: whether a process has children other than those that ended and were not waited for yet."""
+    for child in processes_below(process):
+        try:
+            ended = psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            continue
+        if child != process and not ended:
+            return True
+    return False
 
 
 def command_environment(default: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:

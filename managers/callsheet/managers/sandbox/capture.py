@@ -97,6 +97,11 @@ class OutputPipe:
         """Whether somebody may still write."""
         return self._open
 
+    def give_write_end(self) -> int:
+        """Returns the descriptor to hand to the command; the caller closes it."""
+        given, self._write_end = self._write_end, -1
+        return given
+
     def close_write_end(self) -> None:
         """Drops this process's own copy of the write end; without this the end is never seen."""
         if self._write_end >= 0:

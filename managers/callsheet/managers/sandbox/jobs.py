@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, TypeVarTuple, Unpack
+from typing import Literal, TypeVar, TypeVarTuple, Unpack
 
 import anyio
 import anyio.to_thread
 import structlog
 from callsheet.managers.sandbox.agent_client import AgentConnection, Job, JobResult
-from callsheet.managers.sandbox.backend import SandboxLostError
+from callsheet.managers.sandbox.backend import SandboxLostError, StoppedError
 from callsheet.managers.sandbox.cgroups import CommandLeaf, SandboxGroup
 from callsheet.managers.sandbox.lanes import SandboxLanes
 from callsheet.managers.sandbox.packets import memory_file
@@ -114,9 +115,30 @@ class SandboxJobs:
             await self.connection.signal(signal.SIGSTOP)
         return job
 
+    async def move_file(
+        self, operation: Literal["write", "read"], details: Mapping[str, object], descriptor: int, stop: anyio.Event
+    ) -> JobResult:
+        """Has the agent write or read a file; the descriptor is closed.
+
+        Raises:
+            StoppedError: `stop` was set meanwhile.
+            SandboxLostError: The sandbox is gone.
+        """
+        try:
+            job = await self.connection.start(operation, details, [descriptor])
+        finally:
+            os.close(descriptor)
+        result, stopped = await self._result(job, stop, lambda: self.connection.kill(job))
+        if stopped:
+            raise StoppedError
+        return result
+
     async def finish(self, job: Job, stop: anyio.Event, leaf: CommandLeaf | None) -> tuple[JobResult, bool]:
-        """Waits for the end of a job, or kills it once `stop` is set; returns the result and whether it was."""
-        await self.until(job.finished, stop, lambda: self.kill(leaf))
+        """Waits for the end of a process, or kills it once `stop` is set; returns the result and whether it was."""
+        return await self._result(job, stop, lambda: self.kill(leaf))
+
+    async def _result(self, job: Job, stop: anyio.Event, end: Callable[[], Awaitable[None]]) -> tuple[JobResult, bool]:
+        await self.until(job.finished, stop, end)
         if job.result is None:
             raise SandboxLostError(self.connection.loss or "its first process is gone")
         return job.result, stop.is_set()

@@ -1,7 +1,7 @@
 """The agent: the first process of a sandbox, which starts commands and moves files on the manager's word.
 
-A program of its own, run by the system's Python inside the sandbox as `python3 -I -S agent SOCKET WORK TEMPORARY`,
-where `agent` is this directory; it imports nothing but the standard library and works with Python 3.8. As PID 1 of the
+A program of its own, run by the system's Python inside the sandbox as `python3 -I -S agent SOCKET WORK TEMPORARY`, or
+with the path of a socket and `FILTER` in a container, where `agent` is this directory; it imports nothing but the standard library and works with Python 3.8. As PID 1 of the
 sandbox it adopts every orphan and its end is the sandbox's end; with plain processes it is a subreaper instead. It ends
 when the manager closes the socket.
 
@@ -12,6 +12,7 @@ that their size is not bounded by a packet. Every request that runs something is
     {"op": "write", "id": N}  details, content
     {"op": "read", "id": N}   details, output
     {"op": "signal", "id": N, "signal": S}   S to all processes of the sandbox but the agent
+    {"op": "kill", "id": N, "job": J}   SIGKILL to the process of job J
     {"op": "interrupt", "id": N, "job": J, "since": T}   SIGKILL to all processes that began after second T since boot
         and are no job of their own, then SIGUSR1 to job J
 

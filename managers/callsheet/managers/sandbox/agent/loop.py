@@ -16,7 +16,7 @@ import socket
 import sys
 
 from .paths import RefusedError, components_of
-from .processes import interrupt, signal_everything
+from .processes import interrupt, send_signal, signal_everything
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # Nothing is imported for annotations: every sandbox pays for this program's start.
@@ -101,6 +101,9 @@ class Agent:
             request = json.loads(packet)
             if request["op"] == "signal":
                 signal_everything(request["signal"])
+                self.tell(event="signalled", id=request["id"])
+            elif request["op"] == "kill":
+                send_signal(self.process_of(request["job"]), signal.SIGKILL)
                 self.tell(event="signalled", id=request["id"])
             elif request["op"] == "interrupt":
                 interrupt(self.process_of(request["job"]), request["since"], spared=set(self.jobs))
@@ -209,9 +212,21 @@ def read_all(descriptor: int) -> bytes:
     return b"".join(chunks)
 
 
+def join_manager(words: list[str]) -> socket.socket:
+    """Returns the manager's socket: an inherited descriptor, or in a container a path, with a filter to install."""
+    if words[0].isdigit():
+        return socket.socket(fileno=int(words[0]))
+    # Only containers pay for this import.
+    from . import container
+
+    manager = container.connect(words[0])
+    container.install_filter(words[3])
+    return manager
+
+
 def main() -> None:
     """Serves until the manager is gone, then takes everything along."""
-    manager = socket.socket(fileno=int(sys.argv[1]))
+    manager = join_manager(sys.argv[1:])
     manager.set_inheritable(False)
     library = ctypes.CDLL(None, use_errno=True)
     if os.getpid() == 1:

@@ -40,8 +40,7 @@ def interrupt(process: int | None, since: float, spared: set[int]) -> None:
     for pid in descendants():
         if pid not in spared and begin_of(pid) >= ticks:
             send_signal(pid, signal.SIGKILL)
-    if process is not None:
-        send_signal(process, signal.SIGUSR1)
+    send_signal(process, signal.SIGUSR1)
 
 
 def begin_of(pid: int) -> int:
@@ -53,10 +52,11 @@ def begin_of(pid: int) -> int:
         return -1
 
 
-def send_signal(pid: int, number: int) -> None:
-    """Signals a process that may have ended."""
+def send_signal(pid: int | None, number: int) -> None:
+    """Signals a process that may have ended; None is one that has."""
     try:
-        os.kill(pid, number)
+        if pid is not None:
+            os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
         return
 
