@@ -24,7 +24,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCgroups:
 
 
 def make_sandbox(layout: GroupLayout) -> SandboxGroup:
-    return SandboxGroup(layout, "one", memory_mib=256, max_processes=64)
+    return SandboxGroup.make(layout, "one", memory_mib=256, max_processes=64)
 
 
 def layout_of(fake: FakeCgroups) -> GroupLayout:
@@ -160,3 +160,17 @@ def test_a_background_lane_is_an_idle_group(fake: FakeCgroups) -> None:
     assert fake.read(fake.root / "one", "cpu.idle") == "1"
     sandbox.set_idle(False)
     assert fake.read(fake.root / "one", "cpu.idle") == "0"
+
+
+def test_adopted_groups_stay_when_the_sandbox_ends(fake: FakeCgroups) -> None:
+    layout_of(fake)
+    container = fake.root / "container"
+    fake.make_group(container)
+    (container / "cgroup.procs").write_text("4711\n")
+    sandbox = SandboxGroup.adopt(GroupLayout(container, dict.fromkeys(ALL, container)))
+    sandbox.set_cores({0})
+    assert fake.read(container, "cpuset.cpus") == "0"
+    assert (container / "commands").is_dir()
+    assert fake.read(container, "memory.max") == "max"
+    sandbox.set_idle(True)
+    assert fake.read(container, "cpu.idle") == "1"

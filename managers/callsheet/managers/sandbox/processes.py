@@ -12,12 +12,19 @@ from typing import Protocol, TypeVar, TypeVarTuple, Unpack
 import anyio
 import anyio.to_thread
 import structlog
+from callsheet.managers.sandbox.affinity import pin_tree
 from callsheet.managers.sandbox.agent_client import AgentConnection
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox, SandboxParts
 from callsheet.managers.sandbox.backend import SandboxCreateError, SandboxLostError, SandboxSpec
 from callsheet.managers.sandbox.cgroups import GroupLayout, SandboxGroup, limit_capabilities
 from callsheet.managers.sandbox.lanes import lane_method
-from callsheet.managers.sandbox.launcher_client import LauncherClient, LauncherError, SpawnRequest, start_launcher
+from callsheet.managers.sandbox.launcher_client import (
+    Child,
+    LauncherClient,
+    LauncherError,
+    SpawnRequest,
+    start_launcher,
+)
 from callsheet.managers.sandbox.packets import socket_pair
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
 
@@ -60,6 +67,23 @@ class ProcessPlan:
     environment: Mapping[str, str]
     limits: Mapping[str, int]
     clean_up: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedProcess:
+    """A first process that the launcher started."""
+
+    launcher: LauncherClient
+    child: Child
+
+    @property
+    def ended(self) -> anyio.Event:
+        """Set at its end."""
+        return self.child.ended
+
+    async def kill(self) -> None:
+        """Kills it."""
+        await self.launcher.kill(self.child)
 
 
 class Planner(Protocol):
@@ -169,8 +193,8 @@ class ProcessBackend:
                     await self._blocking(_undo, plan, group)
                 raise
             parts = SandboxParts(
-                launcher=launcher,
-                child=child,
+                first_process=LaunchedProcess(launcher, child),
+                pin=pin_tree,
                 group=group,
                 temporary=plan.temporary,
                 agent_directory=plan.agent_directory,
@@ -199,7 +223,7 @@ class ProcessBackend:
         group: SandboxGroup | None = None
         try:
             name = f"{self._marker}-{spec.sandbox_id}"
-            group = SandboxGroup(self._layout, name, spec.memory_mib, spec.max_processes)
+            group = SandboxGroup.make(self._layout, name, spec.memory_mib, spec.max_processes)
             group.set_cores(spec.cores)
         except BaseException:
             _undo(plan, group)

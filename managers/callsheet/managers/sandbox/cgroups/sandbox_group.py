@@ -27,31 +27,63 @@ _OWN_PROCESSES = 2
 class SandboxGroup:
     """The groups of one sandbox. All methods block for microseconds to milliseconds: call them in a worker thread."""
 
-    def __init__(self, layout: GroupLayout, name: str, memory_mib: int, max_processes: int) -> None:
+    def __init__(self, core: Path, trees: Mapping[str, Path], controllers: Collection[str], *, owned: bool) -> None:
+        """Use `make` or `adopt`.
+
+        Args:
+            core: Its group in the version 2 tree.
+            trees: Its groups in controllers' own trees.
+            controllers: All that limit it.
+            owned: Whether to remove the groups in the end, and not only what was made below them.
+        """
+        self._core = core
+        self._commands = core / "commands"
+        self._trees = trees
+        self._controllers = controllers
+        self._owned = owned
+        self._limits: Limits = LegacyLimits(trees) if trees else UnifiedLimits(core, controllers)
+        self._leaves = 0
+        self.weight_file: Path | None = None
+
+    @classmethod
+    def make(cls, layout: GroupLayout, name: str, memory_mib: int, max_processes: int) -> SandboxGroup:
         """Makes the groups and sets the limits.
 
         Raises:
             OSError: A group could not be made; what was made is removed again.
         """
-        self._core = layout.core / name
-        self._commands = self._core / "commands"
-        own_trees = {name: layout.own_tree(name) for name in layout.controllers}
-        self._trees = {controller: path / name for controller, path in own_trees.items() if path is not None}
-        self._controllers = frozenset(layout.controllers)
-        self._limits = _limits_of(self._core, self._trees, self._controllers)
-        self._leaves = 0
-        self.weight_file: Path | None = None
+        own_trees = {controller: layout.own_tree(controller) for controller in layout.controllers}
+        trees = {controller: path / name for controller, path in own_trees.items() if path is not None}
+        group = cls(layout.core / name, trees, layout.controllers.keys(), owned=True)
         try:
-            for directory in (self._core, self._core / "init", self._commands, *self._trees.values()):
+            for directory in (group._core, group._core / "init", group._commands, *trees.values()):
                 files.make_group(directory)
-            if "memory" in self._controllers:
-                self._limits.limit_memory(memory_mib << 20)
-            if "pids" in self._controllers:
-                self._limits.limit_processes(max_processes + _OWN_PROCESSES)
-            self.weight_file = layout.weight_file(name)
+            if "memory" in layout.controllers:
+                group._limits.limit_memory(memory_mib << 20)
+            if "pids" in layout.controllers:
+                group._limits.limit_processes(max_processes + _OWN_PROCESSES)
+            group.weight_file = layout.weight_file(name)
         except BaseException:
-            self.remove()
+            group.remove()
             raise
+        return group
+
+    @classmethod
+    def adopt(cls, layout: GroupLayout) -> SandboxGroup:
+        """Takes groups that somebody else made for a sandbox, with their limits, and makes `commands` below them.
+
+        Args:
+            layout: The sandbox's own groups, not those above.
+
+        Raises:
+            OSError: Nothing can be made there.
+        """
+        own_trees = {controller: layout.own_tree(controller) for controller in layout.controllers}
+        trees = {controller: path for controller, path in own_trees.items() if path is not None}
+        group = cls(layout.core, trees, layout.controllers.keys(), owned=False)
+        files.make_group(group._commands)
+        group.weight_file = layout.weight_file("")
+        return group
 
     @property
     def pins_cores(self) -> bool:
@@ -116,9 +148,9 @@ class SandboxGroup:
         return self._limits.events()
 
     def remove(self) -> None:
-        """Kills what is inside and removes the groups."""
+        """Kills what is inside and removes the groups, or of adopted ones those below."""
         self._limits.close()
-        files.remove_groups([self._core, *self._trees.values()])
+        files.remove_groups([self._core, *self._trees.values()] if self._owned else [self._commands])
 
 
 class CommandLeaf:
@@ -147,7 +179,3 @@ class CommandLeaf:
         except OSError as error:
             if error.errno not in {errno.EBUSY, errno.ENOENT}:
                 raise
-
-
-def _limits_of(core: Path, trees: Mapping[str, Path], controllers: Collection[str]) -> Limits:
-    return LegacyLimits(trees) if trees else UnifiedLimits(core, controllers)
