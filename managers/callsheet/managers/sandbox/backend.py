@@ -5,10 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import Protocol
 
 import anyio
 from callsheet.managers.sandbox.node_sharing import Lane
+
+
+@dataclass(frozen=True, slots=True)
+class RootFilesystem:
+    """The files that a sandbox begins with.
+
+    Attributes:
+        image: Name of the image; empty for the machine's own system, read-only.
+        layers: Prepared directories that make up the image, the lowest first.
+        snapshot: A directory that `Sandbox.save_changes` made of a sandbox of the same image, to begin with its files.
+        keeps_changes: Whether `Sandbox.save_changes` is to work.
+    """
+
+    image: str = ""
+    layers: tuple[Path, ...] = ()
+    snapshot: Path | None = None
+    keeps_changes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +39,7 @@ class SandboxSpec:
         disk_mib: Size of its working directory, and again of its temporary directory, in MiB.
         max_processes: The most processes and threads of its commands together.
         cores: The cores it starts on.
+        root: The files it begins with. Of an image everything can be written, within `disk_mib` together.
     """
 
     sandbox_id: str
@@ -28,6 +47,7 @@ class SandboxSpec:
     disk_mib: int
     max_processes: int
     cores: frozenset[int]
+    root: RootFilesystem = field(default_factory=RootFilesystem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,11 +301,29 @@ class Sandbox(Protocol):
             SandboxLostError: It is gone.
         """
 
+    async def has_processes(self) -> bool:
+        """Whether anything runs in it, or is frozen, beside its first process."""
+
+    async def save_changes(self, target: Path, limit_bytes: int) -> int:
+        """Copies what its files differ in from those it began with into an empty directory; pause it before.
+
+        Returns:
+            The bytes that takes, about.
+
+        Raises:
+            ChangesTooLargeError: It is more than `limit_bytes`.
+            SandboxLostError: It is gone, or was not made to keep its changes.
+            OSError: It cannot be written.
+        """
+
     async def kill(self) -> None:
         """Kills all its commands and background processes; the sandbox and its files stay."""
 
     async def destroy(self) -> None:
         """Ends it and removes everything it left. Safe to call again."""
+
+    def on_destroyed(self, release: Callable[[], None]) -> None:
+        """Takes a function to call, on the event loop, once it was destroyed and nothing of it is left."""
 
 
 class SandboxBackend(Protocol):
@@ -293,6 +331,10 @@ class SandboxBackend(Protocol):
 
     def capabilities(self) -> Mapping[str, str]:
         """What it isolates and limits, and what it does not, in words."""
+
+    @property
+    def overlays(self) -> bool:
+        """Whether it can make sandboxes with images and snapshots (`RootFilesystem`) from directories."""
 
     async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> Sandbox:
         """Makes a sandbox. `on_lost` is called once if it ends by anything but `destroy`.

@@ -14,18 +14,30 @@ from pathlib import Path
 from callsheet.managers.sandbox.agent_program import agent_files
 from callsheet.managers.sandbox.backend import SandboxCreateError, SandboxSpec
 from callsheet.managers.sandbox.cgroups import GroupLayout
+from callsheet.managers.sandbox.host_python import python_below
+from callsheet.managers.sandbox.launcher_client import probe_overlays
 from callsheet.managers.sandbox.packets import memory_file
 from callsheet.managers.sandbox.processes import ProcessPlan
+from callsheet.managers.sandbox.root_filesystem import (
+    COMMAND_PATH,
+    SYSTEM_SHOWN,
+    TEMPORARY,
+    WORK,
+    Stack,
+    bind_options,
+    image_options,
+    overlay_request,
+    stacks_of,
+)
 from callsheet.managers.sandbox.seccomp import build_filter
 from callsheet.managers.sandbox.settings import POOL_UID_BASE, POOL_UID_COUNT, SandboxSettings
 
-WORK = "/work"
-TEMPORARY = "/tmp"
-COMMAND_PATH = "/usr/local/bin:/usr/bin:/bin"
-
 _AGENT_INSIDE = "/run/callsheet/agent"
-_STAGES_INSIDE = "/opt/callsheet/stage"
+_STAGES_INSIDE = "/run/callsheet/stage"
 _UID_INSIDE = 1000
+# Where the launcher mounts overlays as root, in a mount namespace of each sandbox.
+_OVERLAYS_OF_ROOT = "/mnt/overlays"
+_IMAGE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHARED_MEMORY_MIB = 64
 # Directories of / that are links into /usr on merged systems and real directories on others.
 _SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -88,8 +100,13 @@ class UserPool:
 class BubblewrapPlanner:
     """Says how to start the first process of a sandbox under bwrap."""
 
-    def __init__(self, settings: SandboxSettings, layout: GroupLayout | None) -> None:
-        """Raises SandboxCreateError when there is no bwrap, no Python or no seccomp table here."""
+    def __init__(self, settings: SandboxSettings, layout: GroupLayout | None, directory: Path) -> None:
+        """Args:
+            directory: The manager's own.
+
+        Raises:
+            SandboxCreateError: There is no bwrap, no Python or no seccomp table here.
+        """
         found = settings.bwrap or find_bwrap()
         if found is None:
             raise SandboxCreateError(
@@ -102,12 +119,18 @@ class BubblewrapPlanner:
         self._settings = settings
         self._by_cpuset = layout is not None and "cpuset" in layout.controllers
         self._layout = layout
+        self._overlay_base = _OVERLAYS_OF_ROOT if os.geteuid() == 0 else str(directory / "overlays")
         # Never as host root: a payload with the kernel's user id 0 could write the host's settings below /proc.
         self._users = UserPool(zlib.crc32(settings.manager_id.encode())) if os.geteuid() == 0 else None
         try:
             self._filter = build_filter(forbid_affinity=not self._by_cpuset)
         except RuntimeError as error:
             raise SandboxCreateError(str(error)) from error
+
+    @property
+    def overlays(self) -> bool:
+        """Whether the kernel lets the launcher mount overlays."""
+        return probe_overlays().works
 
     def capabilities(self) -> Mapping[str, str]:
         """What bwrap isolates."""
@@ -117,6 +140,7 @@ class BubblewrapPlanner:
             "user": user,
             "network": "none but a loopback of its own",
             "filesystem": "system read-only; working and temporary directories in memory, sized",
+            "images": "writable overlays in memory, sized" if self.overlays else f"none: {probe_overlays().reason}",
             "seccomp": "refuses namespaces, mounts, tracing, kernel interfaces and foreign socket families",
         }
 
@@ -128,27 +152,18 @@ class BubblewrapPlanner:
             return descriptor
 
         agent = {f"{_AGENT_INSIDE}/{name}": content for name, content in agent_files().items()}
-        files = {**_WRITTEN_FILES, **agent}
+        files = agent if spec.root.image else {**_WRITTEN_FILES, **agent}
         inherited = [opened(memory_file("callsheet-seccomp", self._filter))]
         inherited += [opened(memory_file("callsheet-file", content)) for content in files.values()]
         # Descriptor 0 is the agent's socket; the others follow in this order.
         named = {path: f"{{fd:{index}}}" for index, path in enumerate(files, start=2)}
-        stages_inside = [f"{_STAGES_INSIDE}/{index}" for index in range(len(stages))]
-        argv = [
-            "bwrap",
-            *_namespace_options(),
-            *_system_options(),
-            *_written_options(named),
-            *(word for pair in zip(stages, stages_inside, strict=True) for word in ("--ro-bind", *pair)),
-            *_memory_options(spec),
-            *("--seccomp", "{fd:1}", "--chdir", WORK, "--", self._python, "-I", "-S"),
-            *(_AGENT_INSIDE, "{fd:0}", WORK, TEMPORARY),
-        ]
+        stages_inside = {stage: f"{_STAGES_INSIDE}/{index}" for index, stage in enumerate(stages)}
+        overlays = self._stacks(spec)
         program = opened(os.open(self._bwrap, os.O_RDONLY | os.O_CLOEXEC))
         users = self._users
         uid = users.take() if users is not None else None
         return ProcessPlan(
-            argv=argv,
+            argv=self._arguments(spec, named, stages_inside, overlays),
             program=program,
             path=None,
             process_environment=self._library_path(),
@@ -157,16 +172,38 @@ class BubblewrapPlanner:
             temporary=TEMPORARY,
             agent_directory=_AGENT_INSIDE,
             environment={
-                "PATH": COMMAND_PATH,
-                "HOME": TEMPORARY,
-                "TMPDIR": TEMPORARY,
-                "LANG": "C.UTF-8",
-                "USER": "sandbox",
-                **_python_path(self._settings, stages_inside),
+                **_default_environment(spec),
+                **_python_path(self._settings, list(stages_inside.values())),
             },
             limits=self._limits(spec),
             clean_up=lambda: users.give_back(uid) if users is not None and uid is not None else None,
+            overlays=overlay_request(self._overlay_base, overlays, spec.disk_mib),
         )
+
+    def _stacks(self, spec: SandboxSpec) -> list[Stack]:
+        stacks = stacks_of(spec.root)
+        if stacks and self._users is None:
+            os.makedirs(self._overlay_base, mode=0o700, exist_ok=True)
+        return stacks
+
+    def _arguments(
+        self, spec: SandboxSpec, files: Mapping[str, str], stages: Mapping[str, str], stacks: Sequence[Stack]
+    ) -> list[str]:
+        """The command line of bwrap. `files` are descriptors by path; `stages` are paths inside by paths outside."""
+        image = bool(spec.root.image)
+        binds = list(bind_options(self._overlay_base, stacks))
+        python = python_below(Path(self._python), SYSTEM_SHOWN) if image else (self._python,)
+        return [
+            "bwrap",
+            *_namespace_options(0 if image else _UID_INSIDE),
+            *([*binds, *image_options()] if image else _system_options()),
+            *_written_options(files),
+            *(word for pair in stages.items() for word in ("--ro-bind", *pair)),
+            *_device_options(spec),
+            *([] if image else [*(binds or _memory_options(spec)), "--remount-ro", "/"]),
+            *("--seccomp", "{fd:1}", "--chdir", WORK, "--", *python, "-I", "-S"),
+            *(_AGENT_INSIDE, "{fd:0}", WORK, TEMPORARY),
+        ]
 
     def _limits(self, spec: SandboxSpec) -> Mapping[str, int]:
         """What groups do not limit here. Set inside the user namespace, RLIMIT_NPROC counts this sandbox alone."""
@@ -193,9 +230,20 @@ def _python_path(settings: SandboxSettings, stages: Sequence[str]) -> Mapping[st
     return {"PYTHONPATH": ":".join(paths)} if paths else {}
 
 
-def _namespace_options() -> Iterator[str]:
+def _default_environment(spec: SandboxSpec) -> Mapping[str, str]:
+    image = bool(spec.root.image)
+    return {
+        "PATH": _IMAGE_PATH if image else COMMAND_PATH,
+        "HOME": "/root" if image else TEMPORARY,
+        "TMPDIR": TEMPORARY,
+        "LANG": "C.UTF-8",
+        "USER": "root" if image else "sandbox",
+    }
+
+
+def _namespace_options(uid: int) -> Iterator[str]:
     yield from ("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts")
-    yield from ("--uid", str(_UID_INSIDE), "--gid", str(_UID_INSIDE), "--hostname", "sandbox")
+    yield from ("--uid", str(uid), "--gid", str(uid), "--hostname", "sandbox")
     yield from ("--disable-userns", "--cap-drop", "ALL", "--clearenv")
     yield from ("--die-with-parent", "--new-session", "--as-pid-1")
 
@@ -218,11 +266,17 @@ def _written_options(named: Mapping[str, str]) -> Iterator[str]:
         yield from ("--perms", "0444", "--file", descriptor, path)
 
 
-def _memory_options(spec: SandboxSpec) -> Iterator[str]:
-    """The writable places, each of a size. bwrap's own /dev would leave /dev/shm unbounded."""
-    disk, shared = str(spec.disk_mib << 20), str(min(_SHARED_MEMORY_MIB, spec.disk_mib) << 20)
+def _device_options(spec: SandboxSpec) -> Iterator[str]:
+    """Devices and processes. bwrap's own /dev would leave /dev/shm unbounded."""
+    shared = str(min(_SHARED_MEMORY_MIB, spec.disk_mib) << 20)
     yield from ("--dev", "/dev", "--perms", "1777", "--size", shared, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
-    yield from ("--proc", "/proc", "--dir", "/var", "--symlink", "../tmp", "/var/tmp")
+    yield from ("--proc", "/proc")
+    if not spec.root.image:
+        yield from ("--dir", "/var", "--symlink", "../tmp", "/var/tmp")
+
+
+def _memory_options(spec: SandboxSpec) -> Iterator[str]:
+    """The writable places, each of a size."""
+    disk = str(spec.disk_mib << 20)
     yield from ("--perms", "1777", "--size", disk, "--tmpfs", TEMPORARY)
     yield from ("--perms", "0755", "--size", disk, "--tmpfs", WORK)
-    yield from ("--remount-ro", "/")

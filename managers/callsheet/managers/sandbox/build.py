@@ -40,7 +40,7 @@ def build_backend(settings: SandboxSettings, directory: ManagerDirectory) -> Pro
     if settings.isolation is Isolation.NONE:
         planner = PlainPlanner(settings, layout, directory.path, directory.marker)
     else:
-        planner = BubblewrapPlanner(settings, layout)
+        planner = BubblewrapPlanner(settings, layout, directory.path)
     return ProcessBackend(settings, planner, layout, directory.marker)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import anyio
@@ -202,6 +204,31 @@ class LauncherClient:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class OverlayProbe:
+    """Whether the launcher can mount overlays here, and else why not."""
+
+    works: bool
+    reason: str
+
+
+@cache
+def probe_overlays() -> OverlayProbe:
+    """Tries it in a process of its own. Blocks for some tens of milliseconds, once."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", str(_PROGRAM), "probe"],
+            check=False,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_START_SECONDS,
+        )
+        answer = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return OverlayProbe(False, f"the probe of overlays failed: {error}")
+    return OverlayProbe(bool(answer["works"]), str(answer["reason"]))
 
 
 async def start_launcher(marker: str, directories: Sequence[Path]) -> LauncherClient:

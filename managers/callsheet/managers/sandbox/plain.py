@@ -10,10 +10,11 @@ from pathlib import Path
 
 from callsheet.managers.sandbox.agent_program import AGENT_DIRECTORY
 from callsheet.managers.sandbox.backend import SandboxSpec
-from callsheet.managers.sandbox.bubblewrap import COMMAND_PATH, find_system_python
+from callsheet.managers.sandbox.bubblewrap import find_system_python
 from callsheet.managers.sandbox.cgroups import GroupLayout
 from callsheet.managers.sandbox.janitor import kill_all, marked_processes
 from callsheet.managers.sandbox.processes import ProcessPlan
+from callsheet.managers.sandbox.root_filesystem import COMMAND_PATH
 from callsheet.managers.sandbox.settings import SandboxSettings
 
 
@@ -29,6 +30,11 @@ class PlainPlanner:
         self._layout = layout
         self._directory = directory
         self._marker = marker
+
+    @property
+    def overlays(self) -> bool:
+        """Never: without namespaces nothing can be mounted for one sandbox alone."""
+        return False
 
     def capabilities(self) -> Mapping[str, str]:
         """What is missing, in words."""

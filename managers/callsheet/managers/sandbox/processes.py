@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, TypeVarTuple, Unpack
 
 import anyio
@@ -17,6 +17,7 @@ from callsheet.managers.sandbox.agent_client import AgentConnection
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox, SandboxParts
 from callsheet.managers.sandbox.backend import SandboxCreateError, SandboxLostError, SandboxSpec
 from callsheet.managers.sandbox.cgroups import GroupLayout, SandboxGroup, limit_capabilities
+from callsheet.managers.sandbox.changes import ChangedFiles
 from callsheet.managers.sandbox.lanes import lane_method
 from callsheet.managers.sandbox.launcher_client import (
     Child,
@@ -54,6 +55,7 @@ class ProcessPlan:
         environment: Default environment of commands.
         limits: Resource limits of commands by their names in `resource`.
         clean_up: Removes what the plan made, once the process is gone or did not start.
+        overlays: What the process mounts first, as `launcher/overlays.py` describes it.
     """
 
     argv: Sequence[str]
@@ -67,6 +69,7 @@ class ProcessPlan:
     environment: Mapping[str, str]
     limits: Mapping[str, int]
     clean_up: Callable[[], None]
+    overlays: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,10 @@ class LaunchedProcess:
 
 class Planner(Protocol):
     """What distinguishes one backend from another."""
+
+    @property
+    def overlays(self) -> bool:
+        """Whether it can plan sandboxes with images and snapshots from directories."""
 
     def capabilities(self) -> Mapping[str, str]:
         """What it isolates."""
@@ -138,6 +145,11 @@ class ProcessBackend:
             **limit_capabilities(self._layout),
         }
 
+    @property
+    def overlays(self) -> bool:
+        """Whether it can make sandboxes with images and snapshots from directories."""
+        return self._planner.overlays
+
     def _lanes(self) -> str:
         if self._settings.core_sharing is not CoreSharing.RANKED:
             return "none: commands are not ranked"
@@ -183,12 +195,20 @@ class ProcessBackend:
             resources.callback(os.close, errors)
             own, other = socket_pair()
             connection = AgentConnection(own, on_lost)
+            changes, report = ChangedFiles.reported(spec.root) if plan.overlays is not None else (None, None)
             try:
                 with closing(other), ExitStack() as given:
                     given.callback(os.close, errors_writer)
-                    child = await launcher.spawn(_request(plan, errors_writer, _entries(group, given), other))
+                    if report is not None:
+                        given.callback(report.close)
+                    request = _request(plan, errors_writer, _entries(group, given), other)
+                    if report is not None:
+                        request = replace(request, report=report.fileno())
+                    child = await launcher.spawn(request)
             except BaseException:
                 connection.close("it could not be made")
+                if changes is not None:
+                    changes.close()
                 with anyio.CancelScope(shield=True):
                     await self._blocking(_undo, plan, group)
                 raise
@@ -202,6 +222,7 @@ class ProcessBackend:
                 limits=plan.limits,
                 clean_up=plan.clean_up,
                 threads=self._threads,
+                changes=changes,
             )
             sandbox = AgentSandbox(spec, connection, parts)
             try:
@@ -273,4 +294,5 @@ def _request(plan: ProcessPlan, errors: int, groups: Sequence[int], agent: socke
         uid=plan.uid,
         groups=groups,
         inherited=[agent.fileno(), *plan.inherited],
+        overlays=plan.overlays,
     )

@@ -1,0 +1,86 @@
+"""Which file systems a sandbox under bubblewrap sees: the machine's own, or an image as overlays of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from callsheet.managers.sandbox.backend import RootFilesystem
+
+WORK = "/work"
+TEMPORARY = "/tmp"
+SYSTEM_SHOWN = "/run/callsheet/usr"
+COMMAND_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+_RUN_MIB = 16
+_BYTES_AN_INODE = 4096
+_FEWEST_INODES = 1024
+# What must be directories in an image, with their modes.
+_DIRECTORIES = {"dev": 0o755, "proc": 0o755, "run": 0o755, "tmp": 0o1777, "work": 0o755, "root": 0o700}
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """One overlay.
+
+    Attributes:
+        name: Also of the directory in a snapshot that holds what was changed in it.
+        inside: Where the sandbox sees it.
+        mode: Of its root.
+        layers: Prepared directories, the lowest first.
+        directories: Made in it if they are not there, with their modes.
+    """
+
+    name: str
+    inside: str
+    mode: int
+    layers: tuple[str, ...]
+    directories: Mapping[str, int]
+
+
+def stacks_of(root: RootFilesystem) -> list[Stack]:
+    """Returns the overlays of a sandbox; none where it is made of nothing but the machine's system and empty memory."""
+    snapshot = root.snapshot
+    if root.image:
+        layers = [*map(str, root.layers), *([str(snapshot / "system")] if snapshot is not None else [])]
+        return [Stack("system", "/", 0o755, tuple(layers), _DIRECTORIES)]
+    if not root.keeps_changes:
+        return []
+    places = (("work", WORK, 0o755), ("temporary", TEMPORARY, 0o1777))
+    return [
+        Stack(name, inside, mode, (str(snapshot / name),) if snapshot is not None else (), {})
+        for name, inside, mode in places
+    ]
+
+
+def overlay_request(base: str, stacks: Sequence[Stack], disk_mib: int) -> dict[str, object] | None:
+    """Returns what the launcher is to mount, in the words of `launcher/overlays.py`; None for nothing."""
+    if not stacks:
+        return None
+    size = (disk_mib << 20) * len(stacks)
+    return {
+        "base": base,
+        "size": size,
+        "inodes": max(_FEWEST_INODES, size // _BYTES_AN_INODE),
+        "stacks": [
+            {
+                "name": stack.name,
+                "layers": list(stack.layers),
+                "mode": stack.mode,
+                "directories": dict(stack.directories),
+            }
+            for stack in stacks
+        ],
+    }
+
+
+def bind_options(base: str, stacks: Sequence[Stack]) -> Iterator[str]:
+    """Options of bwrap that show the overlays."""
+    for stack in stacks:
+        yield from ("--bind", f"{base}/{stack.name}/merged", stack.inside)
+
+
+def image_options() -> Iterator[str]:
+    """Options of bwrap beside an image: what the agent runs with, out of the way of what is in the image."""
+    yield from ("--perms", "0755", "--size", str(_RUN_MIB << 20), "--tmpfs", "/run")
+    yield from ("--ro-bind", "/usr", SYSTEM_SHOWN)
