@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from callsheet.cli import bench_planner_command, bench_real_command, bench_sim_command
+from callsheet.cli import bench_planner_command, bench_real_command, bench_sandbox_command, bench_sim_command
 from callsheet.cli.choices import LogFormat, LogLevel
 from callsheet.cli.errors import CommandError, load
 from callsheet.cli.options import AsJson
@@ -21,6 +21,7 @@ def _bench() -> None:
 
 bench_app.command("planner")(bench_planner_command.planner)
 bench_app.command("real")(bench_real_command.real)
+bench_app.command("sandbox")(bench_sandbox_command.sandbox)
 bench_app.command("sim")(bench_sim_command.sim)
 
 

@@ -1,0 +1,1 @@
+"""What sandboxes cost: made, reset, used and kept, beside the bare tool doing the same."""

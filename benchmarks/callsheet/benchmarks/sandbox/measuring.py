@@ -1,0 +1,244 @@
+"""Sandboxes of one manager in this process: what each of its verbs takes while others live."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+from callsheet.benchmarks.sandbox.bare import bare_tool, create_s, exec_s
+from callsheet.benchmarks.sandbox.memory import IdleMemory, idle_memory
+from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
+from callsheet.managers.executor import Attempt, Completed
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import CommandSpec, Sandbox, SandboxSpec
+from callsheet.managers.sandbox.build import build_backend, build_sandbox_executor
+from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.janitor import ManagerDirectory
+from callsheet.managers.sandbox.processes import ProcessBackend
+from callsheet.managers.sandbox.settings import SandboxSettings
+from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2
+
+_TRUE = CommandSpec(("true",))
+# Something in the background that does nothing, and a command that uses all it gets.
+_NAP = CommandSpec(("/bin/sh", "-c", "sleep 86400 >/dev/null 2>&1 &"))
+_BUSY = CommandSpec(("/bin/sh", "-c", "while :; do :; done"))
+_FILLER = "filler"
+_MAKER = "maker"
+
+
+class NotMeasurableError(Exception):
+    """Something that is measured did not work."""
+
+
+@dataclass(slots=True)
+class Samples:
+    """Seconds that each verb took, and the bare tool's; one entry a sample."""
+
+    create: list[float] = field(default_factory=list)
+    reset: list[float] = field(default_factory=list)
+    first_exec: list[float] = field(default_factory=list)
+    exec: list[float] = field(default_factory=list)
+    step: list[float] = field(default_factory=list)
+    switch: list[float] = field(default_factory=list)
+    freeze: list[float] = field(default_factory=list)
+    destroy: list[float] = field(default_factory=list)
+    bare_create: list[float] = field(default_factory=list)
+    bare_exec: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one number of sandboxes gave.
+
+    Attributes:
+        fill_s: Seconds to make all of them, several at once.
+    """
+
+    samples: Samples
+    idle: IdleMemory
+    fill_s: float
+    capabilities: Mapping[str, str]
+
+
+async def measure(settings: SandboxBenchSettings, sandboxes: int, directory: Path) -> Measured:
+    """Measures with so many sandboxes live.
+
+    Raises:
+        SandboxCreateError: They cannot be made here.
+        NotMeasurableError: An action or a command did not end well.
+        BareToolError: The bare tool does not work here.
+    """
+    executor = build_sandbox_executor(manager_settings(settings, directory, _FILLER))
+    try:
+        own = manager_settings(settings, directory, _MAKER)
+        home = ManagerDirectory(own.data_directory, own.manager_id)
+        backend = build_backend(own, home)
+        try:
+            return await _Round(settings, sandboxes, executor, backend, own).measure()
+        finally:
+            await backend.close()
+            home.release()
+    finally:
+        await executor.close()
+
+
+def manager_settings(settings: SandboxBenchSettings, directory: Path, manager_id: str) -> SandboxSettings:
+    """Returns the settings of a manager of the benchmark."""
+    return SandboxSettings(manager_id, directory.resolve(), isolation=settings.isolation)
+
+
+def spec_for(settings: SandboxBenchSettings, own: SandboxSettings) -> SandboxSpec:
+    """Returns a new sandbox's specification."""
+    return SandboxSpec(
+        uuid.uuid4().hex, settings.memory_mib, own.default_disk_mib, own.default_max_processes, own.cores
+    )
+
+
+class _Round:
+    """One number of sandboxes."""
+
+    def __init__(
+        self,
+        settings: SandboxBenchSettings,
+        sandboxes: int,
+        executor: SandboxExecutor,
+        backend: ProcessBackend,
+        own: SandboxSettings,
+    ) -> None:
+        self._settings = settings
+        self._sandboxes = sandboxes
+        self._executor = executor
+        self._backend = backend
+        self._own = own
+        self._tokens = itertools.count(1)
+        self._samples = Samples()
+
+    async def measure(self) -> Measured:
+        fill: list[float] = []
+        with _timed(fill):
+            await self._fill()
+        idle = idle_memory([sandbox.agent_pid for sandbox in self._living()])
+        await self._make_and_unmake()
+        await self._use()
+        await self._reset_again()
+        await self._steer()
+        await anyio.to_thread.run_sync(self._use_bare_tool)
+        return Measured(self._samples, idle, fill[0], self._backend.capabilities())
+
+    def _living(self) -> list[AgentSandbox]:
+        found = (self._executor.find_sandbox(state) for state in self._executor.sandboxes())
+        return [sandbox for sandbox in found if isinstance(sandbox, AgentSandbox)]
+
+    async def _fill(self) -> None:
+        at_once = anyio.CapacityLimiter(self._settings.concurrent)
+
+        async def make(number: int) -> None:
+            async with at_once:
+                await self._reset(number)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(self._sandboxes):
+                tasks.start_soon(make, number)
+
+    async def _reset(self, trajectory: int) -> None:
+        number = next(self._tokens)
+        action = action_pb2.ActionSpec(
+            job_id="bench",
+            action_id=str(number),
+            trajectory_id=str(trajectory),
+            env_reset=action_pb2.EnvResetInput(),
+        )
+        grant = manager_service_pb2.Grant(
+            token=manager_service_pb2.FencingToken(epoch=1, sequence=number),
+            attempt=1,
+            resources={"cpu": 1, "memory": self._settings.memory_mib},
+        )
+        result = await self._executor.run(Attempt(grant, action, _Inline()))
+        if not isinstance(result, Completed):
+            raise NotMeasurableError(f"env_reset ended with {result}")
+
+    async def _make_and_unmake(self) -> None:
+        """One more sandbox, several times."""
+        for _ in range(self._settings.samples):
+            with _timed(self._samples.create):
+                sandbox = await self._backend.create(spec_for(self._settings, self._own), lambda _: None)
+            try:
+                with _timed(self._samples.first_exec):
+                    await _run(sandbox, _TRUE)
+            finally:
+                with _timed(self._samples.destroy):
+                    await sandbox.destroy()
+
+    async def _use(self) -> None:
+        """Commands in sandboxes that wait, frozen, in turn: alone, and with all that an action does around them."""
+        own = self._own.cores
+        for sandbox in itertools.islice(itertools.cycle(self._living()), self._settings.samples):
+            with _timed(self._samples.step):
+                await sandbox.grant(own)
+                await sandbox.resume()
+                with _timed(self._samples.exec):
+                    await _run(sandbox, _TRUE)
+                await sandbox.pause()
+
+    async def _reset_again(self) -> None:
+        """A new sandbox for a trajectory that has one."""
+        for number in range(self._settings.samples):
+            with _timed(self._samples.reset):
+                await self._reset(number % self._sandboxes)
+
+    async def _steer(self) -> None:
+        """Freezes a sandbox with something in the background, and moves a busy one between sets of cores."""
+        sandbox = self._living()[0]
+        await sandbox.resume()
+        await _run(sandbox, _NAP)
+        for _ in range(self._settings.samples):
+            with _timed(self._samples.freeze):
+                await sandbox.pause()
+            await sandbox.resume()
+        every = sorted(self._own.cores)
+        stop = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sandbox.execute, _BUSY, stop)
+            for number in range(self._settings.samples):
+                cores = frozenset(every[:1] if number % 2 == 0 else every)
+                with _timed(self._samples.switch):
+                    await sandbox.grant(cores)
+            stop.set()
+        await sandbox.pause()
+
+    def _use_bare_tool(self) -> None:
+        tool = bare_tool(self._settings.isolation)
+        for _ in range(self._settings.samples):
+            self._samples.bare_create.append(create_s(tool))
+            self._samples.bare_exec.append(exec_s(tool))
+
+
+@contextmanager
+def _timed(into: list[float]) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    into.append(time.perf_counter() - began)
+
+
+async def _run(sandbox: Sandbox, command: CommandSpec) -> None:
+    outcome = await sandbox.execute(command, anyio.Event())
+    if outcome.failed:
+        words: Sequence[str] = command.arguments
+        raise NotMeasurableError(f"{words} ended with {outcome.exit_code} or signal {outcome.signal}")
+
+
+class _Inline:
+    """Payloads that are all inline."""
+
+    async def read(self, blob: common_pb2.Blob) -> bytes:
+        return blob.inline
+
+    async def write(self, content: bytes) -> common_pb2.Blob:
+        return common_pb2.Blob(inline=content)

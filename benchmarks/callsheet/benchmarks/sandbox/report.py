@@ -1,0 +1,94 @@
+"""What the sandbox benchmark found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from callsheet.benchmarks.dispatch.statistics import percentile
+from callsheet.benchmarks.sandbox.measuring import Measured
+from callsheet.benchmarks.sandbox.service import LONG_ACTION_S, ServiceSamples
+
+OVERHEAD_TARGET = 0.03
+
+_VERBS = ("create", "reset", "first_exec", "exec", "step", "destroy")
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxResult:
+    """One number of live sandboxes."""
+
+    sandboxes: int
+    measured: Measured
+    service: ServiceSamples
+
+    @property
+    def overhead_share(self) -> float:
+        """The part of a one-second action, from submit to outcome, that is not its command; p50."""
+        took_s = percentile(self.service.long, 0.5)
+        return (took_s - LONG_ACTION_S) / took_s
+
+    @property
+    def met(self) -> bool:
+        """Whether that is as little as it should be."""
+        return self.overhead_share < OVERHEAD_TARGET
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures as one object; null where something cannot be measured here."""
+        samples, idle = self.measured.samples, self.measured.idle
+        return {
+            "sandboxes": self.sandboxes,
+            **{
+                f"{verb}_p{percent}_ms": _significant(1e3 * percentile(getattr(samples, verb), percent / 100))
+                for verb in _VERBS
+                for percent in (50, 99)
+            },
+            "bare_create_p50_ms": _significant(1e3 * percentile(samples.bare_create, 0.5)),
+            "bare_exec_p50_ms": _significant(1e3 * percentile(samples.bare_exec, 0.5)),
+            "switch_p50_us": _significant(1e6 * percentile(samples.switch, 0.5)),
+            "switch_p99_us": _significant(1e6 * percentile(samples.switch, 0.99)),
+            "freeze_p50_us": _significant(1e6 * percentile(samples.freeze, 0.5)),
+            "idle_mb": _mb(idle.mib),
+            "idle_processes_mb": _mb(idle.processes_mib),
+            "idle_group_mb": _mb(idle.group_mib),
+            "creates_per_s": _significant(self.sandboxes / self.measured.fill_s),
+            "service_step_p50_ms": _significant(1e3 * percentile(self.service.step, 0.5)),
+            "service_step_p99_ms": _significant(1e3 * percentile(self.service.step, 0.99)),
+            "overhead_share": _significant(self.overhead_share),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxBenchReport:
+    """Results by number of live sandboxes.
+
+    Attributes:
+        isolation: What kept them apart.
+        capabilities: What the back end enforces here, and how.
+        machine: What it ran on.
+    """
+
+    isolation: str
+    capabilities: Mapping[str, str]
+    machine: Mapping[str, Any]
+    samples: int
+    results: Sequence[SandboxResult]
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """One object for each number of sandboxes."""
+        shared = {
+            "isolation": self.isolation,
+            "backend": dict(self.capabilities),
+            "samples": self.samples,
+            "machine": dict(self.machine),
+        }
+        return [{**each.as_json(), **shared} for each in self.results]
+
+
+def _significant(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _mb(mib: float | None) -> float | None:
+    return None if mib is None else _significant(mib * (1 << 20) / 1e6)

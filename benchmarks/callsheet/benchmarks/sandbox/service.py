@@ -1,0 +1,96 @@
+"""The whole service with live sandboxes: what it adds to a command of a second, and how soon cores change hands."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+from callsheet.benchmarks.sandbox.measuring import NotMeasurableError
+from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
+from callsheet.cli.choices import Isolation, LogLevel, Role
+from callsheet.cli.stack import StackSettings, local_stack
+from callsheet.client import Client, Command, Demand, Hold, Job, Outcome, Resource, Succeeded, Trajectory
+
+LONG_ACTION_S = 1.0
+
+
+@dataclass(slots=True)
+class ServiceSamples:
+    """Seconds from submit to outcome, by the client's clock.
+
+    Attributes:
+        step: Of a command that does nothing.
+        long: Of one that takes `LONG_ACTION_S`.
+    """
+
+    step: list[float] = field(default_factory=list)
+    long: list[float] = field(default_factory=list)
+
+
+async def measure_service(settings: SandboxBenchSettings, sandboxes: int, directory: Path) -> ServiceSamples:
+    """Measures with so many sandboxes live, in one manager; client, scheduler and manager are processes of their own.
+
+    Raises:
+        NotMeasurableError: An action did not succeed.
+        ProcessFailedError: A process did not start (inside an exception group).
+    """
+    stack_settings = StackSettings(
+        directory,
+        managers=(Role.SANDBOX,),
+        isolation=Isolation(settings.isolation.value),
+        log_level=LogLevel.WARNING,
+    )
+    samples = ServiceSamples()
+    async with (
+        local_stack(stack_settings) as stack,
+        Client(stack.address) as client,
+        await client.open_job("bench") as job,
+    ):
+        trajectories = await _open(job, settings, sandboxes)
+        for trajectory in itertools.islice(itertools.cycle(trajectories), settings.samples):
+            samples.step.append(await _step_s(trajectory, Command.argv("true")))
+        long = Command.argv("sleep", f"{LONG_ACTION_S:g}")
+        for trajectory in itertools.islice(itertools.cycle(trajectories), settings.long_actions):
+            samples.long.append(await _step_s(trajectory, long))
+    return samples
+
+
+async def _open(job: Job, settings: SandboxBenchSettings, count: int) -> Sequence[Trajectory]:
+    trajectories = [job.trajectory(str(number)) for number in range(count)]
+    at_once = anyio.CapacityLimiter(settings.concurrent)
+    demand = Demand(Resource("memory", settings.memory_mib, hold=Hold.TRAJECTORY), cpu=1)
+
+    async def make(trajectory: Trajectory) -> None:
+        async with at_once:
+            await trajectory.open()
+            succeeded(await trajectory.env_reset(demand=demand))
+
+    async with anyio.create_task_group() as tasks:
+        for trajectory in trajectories:
+            tasks.start_soon(make, trajectory)
+    return trajectories
+
+
+async def _step_s(trajectory: Trajectory, command: Command) -> float:
+    began = time.perf_counter()
+    outcome = await trajectory.env_step(command)
+    took = time.perf_counter() - began
+    if succeeded(outcome).exit_code != 0:
+        raise NotMeasurableError(f"{command} ended with {outcome}")
+    return took
+
+
+def succeeded(outcome: Outcome[Any]) -> Any:
+    """Returns what an action returned.
+
+    Raises:
+        NotMeasurableError: It did not succeed.
+    """
+    if not isinstance(outcome, Succeeded):
+        raise NotMeasurableError(f"an action did not succeed: {outcome}")
+    return outcome.value

@@ -1,0 +1,40 @@
+"""How large the sandbox benchmark is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from callsheet.managers.sandbox.settings import Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxBenchSettings:
+    """Sizes of the sandbox benchmark.
+
+    Attributes:
+        sandboxes: Live sandboxes, one measurement for each number.
+        isolation: What keeps them apart.
+        samples: Of everything that takes milliseconds.
+        long_actions: Commands of one second, one after another, through the whole service.
+        memory_mib: Limit of each sandbox.
+        concurrent: Sandboxes that are asked for at once where there must be many.
+    """
+
+    sandboxes: tuple[int, ...] = (1, 100, 500)
+    isolation: Isolation = Isolation.BUBBLEWRAP
+    samples: int = 50
+    long_actions: int = 7
+    memory_mib: int = 32
+    concurrent: int = 8
+
+    def __post_init__(self) -> None:
+        """Checks the numbers.
+
+        Raises:
+            ValueError: One is not at least 1; the message names it.
+        """
+        if not self.sandboxes or min(self.sandboxes) < 1:
+            raise ValueError(f"sandboxes: {self.sandboxes} must be at least one number, and each at least 1")
+        for name in ("samples", "long_actions", "memory_mib", "concurrent"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)} must be at least 1")

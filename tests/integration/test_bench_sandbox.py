@@ -1,0 +1,63 @@
+"""`callsheet bench sandbox` as small as it gets: that it measures and what it prints, not what it says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.sandboxes import require_bubblewrap
+
+_POSITIVE = (
+    "create_p50_ms",
+    "create_p99_ms",
+    "reset_p50_ms",
+    "reset_p99_ms",
+    "first_exec_p50_ms",
+    "exec_p50_ms",
+    "exec_p99_ms",
+    "bare_create_p50_ms",
+    "bare_exec_p50_ms",
+    "switch_p50_us",
+    "freeze_p50_us",
+    "overhead_share",
+)
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "callsheet.cli.main", "bench", "sandbox", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
+
+
+@pytest.mark.parametrize("isolation", ["bubblewrap", "none"])
+def test_one_object_is_printed_for_each_number_of_sandboxes(isolation: str) -> None:
+    if isolation == "bubblewrap":
+        require_bubblewrap()
+    done = _run(
+        "--json", "--isolation", isolation, "--sandboxes", "1,3", "--samples", "4", "--long-actions", "1",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [each["sandboxes"] for each in found] == [1, 3]
+    for each in found:
+        assert {name for name in _POSITIVE if not each[name] > 0} == set()
+        assert each["create_p99_ms"] >= each["create_p50_ms"]
+        assert each["idle_mb"] is None or each["idle_mb"] > 0
+        assert each["isolation"] == each["backend"]["isolation"] == isolation
+        assert each["machine"]["cores"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--sandboxes", "many"), "sandboxes: 'many' must be whole numbers"),
+        (("--sandboxes", "0"), "sandboxes: (0,) must be at least one number, and each at least 1"),
+        (("--samples", "0"), "--samples"),
+    ],
+)
+def test_bad_input_is_refused_by_name(arguments: tuple[str, ...], says: str) -> None:
+    refused = _run(*arguments)
+    assert refused.returncode == 2
+    assert says in refused.stderr
