@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 import psutil
 import pytest
+from callsheet.managers.sandbox.agent_sandbox import AgentBackend
 from callsheet.managers.sandbox.backend import (
     CannotExecuteError,
     CommandSpec,
@@ -24,7 +25,6 @@ from callsheet.managers.sandbox.backend import (
     SandboxLostError,
     StoppedError,
 )
-from callsheet.managers.sandbox.processes import ProcessBackend
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings, StageDirectory
 
 from tests.support.sandboxes import (
@@ -54,13 +54,13 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
 
 
 @pytest.fixture
-async def backend(settings: SandboxSettings) -> AsyncIterator[ProcessBackend]:
+async def backend(settings: SandboxSettings) -> AsyncIterator[AgentBackend]:
     async with open_backend(settings) as opened:
         yield opened
 
 
 @pytest.fixture
-async def sandbox(backend: ProcessBackend, settings: SandboxSettings) -> AsyncIterator[Sandbox]:
+async def sandbox(backend: AgentBackend, settings: SandboxSettings) -> AsyncIterator[Sandbox]:
     made = await backend.create(spec_for(settings), lambda _: None)
     yield made
     await made.destroy()
@@ -86,7 +86,7 @@ async def test_stdin_is_empty_by_default(sandbox: Sandbox) -> None:
 
 
 async def test_the_managers_environment_is_not_inherited(
-    backend: ProcessBackend, settings: SandboxSettings, monkeypatch: pytest.MonkeyPatch
+    backend: AgentBackend, settings: SandboxSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET_OF_THE_MANAGER", "x")
     sandbox = await backend.create(spec_for(settings), lambda _: None)
@@ -379,7 +379,7 @@ async def test_kill_ends_background_processes_and_keeps_files(sandbox: Sandbox) 
     assert await shell(sandbox, 'cat file; a=$(cat beat); sleep 0.1; test "$a" = "$(cat beat)"') == "state\n"
 
 
-async def test_sandboxes_do_not_share_files(backend: ProcessBackend, settings: SandboxSettings) -> None:
+async def test_sandboxes_do_not_share_files(backend: AgentBackend, settings: SandboxSettings) -> None:
     first = await backend.create(spec_for(settings, "first"), lambda _: None)
     second = await backend.create(spec_for(settings, "second"), lambda _: None)
     try:
@@ -415,7 +415,7 @@ async def test_a_cancelled_command_is_killed(sandbox: Sandbox) -> None:
     assert await shell(sandbox, "sleep 0.1; wc -c < ticks") == before
 
 
-async def test_the_loss_of_the_first_process_is_told(backend: ProcessBackend, settings: SandboxSettings) -> None:
+async def test_the_loss_of_the_first_process_is_told(backend: AgentBackend, settings: SandboxSettings) -> None:
     told: list[str] = []
     lost = anyio.Event()
 
@@ -437,7 +437,7 @@ async def test_the_loss_of_the_first_process_is_told(backend: ProcessBackend, se
 
 
 async def test_after_the_loss_of_the_launcher_new_sandboxes_can_be_made(
-    backend: ProcessBackend, settings: SandboxSettings
+    backend: AgentBackend, settings: SandboxSettings
 ) -> None:
     first = await backend.create(spec_for(settings, "first"), lambda _: None)
     await first.destroy()
@@ -458,7 +458,7 @@ async def test_after_the_loss_of_the_launcher_new_sandboxes_can_be_made(
         await second.destroy()
 
 
-async def test_capabilities_are_words(backend: ProcessBackend, settings: SandboxSettings) -> None:
+async def test_capabilities_are_words(backend: AgentBackend, settings: SandboxSettings) -> None:
     capabilities = backend.capabilities()
     assert capabilities["isolation"] == settings.isolation.value
     assert {"cpu", "memory", "processes", "network", "filesystem", "stop", "idle"} <= set(capabilities)

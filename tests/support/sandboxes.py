@@ -11,13 +11,12 @@ from pathlib import Path
 import anyio
 import psutil
 import pytest
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_sandbox import AgentBackend, AgentSandbox
 from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, Sandbox, SandboxSpec
 from callsheet.managers.sandbox.build import build_backend
 from callsheet.managers.sandbox.cgroups import probe_layout
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.probe import ProbeResult, probe_bubblewrap
-from callsheet.managers.sandbox.processes import ProcessBackend
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings, StageDirectory
 
 ANSWER_SECONDS = 60.0
@@ -66,7 +65,7 @@ def settings_for(variant: Variant, directory: Path, stages: tuple[StageDirectory
 
 
 @asynccontextmanager
-async def open_backend(settings: SandboxSettings) -> AsyncIterator[ProcessBackend]:
+async def open_backend(settings: SandboxSettings) -> AsyncIterator[AgentBackend]:
     """Runs a backend."""
     directory = ManagerDirectory(settings.data_directory, settings.manager_id)
     backend = build_backend(settings, directory)

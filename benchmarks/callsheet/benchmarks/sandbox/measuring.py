@@ -16,12 +16,11 @@ from callsheet.benchmarks.sandbox.bare import bare_tool, create_s, exec_s
 from callsheet.benchmarks.sandbox.memory import IdleMemory, idle_memory
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.managers.executor import Attempt, Completed
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.agent_sandbox import AgentBackend, AgentSandbox
 from callsheet.managers.sandbox.backend import CommandSpec, Sandbox, SandboxSpec
 from callsheet.managers.sandbox.build import build_backend, build_sandbox_executor
 from callsheet.managers.sandbox.executor import SandboxExecutor
 from callsheet.managers.sandbox.janitor import ManagerDirectory
-from callsheet.managers.sandbox.processes import ProcessBackend
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2
 
@@ -109,7 +108,7 @@ class _Round:
         settings: SandboxBenchSettings,
         sandboxes: int,
         executor: SandboxExecutor,
-        backend: ProcessBackend,
+        backend: AgentBackend,
         own: SandboxSettings,
     ) -> None:
         self._settings = settings

@@ -22,6 +22,7 @@ from callsheet.managers.sandbox.backend import (
     FileSpec,
     OutputListener,
     OutputName,
+    SandboxBackend,
     SandboxLostError,
     SandboxSpec,
     StepSpec,
@@ -37,7 +38,6 @@ from callsheet.managers.sandbox.process_tree import processes_below
 from callsheet.managers.sandbox.refusals import cannot_execute, file_refused, file_unreadable
 from callsheet.managers.sandbox.sessions import SandboxSessions
 
-_END_SECONDS = 5.0
 # Pipes that background processes still hold; beyond these the oldest is closed.
 _MOST_HELD_PIPES = 32
 
@@ -45,14 +45,10 @@ _log = structlog.get_logger(__name__)
 
 
 class FirstProcess(Protocol):
-    """What a backend started; it ends when nothing of the sandbox is left."""
+    """What a backend started. The agent ends with its socket, and this once nothing is left inside."""
 
-    @property
-    def ended(self) -> anyio.Event:
-        """Set at its end."""
-
-    async def kill(self) -> None:
-        """Kills it and everything inside."""
+    async def finish(self) -> None:
+        """Returns when it has ended; it is killed if that takes too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,14 +265,7 @@ class AgentSandbox:
         self._sessions.close()
         if parts.group is not None:
             await self._jobs.in_thread(parts.group.kill)
-        # The agent ends with its socket; whatever started it ends once nothing is left inside.
-        with anyio.move_on_after(_END_SECONDS):
-            await parts.first_process.ended.wait()
-        if not parts.first_process.ended.is_set():
-            _log.warning("sandbox_killed", sandbox_id=self._spec.sandbox_id)
-            await parts.first_process.kill()
-            with anyio.move_on_after(_END_SECONDS):
-                await parts.first_process.ended.wait()
+        await parts.first_process.finish()
         if parts.group is not None:
             await self._jobs.in_thread(parts.group.remove)
         if parts.changes is not None:
@@ -328,6 +317,13 @@ def _has_children(process: int) -> bool:
         if child != process and not ended:
             return True
     return False
+
+
+class AgentBackend(SandboxBackend, Protocol):
+    """A backend all of whose sandboxes have an agent."""
+
+    async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> AgentSandbox:
+        """Makes a sandbox, as every backend does."""
 
 
 def command_environment(default: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import threading
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +15,7 @@ from callsheet.managers.sandbox.cgroups import GroupLayout
 from callsheet.managers.sandbox.host_python import python_below
 from callsheet.managers.sandbox.launcher_client import probe_overlays
 from callsheet.managers.sandbox.packets import memory_file
+from callsheet.managers.sandbox.pool_users import UserPool
 from callsheet.managers.sandbox.processes import ProcessPlan
 from callsheet.managers.sandbox.root_filesystem import (
     COMMAND_PATH,
@@ -30,7 +29,7 @@ from callsheet.managers.sandbox.root_filesystem import (
     stacks_of,
 )
 from callsheet.managers.sandbox.seccomp import build_filter
-from callsheet.managers.sandbox.settings import POOL_UID_BASE, POOL_UID_COUNT, SandboxSettings
+from callsheet.managers.sandbox.settings import SandboxSettings
 
 _AGENT_INSIDE = "/run/callsheet/agent"
 _STAGES_INSIDE = "/run/callsheet/stage"
@@ -71,32 +70,6 @@ def find_system_python() -> Path | None:
     return Path(found) if found is not None else None
 
 
-class UserPool:
-    """Hands out user ids, one a sandbox, so that sandboxes share nothing that is counted or allowed by user."""
-
-    def __init__(self, offset: int) -> None:
-        """Args: offset: Where to begin; different for the managers of a machine."""
-        self._next = offset % POOL_UID_COUNT
-        self._used: set[int] = set()
-        self._lock = threading.Lock()
-
-    def take(self) -> int:
-        """Returns a free id; raises SandboxCreateError when all are taken."""
-        with self._lock:
-            for _ in range(POOL_UID_COUNT):
-                uid = POOL_UID_BASE + self._next
-                self._next = (self._next + 1) % POOL_UID_COUNT
-                if uid not in self._used:
-                    self._used.add(uid)
-                    return uid
-        raise SandboxCreateError(f"all {POOL_UID_COUNT} user ids for sandboxes are taken")
-
-    def give_back(self, uid: int) -> None:
-        """Makes it free again."""
-        with self._lock:
-            self._used.discard(uid)
-
-
 class BubblewrapPlanner:
     """Says how to start the first process of a sandbox under bwrap."""
 
@@ -121,7 +94,7 @@ class BubblewrapPlanner:
         self._layout = layout
         self._overlay_base = _OVERLAYS_OF_ROOT if os.geteuid() == 0 else str(directory / "overlays")
         # Never as host root: a payload with the kernel's user id 0 could write the host's settings below /proc.
-        self._users = UserPool(zlib.crc32(settings.manager_id.encode())) if os.geteuid() == 0 else None
+        self._users = UserPool.of_manager(settings.manager_id) if os.geteuid() == 0 else None
         try:
             self._filter = build_filter(forbid_affinity=not self._by_cpuset)
         except RuntimeError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from callsheet.managers.sandbox.agent_sandbox import AgentBackend
+from callsheet.managers.sandbox.backend import SandboxCreateError
 from callsheet.managers.sandbox.bubblewrap import BubblewrapPlanner
 from callsheet.managers.sandbox.cgroups import GroupLayout, probe_layout
 from callsheet.managers.sandbox.executor import SandboxExecutor
@@ -29,12 +31,14 @@ def build_test_suite_executor(settings: SandboxSettings) -> TestSuiteExecutor:
     return TestSuiteExecutor(backend, settings, directory)
 
 
-def build_backend(settings: SandboxSettings, directory: ManagerDirectory) -> ProcessBackend:
+def build_backend(settings: SandboxSettings, directory: ManagerDirectory) -> AgentBackend:
     """Returns a backend of the isolation that is asked for.
 
     Raises:
         SandboxCreateError: Something that it needs is missing.
     """
+    if settings.isolation is Isolation.DOCKER:
+        return _docker_backend(settings, directory)
     layout = _layout(settings)
     planner: Planner
     if settings.isolation is Isolation.NONE:
@@ -44,7 +48,15 @@ def build_backend(settings: SandboxSettings, directory: ManagerDirectory) -> Pro
     return ProcessBackend(settings, planner, layout, directory.marker)
 
 
-def _build(settings: SandboxSettings) -> tuple[ProcessBackend, ManagerDirectory]:
+def _docker_backend(settings: SandboxSettings, directory: ManagerDirectory) -> AgentBackend:
+    try:
+        from callsheet.managers.sandbox.docker_engine.backend import DockerBackend
+    except ModuleNotFoundError as error:
+        raise SandboxCreateError(f"isolation: docker: {error}; install callsheet[docker]") from error
+    return DockerBackend(settings, directory.path, directory.marker)
+
+
+def _build(settings: SandboxSettings) -> tuple[AgentBackend, ManagerDirectory]:
     directory = ManagerDirectory(settings.data_directory, settings.manager_id)
     try:
         remove_leftovers(directory, probe_layout(settings.delegated_group))

@@ -30,6 +30,7 @@ from callsheet.managers.sandbox.packets import socket_pair
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
 
 _CREATE_SECONDS = 20.0
+_END_SECONDS = 5.0
 _WORKER_THREADS = 8
 _MOST_ERROR_BYTES = 4096
 
@@ -79,14 +80,15 @@ class LaunchedProcess:
     launcher: LauncherClient
     child: Child
 
-    @property
-    def ended(self) -> anyio.Event:
-        """Set at its end."""
-        return self.child.ended
-
-    async def kill(self) -> None:
-        """Kills it."""
-        await self.launcher.kill(self.child)
+    async def finish(self) -> None:
+        """Waits for its end, and kills it after a while."""
+        with anyio.move_on_after(_END_SECONDS):
+            await self.child.ended.wait()
+        if not self.child.ended.is_set():
+            _log.warning("sandbox_killed", pid=self.child.pid)
+            await self.launcher.kill(self.child)
+            with anyio.move_on_after(_END_SECONDS):
+                await self.child.ended.wait()
 
 
 class Planner(Protocol):

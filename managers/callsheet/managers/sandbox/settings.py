@@ -21,6 +21,7 @@ class Isolation(Enum):
     """What keeps the commands of a sandbox away from the machine and from each other."""
 
     BUBBLEWRAP = "bubblewrap"
+    DOCKER = "docker"
     NONE = "none"
 
 
@@ -67,6 +68,7 @@ class SandboxSettings:
         use_control_groups: Whether to use control groups where they are writable.
         delegated_group: Directory of a version 2 control group that was made for this manager; by default the one it
             runs in, if that was delegated.
+        docker_image: With DOCKER, the image of sandboxes that name none; it needs a python3 of version 3.8 or later.
         bwrap: The bwrap program; None searches as `bubblewrap.find_bwrap` says.
         core_sharing: Whether all sandboxes share `cores`. Then grants name no cores.
         node_sharing: How commands are ranked.
@@ -87,6 +89,7 @@ class SandboxSettings:
     concurrent_creates: int = 8
     use_control_groups: bool = True
     delegated_group: Path | None = None
+    docker_image: str = ""
     bwrap: Path | None = None
     core_sharing: CoreSharing = CoreSharing.NONE
     node_sharing: NodeSharingSettings = field(default_factory=NodeSharingSettings)

@@ -1,0 +1,283 @@
+"""Makes sandboxes in containers of a Docker engine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TypeVar, TypeVarTuple, Unpack
+
+import anyio
+import anyio.to_thread
+import structlog
+from anyio.lowlevel import checkpoint_if_cancelled
+from callsheet.managers.sandbox.agent_client import AgentConnection
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox, SandboxParts
+from callsheet.managers.sandbox.backend import SandboxCreateError, SandboxLostError, SandboxSpec
+from callsheet.managers.sandbox.cgroups import SandboxGroup, form_of, limit_capabilities
+from callsheet.managers.sandbox.docker_engine.container import (
+    AGENT_INSIDE,
+    FILTER_NAME,
+    SOCKET_NAME,
+    TEMPORARY,
+    ContainerPlan,
+    command_defaults,
+    plan_container,
+    stages_inside,
+)
+from callsheet.managers.sandbox.docker_engine.engine import DockerEngine
+from callsheet.managers.sandbox.docker_engine.groups import adopt_container, container_layout
+from callsheet.managers.sandbox.pool_users import UserPool
+from callsheet.managers.sandbox.seccomp import UnsupportedArchitectureError, build_filter
+from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
+from docker.models.containers import Container
+
+_CREATE_SECONDS = 60.0
+_LOOK_SECONDS = 0.5
+_WORKER_THREADS = 8
+_MANAGER_LABEL = "callsheet.manager"
+_SANDBOX_LABEL = "callsheet.sandbox"
+
+_Result = TypeVar("_Result")
+_Args = TypeVarTuple("_Args")
+
+_log = structlog.get_logger(__name__)
+
+
+class RunningContainer:
+    """A container whose first process is the agent."""
+
+    def __init__(self, engine: DockerEngine, container: Container, threads: anyio.CapacityLimiter) -> None:
+        """Args: container: Just started."""
+        self._engine = engine
+        self._container = container
+        self._threads = threads
+
+    async def finish(self) -> None:
+        """Removes it, which kills what is inside. A refusal is logged; the manager's next start tries again."""
+        try:
+            await anyio.to_thread.run_sync(self._engine.remove, self._container, limiter=self._threads)
+        except SandboxCreateError as error:
+            _log.warning("container_not_removed", container=self._container.name, error=str(error))
+
+
+class _Place:
+    """What a sandbox has on this side: a pool user, and a directory that its container sees. All methods block."""
+
+    def __init__(self, directory: Path, users: UserPool) -> None:
+        """Takes a user; raises SandboxCreateError when there is none."""
+        self.directory = directory
+        self.uid = users.take()
+        self._users = users
+
+    def open(self, seccomp_filter: bytes) -> socket.socket:
+        """Makes the directory; returns the socket that the agent is to connect to."""
+        self.directory.mkdir(parents=True)
+        self.directory.chmod(0o755)
+        (self.directory / FILTER_NAME).write_bytes(seccomp_filter)
+        (self.directory / FILTER_NAME).chmod(0o444)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        opened = os.open(self.directory, os.O_PATH | os.O_DIRECTORY)
+        try:
+            # By descriptor, as the path of a socket must be short.
+            path = f"/proc/self/fd/{opened}/{SOCKET_NAME}"
+            listener.bind(path)
+            os.chmod(path, 0o666)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            listener.listen(1)
+            listener.setblocking(False)
+        except BaseException:
+            listener.close()
+            raise
+        finally:
+            os.close(opened)
+        return listener
+
+    def remove(self) -> None:
+        """Removes the directory and gives the user back."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self._users.give_back(self.uid)
+
+
+class DockerBackend:
+    """Implements `backend.SandboxBackend`."""
+
+    def __init__(self, settings: SandboxSettings, directory: Path, marker: str) -> None:
+        """Finds the engine, and removes what an earlier process of this manager left there. Blocks.
+
+        Args:
+            directory: Where the sockets of sandboxes are made.
+            marker: Names the manager in the names and labels of containers.
+
+        Raises:
+            SandboxCreateError: No engine answers, or this machine has no seccomp table.
+        """
+        self._settings = settings
+        self._directory = directory
+        self._marker = marker
+        self._engine = DockerEngine()
+        self._version = self._engine.describe()
+        self._users = UserPool.of_manager(settings.manager_id)
+        self._with_cpu_tree = settings.core_sharing is CoreSharing.RANKED
+        try:
+            # The engine's cpuset is one that nothing inside can leave.
+            self._filter = build_filter(forbid_affinity=False)
+        except UnsupportedArchitectureError as error:
+            raise SandboxCreateError(str(error)) from error
+        self._creating = anyio.CapacityLimiter(settings.concurrent_creates)
+        self._threads = anyio.CapacityLimiter(_WORKER_THREADS)
+        removed = self._engine.remove_labelled({_MANAGER_LABEL: marker})
+        if removed:
+            _log.info("leftovers_removed", marker=marker, containers=removed)
+
+    @property
+    def overlays(self) -> bool:
+        """Images are the engine's own."""
+        return False
+
+    def capabilities(self) -> Mapping[str, str]:
+        """What containers isolate, and what limits them."""
+        layout = container_layout(os.getpid()) if self._settings.use_control_groups else None
+        grouped = layout is not None
+        return {
+            **limit_capabilities(layout),
+            "isolation": "docker",
+            "engine": self._version,
+            "user": "a pool user for each sandbox, without capabilities",
+            "network": "none but a loopback of its own",
+            "filesystem": "image read-only; working and temporary directories in memory, sized",
+            "seccomp": "the engine's filter; also refuses tracing, kernel interfaces and foreign socket families",
+            "cpu": "cpuset group" if grouped else "cpuset by the engine's update",
+            "memory": "group, files in memory included",
+            "processes": "group",
+            "idle": "frozen by group" if grouped else "stopped by SIGSTOP",
+            "stop": "the command's own processes" if grouped else "all processes of the sandbox, background ones too",
+            "lanes": "weight of the container's group" if grouped and self._with_cpu_tree else "none",
+            "cgroups": form_of(layout).value if grouped else "docker",
+            "hard_cpuset": "yes",
+            "memory_hard": "yes",
+            "pids_hard": "yes",
+        }
+
+    async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> AgentSandbox:
+        """Makes a sandbox."""
+        async with self._creating:
+            try:
+                return await self._create(spec, on_lost)
+            except (OSError, SandboxLostError) as error:
+                raise SandboxCreateError(str(error)) from error
+
+    async def close(self) -> None:
+        """Closes the connections to the engine."""
+        await self._blocking(self._engine.close)
+
+    async def _create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> AgentSandbox:
+        image = spec.root.image or self._settings.docker_image
+        if not image:
+            raise SandboxCreateError("image: '': an env_reset must name one, as this manager has no default image")
+        environment = await self._blocking(self._engine.image_environment, image)
+        place = _Place(self._directory / spec.sandbox_id, self._users)
+        try:
+            with closing(await self._blocking(place.open, self._filter)) as listener:
+                container = await self._start(self._plan(spec, image, place))
+                try:
+                    connection = await self._connect(listener, container, on_lost)
+                    parts = await self._parts(connection, container, environment, place)
+                    return AgentSandbox(spec, connection, parts)
+                except BaseException:
+                    with anyio.CancelScope(shield=True):
+                        await RunningContainer(self._engine, container, self._threads).finish()
+                    raise
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._blocking(place.remove)
+            raise
+
+    async def _start(self, plan: ContainerPlan) -> Container:
+        """Starts a container; a cancel waits for the engine's answer, so that none is left without an owner."""
+        with anyio.CancelScope(shield=True):
+            container = await self._blocking(self._engine.start, plan)
+        try:
+            await checkpoint_if_cancelled()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._blocking(self._engine.remove, container)
+            raise
+        return container
+
+    async def _connect(
+        self, listener: socket.socket, container: Container, on_lost: Callable[[str], None]
+    ) -> AgentConnection:
+        """Returns the connection to an agent that said hello."""
+        connection = AgentConnection(await self._until_connected(listener, container), on_lost)
+        try:
+            with anyio.fail_after(_CREATE_SECONDS):
+                await connection.until_hello()
+            if connection.pid != self._engine.first_pid(container):
+                raise SandboxCreateError("the engine's processes are not visible here: both must share a process space")
+        except TimeoutError as error:
+            connection.close("it could not be made")
+            raise SandboxCreateError(f"its first process said nothing for {_CREATE_SECONDS:g} s") from error
+        except BaseException:
+            connection.close("it could not be made")
+            raise
+        return connection
+
+    async def _parts(
+        self, connection: AgentConnection, container: Container, environment: Mapping[str, str], place: _Place
+    ) -> SandboxParts:
+        stages = stages_inside([stage.source for stage in self._settings.stages])
+        on_path = [path for stage, path in zip(self._settings.stages, stages, strict=True) if stage.on_python_path]
+        return SandboxParts(
+            first_process=RunningContainer(self._engine, container, self._threads),
+            pin=lambda _, cores: self._engine.set_cores(container, sorted(cores)),
+            group=await self._blocking(self._groups, connection.pid),
+            temporary=TEMPORARY,
+            agent_directory=AGENT_INSIDE,
+            environment=command_defaults(environment, on_path),
+            limits={},
+            clean_up=place.remove,
+            threads=self._threads,
+        )
+
+    def _groups(self, first_pid: int) -> SandboxGroup | None:
+        """Blocks."""
+        if not self._settings.use_control_groups:
+            return None
+        return adopt_container(first_pid, with_cpu_tree=self._with_cpu_tree)
+
+    def _plan(self, spec: SandboxSpec, image: str, place: _Place) -> ContainerPlan:
+        return plan_container(
+            spec,
+            name=f"{self._marker}-{spec.sandbox_id}",
+            image=image,
+            uid=place.uid,
+            directory=place.directory,
+            stages=[stage.source for stage in self._settings.stages],
+            labels={_MANAGER_LABEL: self._marker, _SANDBOX_LABEL: spec.sandbox_id},
+        )
+
+    async def _until_connected(self, listener: socket.socket, container: Container) -> socket.socket:
+        """Returns the agent's socket. Only one is taken, before anything else can run inside.
+
+        Raises:
+            SandboxCreateError: The container ended before, or said nothing.
+        """
+        deadline = anyio.current_time() + _CREATE_SECONDS
+        while anyio.current_time() < deadline:
+            with anyio.move_on_after(_LOOK_SECONDS):
+                await anyio.wait_readable(listener)
+                accepted, _ = listener.accept()
+                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+                accepted.setblocking(False)
+                return accepted
+            if not await self._blocking(self._engine.is_running, container):
+                said = await self._blocking(self._engine.last_words, container)
+                raise SandboxCreateError(said or "its first process ended before it could serve")
+        raise SandboxCreateError(f"its first process did not connect for {_CREATE_SECONDS:g} s")
+
+    async def _blocking(self, function: Callable[[Unpack[_Args]], _Result], *args: *_Args) -> _Result:
+        return await anyio.to_thread.run_sync(function, *args, limiter=self._threads)
