@@ -254,6 +254,29 @@ async def test_a_stop_of_a_command_spares_sessions_where_groups_allow(
         assert (after.stdout, after.session) == (b"x\n", SessionUse(started=True, ended=False))
 
 
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        (SessionLanguage.SHELL, "while :; do sleep 1000 & done"),
+        (SessionLanguage.SHELL, "bomb() { bomb | bomb & }; bomb; sleep 1000"),
+        (SessionLanguage.PYTHON, "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"),
+    ],
+)
+async def test_a_stop_leaves_nothing_that_the_step_started(
+    sandbox: Sandbox, settings: SandboxSettings, language: SessionLanguage, text: str
+) -> None:
+    if settings.isolation is Isolation.NONE and not settings.use_control_groups:
+        pytest.skip("a limit of processes is missing")
+    ready = "touch ready\n" if language is SessionLanguage.SHELL else "open('ready', 'w')\n"
+    await sh(sandbox, "true", "another")
+    outcome = await stopped_while(sandbox, StepSpec("main", language, ready + text))
+    assert outcome.stopped
+    # The shell that looks and what is below it in its own pipeline.
+    left = await sh(sandbox, "for each in /proc/[0-9]*/comm; do cat $each; done 2>/dev/null | grep -c sleep", "another")
+    assert left.stdout == b"0\n" or settings.isolation is Isolation.NONE
+    await until_sleepers_are([])
+
+
 async def test_a_pause_freezes_sessions_and_keeps_them(sandbox: Sandbox) -> None:
     await sh(sandbox, "(while :; do echo x >> ticks; done) 2>/dev/null & echo $! > pid; until [ -s ticks ]; do :; done")
     await sandbox.pause()

@@ -105,9 +105,9 @@ class AgentConnection:
         """Kills a job's process, and nothing that it started."""
         await self._signal({"op": "kill", "job": job.number})
 
-    async def interrupt(self, job: Job, since: float) -> None:
-        """Kills what began after `since`, in seconds since boot, but no job; then sends SIGUSR1 to one job."""
-        await self._signal({"op": "interrupt", "job": job.number, "since": since})
+    async def interrupt(self, job: Job | None, since: float) -> None:
+        """Kills what began after `since`, in seconds since boot, but no job; then sends SIGUSR1 to one job, if any."""
+        await self._signal({"op": "interrupt", "job": job.number if job is not None else 0, "since": since})
 
     async def _signal(self, packet: Mapping[str, object]) -> None:
         self._check()

@@ -93,8 +93,8 @@ class SandboxSessions:
         if session is None:
             session = self._sessions[key] = await self._begin(step.language)
         meter = await self._jobs.blocking(StepMeter.begin, self._jobs.group, session.leaf, self._jobs.connection.pid)
-        began = time.monotonic()
-        end = await self._until_ended(session, step, stop, on_output)
+        began, since = time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME)
+        end = await self._until_ended(session, step, stop, self._ender(session, since), on_output)
         wall_s = time.monotonic() - began
         for pipe in session.pipes:
             pipe.finish()
@@ -108,6 +108,9 @@ class SandboxSessions:
             await self._forget_ended()
             raise cannot_begin_session(step, *result.refused)
         outcome = await self._jobs.blocking(meter.outcome, result, session.pipes, wall_s)
+        if stop.is_set() and end.status is not None:
+            # What the interpreter started after the last look, before it returned.
+            await self._jobs.connection.interrupt(None, since)
         await self._forget_ended()
         use = SessionUse(started=is_new, ended=end.status is None)
         return replace(outcome, stopped=stop.is_set(), session=use)
@@ -153,9 +156,14 @@ class SandboxSessions:
         return _Session(language, leaf, steps, status, output, errors, job)
 
     async def _until_ended(
-        self, session: _Session, step: StepSpec, stop: anyio.Event, on_output: OutputListener | None
+        self,
+        session: _Session,
+        step: StepSpec,
+        stop: anyio.Event,
+        ender: Callable[[], Awaitable[None]],
+        on_output: OutputListener | None,
     ) -> StepEnd:
-        """Runs a step and waits for its end or its session's, which `stop` brings about."""
+        """Runs a step and waits for its end or its session's, which `ender` brings about once `stop` is set."""
         marker = secrets.token_hex(16)
         write = shell_step if session.language is SessionLanguage.SHELL else python_step
         for stream, pipe in zip(OutputName, session.pipes, strict=True):
@@ -164,13 +172,12 @@ class SandboxSessions:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_end_with, session.job, end)
             tasks.start_soon(session.steps.write, write(step.text, marker))
-            await self._jobs.until(end.reached, stop, self._ender(session))
+            await self._jobs.until(end.reached, stop, ender)
             tasks.cancel_scope.cancel()
         return end
 
-    def _ender(self, session: _Session) -> Callable[[], Awaitable[None]]:
-        """Returns what ends a step that runs now: interrupts it at first, and later kills its session."""
-        since = time.clock_gettime(time.CLOCK_BOOTTIME)
+    def _ender(self, session: _Session, since: float) -> Callable[[], Awaitable[None]]:
+        """Returns what ends a step that began at `since`: interrupts it at first, and later kills its session."""
         asked_at: list[float] = []
 
         async def end() -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import signal
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 def signal_everything(number: int) -> None:
     """Signals every process of the sandbox but this one; as PID 1 atomically, so that a fork bomb cannot outrun it."""
@@ -14,10 +18,14 @@ def signal_everything(number: int) -> None:
         except ProcessLookupError:
             return
         return
-    # A stopped process cannot fork: stop until nothing new turns up, then send the signal itself.
+    signal_all(descendants, number)
+
+
+def signal_all(find: Callable[[], list[int]], number: int) -> None:
+    """Signals all processes that can be found, again until nothing new turns up: a stopped process cannot fork."""
     seen: set[int] = set()
     while True:
-        new = [pid for pid in descendants() if pid not in seen]
+        new = [pid for pid in find() if pid not in seen]
         if not new:
             break
         seen.update(new)
@@ -37,9 +45,10 @@ def interrupt(process: int | None, since: float, spared: set[int]) -> None:
         spared: Stay as well.
     """
     ticks = int(since * os.sysconf("SC_CLK_TCK"))
-    for pid in descendants():
-        if pid not in spared and begin_of(pid) >= ticks:
-            send_signal(pid, signal.SIGKILL)
+    signal_all(
+        lambda: [pid for pid in descendants() if pid not in spared and begin_of(pid) >= ticks],
+        signal.SIGKILL,
+    )
     send_signal(process, signal.SIGUSR1)
 
 
