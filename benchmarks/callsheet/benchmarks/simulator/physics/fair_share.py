@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from math import inf
+from math import inf, ulp
 
 from callsheet.benchmarks.simulator.events import EventQueue
+
+
+_RESOLUTION_S = 1e-9
 
 
 class Command:
@@ -208,11 +211,14 @@ class FairShare:
             return
         self._wakes_at = inf
         self._advance()
-        while (first := self._ends.first()) is not None and self._ends.first_order <= self._virtual * (
-            1 + 1e-12
-        ) + 1e-12:
+        while (first := self._ends.first()) is not None and self._is_due(self._ends.first_order):
             first.ended()
         self._wake()
+
+    def _is_due(self, end: float) -> bool:
+        """Whether an end in virtual time is now. What is nearer than time can be told apart would never come nearer."""
+        resolution_s = _RESOLUTION_S + ulp(self._events.now)
+        return end - self._virtual <= max(self._level, 0.0) * resolution_s + 1e-12 * self._virtual
 
     def _reached(self, noted: tuple[Command, int]) -> None:
         command, version = noted
