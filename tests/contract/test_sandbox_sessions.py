@@ -14,6 +14,7 @@ from callsheet.managers.sandbox.backend import (
     CommandSpec,
     OutputName,
     Sandbox,
+    SandboxLostError,
     SessionLanguage,
     SessionUse,
     StepSpec,
@@ -344,6 +345,49 @@ async def test_a_session_can_only_spoil_its_own_step(sandbox: Sandbox) -> None:
 async def test_children_of_a_python_session_do_not_take_its_steps(sandbox: Sandbox) -> None:
     assert (await py(sandbox, "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)")).exit_code == 0
     assert (await py(sandbox, "'alive'")).stdout == b"'alive'\n"
+
+
+async def test_destroying_ends_a_running_step(sandbox: Sandbox) -> None:
+    step = StepSpec("main", SessionLanguage.SHELL, "touch ready; while :; do :; done")
+    lost = []
+
+    async def run() -> None:
+        with pytest.raises(SandboxLostError):
+            await sandbox.run_step(step, anyio.Event())
+        lost.append(True)
+
+    with anyio.fail_after(ANSWER_SECONDS):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await until_file(sandbox, "ready")
+            await sandbox.destroy()
+    assert lost == [True]
+    with pytest.raises(SandboxLostError):
+        await sh(sandbox, "true")
+
+
+async def test_a_long_text_that_nobody_reads_ends_with_the_sandbox(sandbox: Sandbox) -> None:
+    await sh(sandbox, "true")
+    await sandbox.pause()
+    text = f": {'x' * 300_000}"
+    with anyio.fail_after(ANSWER_SECONDS):
+        async with anyio.create_task_group() as tasks:
+
+            async def run() -> None:
+                with pytest.raises(SandboxLostError):
+                    await sh(sandbox, text)
+
+            tasks.start_soon(run)
+            await anyio.sleep(0.2)
+            await sandbox.destroy()
+
+
+async def test_a_cancelled_step_is_ended(sandbox: Sandbox) -> None:
+    with anyio.move_on_after(0.5):
+        await sh(sandbox, "x=1; while :; do echo x >> ticks; done")
+    before = await shell(sandbox, "wc -c < ticks")
+    assert await shell(sandbox, "sleep 0.1; wc -c < ticks") == before
+    assert (await sh(sandbox, "echo $x")).stdout == b"1\n"
 
 
 async def test_there_is_a_limit_to_sessions(sandbox: Sandbox) -> None:

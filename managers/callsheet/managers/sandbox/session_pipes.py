@@ -19,11 +19,12 @@ class StepPipe:
         self._loop = asyncio.get_running_loop()
         self.read_end, self._write_end = os.pipe()
         os.set_blocking(self._write_end, False)
+        self._writable = anyio.Event()
 
     async def write(self, content: bytes) -> None:
-        """Writes a step; returns early when nobody reads any more."""
+        """Writes a step; returns early when nobody reads any more, or it was closed."""
         left = memoryview(content)
-        while left:
+        while left and self._write_end >= 0:
             try:
                 left = left[os.write(self._write_end, left) :]
             except BlockingIOError:
@@ -41,16 +42,19 @@ class StepPipe:
         """Ends it; a session that waits for its next step ends."""
         self.close_read_end()
         if self._write_end >= 0:
+            self._loop.remove_writer(self._write_end)
             os.close(self._write_end)
             self._write_end = -1
+            self._writable.set()
 
     async def _until_writable(self) -> None:
-        writable = anyio.Event()
-        self._loop.add_writer(self._write_end, writable.set)
+        self._writable = anyio.Event()
+        self._loop.add_writer(self._write_end, self._writable.set)
         try:
-            await writable.wait()
+            await self._writable.wait()
         finally:
-            self._loop.remove_writer(self._write_end)
+            if self._write_end >= 0:
+                self._loop.remove_writer(self._write_end)
 
 
 class StepEnd:
