@@ -20,6 +20,8 @@ from callsheet.client import (
     GenerateResult,
     NotFoundError,
     Outcome,
+    OutputChunk,
+    OutputStream,
     QueueFullError,
     RewardResult,
     Succeeded,
@@ -199,3 +201,20 @@ def test_the_sync_facade_takes_a_fake() -> None:
             raise ZeroDivisionError
         job.close()
     assert fake.closed_trajectories == {("job", "t"): TrajectoryEnd.COMPLETED, ("job", "u"): TrajectoryEnd.ABANDONED}
+
+
+async def test_output_is_what_the_script_says_where_it_is_asked_for() -> None:
+    fake = FakeClient()
+    fake.on_env_step(lambda step: Succeeded(CommandResult(0, b"out", b"err")))
+    job = await fake.open_job("job")
+    async with job.trajectory("t") as trajectory:
+        heard = await trajectory.submit(EnvStep(_LS, stream_output=True))
+        unheard = await trajectory.submit(EnvStep(_LS))
+        assert [chunk async for chunk in heard.output()] == [
+            OutputChunk(OutputStream.STDOUT, b"out"),
+            OutputChunk(OutputStream.STDERR, b"err"),
+        ]
+        assert [chunk async for chunk in unheard.output()] == []
+    with SyncClient(fake) as client:
+        blocking = client.job("job").submit(EnvStep(_LS, stream_output=True))
+        assert [chunk.content for chunk in blocking.output()] == [b"out", b"err"]
