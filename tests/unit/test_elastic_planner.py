@@ -96,10 +96,10 @@ def test_actions_on_shared_cores_are_bounded_by_predicted_use_and_spread() -> No
     shared = service("sandbox", IN_SANDBOX, shared={"cpu": 4})
     for name in ("a", "b"):
         world.manager(name, shared, cores=4)
-    for index in range(20):
+    for index in range(100):
         world.submit(action_request(f"t{index}", ActionKind.REWARD, demand=fixed(cpu=1)))
-    # Each is expected to use 0.64 cores of the four.
-    assert homes(plan_all(world)) == {"a": 6, "b": 6}
+    # Each is expected to use 0.64 cores; a manager is given as many as would use its four cores four times.
+    assert homes(plan_all(world)) == {"a": 25, "b": 25}
     assert homes(plan_all(world)) == {}
 
 

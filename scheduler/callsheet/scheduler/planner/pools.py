@@ -24,6 +24,9 @@ MILLI = 1000
 SHARED_CPU = "shared cpu"
 # Cores that a command uses while it runs, where nobody can tell better: commands wait for disks and sockets.
 USUAL_USE = 0.64
+# A manager that shares its cores ranks its commands by itself, and knows better than a prediction what they use. A
+# round only keeps a burst from flooding it: it starts commands until their predicted use is so many times the cores.
+SHARED_BURST = 4
 
 
 class Host(NamedTuple):
@@ -128,7 +131,7 @@ class Pool:
                     load += cores[job]
                 if number in self.shared:
                     column, shared = self.shared[number]
-                    row.insert(column, shared * MILLI - sum(each.milli_use for each in running))
+                    row.insert(column, SHARED_BURST * shared * MILLI - sum(each.milli_use for each in running))
                     backlog += max(len(manager.attempts) - shared / USUAL_USE, 0.0)
             rows.append(row)
             self.load[index] = load
