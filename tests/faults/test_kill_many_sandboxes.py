@@ -13,6 +13,7 @@ from callsheet.cli.stack import Isolation, RestartPolicy, Role, StackSettings, l
 from callsheet.client import (
     Client,
     Command,
+    CommandResult,
     Demand,
     EnvStep,
     Failed,
@@ -76,7 +77,7 @@ async def reset_all(trajectories: Sequence[Trajectory]) -> None:
             tasks.start_soon(reset, trajectory)
 
 
-def check_lost(outcome: Outcome[object]) -> None:
+def check_lost(outcome: Outcome[CommandResult]) -> None:
     assert isinstance(outcome, Failed), outcome
     assert (outcome.kind, outcome.reason) == (FailureKind.INFRA, "state_lost")
 
