@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Mapping
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +13,22 @@ import anyio
 import psutil
 import pytest
 from callsheet.managers.sandbox.agent_sandbox import AgentBackend, AgentSandbox
-from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, Sandbox, SandboxSpec
+from callsheet.managers.sandbox.backend import (
+    CommandOutcome,
+    CommandSpec,
+    Sandbox,
+    SandboxCreateError,
+    SandboxSpec,
+)
 from callsheet.managers.sandbox.build import build_backend
 from callsheet.managers.sandbox.cgroups import probe_layout
+from callsheet.managers.sandbox.docker_engine.container import AGENT_INSIDE, MANAGER_INSIDE
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.probe import ProbeResult, probe_bubblewrap
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings, StageDirectory
 
 ANSWER_SECONDS = 60.0
+DOCKER_IMAGE = os.environ.get("CALLSHEET_TEST_DOCKER_IMAGE", "")
 
 
 @dataclass(frozen=True)
@@ -33,10 +42,14 @@ class Variant:
         return f"{self.isolation.value}-{'groups' if self.groups else 'affinity'}"
 
 
-def variants(*isolations: Isolation) -> list[Variant]:
+def variants(*isolations: Isolation) -> list[object]:
     """Returns the variants of some isolations on this machine; groups only where they can be made."""
     groups = [True, False] if probe_layout() is not None else [False]
-    return [Variant(isolation, used) for isolation in isolations for used in groups]
+    found = [Variant(isolation, used) for isolation in isolations for used in groups]
+    return [
+        pytest.param(variant, marks=pytest.mark.docker) if variant.isolation is Isolation.DOCKER else variant
+        for variant in found
+    ]
 
 
 @functools.cache
@@ -51,16 +64,47 @@ def require_bubblewrap() -> None:
         pytest.skip(f"bubblewrap does not work here: {result.reason}")
 
 
+@functools.cache
+def _docker_problem() -> str:
+    """Returns why sandboxes cannot be made in containers here; empty if they can."""
+    try:
+        from callsheet.managers.sandbox.docker_engine.engine import DockerEngine
+    except ModuleNotFoundError as error:
+        return f"{error}; install callsheet[docker]"
+    try:
+        engine = DockerEngine()
+    except SandboxCreateError as error:
+        return str(error)
+    try:
+        if not DOCKER_IMAGE:
+            return "CALLSHEET_TEST_DOCKER_IMAGE is not set: it must name an image on the engine that has a python3"
+        engine.image_environment(DOCKER_IMAGE)
+    except SandboxCreateError as error:
+        return str(error)
+    finally:
+        engine.close()
+    return ""
+
+
+def require_docker() -> None:
+    """Skips the test, saying why, where there is no Docker engine or no image."""
+    if _docker_problem():
+        pytest.skip(f"sandboxes in containers cannot be made here: {_docker_problem()}")
+
+
 def settings_for(variant: Variant, directory: Path, stages: tuple[StageDirectory, ...] = ()) -> SandboxSettings:
     """Returns settings; skips where the variant's isolation does not work."""
     if variant.isolation is Isolation.BUBBLEWRAP:
         require_bubblewrap()
+    if variant.isolation is Isolation.DOCKER:
+        require_docker()
     return SandboxSettings(
         manager_id="test-manager",
         data_directory=directory,
         isolation=variant.isolation,
         stages=stages,
         use_control_groups=variant.groups,
+        docker_image=DOCKER_IMAGE,
     )
 
 
@@ -134,14 +178,22 @@ async def until_file(sandbox: Sandbox, name: str) -> None:
 
 
 def running_commands() -> list[tuple[psutil.Process, list[str]]]:
-    """Returns all processes below this one, however deep in sandboxes, with their command lines."""
+    """Returns all processes below this one and in containers, however deep in sandboxes, with their command lines."""
     found = []
-    for process in psutil.Process().children(recursive=True):
+    for process in (below for root in _roots() for below in root.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
             line = process.cmdline()
             if line and process.status() != psutil.STATUS_ZOMBIE:
                 found.append((process, line))
     return found
+
+
+def _roots() -> Iterator[psutil.Process]:
+    """This process, and the agents in containers, which are children of the engine."""
+    yield psutil.Process()
+    for process in psutil.process_iter(["cmdline"]):
+        if AGENT_INSIDE in (process.info["cmdline"] or ()) and MANAGER_INSIDE in " ".join(process.info["cmdline"]):
+            yield process
 
 
 def _sleepers() -> list[list[str]]:

@@ -12,10 +12,10 @@ from callsheet.managers.sandbox.backend import SandboxSpec
 WORK = "/work"
 TEMPORARY = "/tmp"
 AGENT_INSIDE = "/run/callsheet/agent"
+MANAGER_INSIDE = "/run/callsheet/manager"
 SOCKET_NAME = "socket"
 FILTER_NAME = "filter"
 
-_MANAGER_INSIDE = "/run/callsheet/manager"
 _STAGES_INSIDE = "/opt/callsheet/stage"
 _SHARED_MEMORY_MIB = 64
 _INODES_PER_MIB = 256
@@ -66,9 +66,9 @@ def plan_container(
         directory: Where the manager's socket and the filter are, on the engine's machine.
         stages: Directories to show.
     """
-    mounts = {str(AGENT_DIRECTORY): AGENT_INSIDE, str(directory): _MANAGER_INSIDE}
+    mounts = {str(AGENT_DIRECTORY): AGENT_INSIDE, str(directory): MANAGER_INSIDE}
     mounts.update(zip(map(str, stages), stages_inside(stages), strict=True))
-    words = (f"{_MANAGER_INSIDE}/{SOCKET_NAME}", WORK, TEMPORARY, f"{_MANAGER_INSIDE}/{FILTER_NAME}")
+    words = (f"{MANAGER_INSIDE}/{SOCKET_NAME}", WORK, TEMPORARY, f"{MANAGER_INSIDE}/{FILTER_NAME}")
     return ContainerPlan(
         name=name,
         image=image,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import docker
 import docker.errors
+import docker.utils
 import requests.exceptions
 from callsheet.managers.sandbox.backend import SandboxCreateError
 from callsheet.managers.sandbox.docker_engine.container import WORK, ContainerPlan
@@ -28,6 +32,7 @@ class DockerEngine:
             SandboxCreateError: No engine answers.
         """
         with _told("the Docker engine does not answer"):
+            _require_socket()
             self._client = docker.from_env(timeout=_TIMEOUT_S)
             self._client.ping()
 
@@ -87,7 +92,7 @@ class DockerEngine:
         try:
             container.update(cpuset_cpus=",".join(map(str, sorted(cores))))
         except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
-            raise OSError(f"cores {sorted(cores)}: {error}") from error
+            raise OSError(errno.EINVAL, f"cores {sorted(cores)}: {error}") from error
 
     def last_words(self, container: Container) -> str:
         """Returns what the first process wrote to its standard error; empty if that cannot be told."""
@@ -122,6 +127,13 @@ class DockerEngine:
     def close(self) -> None:
         """Closes its connections."""
         self._client.close()
+
+
+def _require_socket() -> None:
+    """Raises DockerException without a socket to connect to, which the library would leave open in its failure."""
+    scheme, _, path = str(docker.utils.parse_host(os.environ.get("DOCKER_HOST"))).partition("://")
+    if scheme == "http+unix" and not Path(path).is_socket():
+        raise docker.errors.DockerException(f"there is no socket {path}; DOCKER_HOST may name another")
 
 
 def _options(plan: ContainerPlan) -> dict[str, Any]:

@@ -1,0 +1,215 @@
+"""What every sandbox backend promises of commands, with and without control groups."""
+
+from __future__ import annotations
+
+import errno
+import signal
+
+import anyio
+import pytest
+from callsheet.managers.sandbox.agent_sandbox import AgentBackend
+from callsheet.managers.sandbox.backend import CannotExecuteError, CommandSpec, Sandbox, StoppedError
+from callsheet.managers.sandbox.settings import SandboxSettings
+
+from tests.support.sandboxes import python, run, running_commands, shell, spec_for, until_file, until_sleepers_are
+
+
+async def test_a_command_gets_its_arguments_environment_and_stdin(sandbox: Sandbox) -> None:
+    script = 'import os, sys; print(sys.argv[1:], os.environ["COLOUR"], sys.stdin.read())'
+    outcome = await run(sandbox, "python3", "-c", script, "a b", "ü", environment={"COLOUR": "red"}, stdin=b"input")
+    assert outcome.stdout.decode() == "['a b', 'ü'] red input\n"
+    assert (outcome.exit_code, outcome.signal, outcome.stderr) == (0, 0, b"")
+    assert outcome.wall_s > 0
+    assert outcome.cpu_s > 0
+    assert outcome.peak_memory_bytes > 1 << 20
+
+
+async def test_large_stdin_is_read_whole(sandbox: Sandbox) -> None:
+    outcome = await run(sandbox, "wc", "-c", stdin=b"x" * 3_000_000)
+    assert outcome.stdout.strip() == b"3000000"
+
+
+async def test_stdin_is_empty_by_default(sandbox: Sandbox) -> None:
+    assert (await run(sandbox, "cat")).stdout == b""
+
+
+async def test_the_managers_environment_is_not_inherited(
+    backend: AgentBackend, settings: SandboxSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_MANAGER", "x")
+    sandbox = await backend.create(spec_for(settings), lambda _: None)
+    try:
+        assert "SECRET_OF_THE_MANAGER" not in await shell(sandbox, "env")
+    finally:
+        await sandbox.destroy()
+
+
+async def test_exit_codes_and_signals_are_told_apart(sandbox: Sandbox) -> None:
+    exited = await run(sandbox, "/bin/sh", "-c", "exit 143")
+    assert (exited.exit_code, exited.signal) == (143, 0)
+    killed = await run(sandbox, "/bin/sh", "-c", "kill -TERM $$")
+    assert killed.signal == signal.SIGTERM
+
+
+async def test_a_program_that_does_not_exist_is_refused(sandbox: Sandbox) -> None:
+    with pytest.raises(CannotExecuteError, match="no-such-program") as caught:
+        await run(sandbox, "no-such-program")
+    assert caught.value.reason == "cannot_execute"
+
+
+async def test_a_working_directory_that_does_not_exist_is_refused(sandbox: Sandbox) -> None:
+    with pytest.raises(CannotExecuteError) as caught:
+        await sandbox.execute(CommandSpec(("true",), working_directory="missing"), anyio.Event())
+    assert caught.value.reason == "bad_working_directory"
+
+
+async def test_a_working_directory_that_leads_out_is_refused(sandbox: Sandbox) -> None:
+    await shell(sandbox, "ln -s /usr out && mkdir in && ln -s in inner")
+    with pytest.raises(CannotExecuteError):
+        await sandbox.execute(CommandSpec(("true",), working_directory="out"), anyio.Event())
+    outcome = await sandbox.execute(CommandSpec(("pwd",), working_directory="inner"), anyio.Event())
+    assert not outcome.failed
+
+
+async def test_files_and_background_processes_stay_between_commands(sandbox: Sandbox) -> None:
+    await shell(sandbox, "echo state > file; (while [ ! -e stop ]; do sleep 0.01; done; echo done > ended) & ")
+    await sandbox.pause()
+    await sandbox.resume()
+    script = "cat file; touch stop; while [ ! -e ended ]; do sleep 0.01; done; cat ended"
+    assert await shell(sandbox, script) == "state\ndone\n"
+
+
+async def test_output_of_a_background_process_is_dropped_and_does_not_break_it(sandbox: Sandbox) -> None:
+    waiting = "while [ ! -e go ]; do sleep 0.01; done; head -c 300000 /dev/zero; echo $? > written"
+    first = await run(sandbox, "/bin/sh", "-c", f"echo first; ({waiting}) &")
+    assert first.stdout == b"first\n"
+    assert await shell(sandbox, "touch go; while [ ! -s written ]; do sleep 0.01; done; cat written") == "0\n"
+
+
+async def test_head_and_tail_of_a_flood_are_kept(sandbox: Sandbox) -> None:
+    command = CommandSpec(
+        ("python3", "-c", "import sys; [print(n) for n in range(1_000_000)]; print('e' * 50_000, file=sys.stderr)"),
+        max_output_bytes=1000,
+    )
+    outcome = await sandbox.execute(command, anyio.Event())
+    whole = len("".join(f"{n}\n" for n in range(1_000_000)))
+    assert outcome.stdout.startswith(b"0\n1\n2\n")
+    assert outcome.stdout.endswith(b"999998\n999999\n")
+    assert (len(outcome.stdout), outcome.stdout_dropped) == (1000, whole - 1000)
+    assert outcome.stderr_dropped == 50_001 - 1000
+
+
+async def test_a_stop_ends_the_commands_whole_tree(sandbox: Sandbox) -> None:
+    stop = anyio.Event()
+    script = "echo begun; (setsid sleep 1000 &) ; trap '' TERM INT; touch started; sleep 1000 & wait"
+    outcomes = []
+
+    async def execute() -> None:
+        outcomes.append(await sandbox.execute(CommandSpec(("/bin/sh", "-c", script)), stop))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(execute)
+        await until_file(sandbox, "started")
+        stop.set()
+    assert outcomes[0].stopped
+    assert outcomes[0].signal == signal.SIGKILL
+    assert outcomes[0].stdout == b"begun\n"
+    await until_sleepers_are([])
+    assert await shell(sandbox, "cat started; echo alive") == "alive\n"
+
+
+async def test_a_stop_spares_earlier_background_processes_where_groups_allow(
+    sandbox: Sandbox, settings: SandboxSettings
+) -> None:
+    await shell(sandbox, "sleep 1000 >/dev/null 2>&1 &")
+    stop = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sandbox.execute, CommandSpec(("/bin/sh", "-c", "touch started; sleep 2000")), stop)
+        await until_file(sandbox, "started")
+        stop.set()
+    await until_sleepers_are([["sleep", "1000"]] if settings.use_control_groups else [])
+
+
+async def test_a_stop_before_the_start_runs_nothing(sandbox: Sandbox) -> None:
+    stop = anyio.Event()
+    stop.set()
+    with pytest.raises(StoppedError):
+        await sandbox.execute(CommandSpec(("touch", "ran")), stop)
+    assert await shell(sandbox, "ls") == ""
+
+
+async def test_a_stop_reaches_a_paused_command(sandbox: Sandbox) -> None:
+    stop = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        outcomes = []
+
+        async def execute() -> None:
+            outcomes.append(await sandbox.execute(CommandSpec(("sleep", "1000")), stop))
+
+        tasks.start_soon(execute)
+        await anyio.sleep(0.05)
+        await sandbox.pause()
+        stop.set()
+    assert outcomes[0].stopped
+    await sandbox.resume()
+    assert await shell(sandbox, "echo alive") == "alive\n"
+
+
+async def test_a_paused_command_makes_no_progress(sandbox: Sandbox) -> None:
+    stop = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sandbox.execute, CommandSpec(("/bin/sh", "-c", "while :; do echo x >> ticks; done")), stop)
+        await shell(sandbox, "until [ -s ticks ] && [ $(wc -c < ticks) -gt 20000 ]; do :; done")
+        await sandbox.pause()
+        before = _cpu_seconds_of("ticks")
+        await anyio.sleep(0.2)
+        assert _cpu_seconds_of("ticks") == before > 0
+        stop.set()
+
+
+def _cpu_seconds_of(word: str) -> float:
+    processes = [process for process, line in running_commands() if any(word in argument for argument in line)]
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+
+async def test_commands_run_on_the_granted_cores(sandbox: Sandbox, settings: SandboxSettings) -> None:
+    show = "import os; print(sorted(os.sched_getaffinity(0)))"
+    for core in sorted(settings.cores)[:2]:
+        await sandbox.grant(frozenset({core}))
+        assert await python(sandbox, show) == f"[{core}]\n"
+    await sandbox.grant(settings.cores)
+    assert await python(sandbox, show) == f"{sorted(settings.cores)}\n"
+
+
+async def test_a_running_command_moves_to_a_new_grant(sandbox: Sandbox, settings: SandboxSettings) -> None:
+    core = max(settings.cores)
+    script = (
+        "import os, time; open('ready', 'w').close()\n"
+        f"while os.sched_getaffinity(0) != {{{core}}}: time.sleep(0.005)\n"
+        "print('moved')"
+    )
+    await sandbox.grant(settings.cores)
+    if len(settings.cores) == 1:
+        pytest.skip("a second core is missing")
+    outcomes = []
+
+    async def execute() -> None:
+        outcomes.append(await run(sandbox, "python3", "-c", script))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(execute)
+        await until_file(sandbox, "ready")
+        await sandbox.grant(frozenset({core}))
+    assert outcomes[0].stdout == b"moved\n"
+
+
+async def test_cores_that_do_not_exist_are_an_error(sandbox: Sandbox) -> None:
+    with pytest.raises(OSError, check=lambda error: error.errno in {errno.EINVAL, errno.EACCES, errno.ERANGE}):
+        await sandbox.grant(frozenset({1000}))
+
+
+async def test_a_cancelled_command_is_killed(sandbox: Sandbox) -> None:
+    with anyio.move_on_after(0.3):
+        await sandbox.execute(CommandSpec(("/bin/sh", "-c", "while :; do echo x >> ticks; done")), anyio.Event())
+    before = await shell(sandbox, "wc -c < ticks")
+    assert await shell(sandbox, "sleep 0.1; wc -c < ticks") == before
