@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.managers.backoff import reconnect_delay
+from callsheet.managers.backoff import retry_delay
 from callsheet.managers.clock import ExecutionClock, GrantMeter
 from callsheet.managers.deadlines import Deadlines
 
@@ -61,5 +61,5 @@ def test_a_deadline_can_be_moved_and_discarded() -> None:
 
 @pytest.mark.parametrize(("failures", "ceiling"), [(1, 0.1), (2, 0.2), (4, 0.8), (10, 5.0), (100_000, 5.0)])
 def test_backoff_doubles_to_its_limit_with_jitter(failures: int, ceiling: float) -> None:
-    assert reconnect_delay(failures, 0.1, 5.0, 0.0) == pytest.approx(ceiling / 2)
-    assert reconnect_delay(failures, 0.1, 5.0, 0.5) == pytest.approx(ceiling * 0.75)
+    assert retry_delay(failures, 0.1, 5.0, 0.0) == pytest.approx(ceiling / 2)
+    assert retry_delay(failures, 0.1, 5.0, 0.5) == pytest.approx(ceiling * 0.75)

@@ -1,13 +1,13 @@
-"""How long to wait before dialling again: pure, the random number is a parameter."""
+"""How long to wait before trying again: pure, the random number is a parameter."""
 
 from __future__ import annotations
 
 
-def reconnect_delay(failures: int, initial_s: float, max_s: float, random: float) -> float:
-    """Returns seconds to wait after `failures` (1 or more) sessions in a row that did not get as far as registering.
+def retry_delay(failures: int, initial_s: float, max_s: float, random: float) -> float:
+    """Returns seconds to wait after `failures` (1 or more) in a row.
 
     Doubles from `initial_s` up to `max_s`, then takes between half of it and all of it by `random` in [0, 1), so that
-    managers which lost their scheduler together do not come back together.
+    those who failed together do not try again together.
     """
     ceiling = min(max_s, initial_s * 2.0 ** min(failures - 1, 60))
     return ceiling * (0.5 + 0.5 * random)

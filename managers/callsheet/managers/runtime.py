@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import structlog
 from anyio.abc import TaskStatus
-from callsheet.managers.backoff import reconnect_delay
+from callsheet.managers.backoff import retry_delay
 from callsheet.managers.executor import Executor, MortalExecutor, ServingExecutor
 from callsheet.managers.manager import Manager
 from callsheet.managers.payloads import SchedulerPayloads
@@ -29,7 +29,7 @@ MAX_MESSAGE_BYTES = 64 << 20
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # The channel's own backoff only delays ours, see reconnect_delay.
+    # The channel's own backoff only delays ours, see retry_delay.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -200,7 +200,7 @@ class _Life:
         if error.code is grpc.StatusCode.INVALID_ARGUMENT and not self._registered:
             raise RegistrationRefusedError(f"the scheduler refused the registration: {error}") from error
         self._failures += 1
-        delay = reconnect_delay(self._failures, settings.reconnect_initial_s, settings.reconnect_max_s, random.random())
+        delay = retry_delay(self._failures, settings.reconnect_initial_s, settings.reconnect_max_s, random.random())
         log.warning("disconnected", manager=settings.manager_id, reason=str(error), redial_in_s=round(delay, 3))
         await anyio.sleep(delay)
 

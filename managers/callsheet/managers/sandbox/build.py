@@ -7,9 +7,16 @@ from callsheet.managers.sandbox.backend import SandboxCreateError
 from callsheet.managers.sandbox.bubblewrap import BubblewrapPlanner
 from callsheet.managers.sandbox.cgroups import GroupLayout, probe_layout
 from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.images.layer_cache import LayerCache
+from callsheet.managers.sandbox.images.preparation import ImagePreparation
+from callsheet.managers.sandbox.images.store import ImageStore
 from callsheet.managers.sandbox.janitor import ManagerDirectory, remove_leftovers
 from callsheet.managers.sandbox.plain import PlainPlanner
 from callsheet.managers.sandbox.processes import Planner, ProcessBackend
+from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend
+from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
+from callsheet.managers.sandbox.provisioning.memory_ledger import MemoryLedger
+from callsheet.managers.sandbox.provisioning.provisioner import Provisioner
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation, SandboxSettings
 from callsheet.managers.sandbox.test_suite_executor import TestSuiteExecutor
 
@@ -22,7 +29,11 @@ def build_sandbox_executor(settings: SandboxSettings) -> SandboxExecutor:
         ManagerRunningError: Another process is this manager.
     """
     backend, directory = _build(settings)
-    return SandboxExecutor(backend, settings, directory)
+    try:
+        return SandboxExecutor(backend, settings, directory, _provisioner(settings, backend))
+    except BaseException:
+        directory.release()
+        raise
 
 
 def build_test_suite_executor(settings: SandboxSettings) -> TestSuiteExecutor:
@@ -56,11 +67,34 @@ def _docker_backend(settings: SandboxSettings, directory: ManagerDirectory) -> A
     return DockerBackend(settings, directory.path, directory.marker)
 
 
-def _build(settings: SandboxSettings) -> tuple[AgentBackend, ManagerDirectory]:
+def _provisioner(settings: SandboxSettings, backend: AdmittingBackend) -> Provisioner:
+    provisioning = settings.provisioning
+    # Beside what is removed at a start: layers outlive the process that made them.
+    directory = settings.data_directory / "layers" / settings.manager_id
+    cache = LayerCache(directory, provisioning.layer_cache_mib << 20)
+    images = ImagePreparation(ImageStore(provisioning.images), cache) if provisioning.images is not None else None
+    return Provisioner(
+        backend,
+        cache,
+        images,
+        keep_set_ups=provisioning.keep_set_ups,
+        warm_memory_mib=provisioning.warm_memory_mib,
+        largest_set_up_bytes=provisioning.largest_set_up_mib << 20,
+        environment=[settings.isolation.value, *(str(stage.source) for stage in settings.stages)],
+    )
+
+
+def _admitting(settings: SandboxSettings, backend: AgentBackend) -> AdmittingBackend:
+    provisioning = settings.provisioning
+    pace = CreationPace(provisioning.creation_pause_s, provisioning.longest_creation_pause_s)
+    return AdmittingBackend(backend, MemoryLedger(provisioning.memory_limit_mib), pace, provisioning.most_creations)
+
+
+def _build(settings: SandboxSettings) -> tuple[AdmittingBackend, ManagerDirectory]:
     directory = ManagerDirectory(settings.data_directory, settings.manager_id)
     try:
         remove_leftovers(directory, probe_layout(settings.delegated_group))
-        return build_backend(settings, directory), directory
+        return _admitting(settings, build_backend(settings, directory)), directory
     except BaseException:
         directory.release()
         raise

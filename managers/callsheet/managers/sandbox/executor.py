@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 import anyio
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
-from callsheet.managers.sandbox.backend import CommandOutcome, Sandbox, SandboxBackend, SandboxLostError
+from callsheet.managers.sandbox.backend import Sandbox, SandboxBackend, SandboxLostError
+from callsheet.managers.sandbox.env_reset import completed_reset, failed_reset, read_env_reset
 from callsheet.managers.sandbox.env_step import read_env_step, run_env_step
 from callsheet.managers.sandbox.janitor import ManagerDirectory
-from callsheet.managers.sandbox.requests import read_command, read_files
+from callsheet.managers.sandbox.provisioning.provisioner import Provisioner, SetUpEndedError, Use
 from callsheet.managers.sandbox.results import command_result, limit_failure, usage_of
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.managers.sandbox.test_suite import read_suite, run_suite
@@ -40,16 +41,52 @@ class _Held:
 class SandboxExecutor(TestSuiteExecutor):
     """Adds the sandboxes of trajectories: env_reset makes one, env_step and rewards may use it."""
 
-    def __init__(self, backend: SandboxBackend, settings: SandboxSettings, directory: ManagerDirectory) -> None:
+    def __init__(
+        self,
+        backend: SandboxBackend,
+        settings: SandboxSettings,
+        directory: ManagerDirectory,
+        provisioner: Provisioner,
+    ) -> None:
         """Use `build.build_sandbox_executor`."""
         super().__init__(backend, settings, directory)
+        self._provisioner = provisioner
+        provisioner.on_lost(self._on_lost)
         self._held: dict[tuple[str, str], _Held] = {}
         self._report_loss: LossReport | None = None
 
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
-        """Sandboxes, and test-suite rewards inside and outside of them."""
+        """Sandboxes, those with each image, and test-suite rewards inside and outside of them."""
         kinds = [action_pb2.ACTION_KIND_ENV_RESET, action_pb2.ACTION_KIND_ENV_STEP]
-        return [self._service(SANDBOX_SERVICE, kinds), *super().services()]
+        with_images = []
+        for state in self.service_states():
+            service = self._service(state.name, [action_pb2.ACTION_KIND_ENV_RESET])
+            service.setup_s, service.instances = state.setup_s, state.instances
+            with_images.append(service)
+        return [self._service(SANDBOX_SERVICE, kinds), *super().services(), *with_images]
+
+    def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
+        """What it takes to begin a sandbox with each image."""
+        images = self._provisioner.images
+        if images is None:
+            return []
+        return [
+            manager_service_pb2.ServiceState(
+                name=f"{SANDBOX_SERVICE}:{name}", setup_s=images.setup_s(name), instances=images.is_ready(name)
+            )
+            for name in images.names
+        ]
+
+    def on_service_change(self, report: Callable[[], None]) -> None:
+        """Takes the function to call when an image has become ready, or is so no more."""
+        if self._provisioner.images is not None:
+            self._provisioner.images.on_change(report)
+
+    async def serve(self) -> None:
+        """Keeps sandboxes ready, and ranks commands where cores are shared."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._provisioner.pool.serve)
+            await super().serve()
 
     def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
         """The sandboxes that live."""
@@ -77,6 +114,7 @@ class SandboxExecutor(TestSuiteExecutor):
             for held in self._held.values():
                 tasks.start_soon(held.sandbox.destroy)
         self._held.clear()
+        await self._provisioner.pool.close()
         await super().close()
 
     async def _run(self, attempt: Attempt, running: Running) -> AttemptResult:
@@ -90,58 +128,29 @@ class SandboxExecutor(TestSuiteExecutor):
         return await super()._run(attempt, running)
 
     async def _reset(self, attempt: Attempt, running: Running) -> AttemptResult:
-        action, reset = attempt.action, attempt.action.env_reset
+        action = attempt.action
         former = self._held.pop((action.job_id, action.trajectory_id), None)
         if former is not None:
             await former.sandbox.destroy()
-        files = await read_files(reset.files, attempt.payloads)
-        set_up = (
-            await read_command(reset.set_up, attempt.payloads, self._settings) if reset.HasField("set_up") else None
-        )
-        sandbox = await self._create(self._spec(attempt), attempt)
-        result: AttemptResult | None = None
+        wanted = await read_env_reset(attempt, self._spec(attempt), self._settings)
+        use = Use(lambda sandbox: self._using(sandbox, attempt, running), attempt.stop_requested)
         try:
-            outcome: CommandOutcome | None = None
-            async with self._using(sandbox, attempt, running):
-                for file in files:
-                    await sandbox.write_file(file, attempt.stop_requested)
-                if set_up is not None:
-                    outcome = await sandbox.execute(set_up, attempt.stop_requested)
-            result = await self._reset_result(sandbox, outcome, attempt)
+            provided = await self._provisioner.provide(wanted, use)
+        except SetUpEndedError as error:
+            return await failed_reset(error.outcome, attempt)
+        sandbox = provided.sandbox
+        try:
+            result = await completed_reset(provided, attempt)
             if sandbox.loss is not None:
                 raise SandboxLostError(sandbox.loss)
-            return result
-        finally:
-            if isinstance(result, Completed) and sandbox.loss is None:
-                state = manager_service_pb2.SandboxState(
-                    job_id=action.job_id, trajectory_id=action.trajectory_id, sandbox_id=sandbox.spec.sandbox_id
-                )
-                self._held[action.job_id, action.trajectory_id] = _Held(state, sandbox)
-            else:
-                await sandbox.destroy()
-
-    async def _reset_result(self, sandbox: Sandbox, outcome: CommandOutcome | None, attempt: Attempt) -> AttemptResult:
-        made = outcome_pb2.EnvResetResult(
-            sandbox_id=sandbox.spec.sandbox_id, trajectory_id=attempt.action.trajectory_id
+        except BaseException:
+            await sandbox.destroy()
+            raise
+        state = manager_service_pb2.SandboxState(
+            job_id=action.job_id, trajectory_id=action.trajectory_id, sandbox_id=sandbox.spec.sandbox_id
         )
-        if outcome is None:
-            return Completed(outcome_pb2.Succeeded(env_reset=made))
-        made.set_up.CopyFrom(await command_result(outcome, attempt.payloads))
-        succeeded, usage = outcome_pb2.Succeeded(env_reset=made), usage_of(outcome)
-        if not outcome.stopped and not outcome.failed:
-            return Completed(succeeded, usage)
-        made.sandbox_id = ""
-        partial = outcome_pb2.Succeeded(env_reset=made)
-        if outcome.stopped:
-            return Stopped(partial, usage)
-        ended = f"signal {outcome.signal}" if outcome.signal else f"exit code {outcome.exit_code}"
-        failed = limit_failure(outcome, partial) or outcome_pb2.Failed(
-            kind=outcome_pb2.FAILURE_KIND_ENV,
-            reason="set_up_failed",
-            message=f"the set-up command ended with {ended}",
-            partial=partial,
-        )
-        return Broken(failed, usage)
+        self._held[action.job_id, action.trajectory_id] = _Held(state, sandbox)
+        return result
 
     async def _step(self, attempt: Attempt, running: Running) -> AttemptResult:
         held = self._find(attempt)

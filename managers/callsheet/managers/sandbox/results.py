@@ -13,7 +13,9 @@ from callsheet.managers.sandbox.backend import (
     SandboxLostError,
 )
 from callsheet.managers.sandbox.env_step import Download
+from callsheet.managers.sandbox.images.store import ImageError
 from callsheet.managers.sandbox.paths import PathRefusedError
+from callsheet.managers.sandbox.provisioning.admitting_backend import SandboxRefusedError
 from callsheet.managers.sandbox.requests import CommandRefusedError
 from callsheet.v1 import action_pb2, outcome_pb2
 
@@ -22,6 +24,7 @@ FORESEEN = (
     CannotExecuteError,
     CommandRefusedError,
     FileRefusedError,
+    ImageError,
     PathRefusedError,
     SandboxCreateError,
     SandboxLostError,
@@ -79,7 +82,7 @@ def describe_error(error: Exception, action: action_pb2.ActionSpec) -> outcome_p
     their files and commands come from whoever set the task.
     """
     reason = _reason(error)
-    if isinstance(error, (SandboxLostError, SandboxCreateError)):
+    if isinstance(error, (SandboxLostError, SandboxCreateError, ImageError)):
         kind = outcome_pb2.FAILURE_KIND_INFRA
     elif reason in _LIMIT_REASONS:
         kind = outcome_pb2.FAILURE_KIND_RESOURCE_LIMIT
@@ -91,10 +94,12 @@ def describe_error(error: Exception, action: action_pb2.ActionSpec) -> outcome_p
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, (CannotExecuteError, FileRefusedError)):
+    if isinstance(error, (CannotExecuteError, FileRefusedError, SandboxRefusedError)):
         return error.reason
     if isinstance(error, PathRefusedError):
         return "bad_path"
     if isinstance(error, CommandRefusedError):
         return "bad_command"
+    if isinstance(error, ImageError):
+        return "image_unavailable"
     return "state_lost" if isinstance(error, SandboxLostError) else "sandbox_not_created"

@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 
 from callsheet.managers.sandbox.node_sharing import NodeSharingSettings
+from callsheet.managers.sandbox.provisioning.settings import ProvisioningSettings
 
 # Outside the ranges of system accounts, of systemd's dynamic and home users, and of subordinate ids (from 100,000).
 POOL_UID_BASE = 70_000
@@ -69,6 +70,7 @@ class SandboxSettings:
         delegated_group: Directory of a version 2 control group that was made for this manager; by default the one it
             runs in, if that was delegated.
         docker_image: With DOCKER, the image of sandboxes that name none; it needs a python3 of version 3.8 or later.
+        provisioning: Which images there are, what is kept of set-ups, and how many sandboxes are admitted.
         bwrap: The bwrap program; None searches as `bubblewrap.find_bwrap` says.
         core_sharing: Whether all sandboxes share `cores`. Then grants name no cores.
         node_sharing: How commands are ranked.
@@ -90,6 +92,7 @@ class SandboxSettings:
     use_control_groups: bool = True
     delegated_group: Path | None = None
     docker_image: str = ""
+    provisioning: ProvisioningSettings = field(default_factory=ProvisioningSettings)
     bwrap: Path | None = None
     core_sharing: CoreSharing = CoreSharing.NONE
     node_sharing: NodeSharingSettings = field(default_factory=NodeSharingSettings)
@@ -101,6 +104,8 @@ class SandboxSettings:
             raise ValueError(f"manager_id: {self.manager_id!r}: must be 1 to 128 letters, digits, '_', '.' or '-'")
         if not self.data_directory.is_absolute():
             raise ValueError(f"data_directory: {str(self.data_directory)!r}: must be absolute")
+        if self.delegated_group is not None and not (self.delegated_group / "cgroup.procs").exists():
+            raise ValueError(f"delegated_group: {str(self.delegated_group)!r}: must be a control group's directory")
         for stage in self.stages:
             if not stage.source.is_absolute() or not stage.source.is_dir():
                 raise ValueError(f"stages: {str(stage.source)!r}: must be an absolute path of a directory")

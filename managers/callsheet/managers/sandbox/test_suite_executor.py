@@ -18,6 +18,7 @@ from callsheet.managers.sandbox.requests import sandbox_spec
 from callsheet.managers.sandbox.results import FORESEEN, command_result, describe_error, limit_failure, usage_of
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
 from callsheet.managers.sandbox.shared_cores import SharedClock, SharedCores
+from callsheet.managers.sandbox.stopping import unless_stopped
 from callsheet.managers.sandbox.test_suite import Score, SuiteRun, judge, read_suite, run_suite
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
@@ -172,30 +173,11 @@ class TestSuiteExecutor:
 
     async def _create(self, spec: SandboxSpec, attempt: Attempt) -> Sandbox:
         """Makes a sandbox, or raises StoppedError once the attempt is to stop."""
-        made: list[Sandbox] = []
-        problem: list[Exception] = []
 
-        async def create() -> None:
-            try:
-                made.append(await self._backend.create(spec, lambda reason: self._on_lost(spec.sandbox_id, reason)))
-            except FORESEEN as error:
-                problem.append(error)
-            creation.cancel_scope.cancel()
+        async def create() -> Sandbox:
+            return await self._backend.create(spec, lambda reason: self._on_lost(spec.sandbox_id, reason))
 
-        try:
-            async with anyio.create_task_group() as creation:
-                creation.start_soon(create)
-                await attempt.stop_requested.wait()
-                creation.cancel_scope.cancel()
-        except BaseException:
-            for sandbox in made:
-                await sandbox.destroy()
-            raise
-        if problem:
-            raise problem[0]
-        if not made:
-            raise StoppedError
-        return made[0]
+        return await unless_stopped(attempt.stop_requested, create, lambda late: late.destroy())
 
     @asynccontextmanager
     async def _using(self, sandbox: Sandbox, attempt: Attempt, running: Running) -> AsyncIterator[None]:

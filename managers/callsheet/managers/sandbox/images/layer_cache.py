@@ -1,0 +1,222 @@
+"""Layers that were made once and are used again: unpacked archives, and what set-ups left. One directory on each node.
+
+    DIRECTORY/KEY/layer/       the layer
+    DIRECTORY/KEY/note         what was noted when it was made
+    DIRECTORY/KEY/size         bytes it takes; its time of change is when it was last used
+
+A layer comes into being under a temporary name and is renamed once it is complete.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import structlog
+from callsheet.managers.sandbox.backend import StoppedError
+from callsheet.managers.sandbox.changes import remove_layer
+from callsheet.managers.sandbox.images.eviction import CachedLayer, layers_to_evict
+
+_PARTIAL = ".partial-"
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltLayer:
+    """What a builder made: the bytes it takes, and a note to keep with it."""
+
+    size_bytes: int
+    note: bytes = b""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A complete layer; `users` counts its leases."""
+
+    size_bytes: int
+    last_used: float
+    users: int = 0
+
+
+@dataclass(slots=True)
+class _Build:
+    """A layer that is being made; `error` is for those who wait."""
+
+    done: anyio.Event = field(default_factory=anyio.Event)
+    error: Exception | None = None
+
+
+class Lease:
+    """Keeps a layer from being removed until it is released."""
+
+    def __init__(self, path: Path, release: Callable[[], None]) -> None:
+        self.path = path
+        self._release: Callable[[], None] | None = release
+
+    def note(self) -> bytes:
+        """What was noted when the layer was made. Blocks."""
+        return (self.path.parent / "note").read_bytes()
+
+    def release(self) -> None:
+        """Gives it back. Safe to call again."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+
+class LayerCache:
+    """Makes each layer once, however many ask for it at the same time."""
+
+    def __init__(self, directory: Path, limit_bytes: int) -> None:
+        """Blocks: takes over what an earlier process of this manager kept.
+
+        Args:
+            directory: Belongs to this process alone; made if it is not there.
+            limit_bytes: Beyond this, layers that nothing uses are removed, the least recently used first.
+        """
+        self._directory = directory
+        self._limit = limit_bytes
+        self._entries: dict[str, _Entry] = {}
+        self._builds: dict[str, _Build] = {}
+        # Layers belong to this user alone: what sandboxes wrote is in them.
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for path in directory.iterdir():
+            self._take_over(path)
+        for gone in self._evict():
+            remove_layer(gone)
+
+    @property
+    def size_bytes(self) -> int:
+        """What all layers take."""
+        return sum(entry.size_bytes for entry in self._entries.values())
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._entries
+
+    def holds(self, layer: Path) -> bool:
+        """Whether a directory is, or was, a layer of this cache."""
+        return layer.is_relative_to(self._directory)
+
+    def lease(self, key: str) -> Lease | None:
+        """Returns a layer that is there; None if it is not."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        entry.users += 1
+        entry.last_used = time.time()
+        os.utime(self._directory / key / "size", (entry.last_used, entry.last_used))
+
+        def release() -> None:
+            entry.users -= 1
+
+        return Lease(self._directory / key / "layer", release)
+
+    async def obtain(
+        self,
+        key: str,
+        build: Callable[[Path], Awaitable[BuiltLayer]],
+        stop: anyio.Event,
+        shared: tuple[type[Exception], ...] = (),
+    ) -> Lease:
+        """Returns a layer; makes it if it is not there, or waits while another caller makes it.
+
+        Args:
+            key: A name for a directory; everything that the layer depends on must be in it.
+            build: Fills an empty directory.
+            stop: Ends the wait for another caller; whether it ends `build` is up to that.
+            shared: Exceptions of `build` that also those get who wait. After any other, the next of them builds.
+
+        Raises:
+            StoppedError: `stop` was set while it waited.
+            Exception: What `build` raised.
+        """
+        while True:
+            lease = self.lease(key)
+            if lease is not None:
+                return lease
+            building = self._builds.get(key)
+            if building is None:
+                return await self._build(key, build, shared)
+            await _wait_for(building.done, stop)
+            if building.error is not None:
+                raise building.error
+
+    async def _build(
+        self, key: str, build: Callable[[Path], Awaitable[BuiltLayer]], shared: tuple[type[Exception], ...]
+    ) -> Lease:
+        building = self._builds[key] = _Build()
+        partial: Path | None = None
+        try:
+            partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=self._directory))
+            layer = partial / "layer"
+            layer.mkdir(mode=0o755)
+            built = await build(layer)
+            await anyio.to_thread.run_sync(_publish, partial, self._directory / key, built)
+            self._entries[key] = _Entry(built.size_bytes, time.time())
+            _log.info("layer_kept", key=key, bytes=built.size_bytes)
+            lease = self.lease(key)
+            if lease is None:
+                raise AssertionError("a layer that was just kept is there")
+            for gone in self._evict():
+                await anyio.to_thread.run_sync(remove_layer, gone)
+            return lease
+        except Exception as error:
+            if isinstance(error, shared):
+                building.error = error
+            raise
+        finally:
+            del self._builds[key]
+            building.done.set()
+            if partial is not None and partial.exists():
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(remove_layer, partial)
+
+    def _take_over(self, path: Path) -> None:
+        size = path / "size"
+        if path.name.startswith(_PARTIAL) or not size.is_file():
+            remove_layer(path)
+        else:
+            self._entries[path.name] = _Entry(int(size.read_text()), size.stat().st_mtime)
+
+    def _evict(self) -> list[Path]:
+        """Takes what is too much out of the cache; returns what is to be removed from the disk."""
+        layers = [
+            CachedLayer(key, entry.size_bytes, entry.last_used, entry.users > 0) for key, entry in self._entries.items()
+        ]
+        removed = []
+        for key in layers_to_evict(layers, self._limit):
+            del self._entries[key]
+            gone = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=self._directory))
+            # By one rename: no half of it is ever taken for a layer, and its name is free at once.
+            os.rename(self._directory / key, gone / "layer")
+            removed.append(gone)
+            _log.info("layer_removed", key=key)
+        return removed
+
+
+async def _wait_for(done: anyio.Event, stop: anyio.Event) -> None:
+    """Waits for an event; raises StoppedError if another one comes first."""
+    async with anyio.create_task_group() as tasks:
+
+        async def watch() -> None:
+            await stop.wait()
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(watch)
+        await done.wait()
+        tasks.cancel_scope.cancel()
+    if not done.is_set():
+        raise StoppedError
+
+
+def _publish(partial: Path, target: Path, built: BuiltLayer) -> None:
+    (partial / "note").write_bytes(built.note)
+    (partial / "size").write_text(str(built.size_bytes))
+    os.rename(partial, target)

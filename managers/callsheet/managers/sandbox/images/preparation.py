@@ -1,0 +1,166 @@
+"""Turns the images of a store into layers that sandboxes can be made of, each part once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import structlog
+from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, Lease
+from callsheet.managers.sandbox.images.store import ImageError, ImageStore
+from callsheet.managers.sandbox.images.unpack import unpack_layer
+
+# Archives are unpacked one after another: they share the disk.
+_UNPACKED_AT_ONCE = 1
+# Until an archive was unpacked here: bytes of it that take a second.
+_USUAL_BYTES_PER_S = 50e6
+_FEWEST_SETUP_S = 0.1
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class PreparedImage:
+    """An image that is ready.
+
+    Attributes:
+        name: Its name; empty for the machine's own system, which is always ready.
+        digest: Of what is in it: alike for alike images.
+        layers: Directories, the lowest first.
+        leases: Keep the layers; to be released by whoever got the image.
+    """
+
+    name: str = ""
+    digest: str = ""
+    layers: tuple[Path, ...] = ()
+    leases: list[Lease] = field(default_factory=list)
+
+    def release(self) -> None:
+        """Lets the cache remove the layers. Safe to call again."""
+        while self.leases:
+            self.leases.pop().release()
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of an image beforehand: the keys of its archives in the cache, and their bytes."""
+
+    archives: dict[str, int] = field(default_factory=dict)
+
+
+class ImagePreparation:
+    """Prepares images on demand."""
+
+    def __init__(self, store: ImageStore, cache: LayerCache) -> None:
+        """Blocks: looks at the images that are there."""
+        self._store = store
+        self._cache = cache
+        self._unpacking = anyio.CapacityLimiter(_UNPACKED_AT_ONCE)
+        self._digests: dict[tuple[str, int, int, int], str] = {}
+        self._bytes_per_s = _USUAL_BYTES_PER_S
+        self._listeners: list[Callable[[], None]] = []
+        self.names = store.names()
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Takes a function to call, on the event loop, when `setup_s` of an image may have changed."""
+        self._listeners.append(listener)
+
+    def setup_s(self, name: str) -> float:
+        """Seconds until a sandbox of an image could be made, by the archives that are not unpacked. Blocks briefly."""
+        try:
+            layers = self._store.find(name).layers
+        except ImageError:
+            return 0.0
+        missing = 0
+        for layer in layers:
+            digest = self._digests.get(_identity(layer)) if layer.is_file() else ""
+            if digest is None or (digest and _key(digest) not in self._cache):
+                missing += layer.stat().st_size
+        return max(_FEWEST_SETUP_S, missing / self._bytes_per_s) if missing else 0.0
+
+    def is_ready(self, name: str) -> bool:
+        """Whether nothing of an image has to be prepared. Blocks briefly."""
+        return self.setup_s(name) == 0.0
+
+    async def prepare(self, name: str, stop: anyio.Event) -> PreparedImage:
+        """Returns an image once it is ready; the caller releases it.
+
+        Raises:
+            StoppedError: `stop` was set while another caller prepared it.
+            ImageError: It is not there or cannot be used.
+            OSError: The disk refuses.
+        """
+        image = await anyio.to_thread.run_sync(self._store.find, name)
+        prepared = PreparedImage(name)
+        digests: list[str] = []
+        try:
+            for layer in image.layers:
+                if layer.is_dir():
+                    prepared.layers += (layer,)
+                    digests.append(await anyio.to_thread.run_sync(_digest_of_tree, layer))
+                else:
+                    lease, digest = await self._unpacked(layer, stop)
+                    prepared.leases.append(lease)
+                    prepared.layers += (lease.path,)
+                    digests.append(digest)
+        except BaseException:
+            prepared.release()
+            raise
+        prepared.digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()
+        return prepared
+
+    async def _unpacked(self, archive: Path, stop: anyio.Event) -> tuple[Lease, str]:
+        identity = _identity(archive)
+        digest = self._digests.get(identity)
+        if digest is None:
+            digest = await anyio.to_thread.run_sync(_digest_of_file, archive)
+            self._digests[identity] = digest
+
+        async def build(target: Path) -> BuiltLayer:
+            async with self._unpacking:
+                began = time.monotonic()
+                size = await unpack_layer(archive, target)
+                took = time.monotonic() - began
+                self._bytes_per_s = max(1.0, identity[2] / max(took, 1e-3))
+                _log.info("image_unpacked", archive=archive.name, bytes=size, seconds=round(took, 3))
+            return BuiltLayer(size)
+
+        lease = self._cache.lease(_key(digest))
+        if lease is None:
+            lease = await self._cache.obtain(_key(digest), build, stop, shared=(ImageError,))
+            for listener in self._listeners:
+                listener()
+        return lease, digest
+
+
+def _key(digest: str) -> str:
+    return f"archive-{digest}"
+
+
+def _identity(path: Path) -> tuple[str, int, int, int]:
+    """Changes whenever the content of a file may have changed."""
+    status = path.stat()
+    return str(path), status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _digest_of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest_of_tree(root: Path) -> str:
+    """Blocks: a digest of the names, kinds, sizes and times of everything in a directory; contents are not read."""
+    digest = hashlib.sha256(os.fsencode(root))
+    for place, directories, files in os.walk(root):
+        directories.sort()
+        for name in [*directories, *sorted(files)]:
+            status = os.lstat(os.path.join(place, name))
+            line = f"{name}\0{status.st_mode}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}\n"
+            digest.update(line.encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()

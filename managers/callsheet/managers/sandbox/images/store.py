@@ -1,0 +1,115 @@
+"""The image store: a directory of root file systems, by name.
+
+Below the store, the image NAME (which may hold "/") is the first of these that is there:
+
+    NAME              a directory that is a root file system: it has /bin, /usr or /etc
+    NAME.layers       a list of layers, one a line, the lowest first: directories or archives, relative to the store
+    NAME.tar, NAME.tar.gz, .tgz, .tar.xz, .tar.zst, .tar.bz2
+                      an archive of a root file system, as `docker export` writes it
+
+An archive that is a layer may delete what lies below it, by the marks of the OCI image format (".wh.NAME").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from callsheet.managers.sandbox.paths import PathRefusedError, split_relative
+
+ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.zst", ".tar.bz2")
+_LIST_SUFFIX = ".layers"
+_ROOT_DIRECTORIES = ("bin", "usr", "etc")
+_DEEPEST = 4
+_MOST_LAYERS = 100
+
+
+class ImageError(Exception):
+    """An image is not there or cannot be used; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A root file system that a store holds.
+
+    Attributes:
+        name: Its name.
+        layers: Directories and archives, the lowest first.
+    """
+
+    name: str
+    layers: tuple[Path, ...]
+
+
+class ImageStore:
+    """Finds images; reads the store anew each time, since images may be added while a manager runs."""
+
+    def __init__(self, directory: Path) -> None:
+        """Args: directory: Absolute."""
+        self._directory = directory
+
+    def names(self) -> list[str]:
+        """All images, sorted. Blocks."""
+        return sorted(set(self._names(self._directory, "", 1)))
+
+    def find(self, name: str) -> Image:
+        """Returns an image. Blocks.
+
+        Raises:
+            ImageError: There is no image of this name, or its list of layers breaks a rule.
+        """
+        try:
+            place = self._directory.joinpath(*split_relative(name))
+        except PathRefusedError as error:
+            raise ImageError(f"image {name[:200]!r}: {error}") from error
+        if _is_root(place):
+            return Image(name, (place,))
+        listed = place.with_name(place.name + _LIST_SUFFIX)
+        if listed.is_file():
+            return Image(name, self._layers(name, listed))
+        for suffix in ARCHIVE_SUFFIXES:
+            archive = place.with_name(place.name + suffix)
+            if archive.is_file():
+                return Image(name, (archive,))
+        raise ImageError(f"image {name[:200]!r}: is not in the image store of this manager")
+
+    def _layers(self, name: str, listed: Path) -> tuple[Path, ...]:
+        layers = []
+        for line in listed.read_text().splitlines():
+            entry = line.partition("#")[0].strip()
+            if not entry:
+                continue
+            try:
+                layer = self._directory.joinpath(*split_relative(entry))
+            except PathRefusedError as error:
+                raise ImageError(f"image {name!r}: layer {entry[:200]!r}: {error}") from error
+            if not layer.is_dir() and not (layer.is_file() and _archive_name(layer.name)):
+                raise ImageError(f"image {name!r}: layer {entry[:200]!r}: must be a directory or an archive")
+            layers.append(layer)
+        if not 1 <= len(layers) <= _MOST_LAYERS:
+            raise ImageError(f"image {name!r}: has {len(layers)} layers: must have 1 to {_MOST_LAYERS}")
+        return tuple(layers)
+
+    def _names(self, directory: Path, prefix: str, depth: int) -> Iterator[str]:
+        for path in directory.iterdir():
+            if path.name.startswith("."):
+                continue
+            if path.is_file():
+                stem = path.name.removesuffix(_LIST_SUFFIX) if path.name.endswith(_LIST_SUFFIX) else ""
+                found = stem or _archive_name(path.name)
+                if found:
+                    yield prefix + found
+            elif _is_root(path):
+                yield prefix + path.name
+            elif path.is_dir() and depth < _DEEPEST:
+                yield from self._names(path, f"{prefix}{path.name}/", depth + 1)
+
+
+def _archive_name(file_name: str) -> str:
+    """The name without the suffix of an archive; empty if it has none."""
+    return next((file_name.removesuffix(suffix) for suffix in ARCHIVE_SUFFIXES if file_name.endswith(suffix)), "")
+
+
+def _is_root(path: Path) -> bool:
+    return any((path / name).is_dir() for name in _ROOT_DIRECTORIES)

@@ -1,0 +1,138 @@
+"""A backend in front of another: it makes no more sandboxes than there is memory for, and fewer after failures."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from random import Random
+from time import monotonic
+from typing import Protocol
+
+import anyio
+import structlog
+from callsheet.managers.sandbox.backend import Sandbox, SandboxBackend, SandboxCreateError, SandboxSpec
+from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
+from callsheet.managers.sandbox.provisioning.memory_ledger import MemoryLedger
+
+_log = structlog.get_logger(__name__)
+
+
+class SandboxRefusedError(SandboxCreateError):
+    """This manager does not take on another sandbox now; another one may.
+
+    Attributes:
+        reason: "memory_exhausted" or "creations_overloaded".
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Spares(Protocol):
+    """Sandboxes that nobody uses yet."""
+
+    async def give_up(self, memory_mib: int) -> None:
+        """Destroys some of them, until they held as much or none is left."""
+
+
+class AdmittingBackend:
+    """Implements `backend.SandboxBackend`."""
+
+    def __init__(self, inner: SandboxBackend, ledger: MemoryLedger, pace: CreationPace, most_waiting: int) -> None:
+        """Args:
+        inner: Makes the sandboxes.
+        ledger: The memory that they hold.
+        pace: How fast they are made after failures.
+        most_waiting: Creations at once, those that wait included; more are refused.
+        """
+        self._inner = inner
+        self._ledger = ledger
+        self._pace = pace
+        self._most_waiting = most_waiting
+        self._random = Random()
+        self._trial = anyio.Lock()
+        self._spares: Spares | None = None
+        self.creating = 0
+
+    @property
+    def ledger(self) -> MemoryLedger:
+        """The memory that sandboxes hold."""
+        return self._ledger
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether making sandboxes failed of late."""
+        return self._pace.is_slow
+
+    @property
+    def overlays(self) -> bool:
+        """Whether the inner backend has overlays."""
+        return self._inner.overlays
+
+    def use_spares(self, spares: Spares) -> None:
+        """Takes what is to make room when memory runs out."""
+        self._spares = spares
+
+    def capabilities(self) -> Mapping[str, str]:
+        """What the inner backend can do, and how much memory its sandboxes may hold."""
+        limit = self._ledger.limit_mib
+        admitted = f"at most {limit} MiB held by all sandboxes" if limit is not None else "as the scheduler books it"
+        return {**self._inner.capabilities(), "memory_admission": admitted}
+
+    async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> Sandbox:
+        """Makes a sandbox.
+
+        Raises:
+            SandboxRefusedError: There is not enough memory, or too many wait.
+            SandboxCreateError: It could not be made.
+        """
+        if self.creating >= self._most_waiting:
+            raise SandboxRefusedError(
+                "creations_overloaded", f"{self.creating} sandboxes are being made; at most {self._most_waiting} may be"
+            )
+        self.creating += 1
+        try:
+            await self._hold(spec)
+            try:
+                sandbox = await self._make(lambda: self._inner.create(spec, on_lost))
+            except BaseException:
+                self._ledger.give_back(spec.sandbox_id)
+                raise
+        finally:
+            self.creating -= 1
+        sandbox.on_destroyed(lambda: self._ledger.give_back(spec.sandbox_id))
+        return sandbox
+
+    async def close(self) -> None:
+        """Closes the inner backend."""
+        await self._inner.close()
+
+    async def _hold(self, spec: SandboxSpec) -> None:
+        shortage = self._ledger.shortage_mib(spec.memory_mib)
+        if shortage and self._spares is not None:
+            await self._spares.give_up(shortage)
+        if not self._ledger.hold(spec.sandbox_id, spec.memory_mib):
+            raise SandboxRefusedError(
+                "memory_exhausted",
+                f"a sandbox of {spec.memory_mib} MiB does not fit: sandboxes hold {self._ledger.held_mib} MiB of "
+                f"{self._ledger.limit_mib} MiB",
+            )
+
+    async def _make(self, create: Callable[[], Awaitable[Sandbox]]) -> Sandbox:
+        while self._pace.is_slow:
+            async with self._trial:
+                # Those who waited for a trial that worked go on beside each other.
+                if self._pace.is_slow:
+                    await anyio.sleep(self._pace.wait_s(monotonic()))
+                    return await self._try(create)
+        return await self._try(create)
+
+    async def _try(self, create: Callable[[], Awaitable[Sandbox]]) -> Sandbox:
+        try:
+            sandbox = await create()
+        except SandboxCreateError as error:
+            self._pace.failed(monotonic(), self._random.random())
+            _log.warning("sandbox_not_created", failures=self._pace.failures, reason=str(error))
+            raise
+        self._pace.worked()
+        return sandbox

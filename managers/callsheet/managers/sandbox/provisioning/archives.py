@@ -1,0 +1,67 @@
+"""Snapshots where there are no overlays: archives of the two writable directories, made and unpacked inside.
+
+tar runs in the sandbox, so whatever an archive holds can only do there what the set-up could do as well.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+from callsheet.managers.sandbox.backend import CommandSpec, Sandbox, StoppedError
+from callsheet.managers.sandbox.changes import ChangesTooLargeError
+
+# An archive passes through the manager's memory.
+MOST_ARCHIVE_BYTES = 256 << 20
+_WORK, _TEMPORARY = "work.tar", "temporary.tar"
+
+
+class ArchiveError(Exception):
+    """tar did not do its work inside; the message says why."""
+
+
+async def save_archives(sandbox: Sandbox, target: Path, limit_bytes: int, stop: anyio.Event) -> int:
+    """Writes archives of the sandbox's directories into a directory; returns their bytes.
+
+    Raises:
+        ChangesTooLargeError: They are larger than `limit_bytes`, or than what may pass through memory.
+        ArchiveError: tar failed.
+        StoppedError: `stop` was set meanwhile.
+    """
+    total = 0
+    for name, place in _places(sandbox).items():
+        limit = min(limit_bytes - total, MOST_ARCHIVE_BYTES)
+        command = CommandSpec(("tar", "-c", "-f", "-", "-C", place, "."), max_output_bytes=max(1, limit))
+        outcome = await sandbox.execute(command, stop)
+        if outcome.stopped:
+            raise StoppedError
+        if outcome.stdout_dropped or len(outcome.stdout) > limit:
+            raise ChangesTooLargeError(f"an archive of {place} has more than {limit} bytes")
+        if outcome.failed:
+            raise ArchiveError(outcome.stderr[-500:].decode(errors="replace").strip())
+        await anyio.to_thread.run_sync((target / name).write_bytes, outcome.stdout)
+        total += len(outcome.stdout)
+    return total
+
+
+async def restore_archives(sandbox: Sandbox, source: Path, stop: anyio.Event) -> None:
+    """Fills the directories of a fresh sandbox from archives.
+
+    Raises:
+        ArchiveError: tar failed.
+        StoppedError: `stop` was set meanwhile.
+    """
+    for name, place in _places(sandbox).items():
+        content = await anyio.to_thread.run_sync((source / name).read_bytes)
+        command = CommandSpec(("tar", "-x", "-p", "--no-same-owner", "-f", "-", "-C", place), stdin=content)
+        outcome = await sandbox.execute(command, stop)
+        if outcome.stopped:
+            raise StoppedError
+        if outcome.failed:
+            raise ArchiveError(outcome.stderr[-500:].decode(errors="replace").strip())
+
+
+def _places(sandbox: Sandbox) -> dict[str, str]:
+    # Commands begin in the working directory.
+    return {_WORK: ".", _TEMPORARY: sandbox.temporary_path("")}

@@ -1,0 +1,317 @@
+"""Gives trajectories their sandboxes: with the image and the set-up they ask for, and no work done twice."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import structlog
+from callsheet.managers.sandbox.backend import (
+    CommandOutcome,
+    RootFilesystem,
+    Sandbox,
+    SandboxCreateError,
+    SandboxSpec,
+)
+from callsheet.managers.sandbox.changes import ChangesTooLargeError
+from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, Lease
+from callsheet.managers.sandbox.images.preparation import ImagePreparation, PreparedImage
+from callsheet.managers.sandbox.images.store import ImageError
+from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend
+from callsheet.managers.sandbox.provisioning.archives import ArchiveError, restore_archives, save_archives
+from callsheet.managers.sandbox.provisioning.snapshots import SetUp, decode_outcome, encode_outcome, snapshot_key
+from callsheet.managers.sandbox.provisioning.warm_pool import WarmPool
+from callsheet.managers.sandbox.stopping import unless_stopped
+
+_MOST_UNREPEATABLE = 4096
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The sandbox that is asked for.
+
+    Attributes:
+        specification: Its id, sizes and cores; the files it begins with are found by the provisioner.
+        image: Name of its image; empty for the machine's own system.
+        set_up: What is done in it first.
+        repeat_set_up: Do that in any case, even where its result is kept.
+    """
+
+    specification: SandboxSpec
+    image: str = ""
+    set_up: SetUp = field(default_factory=SetUp)
+    repeat_set_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How an attempt works in a sandbox.
+
+    Attributes:
+        inside: Gives the sandbox the attempt's cores and lets it run for a while.
+        stop: Set when the attempt is to end.
+    """
+
+    inside: Callable[[Sandbox], AbstractAsyncContextManager[None]]
+    stop: anyio.Event
+
+
+@dataclass(frozen=True, slots=True)
+class Provided:
+    """A sandbox that is set up.
+
+    Attributes:
+        sandbox: It belongs to the caller, who destroys it.
+        outcome: Of the set-up command; None if there was none.
+        reused: Whether the outcome is that of an earlier run.
+    """
+
+    sandbox: Sandbox
+    outcome: CommandOutcome | None
+    reused: bool = False
+
+
+class SetUpEndedError(Exception):
+    """The set-up command did not succeed, and the sandbox is gone.
+
+    Attributes:
+        outcome: Of the command.
+    """
+
+    def __init__(self, outcome: CommandOutcome) -> None:
+        super().__init__("the set-up command did not succeed")
+        self.outcome = outcome
+
+
+class SetUpFailedError(SetUpEndedError):
+    """It failed, and would fail for others as well."""
+
+
+class _FilesGoneError(SandboxCreateError):
+    """Layers that a sandbox was to begin with are not in the cache any more."""
+
+
+class _NotKeptError(Exception):
+    """What a set-up left cannot be begun with again."""
+
+
+class Provisioner:
+    """Makes sandboxes, keeps what set-ups leave, and keeps some sandboxes ready."""
+
+    def __init__(
+        self,
+        backend: AdmittingBackend,
+        cache: LayerCache,
+        images: ImagePreparation | None,
+        *,
+        keep_set_ups: bool,
+        warm_memory_mib: int,
+        largest_set_up_bytes: int,
+        environment: Sequence[str],
+    ) -> None:
+        """Args:
+        backend: Makes the sandboxes.
+        cache: Keeps images and what set-ups leave.
+        images: Prepares images; None knows none.
+        keep_set_ups: Whether what set-ups leave is kept.
+        warm_memory_mib: What all ready sandboxes may hold together.
+        largest_set_up_bytes: The most that is kept of one set-up.
+        environment: Whatever the result of a set-up depends on besides image, files and command.
+        """
+        self._backend = backend
+        self._cache = cache
+        self._images = images if backend.overlays else None
+        self._keep_set_ups = keep_set_ups
+        self._largest_bytes = largest_set_up_bytes
+        self._environment = tuple(environment)
+        self._report_loss: Callable[[str, str], None] | None = None
+        self._unrepeatable: OrderedDict[str, None] = OrderedDict()
+        self.pool = WarmPool(warm_memory_mib, self._make_ready, lambda: backend.creating > 0 or backend.is_slow)
+        backend.use_spares(self.pool)
+
+    @property
+    def images(self) -> ImagePreparation | None:
+        """The images that sandboxes can have; None where there can be none."""
+        return self._images
+
+    def on_lost(self, report: Callable[[str, str], None]) -> None:
+        """Takes the function to call with the id of a sandbox that ended by itself, and why."""
+        self._report_loss = report
+
+    async def provide(self, wanted: Wanted, use: Use) -> Provided:
+        """Returns a sandbox as wanted.
+
+        Raises:
+            SetUpFailedError: Its set-up failed, in this attempt or in the one that it waited for.
+            SetUpEndedError: Its set-up was stopped, or met a limit of this sandbox.
+            StoppedError: `stop` was set at another time.
+            ImageError: The image is not there or cannot be used.
+            SandboxCreateError: It could not be made.
+            Exception: What writing files and running commands raises, see `backend.Sandbox`.
+        """
+        image = await self._image(wanted.image, use.stop)
+        try:
+            plain = RootFilesystem(image.name, image.layers)
+            spec = replace(wanted.specification, root=plain)
+            if wanted.set_up.is_empty:
+                return Provided(await self._begin(spec, use.stop), None)
+            if wanted.set_up.is_short or wanted.repeat_set_up or not self._keep_set_ups:
+                return await self._set_up(spec, wanted.set_up, use)
+            key = snapshot_key(image.digest, wanted.set_up, [*self._environment, str(self._backend.overlays)])
+            if key in self._unrepeatable:
+                return await self._set_up(spec, wanted.set_up, use)
+            return await self._set_up_once(key, spec, wanted.set_up, use)
+        finally:
+            image.release()
+
+    async def _image(self, name: str, stop: anyio.Event) -> PreparedImage:
+        if not name:
+            return PreparedImage()
+        images = self._images
+        if images is None:
+            raise ImageError(f"image {name[:200]!r}: this manager has no images, or cannot mount them")
+
+        async def release(image: PreparedImage) -> None:
+            image.release()
+
+        try:
+            return await unless_stopped(stop, lambda: images.prepare(name, stop), release)
+        except OSError as error:
+            raise SandboxCreateError(f"image {name[:200]!r}: {error}") from error
+
+    async def _set_up(self, spec: SandboxSpec, set_up: SetUp, use: Use) -> Provided:
+        """Makes a sandbox and sets it up."""
+        sandbox = await self._make(spec, use.stop)
+        try:
+            async with use.inside(sandbox):
+                for file in set_up.files:
+                    await sandbox.write_file(file, use.stop)
+                outcome = await sandbox.execute(set_up.command, use.stop) if set_up.command is not None else None
+            if outcome is not None and (outcome.stopped or outcome.out_of_memory or outcome.process_limit):
+                if outcome.stopped or outcome.failed:
+                    raise SetUpEndedError(outcome)
+            elif outcome is not None and outcome.failed:
+                raise SetUpFailedError(outcome)
+        except BaseException:
+            await sandbox.destroy()
+            raise
+        return Provided(sandbox, outcome)
+
+    async def _set_up_once(self, key: str, spec: SandboxSpec, set_up: SetUp, use: Use) -> Provided:
+        """Begins with what the same set-up left before; the first runs it while others wait for its result."""
+        made: list[Provided] = []
+        keeping = replace(spec, root=replace(spec.root, keeps_changes=self._backend.overlays))
+
+        async def build(target: Path) -> BuiltLayer:
+            made.append(await self._set_up(keeping, set_up, use))
+            try:
+                return await self._keep(made[0], target, use)
+            except (ChangesTooLargeError, ArchiveError, OSError) as error:
+                raise _NotKeptError(str(error)) from error
+
+        try:
+            lease = await self._cache.obtain(key, build, use.stop, shared=(SetUpFailedError, _NotKeptError))
+        except _NotKeptError as error:
+            self._note_unrepeatable(key, str(error))
+            return made[0] if made else await self._set_up(spec, set_up, use)
+        except BaseException:
+            for provided in made:
+                await provided.sandbox.destroy()
+            raise
+        try:
+            return made[0] if made else await self._from_snapshot(spec, lease, use)
+        finally:
+            lease.release()
+
+    async def _keep(self, provided: Provided, target: Path, use: Use) -> BuiltLayer:
+        """Keeps the files of a sandbox that was just set up."""
+        sandbox = provided.sandbox
+        if await sandbox.has_processes():
+            raise _NotKeptError("processes stay behind")
+        if self._backend.overlays:
+            size = await sandbox.save_changes(target, self._largest_bytes)
+        else:
+            async with use.inside(sandbox):
+                size = await save_archives(sandbox, target, self._largest_bytes, use.stop)
+        return BuiltLayer(size, encode_outcome(provided.outcome))
+
+    async def _from_snapshot(self, spec: SandboxSpec, lease: Lease, use: Use) -> Provided:
+        outcome = decode_outcome(await anyio.to_thread.run_sync(lease.note))
+        if self._backend.overlays:
+            root = replace(spec.root, snapshot=lease.path, keeps_changes=True)
+            return Provided(await self._begin(replace(spec, root=root), use.stop), outcome, reused=True)
+        sandbox = await self._make(spec, use.stop)
+        try:
+            async with use.inside(sandbox):
+                await restore_archives(sandbox, lease.path, use.stop)
+        except ArchiveError as error:
+            await sandbox.destroy()
+            raise SandboxCreateError(f"its files could not be restored: {error}") from error
+        except BaseException:
+            await sandbox.destroy()
+            raise
+        return Provided(sandbox, outcome, reused=True)
+
+    async def _begin(self, spec: SandboxSpec, stop: anyio.Event) -> Sandbox:
+        """Returns a sandbox in which nothing is left to do: a ready one or a new one."""
+        return await self.pool.take(spec) or await self._make(spec, stop)
+
+    async def _make(self, spec: SandboxSpec, stop: anyio.Event) -> Sandbox:
+        leases = self._lease_files(spec.root)
+
+        async def create() -> Sandbox:
+            return await self._backend.create(spec, lambda reason: self._tell_loss(spec.sandbox_id, reason))
+
+        try:
+            sandbox = await unless_stopped(stop, create, lambda late: late.destroy())
+        except BaseException:
+            _release_all(leases)
+            raise
+        sandbox.on_destroyed(lambda: _release_all(leases))
+        return sandbox
+
+    async def _make_ready(self, spec: SandboxSpec) -> Sandbox | None:
+        """Makes a sandbox for the warm pool; None if its files are not there any more."""
+        if self._backend.ledger.shortage_mib(spec.memory_mib):
+            raise SandboxCreateError("the memory is held by others")
+        try:
+            return await self._make(spec, anyio.Event())
+        except _FilesGoneError:
+            return None
+
+    def _tell_loss(self, sandbox_id: str, reason: str) -> None:
+        if self._report_loss is not None:
+            self._report_loss(sandbox_id, reason)
+
+    def _lease_files(self, root: RootFilesystem) -> list[Lease]:
+        """Keeps the layers of a sandbox in the cache for as long as it lives."""
+        leases: list[Lease] = []
+        paths = [*root.layers, *([root.snapshot] if root.snapshot is not None else [])]
+        for path in paths:
+            if not self._cache.holds(path):
+                continue
+            lease = self._cache.lease(path.parent.name)
+            if lease is None:
+                _release_all(leases)
+                raise _FilesGoneError("its files are not kept any more")
+            leases.append(lease)
+        return leases
+
+    def _note_unrepeatable(self, key: str, reason: str) -> None:
+        if key not in self._unrepeatable:
+            _log.info("set_up_not_kept", key=key, reason=reason)
+        self._unrepeatable[key] = None
+        while len(self._unrepeatable) > _MOST_UNREPEATABLE:
+            self._unrepeatable.popitem(last=False)
+
+
+def _release_all(leases: list[Lease]) -> None:
+    while leases:
+        leases.pop().release()

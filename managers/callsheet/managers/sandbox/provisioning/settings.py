@@ -1,0 +1,51 @@
+"""Settings of how trajectories get their sandboxes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ProvisioningSettings:
+    """How trajectories get their sandboxes.
+
+    Attributes:
+        images: Absolute directory of root file systems, see `images.store`; None for none.
+        layer_cache_mib: The most that unpacked images and the files that set-ups left may take on disk, beside those
+            that sandboxes use now.
+        keep_set_ups: Whether later sandboxes begin with the files that the same set-up left before.
+        largest_set_up_mib: The most that is kept of one set-up.
+        memory_limit_mib: What all sandboxes may hold together; None leaves that to what the scheduler books.
+        warm_memory_mib: What sandboxes that nobody asked for yet may hold together; 0 keeps none ready.
+        most_creations: Sandboxes that are made or wait to be made at the same time; more are refused.
+        creation_pause_s: Pause after a first failure to make a sandbox; it doubles with each further one in a row.
+        longest_creation_pause_s: Up to this.
+    """
+
+    images: Path | None = None
+    layer_cache_mib: int = 20 << 10
+    keep_set_ups: bool = True
+    largest_set_up_mib: int = 1 << 10
+    memory_limit_mib: int | None = None
+    warm_memory_mib: int = 0
+    most_creations: int = 4096
+    creation_pause_s: float = 0.1
+    longest_creation_pause_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming field, value and rule."""
+        if self.images is not None and not (self.images.is_absolute() and self.images.is_dir()):
+            raise ValueError(f"images: {str(self.images)!r}: must be an absolute path of a directory")
+        for name in ("layer_cache_mib", "largest_set_up_mib", "most_creations"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)}: must be at least 1")
+        if self.memory_limit_mib is not None and self.memory_limit_mib < 1:
+            raise ValueError(f"memory_limit_mib: {self.memory_limit_mib}: must be at least 1, or None for no limit")
+        if self.warm_memory_mib < 0:
+            raise ValueError(f"warm_memory_mib: {self.warm_memory_mib}: must be at least 0")
+        for name in ("creation_pause_s", "longest_creation_pause_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name}: {value}: must be finite and above 0")

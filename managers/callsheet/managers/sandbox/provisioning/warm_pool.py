@@ -1,0 +1,129 @@
+"""Sandboxes that are ready before anybody asks for them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from time import monotonic
+
+import anyio
+import structlog
+from callsheet.managers.sandbox.backend import Sandbox, SandboxCreateError, SandboxSpec
+from callsheet.managers.sandbox.provisioning.demand import DemandHistory, Share, share_memory
+
+# Groups of siblings arrive within this, and a pool is full again after about as long.
+_WINDOW_S = 10.0
+_MEMORY_S = 300.0
+_REVIEW_S = 5.0
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """The ready sandboxes of one kind, the newest last; `specification` makes another."""
+
+    specification: SandboxSpec
+    sandboxes: list[Sandbox] = field(default_factory=list)
+
+
+class WarmPool:
+    """Keeps sandboxes ready by recent demand, within a memory; one is made at a time, when nobody else waits for one.
+
+    A kind is everything a sandbox was made as, but its id and its cores.
+    """
+
+    def __init__(
+        self, memory_mib: int, make: Callable[[SandboxSpec], Awaitable[Sandbox | None]], is_busy: Callable[[], bool]
+    ) -> None:
+        """Args:
+        memory_mib: What all ready sandboxes may hold together; 0 keeps none.
+        make: Makes a sandbox; None if its kind cannot be made any more.
+        is_busy: Whether sandboxes are being made for somebody who waits.
+        """
+        self._memory_mib = memory_mib
+        self._make = make
+        self._is_busy = is_busy
+        self._history: DemandHistory[SandboxSpec] = DemandHistory()
+        self._shelves: dict[SandboxSpec, _Shelf] = {}
+        self._changed = anyio.Event()
+        self._closed = False
+
+    @property
+    def ready(self) -> int:
+        """How many are ready."""
+        return sum(len(shelf.sandboxes) for shelf in self._shelves.values())
+
+    async def take(self, spec: SandboxSpec) -> Sandbox | None:
+        """Returns a ready sandbox of a kind, or None; in both cases it is noted that one was asked for."""
+        if not self._memory_mib:
+            return None
+        kind = replace(spec, sandbox_id="", cores=frozenset())
+        self._history.note(kind, monotonic())
+        self._changed.set()
+        shelf = self._shelves.setdefault(kind, _Shelf(spec))
+        while shelf.sandboxes:
+            sandbox = shelf.sandboxes.pop()
+            if sandbox.loss is None:
+                return sandbox
+            await sandbox.destroy()
+        return None
+
+    async def give_up(self, memory_mib: int) -> None:
+        """Destroys ready sandboxes until they held as much memory, or none is left."""
+        for shelf in self._shelves.values():
+            while shelf.sandboxes and memory_mib > 0:
+                memory_mib -= shelf.specification.memory_mib
+                await shelf.sandboxes.pop(0).destroy()
+
+    async def serve(self) -> None:
+        """Fills and empties the pool until it is cancelled."""
+        while self._memory_mib and not self._closed:
+            self._changed = anyio.Event()
+            await self._review()
+            with anyio.move_on_after(_REVIEW_S):
+                await self._changed.wait()
+
+    async def close(self) -> None:
+        """Destroys all that are ready."""
+        self._closed = True
+        self._changed.set()
+        async with anyio.create_task_group() as tasks:
+            for shelf in self._shelves.values():
+                while shelf.sandboxes:
+                    tasks.start_soon(shelf.sandboxes.pop().destroy)
+
+    async def _review(self) -> None:
+        """Makes the pool what recent demand wants."""
+        wanted = self._wanted()
+        for kind, shelf in list(self._shelves.items()):
+            while len(shelf.sandboxes) > wanted.get(kind, 0):
+                await shelf.sandboxes.pop(0).destroy()
+            if not shelf.sandboxes and kind not in wanted:
+                del self._shelves[kind]
+        for kind, count in wanted.items():
+            found = self._shelves.get(kind)
+            while found is not None and len(found.sandboxes) < count and not self._is_busy() and not self._closed:
+                if not await self._add(kind, found):
+                    break
+
+    def _wanted(self) -> dict[SandboxSpec, int]:
+        sizes = self._history.sizes(monotonic(), window_s=_WINDOW_S, memory_s=_MEMORY_S)
+        shares = {kind: Share(count, kind.memory_mib, asked) for kind, (count, asked) in sizes.items()}
+        return share_memory(shares, self._memory_mib)
+
+    async def _add(self, kind: SandboxSpec, shelf: _Shelf) -> bool:
+        try:
+            sandbox = await self._make(replace(shelf.specification, sandbox_id=uuid.uuid4().hex))
+        except SandboxCreateError as error:
+            _log.info("warm_sandbox_not_created", reason=str(error))
+            return False
+        if sandbox is None:
+            self._history.forget(kind)
+            return False
+        if self._closed:
+            await sandbox.destroy()
+            return False
+        shelf.sandboxes.append(sandbox)
+        return True
