@@ -14,7 +14,7 @@ from callsheet.cli.stack import Isolation, RestartPolicy, Role, StackSettings, l
 from callsheet.client import Client, Command, EnvStep, Failed, FailureKind, Succeeded, Unservable
 
 from tests.support.accounts import check_nothing_leaked
-from tests.support.sandboxes import require_bubblewrap
+from tests.support.sandboxes import DOCKER_IMAGE, require_bubblewrap, require_docker
 
 pytestmark = pytest.mark.anyio
 
@@ -35,12 +35,20 @@ async def until(condition: Callable[[], bool]) -> None:
         await anyio.sleep(0.02)
 
 
-@pytest.mark.parametrize("isolation", list(Isolation))
+@pytest.mark.parametrize(
+    "isolation", [Isolation.BUBBLEWRAP, Isolation.NONE, pytest.param(Isolation.DOCKER, marks=pytest.mark.docker)]
+)
 async def test_kill_a_sandbox_manager_with_live_sandboxes(tmp_path: Path, isolation: Isolation) -> None:
     if isolation is Isolation.BUBBLEWRAP:
         require_bubblewrap()
+    if isolation is Isolation.DOCKER:
+        require_docker()
     settings = StackSettings(
-        tmp_path, managers=(Role.SANDBOX,), isolation=isolation, restart=RestartPolicy(enabled=False)
+        tmp_path,
+        managers=(Role.SANDBOX,),
+        isolation=isolation,
+        restart=RestartPolicy(enabled=False),
+        arguments={Role.SANDBOX: ["--docker-image", DOCKER_IMAGE]},
     )
     with anyio.fail_after(_DEADLINE_S):
         async with local_stack(settings) as stack, Client(stack.address) as client:

@@ -15,16 +15,17 @@ import psutil
 import pytest
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.cgroups import probe_layout
+from callsheet.managers.sandbox.docker_engine.container import MANAGER_LABEL
 from callsheet.managers.sandbox.janitor import ManagerDirectory, marked_processes
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
 from tests.support.sandbox_manager_process import SANDBOXES, held_settings
-from tests.support.sandboxes import Variant, settings_for, variants
+from tests.support.sandboxes import DOCKER_IMAGE, Variant, settings_for, variants
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(params=variants(Isolation.BUBBLEWRAP, Isolation.NONE), ids=str)
+@pytest.fixture(params=variants(*Isolation), ids=str)
 def variant(request: pytest.FixtureRequest, tmp_path: Path) -> Variant:
     chosen: Variant = request.param
     settings_for(chosen, tmp_path)
@@ -65,6 +66,19 @@ def groups_of(marker: str) -> list[Path]:
     return [path for parent in (layout.directories() if layout else []) for path in parent.glob(f"{marker}-*")]
 
 
+def containers_of(marker: str) -> list[str]:
+    """Of managers with any isolation: those without Docker have none."""
+    if not DOCKER_IMAGE:
+        return []
+    from callsheet.managers.sandbox.docker_engine.engine import DockerEngine
+
+    engine = DockerEngine()
+    try:
+        return engine.names_labelled({MANAGER_LABEL: marker})
+    finally:
+        engine.close()
+
+
 def until_none_naps(nap: str) -> None:
     deadline = time.monotonic() + 60
     while nappers(nap):
@@ -93,6 +107,7 @@ def test_kill_of_the_manager_leaves_nothing_running(variant: Variant, tmp_path: 
         until_none_naps(nap)
     start_again(settings)
     assert groups_of(marker_of(settings)) == []
+    assert containers_of(marker_of(settings)) == []
     assert marked_processes(marker_of(settings)) == []
     assert [path.name for path in (tmp_path / "sandboxes" / settings.manager_id).iterdir()] == ["lock"]
 
@@ -113,6 +128,7 @@ def test_kill_of_everything_at_once_is_cleared_by_the_next_start(variant: Varian
     start_again(settings)
     until_none_naps(nap)
     assert groups_of(marker_of(settings)) == []
+    assert containers_of(marker_of(settings)) == []
     assert [path.name for path in (tmp_path / "sandboxes" / settings.manager_id).iterdir()] == ["lock"]
 
 

@@ -12,13 +12,16 @@ from callsheet.managers.sandbox.executor import SandboxExecutor
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
 from tests.support.sandbox_attempts import attempt_of, reset
+from tests.support.sandboxes import DOCKER_IMAGE
 
 SANDBOXES = 3
 
 
 def held_settings(directory: Path, isolation: Isolation, groups: bool) -> SandboxSettings:
     """Returns the settings of that manager."""
-    return SandboxSettings("killed-manager", directory, isolation=isolation, use_control_groups=groups)
+    return SandboxSettings(
+        "killed-manager", directory, isolation=isolation, use_control_groups=groups, docker_image=DOCKER_IMAGE
+    )
 
 
 async def hold(executor: SandboxExecutor, nap: str) -> None:

@@ -19,6 +19,7 @@ class Isolation(StrEnum):
     """What keeps sandboxes apart."""
 
     BUBBLEWRAP = "bubblewrap"
+    DOCKER = "docker"
     NONE = "none"
 
 

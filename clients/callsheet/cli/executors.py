@@ -19,6 +19,17 @@ _CORE_SHARING = {ShareCores.NO: "none", ShareCores.RANKED: "ranked", ShareCores.
 
 
 @dataclass(frozen=True, slots=True)
+class SandboxSupply:
+    """Where sandboxes begin and how many there may be; the attributes are the options of the same names."""
+
+    images: Path | None = None
+    layer_cache_mib: int = 20 << 10
+    keep_set_ups: bool = True
+    sandbox_memory_mib: int | None = None
+    warm_memory_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxPlace:
     """Where and how sandboxes are made.
 
@@ -27,12 +38,16 @@ class SandboxPlace:
         isolation: What keeps sandboxes apart.
         stages: Directories that every sandbox can read.
         share_cores: Whether they share the manager's cores.
+        docker_image: With isolation by Docker, the image of sandboxes that name none.
+        control_group: A version 2 control group that was made for the manager.
     """
 
     data_dir: Path
     isolation: Isolation
     stages: tuple[Path, ...]
     share_cores: ShareCores = ShareCores.NO
+    docker_image: str = ""
+    control_group: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +135,8 @@ def _sandbox_settings(place: SandboxPlace, settings: ManagerSettings) -> Sandbox
         stages=tuple(module.StageDirectory(stage) for stage in place.stages),
         cores=frozenset(_cores(settings)),
         core_sharing=module.CoreSharing(_CORE_SHARING[place.share_cores]),
+        docker_image=place.docker_image,
+        delegated_group=place.control_group,
     )
     return sandbox_settings
 

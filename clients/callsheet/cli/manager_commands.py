@@ -49,6 +49,22 @@ ShareCoresOption = Annotated[
     ),
 ]
 
+DockerImage = Annotated[
+    str,
+    typer.Option(
+        envvar="CALLSHEET_DOCKER_IMAGE",
+        help="With --isolation docker, the image of sandboxes that name none; it must have a python3.",
+    ),
+]
+ControlGroup = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="CALLSHEET_CONTROL_GROUP",
+        help="Directory of a version 2 control group that was made for this manager; by default the one it runs in, if "
+        "that was delegated.",
+    ),
+]
+
 
 @manager_app.command("sandbox")
 def sandbox(
@@ -58,6 +74,8 @@ def sandbox(
     isolation: IsolationOption = Isolation.BUBBLEWRAP,
     stages: Stages = None,
     share_cores: ShareCoresOption = ShareCores.NO,
+    docker_image: DockerImage = "",
+    control_group: ControlGroup = None,
     manager_id: ManagerId = None,
     node_id: NodeId = None,
     cpus: Cpus = None,
@@ -70,7 +88,7 @@ def sandbox(
     options = ManagerOptions(
         Role.SANDBOX, scheduler, manager_id, node_id, cpus, memory_mib, drain_timeout, log_format, log_level
     )
-    place = executors.SandboxPlace(data_dir, isolation, tuple(stages or ()), share_cores)
+    place = executors.SandboxPlace(data_dir, isolation, tuple(stages or ()), share_cores, docker_image, control_group)
     run_manager_process(options, partial(executors.build_sandbox, place))
 
 
@@ -84,6 +102,8 @@ def reward(
     data_dir: DataDir,
     isolation: IsolationOption = Isolation.BUBBLEWRAP,
     stages: Stages = None,
+    docker_image: DockerImage = "",
+    control_group: ControlGroup = None,
     manager_id: ManagerId = None,
     node_id: NodeId = None,
     cpus: Cpus = None,
@@ -96,8 +116,10 @@ def reward(
     options = ManagerOptions(
         Role.REWARD, scheduler, manager_id, node_id, cpus, memory_mib, drain_timeout, log_format, log_level
     )
-    place = executors.SandboxPlace(data_dir, isolation, tuple(stages or ())) if test_suites else None
-    run_manager_process(options, partial(executors.build_reward, place, weights, seed))
+    place = executors.SandboxPlace(
+        data_dir, isolation, tuple(stages or ()), docker_image=docker_image, control_group=control_group
+    )
+    run_manager_process(options, partial(executors.build_reward, place if test_suites else None, weights, seed))
 
 
 @manager_app.command("inference")

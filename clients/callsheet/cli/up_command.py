@@ -92,12 +92,12 @@ def parse_managers(text: str) -> tuple[Role, ...]:
 
 
 def require_isolation(isolation: Isolation) -> None:
-    """Checks that bubblewrap works here if it is asked for.
+    """Checks that bubblewrap works here if it is asked for. Whether Docker does, its manager finds out.
 
     Raises:
         CommandError: It does not; the message names the cause.
     """
-    if isolation is Isolation.NONE:
+    if isolation is not Isolation.BUBBLEWRAP:
         return
     cause = bubblewrap_problem()
     if cause:

@@ -71,8 +71,8 @@ async def run_demo(settings: DemoSettings, progress: ProgressReport) -> DemoRepo
 
 
 async def _choose_isolation(settings: DemoSettings, progress: ProgressReport) -> Isolation:
-    if settings.isolation is Isolation.NONE:
-        return Isolation.NONE
+    if settings.isolation in {Isolation.DOCKER, Isolation.NONE}:
+        return settings.isolation
     probe = await anyio.to_thread.run_sync(probe_bubblewrap)
     if probe.works:
         return Isolation.BUBBLEWRAP

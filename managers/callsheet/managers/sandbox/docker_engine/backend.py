@@ -21,6 +21,8 @@ from callsheet.managers.sandbox.cgroups import SandboxGroup, form_of, limit_capa
 from callsheet.managers.sandbox.docker_engine.container import (
     AGENT_INSIDE,
     FILTER_NAME,
+    MANAGER_LABEL,
+    SANDBOX_LABEL,
     SOCKET_NAME,
     TEMPORARY,
     ContainerPlan,
@@ -38,8 +40,6 @@ from docker.models.containers import Container
 _CREATE_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
 _WORKER_THREADS = 8
-_MANAGER_LABEL = "callsheet.manager"
-_SANDBOX_LABEL = "callsheet.sandbox"
 
 _Result = TypeVar("_Result")
 _Args = TypeVarTuple("_Args")
@@ -129,7 +129,7 @@ class DockerBackend:
             raise SandboxCreateError(str(error)) from error
         self._creating = anyio.CapacityLimiter(settings.concurrent_creates)
         self._threads = anyio.CapacityLimiter(_WORKER_THREADS)
-        removed = self._engine.remove_labelled({_MANAGER_LABEL: marker})
+        removed = self._engine.remove_labelled({MANAGER_LABEL: marker})
         if removed:
             _log.info("leftovers_removed", marker=marker, containers=removed)
 
@@ -257,7 +257,7 @@ class DockerBackend:
             uid=place.uid,
             directory=place.directory,
             stages=[stage.source for stage in self._settings.stages],
-            labels={_MANAGER_LABEL: self._marker, _SANDBOX_LABEL: spec.sandbox_id},
+            labels={MANAGER_LABEL: self._marker, SANDBOX_LABEL: spec.sandbox_id},
         )
 
     async def _until_connected(self, listener: socket.socket, container: Container) -> socket.socket:

@@ -13,6 +13,8 @@ WORK = "/work"
 TEMPORARY = "/tmp"
 AGENT_INSIDE = "/run/callsheet/agent"
 MANAGER_INSIDE = "/run/callsheet/manager"
+MANAGER_LABEL = "callsheet.manager"
+SANDBOX_LABEL = "callsheet.sandbox"
 SOCKET_NAME = "socket"
 FILTER_NAME = "filter"
 

@@ -117,12 +117,19 @@ class DockerEngine:
 
     def remove_labelled(self, labels: Mapping[str, str]) -> int:
         """Removes all containers with these labels, running or not; returns how many there were."""
-        wanted = [f"{name}={value}" for name, value in labels.items()]
-        with _told("listing containers"):
-            found = self._client.containers.list(all=True, filters={"label": wanted}, ignore_removed=True)
+        found = self._labelled(labels)
         for container in found:
             self.remove(container)
         return len(found)
+
+    def names_labelled(self, labels: Mapping[str, str]) -> list[str]:
+        """Returns the names of all containers with these labels, running or not."""
+        return [str(container.name) for container in self._labelled(labels)]
+
+    def _labelled(self, labels: Mapping[str, str]) -> list[Container]:
+        wanted = [f"{name}={value}" for name, value in labels.items()]
+        with _told("listing containers"):
+            return self._client.containers.list(all=True, filters={"label": wanted}, ignore_removed=True)
 
     def close(self) -> None:
         """Closes its connections."""
