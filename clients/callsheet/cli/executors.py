@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,7 @@ class SandboxPlace:
         share_cores: Whether they share the manager's cores.
         docker_image: With isolation by Docker, the image of sandboxes that name none.
         control_group: A version 2 control group that was made for the manager.
+        supply: Where they begin, and how many there may be.
     """
 
     data_dir: Path
@@ -48,6 +49,7 @@ class SandboxPlace:
     share_cores: ShareCores = ShareCores.NO
     docker_image: str = ""
     control_group: Path | None = None
+    supply: SandboxSupply = field(default_factory=SandboxSupply)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,13 @@ def _sandbox_settings(place: SandboxPlace, settings: ManagerSettings) -> Sandbox
         core_sharing=module.CoreSharing(_CORE_SHARING[place.share_cores]),
         docker_image=place.docker_image,
         delegated_group=place.control_group,
+        provisioning=module.ProvisioningSettings(
+            images=place.supply.images,
+            layer_cache_mib=place.supply.layer_cache_mib,
+            keep_set_ups=place.supply.keep_set_ups,
+            memory_limit_mib=place.supply.sandbox_memory_mib,
+            warm_memory_mib=place.supply.warm_memory_mib,
+        ),
     )
     return sandbox_settings
 

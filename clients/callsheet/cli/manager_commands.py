@@ -25,9 +25,11 @@ from callsheet.cli.options import (
     NodeId,
     Weights,
 )
+from callsheet.cli.sandbox_options import Images, KeepSetUps, LayerCacheMib, SandboxMemoryMib, WarmMemoryMib
 
 manager_app = typer.Typer(help="Run one manager and register it with a scheduler.", no_args_is_help=True)
 _DRAIN_S = 30.0
+_SUPPLY = executors.SandboxSupply()
 
 Stages = Annotated[
     list[Path] | None,
@@ -76,6 +78,11 @@ def sandbox(
     share_cores: ShareCoresOption = ShareCores.NO,
     docker_image: DockerImage = "",
     control_group: ControlGroup = None,
+    images: Images = None,
+    layer_cache_mib: LayerCacheMib = _SUPPLY.layer_cache_mib,
+    keep_set_ups: KeepSetUps = _SUPPLY.keep_set_ups,
+    sandbox_memory_mib: SandboxMemoryMib = _SUPPLY.sandbox_memory_mib,
+    warm_memory_mib: WarmMemoryMib = _SUPPLY.warm_memory_mib,
     manager_id: ManagerId = None,
     node_id: NodeId = None,
     cpus: Cpus = None,
@@ -88,7 +95,10 @@ def sandbox(
     options = ManagerOptions(
         Role.SANDBOX, scheduler, manager_id, node_id, cpus, memory_mib, drain_timeout, log_format, log_level
     )
-    place = executors.SandboxPlace(data_dir, isolation, tuple(stages or ()), share_cores, docker_image, control_group)
+    supply = executors.SandboxSupply(images, layer_cache_mib, keep_set_ups, sandbox_memory_mib, warm_memory_mib)
+    place = executors.SandboxPlace(
+        data_dir, isolation, tuple(stages or ()), share_cores, docker_image, control_group, supply
+    )
     run_manager_process(options, partial(executors.build_sandbox, place))
 
 
