@@ -9,6 +9,7 @@ import typer
 from callsheet.cli import (
     bench_command,
     demo_command,
+    facade_command,
     inspect_commands,
     manager_commands,
     scheduler_command,
@@ -45,6 +46,7 @@ def _callsheet(
 app.command("up")(up_command.up)
 app.command("scheduler")(scheduler_command.scheduler)
 app.add_typer(manager_commands.manager_app, name="manager")
+app.add_typer(facade_command.facade_app, name="facade")
 app.add_typer(submit_commands.submit_app, name="submit")
 app.command("status")(inspect_commands.status)
 app.command("explain")(inspect_commands.explain)

@@ -1,0 +1,1 @@
+"""Ways to use Callsheet from code that was written for something else. Each is nothing but a client."""

@@ -1,0 +1,179 @@
+"""The web application: from requests of SWE-ReX's protocol to runtimes and back."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import anyio.to_thread
+from callsheet.integrations.swerex import protocol
+from callsheet.integrations.swerex.archives import tar_of_zip
+from callsheet.integrations.swerex.errors import TransferredError, swerex_error
+from callsheet.integrations.swerex.runtime import Runtime
+from callsheet.integrations.swerex.runtimes import DEFAULT_NAME, Runtimes
+from callsheet.integrations.swerex.settings import FacadeSettings
+from pydantic import TypeAdapter, ValidationError
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_TRANSFERRED = 511
+_ADDRESSES = ("", "/{runtime}", "/{runtime}/images/{image:path}")
+
+_VERBS: dict[str, tuple[TypeAdapter[Any], Callable[[Runtime, Any], Awaitable[protocol.Response]]]] = {
+    "create_session": (TypeAdapter(protocol.CreateSession), Runtime.create_session),
+    "run_in_session": (protocol.SESSION_ACTION, Runtime.run_in_session),
+    "close_session": (TypeAdapter(protocol.CloseSession), Runtime.close_session),
+    "execute": (TypeAdapter(protocol.Execute), Runtime.execute),
+    "read_file": (TypeAdapter(protocol.ReadFile), Runtime.read_file),
+    "write_file": (TypeAdapter(protocol.WriteFile), Runtime.write_file),
+}
+
+
+def make_app(runtimes: Runtimes, settings: FacadeSettings) -> Starlette:
+    """Returns the application.
+
+    Args:
+        runtimes: What it serves.
+        settings: Who may ask, and how much.
+    """
+    endpoints = _Endpoints(runtimes, settings.max_unpacked_bytes)
+    routes = [Route("/", _root)]
+    for address in _ADDRESSES:
+        routes += [Route(f"{address}/{verb}", partial(endpoints.verb, verb), methods=["POST"]) for verb in _VERBS]
+        routes += [
+            Route(f"{address}/is_alive", endpoints.is_alive),
+            Route(f"{address}/upload", endpoints.upload, methods=["POST"]),
+            Route(f"{address}/close", endpoints.close, methods=["POST"]),
+        ]
+    middleware = [Middleware(_BoundedBody, limit=settings.max_request_bytes)]
+    if settings.auth_token is not None:
+        middleware.insert(0, Middleware(_Authentication, token=settings.auth_token))
+    handlers: dict[Any, Any] = {
+        TransferredError: _transferred,
+        ValidationError: _malformed,
+        HTTPException: _refused,
+        Exception: _broken,
+    }
+    return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+
+
+class _Endpoints:
+    def __init__(self, runtimes: Runtimes, max_unpacked_bytes: int) -> None:
+        self._runtimes = runtimes
+        self._max_unpacked_bytes = max_unpacked_bytes
+
+    async def verb(self, name: str, request: Request) -> Response:
+        """Any verb with a body in JSON."""
+        body, respond = _VERBS[name]
+        asked = body.validate_json(await request.body())
+        runtime = self._runtime(request)
+        response = await runtime.answer(request.headers.get("X-Request-ID"), lambda: respond(runtime, asked))
+        return JSONResponse(response)
+
+    async def is_alive(self, request: Request) -> Response:
+        """Whether the sandbox is there; the first question makes it begin. Never waits."""
+        try:
+            sandbox = self._runtime(request).sandbox
+        except TransferredError as fault:
+            return JSONResponse({"is_alive": False, "message": str(fault)})
+        if not sandbox.is_ready:
+            return JSONResponse({"is_alive": False, "message": "the sandbox is on its way"})
+        message = str(sandbox.fault) if sandbox.fault is not None else ""
+        return JSONResponse({"is_alive": sandbox.fault is None, "message": message})
+
+    async def upload(self, request: Request) -> Response:
+        """Writes a file, or unpacks a zip archive."""
+        async with request.form(max_files=1) as form:
+            file, target = form.get("file"), form.get("target_path")
+            if not isinstance(file, UploadFile) or not isinstance(target, str):
+                raise HTTPException(422, "a file named 'file' and a text named 'target_path' are needed")
+            content = await file.read()
+            unzip = str(form.get("unzip", "false")).lower() in {"true", "1"}
+        runtime = self._runtime(request)
+        write: Callable[[str, bytes], Awaitable[protocol.Response]] = runtime.write
+        if unzip:
+            content = await anyio.to_thread.run_sync(tar_of_zip, content, self._max_unpacked_bytes)
+            write = runtime.unpack
+        return JSONResponse(await runtime.answer(request.headers.get("X-Request-ID"), lambda: write(target, content)))
+
+    async def close(self, request: Request) -> Response:
+        """Ends the runtime."""
+        await self._runtimes.close(request.path_params.get("runtime", DEFAULT_NAME))
+        return JSONResponse({})
+
+    def _runtime(self, request: Request) -> Runtime:
+        parameters = request.path_params
+        return self._runtimes.get(parameters.get("runtime", DEFAULT_NAME), parameters.get("image", ""))
+
+
+class _Authentication:
+    """Lets nobody in who does not know the token."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._token = token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            given = Headers(scope=scope).get("X-API-Key", "").encode()
+            if not hmac.compare_digest(given, self._token):
+                response = JSONResponse({"detail": "Invalid API Key"}, status_code=401)
+                await response(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class _BoundedBody:
+    """Refuses bodies that are too large, while they come."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        left = self._limit
+
+        async def bounded() -> Message:
+            nonlocal left
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if left < 0:
+                raise HTTPException(413, f"a request has at most {self._limit} bytes")
+            return message
+
+        await self._app(scope, bounded, send)
+
+
+async def _root(request: Request) -> Response:
+    del request
+    return JSONResponse({"message": "Callsheet, speaking the protocol of SWE-ReX 1.4"})
+
+
+async def _transferred(request: Request, fault: TransferredError) -> Response:
+    del request
+    return JSONResponse(fault.transfer(), status_code=_TRANSFERRED)
+
+
+async def _malformed(request: Request, error: ValidationError) -> Response:
+    del request
+    details = error.errors(include_url=False, include_context=False, include_input=False)
+    return JSONResponse({"detail": details}, status_code=422)
+
+
+async def _refused(request: Request, error: HTTPException) -> Response:
+    del request
+    return JSONResponse({"detail": error.detail}, status_code=error.status_code)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    """A bug of the facade: the client gets an exception, and the server logs the traceback."""
+    fault = swerex_error("SwerexException", f"the facade failed: {type(error).__name__}", kind="infra")
+    return await _transferred(request, fault)

@@ -1,0 +1,139 @@
+"""Errors as SWE-ReX's clients get them: the server names an exception class, and the client raises one of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any
+
+from callsheet.client import (
+    CallsheetError,
+    Cancelled,
+    CommandResult,
+    EnvResetResult,
+    Expired,
+    Failed,
+    FailureKind,
+    InvalidArgumentError,
+    PayloadError,
+    RefusedError,
+)
+
+_SWEREX = "swerex.exceptions."
+_OS_ERRORS = {
+    errno.ENOENT: "builtins.FileNotFoundError",
+    errno.EISDIR: "builtins.IsADirectoryError",
+    errno.ENOTDIR: "builtins.NotADirectoryError",
+    errno.EACCES: "builtins.PermissionError",
+}
+
+
+class TransferredError(Exception):
+    """An error to be raised in the client.
+
+    Attributes:
+        class_path: Full name of the class to raise.
+        extra_info: Becomes an attribute of the exception.
+        ends_runtime: There is no sandbox any more.
+    """
+
+    def __init__(
+        self,
+        class_path: str,
+        message: str,
+        extra_info: dict[str, Any] | None = None,
+        *,
+        ends_runtime: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.class_path = class_path
+        self.extra_info = extra_info or {}
+        self.ends_runtime = ends_runtime
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether an action ran for longer than it may."""
+        return self.extra_info.get("kind") == FailureKind.TIMEOUT.value
+
+    def transfer(self) -> dict[str, Any]:
+        """Returns the body that tells it; the traceback is none of the client's."""
+        fields = {"message": str(self), "class_path": self.class_path, "traceback": "", "extra_info": self.extra_info}
+        return {"swerexception": fields}
+
+
+def swerex_error(name: str, message: str, **extra_info: Any) -> TransferredError:
+    """An error of a class of `swerex.exceptions`."""
+    return TransferredError(_SWEREX + name, message, extra_info)
+
+
+def value_error(field: str, value: object, rule: str) -> TransferredError:
+    """A ValueError naming field, value and rule."""
+    return TransferredError("builtins.ValueError", f"{field}: {str(value)[:200]!r}: {rule}")
+
+
+def os_error(number: int, path: str) -> TransferredError:
+    """What the system says of a path, as Python words it."""
+    class_path = _OS_ERRORS.get(number, "builtins.OSError")
+    return TransferredError(class_path, f"[Errno {number}] {os.strerror(number)}: {path!r}")
+
+
+def refusal_error(error: CallsheetError) -> TransferredError:
+    """What the scheduler, or the way to it, had against an action."""
+    if isinstance(error, InvalidArgumentError):
+        return TransferredError("builtins.ValueError", str(error))
+    code = error.code if isinstance(error, RefusedError) else type(error).__name__
+    fault = swerex_error("SwerexException", f"{code}: {error}", kind="infra", reason=code)
+    # Job or trajectory were closed by others. What is refused for another reason may go well the next time.
+    fault.ends_runtime = isinstance(error, RefusedError) and error.field in {"job_id", "trajectory_id"}
+    return fault
+
+
+def payload_error(error: PayloadError) -> TransferredError:
+    """An outcome is there, but its bytes are not: no result is better than half of one."""
+    return swerex_error("SwerexException", str(error), kind="infra", reason="payload_lost")
+
+
+def outcome_error(
+    outcome: Failed[CommandResult]
+    | Failed[EnvResetResult]
+    | Cancelled[CommandResult]
+    | Cancelled[EnvResetResult]
+    | Expired,
+) -> TransferredError:
+    """What became of an action that has no result. Timeouts of commands are told by who knows the command."""
+    if isinstance(outcome, Failed):
+        return _failure_error(outcome)
+    about = {"action_id": outcome.action_id}
+    if isinstance(outcome, Expired):
+        message = f"EXPIRED {outcome.timeout.value}: it did not start, or not end, in time"
+        return TransferredError(
+            f"{_SWEREX}SwerexException", message, {"kind": "expired", "reason": outcome.timeout.value, **about}
+        )
+    message = f"CANCELLED: {outcome.reason}"
+    return TransferredError(
+        f"{_SWEREX}SwerexException",
+        message,
+        {"kind": "cancelled", "reason": outcome.reason, **about},
+        ends_runtime=True,
+    )
+
+
+def _failure_error(outcome: Failed[CommandResult] | Failed[EnvResetResult]) -> TransferredError:
+    kind, reason = outcome.kind, outcome.reason
+    about = {"kind": kind.value, "reason": reason, "action_id": outcome.action_id}
+    message = f"{kind.name} {reason}: {outcome.message}"
+    if kind is FailureKind.TIMEOUT:
+        return TransferredError(f"{_SWEREX}CommandTimeoutError", message, about)
+    if kind is FailureKind.POLICY and reason in {"cannot_execute", "bad_working_directory"}:
+        return TransferredError(_os_error_in(outcome.message), outcome.message, about)
+    if kind is FailureKind.POLICY:
+        return TransferredError("builtins.ValueError", message, about)
+    return TransferredError(f"{_SWEREX}SwerexException", message, about, ends_runtime=reason == "state_lost")
+
+
+def _os_error_in(message: str) -> str:
+    """The class of an error whose message ends as the system words it."""
+    for number, class_path in _OS_ERRORS.items():
+        if message.endswith(os.strerror(number)):
+            return class_path
+    return "builtins.OSError"

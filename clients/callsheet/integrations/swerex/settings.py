@@ -1,0 +1,90 @@
+"""Settings of the facade."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""Names of runtimes; they are a part of trajectory ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxRequest:
+    """What each runtime's sandbox is to be.
+
+    Attributes:
+        image: Root file system for runtimes whose address names none; empty is the system of the manager's machine.
+        set_up: Shell text to run in a fresh sandbox; empty for none.
+        cpus: Cores of each command.
+        memory_mib: Memory of the sandbox in MiB; None takes the scheduler's default.
+        disk_mib: Size of its writable file systems in MiB; None takes the manager's default.
+        idle_timeout_s: A sandbox without any request for so many seconds is given up; None takes the scheduler's
+            default (1 hour).
+    """
+
+    image: str = ""
+    set_up: str = ""
+    cpus: int = 1
+    memory_mib: int | None = None
+    disk_mib: int | None = None
+    idle_timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming field, value and rule."""
+        for name in ("cpus", "memory_mib", "disk_mib"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: {value}: must be at least 1")
+        if self.idle_timeout_s is not None and not self.idle_timeout_s > 0:
+            raise ValueError(f"idle_timeout_s: {self.idle_timeout_s}: must be above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class FacadeSettings:
+    """How the facade works.
+
+    Attributes:
+        scheduler: Address of the scheduler, "host:port".
+        listen: Where to listen, "host:port"; port 0 takes a free one.
+        auth_token: What requests must bring as X-API-Key; None lets everybody in.
+        job_id: The job of all its trajectories; it is opened at the start and closed at the end.
+        sandbox: What each runtime's sandbox is to be.
+        max_runtimes: Runtimes that may be open at once.
+        max_request_bytes: Size of one request, uploads included.
+        max_unpacked_bytes: What the files of an uploaded directory may have together.
+        give_up_after_s: How long open requests wait for a scheduler that cannot be reached.
+        shutdown_s: How long running requests may go on when the facade is asked to end.
+    """
+
+    scheduler: str
+    listen: str
+    auth_token: str | None = field(repr=False)
+    job_id: str
+    sandbox: SandboxRequest = field(default_factory=SandboxRequest)
+    max_runtimes: int = 4096
+    max_request_bytes: int = 256 << 20
+    max_unpacked_bytes: int = 256 << 20
+    give_up_after_s: float = 60.0
+    shutdown_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming field, value and rule."""
+        split_address(self.listen)
+        if self.auth_token == "":
+            raise ValueError("auth_token: empty: must be a token, or None to let everybody in")
+        for name in ("max_runtimes", "max_request_bytes", "max_unpacked_bytes", "give_up_after_s", "shutdown_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}: {getattr(self, name)}: must be above 0")
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Returns host and port of "host:port"; an IPv6 host is in brackets.
+
+    Raises:
+        ValueError: It is no such address.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 0xFFFF:
+        raise ValueError(f"listen: {address!r}: must be HOST:PORT, for instance 127.0.0.1:8000 or [::1]:8000")
+    return host.removeprefix("[").removesuffix("]"), int(port)
