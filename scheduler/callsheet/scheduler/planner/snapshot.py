@@ -12,6 +12,7 @@ from callsheet.scheduler.core.ready import ClassKey, ReadyClass
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.estimates import Estimates, duration_of_size
 from callsheet.scheduler.planner.groups import Servable
+from callsheet.scheduler.planner.holding import kept_by_trajectories
 from callsheet.scheduler.planner.instance import (
     Arrivals,
     Integers,
@@ -222,7 +223,12 @@ def _hold_nearest(fleet: Fleet, free: Frees, needs: Mapping[Place, Integers]) ->
             nearest = (shortage, place, node)
     if nearest is not None:
         _, place, node = nearest
-        free[place.pool][node, needs[place] > 0] = 0
+        pool = fleet.pools[place.pool]
+        short = needs[place] > free[place.pool][node]
+        kept = kept_by_trajectories(pool.managers[node])
+        lasting = short & np.array([column in kept for column in pool.columns])
+        # See `holding`: what trajectories keep is held alone for as long as it is short.
+        free[place.pool][node, lasting if lasting.any() else needs[place] > 0] = 0
 
 
 def _limits(block: OptionBlock, fleet: Fleet, free: Frees) -> Integers:
