@@ -19,6 +19,7 @@ from callsheet.managers.sandbox.pool_users import UserPool
 from callsheet.managers.sandbox.processes import ProcessPlan
 from callsheet.managers.sandbox.root_filesystem import (
     COMMAND_PATH,
+    RUN_MIB,
     SYSTEM_SHOWN,
     TEMPORARY,
     WORK,
@@ -38,6 +39,7 @@ _UID_INSIDE = 1000
 _OVERLAYS_OF_ROOT = "/mnt/overlays"
 _IMAGE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHARED_MEMORY_MIB = 64
+_FILES_PER_MIB = 256
 # Directories of / that are links into /usr on merged systems and real directories on others.
 _SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _SYSTEM_FILES = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime")
@@ -150,6 +152,7 @@ class BubblewrapPlanner:
             },
             limits=self._limits(spec),
             clean_up=lambda: users.give_back(uid) if users is not None and uid is not None else None,
+            files=_most_files(spec, in_memory=not overlays),
             overlays=overlay_request(self._overlay_base, overlays, spec.disk_mib),
         )
 
@@ -195,6 +198,16 @@ class BubblewrapPlanner:
             return {}
         directories = [*root.glob("usr/lib/*-linux-gnu"), *root.glob("lib/*-linux-gnu")]
         return {"LD_LIBRARY_PATH": ":".join(map(str, directories))} if directories else {}
+
+
+def _most_files(spec: SandboxSpec, *, in_memory: bool) -> Mapping[str, int]:
+    """One for each page of their size: an empty file takes no space and still memory."""
+    sizes_mib = {"/dev/shm": min(_SHARED_MEMORY_MIB, spec.disk_mib)}
+    if in_memory:
+        sizes_mib.update({TEMPORARY: spec.disk_mib, WORK: spec.disk_mib})
+    if spec.root.image:
+        sizes_mib["/run"] = RUN_MIB
+    return {path: size * _FILES_PER_MIB for path, size in sizes_mib.items()}
 
 
 def _python_path(settings: SandboxSettings, stages: Sequence[str]) -> Mapping[str, str]:

@@ -73,7 +73,7 @@ class LauncherClient:
         self._failure = ""
         self._directories: tuple[str, ...] = ()
         self._children: dict[int, Child] = {}
-        self._spawning: dict[int, tuple[anyio.Event, list[Child | str]]] = {}
+        self._asked: dict[int, tuple[anyio.Event, list[Child | str | None]]] = {}
         self._next_id = 1
 
     @property
@@ -107,17 +107,9 @@ class LauncherClient:
         Raises:
             LauncherError: The launcher is gone or cannot fork. What fails later shows on the process's stderr.
         """
-        if self._packets is None or self._failure:
-            raise LauncherError(self._failure or "the launcher is closed")
-        number = self._next_id
-        self._next_id += 1
-        done = anyio.Event()
-        answer: list[Child | str] = []
-        self._spawning[number] = (done, answer)
         program = [request.program] if request.path is None and request.program is not None else []
         packet = {
             "op": "spawn",
-            "id": number,
             "path": request.path,
             "argv": list(request.argv),
             "env": dict(request.environment),
@@ -127,19 +119,22 @@ class LauncherClient:
         }
         report = [request.report] if request.overlays is not None else []
         descriptors = [request.stderr, *program, *request.groups, *report, *request.inherited]
-        try:
-            # Shielded: a process that was asked for must end up with an owner.
-            with anyio.move_on_after(_START_SECONDS, shield=True):
-                await self._packets.send(packet, descriptors)
-                await done.wait()
-        except OSError as error:
-            raise LauncherError(f"the launcher is gone: {error}") from error
-        finally:
-            del self._spawning[number]
-        child = answer[0] if answer else "no answer from the launcher"
-        if isinstance(child, str):
-            raise LauncherError(child)
+        child = await self._ask(packet, descriptors)
+        if child is None:
+            raise LauncherError("an answer of the launcher out of place")
         return child
+
+    async def bound_files(self, pid: int, files: Mapping[str, int]) -> None:
+        """Bounds the number of files of a sandbox's file systems in memory, before anything runs in it.
+
+        Args:
+            pid: Its first process.
+            files: The most files by the path of a file system, as the sandbox sees it.
+
+        Raises:
+            LauncherError: The launcher is gone, or the kernel refuses.
+        """
+        await self._ask({"op": "bound_files", "pid": pid, "files": dict(files)})
 
     async def kill(self, child: Child) -> None:
         """Sends SIGKILL; does nothing once the process was reaped or the launcher is gone (which kills as well)."""
@@ -172,7 +167,7 @@ class LauncherClient:
             child = self._children.pop(integer(packet, "pid", 1, _LARGEST_PID), None)
             if child is not None:
                 child.ended.set()
-        elif event in {"spawned", "failed"}:
+        elif event in {"spawned", "bounded", "failed"}:
             self._answer(packet)
 
     def on_closed(self, reason: str) -> None:
@@ -182,20 +177,43 @@ class LauncherClient:
         for child in self._children.values():
             child.ended.set()
         self._children.clear()
-        for done, _ in self._spawning.values():
+        for done, _ in self._asked.values():
             done.set()
 
+    async def _ask(self, packet: Mapping[str, object], descriptors: Sequence[int] = ()) -> Child | None:
+        """Sends a request; returns the process that it started, if that was what was asked for."""
+        if self._packets is None or self._failure:
+            raise LauncherError(self._failure or "the launcher is closed")
+        number = self._next_id
+        self._next_id += 1
+        done = anyio.Event()
+        answer: list[Child | str | None] = []
+        self._asked[number] = (done, answer)
+        try:
+            # Shielded: a process that was asked for must end up with an owner.
+            with anyio.move_on_after(_START_SECONDS, shield=True):
+                await self._packets.send({**packet, "id": number}, descriptors)
+                await done.wait()
+        except OSError as error:
+            raise LauncherError(f"the launcher is gone: {error}") from error
+        finally:
+            del self._asked[number]
+        answered = answer[0] if answer else "no answer from the launcher"
+        if isinstance(answered, str):
+            raise LauncherError(answered)
+        return answered
+
     def _answer(self, packet: Mapping[str, object]) -> None:
-        child: Child | str
+        answered: Child | str | None = None
         if packet["event"] == "spawned":
-            child = Child(integer(packet, "pid", 1, _LARGEST_PID))
-            self._children[child.pid] = child
-        else:
-            child = str(packet.get("message"))
-        waiting = self._spawning.get(integer(packet, "id", 1, self._next_id))
+            answered = Child(integer(packet, "pid", 1, _LARGEST_PID))
+            self._children[answered.pid] = answered
+        elif packet["event"] == "failed":
+            answered = str(packet.get("message"))
+        waiting = self._asked.get(integer(packet, "id", 1, self._next_id))
         if waiting is not None:
             done, answer = waiting
-            answer.append(child)
+            answer.append(answered)
             done.set()
 
     def _wait(self) -> None:

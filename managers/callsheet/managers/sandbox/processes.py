@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar, TypeVarTuple, Unpack
 
 import anyio
@@ -56,6 +56,7 @@ class ProcessPlan:
         environment: Default environment of commands.
         limits: Resource limits of commands by their names in `resource`.
         clean_up: Removes what the plan made, once the process is gone or did not start.
+        files: The most files of its file systems in memory, by path.
         overlays: What the process mounts first, as `launcher/overlays.py` describes it.
     """
 
@@ -70,6 +71,7 @@ class ProcessPlan:
     environment: Mapping[str, str]
     limits: Mapping[str, int]
     clean_up: Callable[[], None]
+    files: Mapping[str, int] = field(default_factory=dict)
     overlays: Mapping[str, object] | None = None
 
 
@@ -229,6 +231,8 @@ class ProcessBackend:
             sandbox = AgentSandbox(spec, connection, parts)
             try:
                 await self._until_serving(connection, errors)
+                if plan.files:
+                    await launcher.bound_files(connection.pid, plan.files)
                 if group is None or not group.pins_cores:
                     await sandbox.grant(spec.cores)
             except BaseException:

@@ -12,7 +12,7 @@ TEMPORARY = "/tmp"
 SYSTEM_SHOWN = "/run/callsheet/usr"
 COMMAND_PATH = "/usr/local/bin:/usr/bin:/bin"
 
-_RUN_MIB = 16
+RUN_MIB = 16
 _BYTES_AN_INODE = 4096
 _FEWEST_INODES = 1024
 # What must be directories in an image, with their modes.
@@ -82,5 +82,5 @@ def bind_options(base: str, stacks: Sequence[Stack]) -> Iterator[str]:
 
 def image_options() -> Iterator[str]:
     """Options of bwrap beside an image: what the agent runs with, out of the way of what is in the image."""
-    yield from ("--perms", "0755", "--size", str(_RUN_MIB << 20), "--tmpfs", "/run")
+    yield from ("--perms", "0755", "--size", str(RUN_MIB << 20), "--tmpfs", "/run")
     yield from ("--ro-bind", "/usr", SYSTEM_SHOWN)

@@ -100,6 +100,8 @@ class Launcher:
             request = json.loads(packet)
             if request["op"] == "spawn":
                 self.spawn(request, list(descriptors))
+            elif request["op"] == "bound_files":
+                self.bound_files(request)
             elif request["op"] == "kill" and request["pid"] in self.children:
                 os.kill(request["pid"], signal.SIGKILL)
         finally:
@@ -118,6 +120,40 @@ class Launcher:
             be_sandbox(request, descriptors, self.marker)
         self.children.add(pid)
         self.tell(event="spawned", id=request["id"], pid=pid)
+
+    def bound_files(self, request: dict[str, Any]) -> None:
+        """Bounds the number of files of a sandbox's file systems in memory, which bwrap has no option for."""
+        reader, writer = os.pipe()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(reader)
+            os.close(writer)
+            self.tell(event="failed", id=request["id"], message=str(error))
+            return
+        if pid == 0:
+            be_visitor(request, writer)
+        os.close(writer)
+        with open(reader, "rb") as report:
+            problem = report.read(1024).decode(errors="replace")
+        os.waitpid(pid, 0)
+        if problem:
+            self.tell(event="failed", id=request["id"], message=problem)
+        else:
+            self.tell(event="bounded", id=request["id"])
+
+
+def be_visitor(request: dict[str, Any], report: int) -> NoReturn:
+    """Changes mounts of a sandbox from inside; says what went wrong; never returns."""
+    try:
+        kernel.enter_mounts(request["pid"])
+        flags = kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV
+        for path, files in request["files"].items():
+            kernel.mount(None, path, None, flags, f"nr_inodes={files}")
+    except OSError as error:
+        os.write(report, f"bounding files: {error}".encode())
+    finally:
+        os._exit(0)
 
 
 def be_sandbox(request: dict[str, Any], descriptors: list[int], marker: str) -> NoReturn:
