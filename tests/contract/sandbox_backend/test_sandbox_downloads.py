@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
 import pytest
 from callsheet.managers.sandbox.backend import FileRefusedError, Sandbox, StoppedError
-from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
-from tests.support.sandboxes import Variant, open_sandbox, settings_for, shell, variants
+from tests.support.sandboxes import shell
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=variants(Isolation.BUBBLEWRAP, Isolation.NONE), ids=str)
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
-    variant: Variant = request.param
-    return settings_for(variant, tmp_path / "data")
-
-
-@pytest.fixture
-async def sandbox(settings: SandboxSettings) -> AsyncIterator[Sandbox]:
-    async with open_sandbox(settings) as opened:
-        yield opened
 
 
 async def read(sandbox: Sandbox, path: str, limit: int = 1 << 20) -> bytes:
