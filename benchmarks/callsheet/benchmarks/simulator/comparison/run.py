@@ -100,7 +100,8 @@ def _ablations(settings: ComparisonSettings, progress: Progress) -> dict[str, Po
 def _bounds(settings: ComparisonSettings) -> Mapping[str, float | None]:
     """Means over the seeds."""
     by_seed = [bounds_of(settings.source.scenario(seed)).as_json() for seed in settings.seeds]
-    return {
-        name: fmean(values) if (values := [each[name] for each in by_seed if each[name] is not None]) else None
-        for name in by_seed[0]
-    }
+    means: dict[str, float | None] = {}
+    for name in by_seed[0]:
+        values = [value for each in by_seed if (value := each[name]) is not None]
+        means[name] = fmean(values) if values else None
+    return means
