@@ -50,6 +50,15 @@ def test_as_many_begin_as_find_memory() -> None:
     assert [key[1] for key in admitted(world)] == ["job-t3"]
 
 
+def test_sandboxes_of_different_sizes_take_the_same_memory() -> None:
+    world, _ = sandbox_world(memory=1000)
+    world.job()
+    for index, memory in enumerate((400, 300, 200, 150, 100)):
+        begin(world, 1, memory=memory, first=index)
+    # In order, and the first that finds no room holds up those behind it.
+    assert [key[1] for key in admitted(world)] == ["job-t0", "job-t1", "job-t2"]
+
+
 def test_without_admission_all_begin_and_their_resets_wait() -> None:
     world, _ = sandbox_world(memory=350, admission=False)
     world.job()

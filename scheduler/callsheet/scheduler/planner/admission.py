@@ -19,8 +19,8 @@ from callsheet.scheduler.core.model import ActionKind, Demand, TrajectoryKey
 from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.submission import COMPLETED
-from callsheet.scheduler.planner.instance import OptionBlock
-from callsheet.scheduler.planner.placement import PLENTY, fitting, need_of, place_of
+from callsheet.scheduler.planner.instance import Integers, OptionBlock
+from callsheet.scheduler.planner.placement import fitting, need_of, place_of
 from callsheet.scheduler.planner.pools import Fleet
 
 # A new figure of trajectories to a version counts this much beside those before it.
@@ -165,41 +165,50 @@ class SandboxRoom:
     """Room for what sandboxes hold between actions, booked trajectory by trajectory."""
 
     def __init__(self, state: SchedulerState, fleet: Fleet, block_of: Callable[[ClassKey], OptionBlock]) -> None:
-        """Starts from what is free now.
+        """Starts from what is free now, less what resets that are ready are going to take.
 
         Args:
             state: The core.
             fleet: Refreshed for it.
             block_of: The options of a class.
         """
-        self._fleet = fleet
+        self._pools = fleet.pools
+        self._free = [pool.free.copy() for pool in fleet.pools]
         self._block_of = block_of
-        self._left: dict[Demand, int] = {}
-        self._resetting: dict[Demand, int] = {}
+        self._needs: dict[Demand, list[tuple[int, Integers]]] = {}
         for key, ready in state.ready.classes.items():
             if key.kind is ActionKind.ENV_RESET:
-                self._resetting[key.demand] = self._resetting.get(key.demand, 0) + ready.count
+                self._take(key, ready.count)
 
     def book(self, trajectory: Trajectory) -> bool:
         """Books a trajectory's sandbox; False if there is no room. One without a sandbox needs none."""
         resets = [action for action in first_actions(trajectory) if action.request.kind is ActionKind.ENV_RESET]
-        if not resets:
-            return True
-        demand = resets[0].request.demand
-        left = self._left.get(demand)
-        if left is None:
-            left = self._count(ReadyQueue.key_of(resets[0])) - self._resetting.get(demand, 0)
-        self._left[demand] = left - 1
-        return left > 0
+        return not resets or self._take(ReadyQueue.key_of(resets[0]), 1) == 1
 
-    def _count(self, key: ClassKey) -> int:
+    def _take(self, key: ClassKey, count: int) -> int:
+        """Books sandboxes on the nodes with the most room, as many as fit, and returns how many."""
+        needs = self._needs.get(key.demand)
+        if needs is None:
+            needs = self._needs[key.demand] = self._held_needs(key)
+        if not needs:
+            # What nothing can serve now must not wait here, where nobody says so.
+            return count
+        for taken in range(count):
+            room = [(fitting(self._free[pool], need), pool, need) for pool, need in needs]
+            fits, pool, need = max(room, key=lambda each: int(each[0].max(initial=0)))
+            if not fits.any():
+                return taken
+            self._free[pool][int(np.argmax(fits))] -= need
+        return count
+
+    def _held_needs(self, key: ClassKey) -> list[tuple[int, Integers]]:
+        """(pool, what a sandbox holds of each column), for each pool that can have it."""
         held = {entry.resource for entry in key.demand.entries if entry.held_by_trajectory}
-        options = {place_of(option): option for option in self._block_of(key).options}
-        total = 0
-        for place, option in options.items():
-            pool = self._fleet.pools[place.pool]
+        found: dict[int, Integers] = {}
+        for option in self._block_of(key).options:
+            place = place_of(option)
+            pool = self._pools[place.pool]
             need = need_of(option, pool)
             need[[name not in held for name in pool.columns]] = 0
-            total += int(np.minimum(fitting(pool.free, need), PLENTY).sum())
-        # What nothing can serve now must not wait here, where nobody says so.
-        return total if options else PLENTY
+            found[place.pool] = need
+        return list(found.items())
