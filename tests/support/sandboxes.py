@@ -180,12 +180,19 @@ async def until_file(sandbox: Sandbox, name: str) -> None:
 def running_commands() -> list[tuple[psutil.Process, list[str]]]:
     """Returns all processes below this one and in containers, however deep in sandboxes, with their command lines."""
     found = []
-    for process in (below for root in _roots() for below in root.children(recursive=True)):
+    for process in (below for root in _roots() for below in _below(root)):
         with suppress(psutil.NoSuchProcess):
             line = process.cmdline()
             if line and process.status() != psutil.STATUS_ZOMBIE:
                 found.append((process, line))
     return found
+
+
+def _below(root: psutil.Process) -> list[psutil.Process]:
+    while root.is_running():
+        with suppress(psutil.NoSuchProcess):
+            return root.children(recursive=True)
+    return []
 
 
 def _roots() -> Iterator[psutil.Process]:
