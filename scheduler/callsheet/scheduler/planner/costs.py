@@ -48,12 +48,14 @@ class _Load:
     """What waits at each resource, with a last row for "no resource".
 
     Attributes:
+        capacity: C_r; what "no resource" has is enough for everybody.
         weight: W_r.
-        drain_s: Time the resource needs for the work that waits for it and for one more release.
+        drain_s: Time the resource needs for half of the work that waits for it, and for one more release.
         inverse: 1 / C_r, 0 where units have no price.
         share: By class, the share of each touched resource among those of its kind that the class can use.
     """
 
+    capacity: Floats
     weight: Floats
     drain_s: Floats
     inverse: Floats
@@ -71,15 +73,17 @@ def option_costs(instance: PlanningInstance) -> OptionCosts:
     costs: list[Floats] = []
     best_cost = np.empty(len(instance.classes))
     best_s = np.empty(len(instance.classes))
+    best_wait = np.empty(len(instance.classes))
     for place, each in enumerate(instance.classes):
         seconds = each.block.setup_s + each.block.duration_s
         cost = each.weight * seconds + each.block.duration_s * _delay_rate(each, load, place, arrivals, 1)
         if each.block.setup_s.any():
             cost = cost + each.block.setup_s * _delay_rate(each, load, place, arrivals, each.count)
-        best = int(np.argmin(cost))
+        best = _best_when_idle(each, load, cost)
         best_cost[place], best_s[place] = cost[best], max(float(seconds[best]), MIN_DURATION_S)
+        best_wait[place] = load.drain_s[each.block.resource[best]].max(initial=0.0)
         costs.append(cost)
-    leave = best_cost + _expected_waits(instance, load, best_s)
+    leave = best_cost + _expected_waits(instance, best_wait, best_s)
     sizes = [len(each.block.options) for each in instance.classes]
     rate = load.weight * load.inverse
     return OptionCosts(np.repeat(np.arange(len(sizes)), sizes), np.concatenate(costs), leave, rate[:-1])
@@ -104,7 +108,16 @@ def _load(instance: PlanningInstance) -> _Load:
         weight[touched] += each.weight * each.count * share
         work[touched] += each.count * share * each.block.touched_units * each.block.touched_s
         shares.append(share)
-    return _Load(weight, (0.5 * work + hold) * inverse, inverse, tuple(shares))
+    drain_s = np.divide(0.5 * work + hold, capacity, out=np.zeros(len(capacity)), where=capacity > 0)
+    capacity[-1] = np.inf
+    return _Load(capacity, weight, drain_s, inverse, tuple(shares))
+
+
+def _best_when_idle(each: PlanningClass, load: _Load, cost: Floats) -> int:
+    """The cheapest option for which there would be enough if nothing ran; the cheapest of all if there is none."""
+    block = each.block
+    possible = (block.amount <= load.capacity[block.resource]).all(axis=1)
+    return int(np.argmin(np.where(possible, cost, np.inf))) if possible.any() else int(np.argmin(cost))
 
 
 class _ArrivalCurves:
@@ -147,13 +160,13 @@ def _delay_rate(each: PlanningClass, load: _Load, place: int, arrivals: _Arrival
     return rates
 
 
-def _expected_waits(instance: PlanningInstance, load: _Load, best_s: Floats) -> Floats:
+def _expected_waits(instance: PlanningInstance, best_wait: Floats, best_s: Floats) -> Floats:
+    """What members left queued wait for their best options, in weighted seconds by Smith's rule."""
     count = np.array([each.count for each in instance.classes], np.float64)
     weight = np.array([each.weight for each in instance.classes])
     overdue = np.array([each.overdue_s for each in instance.classes])
-    drain = np.array([load.drain_s[each.block.touched].max(initial=0.0) for each in instance.classes])
     mean_s = float((count * best_s).sum() / count.sum())
     shortest = OVERDUE_SHARE * max(float(best_s.min()), SHORTEST_SHARE * mean_s)
     counted_s = np.where(overdue > 0.0, shortest / (1.0 + overdue), best_s)
-    waits: Floats = weight * np.maximum(drain, MIN_DURATION_S) * mean_s / counted_s
+    waits: Floats = weight * np.maximum(best_wait, MIN_DURATION_S) * mean_s / counted_s
     return waits

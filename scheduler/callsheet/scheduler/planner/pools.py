@@ -82,6 +82,7 @@ class Pool:
         load: Cores that a node's live trajectories are expected to use, shape (nodes,).
         set_up_s: What an attempt sent to a node now waits for before it can begin there, shape (nodes, hosts).
         ready: Attempts that need not wait for it, of services that have instances to bring in, shape (nodes, hosts).
+        instances: Instances of such services that are there, busy or not, shape (nodes, hosts).
         brings_in: Hosts that were seen to need such set-ups.
         backlog: Weight that shares each node's cores beyond what they can serve at once, shape (nodes,).
         first_row: Index of the first column among the rows of an instance.
@@ -100,6 +101,7 @@ class Pool:
     backlog: Floats = field(default_factory=lambda: np.zeros(0))
     set_up_s: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     ready: Integers = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    instances: Integers = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     brings_in: set[int] = field(default_factory=set)
     first_row: int = 0
 
@@ -145,6 +147,7 @@ class Pool:
     def _read_set_up(self, index: int, place: int, service: Service) -> None:
         self.brings_in.add(place)
         self.set_up_s[index, place] = service.setup_s
+        self.instances[index, place] = max(service.instances, service.busy)
         # Where an attempt could begin at once, at least one can; each of several needs an instance of its own.
         self.ready[index, place] = 0 if service.setup_s else max(service.instances - service.busy, 1)
 
@@ -267,6 +270,7 @@ class Fleet:
             pool.load = np.zeros(len(pool.nodes))
             pool.backlog = np.zeros(len(pool.nodes))
             pool.set_up_s = np.zeros((len(pool.nodes), len(pool.hosts)))
+            pool.instances = np.zeros((len(pool.nodes), len(pool.hosts)), np.int64)
             pool.ready = np.ones((len(pool.nodes), len(pool.hosts)), np.int64)
             self._index.update({node: (number, index) for index, node in enumerate(pool.nodes)})
         # By time alone the books of these change.

@@ -173,7 +173,7 @@ class Snapshots:
             share = each.capacity / max(totals[each.kind], 1)
             yield replace(each, arrivals=arrivals(each.kind).part(share))
         for row in self._rows.further:
-            yield _chunks(fleet, row, free) if isinstance(row, Chunk) else _ready(fleet, row)
+            yield _chunks(fleet, row, free) if isinstance(row, Chunk) else _ready(fleet, row, hold_s)
 
 
 def _chunks(fleet: Fleet, row: Chunk, free: Frees) -> Resource:
@@ -184,11 +184,12 @@ def _chunks(fleet: Fleet, row: Chunk, free: Frees) -> Resource:
     return Resource(f"{kind}@{pool.name}", kind, total, whole, priced=False)
 
 
-def _ready(fleet: Fleet, row: Ready) -> Resource:
+def _ready(fleet: Fleet, row: Ready, hold_s: float) -> Resource:
     pool = fleet.pools[row.pool]
     kind = f"{pool.hosts[row.host].service} there"
     ready = int(pool.ready[:, row.host].sum())
-    return Resource(f"{kind}@{pool.name}", kind, ready, ready, priced=False)
+    there = max(int(pool.instances[:, row.host].sum()), ready)
+    return Resource(f"{kind}@{pool.name}", kind, there, ready, hold_s=hold_s, priced=False)
 
 
 def held_back(fleet: Fleet, waiting: Sequence[Servable], now: float, hold_after: float) -> Frees:
