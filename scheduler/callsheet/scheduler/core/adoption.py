@@ -10,6 +10,7 @@ from callsheet.scheduler.core.entities import Action, Attempt, Manager, Orphan
 from callsheet.scheduler.core.events import AttemptEnded, AttemptSucceeded
 from callsheet.scheduler.core.lifecycle import arm_attempt, enqueue
 from callsheet.scheduler.core.model import ActionKey, ActionState, RunningAttempt, SandboxRef
+from callsheet.scheduler.core.resizing import note_booked
 from callsheet.scheduler.core.servability import service_of
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def adopt_running(state: SchedulerState, manager: Manager, running: RunningAttem
         adopted = attempt.manager is not manager
         if adopted:
             book_attempt(attempt, manager, running.resources, running.cores)
+            note_booked(state, attempt)
         if running.execution_s is not None:
             attempt.clock_s, attempt.clock_at = running.execution_s, now
         _mark_alive(state, attempt, running.started, now)
@@ -85,6 +87,7 @@ def adopt_orphan(state: SchedulerState, action: Action, orphan: Orphan, now: flo
     # An end does not say what its grant was; the fewest units keep the books of a sandbox it made.
     units = action.request.demand.minimum() if orphan.ended is not None else orphan.units
     book_attempt(attempt, manager, units, orphan.cores)
+    note_booked(state, attempt)
     state.attempts[orphan.token] = attempt
     action.attempt = attempt
     action.attempts = max(action.attempts, orphan.attempt)

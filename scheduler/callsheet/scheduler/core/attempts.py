@@ -20,6 +20,7 @@ from callsheet.scheduler.core.lifecycle import (
 from callsheet.scheduler.core.model import ActionKind, ActionState, Demand, FailureKind
 from callsheet.scheduler.core.plan import Assignment
 from callsheet.scheduler.core.records import ActionDispatched
+from callsheet.scheduler.core.resizing import change_cores, note_booked
 from callsheet.scheduler.core.servability import service_of
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ NO_SANDBOX = events.AttemptFailed(FailureKind.INFRA, "no_sandbox", "the manager 
 
 
 def on_plan(state: SchedulerState, event: events.PlanReady, now: float) -> None:
-    """Admits and dispatches what a planner proposed, as far as the state of now allows it."""
+    """Admits and dispatches what a planner proposed, and changes cores, as far as the state of now allows it."""
     for key in event.plan.admitted:
         trajectory = state.waiting_trajectories.get(key[0], {}).get(key[1])
         if trajectory is not None:
@@ -42,6 +43,8 @@ def on_plan(state: SchedulerState, event: events.PlanReady, now: float) -> None:
             service = service_of(manager, action.request.kind, action.request.service)
             if service is not None and _admissible(action, manager, service, assignment):
                 _dispatch(state, action, manager, service, assignment=assignment, now=now)
+    for change in event.plan.core_changes:
+        change_cores(state, change, now)
 
 
 def _admissible(action: Action, manager: Manager, service: Service, assignment: Assignment) -> bool:
@@ -95,6 +98,7 @@ def _dispatch(
     )
     service.busy += 1
     state.attempts[attempt.token] = manager.attempts[attempt.token] = attempt
+    note_booked(state, attempt)
     action.attempt = attempt
     action.state = ActionState.DISPATCHED
     action.queue_s += now - action.queued_since

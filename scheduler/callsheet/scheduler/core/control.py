@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.commands import DrainManager, PauseAttempt, ResizeAttempt
+from callsheet.scheduler.core.commands import DrainManager, PauseAttempt
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Manager
 from callsheet.scheduler.core.lifecycle import arm_attempt, cancel
 from callsheet.scheduler.core.model import CPU, ActionKey, ActionState, RefusalCode, RefusedError
+from callsheet.scheduler.core.resizing import resize, wish_fulfilled
 
 if TYPE_CHECKING:
     from callsheet.scheduler.core.state import SchedulerState
@@ -52,34 +53,9 @@ def on_resize(state: SchedulerState, event: events.ResizeRequested, now: float) 
     if not max(entry.min_units, 1) <= event.units <= entry.max_units:
         rule = f"must be within the demand, {max(entry.min_units, 1)} to {entry.max_units}"
         raise RefusedError(RefusalCode.INVALID_ARGUMENT, "units", event.units, rule)
-    _rebook_cores(attempt, manager, event.units)
-    attempt.granted = {**attempt.granted, CPU: event.units}
-    action.story.append((now, f"resized to {event.units} cores"))
-    cores = (*attempt.lent_cores, *attempt.cores)
-    state.emit(ResizeAttempt(manager.session, attempt.token, dict(attempt.granted), cores))
+    resize(state, attempt, manager, event.units, now)
+    wish_fulfilled(state, attempt)
     state.accept(event.reply_to)
-
-
-def _rebook_cores(attempt: Attempt, manager: Manager, units: int) -> None:
-    """Takes the cores that an attempt lacks of so many from its node, or gives back those it has too many."""
-    service, node = manager.services[attempt.service], manager.node
-    shared = service.description.shared.get(CPU)
-    if shared is not None:
-        if units > shared:
-            rule = f"must not be more than the {shared} cores that {attempt.service} shares"
-            raise RefusedError(RefusalCode.FAILED_PRECONDITION, "units", units, rule)
-        return
-    more = units - attempt.units.get(CPU, 0)
-    if more > 0:
-        if not node.fits({CPU: more}):
-            rule = f"needs {more} more cores than the node has free ({node.free.get(CPU, 0)})"
-            raise RefusedError(RefusalCode.FAILED_PRECONDITION, "units", units, rule)
-        attempt.cores = (*attempt.cores, *node.take({CPU: more}))
-    elif more < 0:
-        kept, surplus = attempt.cores[:units], attempt.cores[units:]
-        node.give_back({CPU: -more}, surplus)
-        attempt.cores = kept
-    attempt.units = {**attempt.units, CPU: units}
 
 
 def on_pause(state: SchedulerState, event: events.PauseRequested, now: float) -> None:

@@ -106,6 +106,7 @@ class Attempt:
         cores: Core ids behind the booked ones.
         prediction: What the planner expected of it, if anything.
         clock_s: Its execution clock at `clock_at`, as its manager told it; `clock_at` is 0 if it never did.
+        narrowed_from: Cores it had before plans took some for others; 0 while it has them all.
         lent_cores: Core ids that its trajectory holds and lends it.
         manager: None after a restart, until the manager registers again.
     """
@@ -120,6 +121,7 @@ class Attempt:
     granted: dict[str, int] = field(default_factory=dict)
     units: dict[str, int] = field(default_factory=dict)
     cores: tuple[int, ...] = ()
+    narrowed_from: int = 0
     lent_cores: tuple[int, ...] = ()
     started_at: float = 0.0
     last_progress: float = 0.0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from callsheet.scheduler.core.entities import Action, Manager
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU, ActionState
+from callsheet.scheduler.core.resizing import elastic_cores
 
 if TYPE_CHECKING:
     from callsheet.scheduler.core.state import SchedulerState
@@ -27,6 +28,7 @@ def check_invariants(state: SchedulerState) -> None:
     for manager in state.managers.values():
         _check_manager(manager)
     _check_admission(state)
+    _check_elastic(state)
     open_actions = 0
     for job in state.jobs.values():
         live = [action for action in job.actions.values() if isinstance(action, Action)]
@@ -110,6 +112,22 @@ def _check_admission(state: SchedulerState) -> None:
         _require(job.live_trajectories == live, f"job {job_id} counts {job.live_trajectories} live ones, not {live}")
     _require(all(state.waiting_trajectories.values()), "a job without waiting trajectories has an entry")
     _require(state.waiting_trajectories.keys() <= state.jobs.keys(), "a closed job has waiting trajectories")
+
+
+def _check_elastic(state: SchedulerState) -> None:
+    booked = {
+        attempt.token
+        for manager in state.managers.values()
+        for attempt in manager.attempts.values()
+        if CPU in attempt.units and elastic_cores(attempt.action.request.demand) is not None
+    }
+    known = {token for token, attempt in state.elastic_attempts.items() if attempt.manager is not None}
+    _require(booked <= known, f"{booked - known} can be narrowed and is not known for it")
+    _require(state.elastic_attempts.keys() <= state.attempts.keys(), "an elastic attempt is over")
+    _require(state.narrowed_attempts.keys() <= state.elastic_attempts.keys(), "a narrowed attempt is not elastic")
+    for attempt in state.narrowed_attempts.values():
+        fewer = attempt.units.get(CPU, 0) < attempt.narrowed_from
+        _require(fewer, f"{attempt.token} counts as narrowed and has all its cores", attempt.action)
 
 
 def _check_action(state: SchedulerState, action: Action) -> None:

@@ -17,6 +17,7 @@ from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, T
 from callsheet.scheduler.core.events import AttemptCancelled, AttemptFailed, AttemptSucceeded
 from callsheet.scheduler.core.model import CPU, ActionState, FailureKind
 from callsheet.scheduler.core.records import ActionCancelRequested, ActionFinished, ActionRequeued, TrajectoryPlaced
+from callsheet.scheduler.core.resizing import note_dropped
 
 if TYPE_CHECKING:
     from callsheet.scheduler.core.state import SchedulerState
@@ -105,6 +106,7 @@ def arm_attempt(state: SchedulerState, attempt: Attempt, now: float) -> None:
 def drop_attempt(state: SchedulerState, attempt: Attempt, now: float) -> None:
     """Gives back what an attempt holds and lets the next action into its sandbox."""
     state.attempts.pop(attempt.token, None)
+    note_dropped(state, attempt)
     state.timers.drop(("attempt", attempt.token))
     if attempt.action.attempt is attempt:
         attempt.action.attempt = None

@@ -30,6 +30,14 @@ class Assignment:
     prediction: GrantPrediction | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CoreChange:
+    """From now on a running attempt has so many cores, within its action's demand."""
+
+    key: ActionKey
+    cores: int
+
+
 @dataclass(slots=True)
 class Plan:
     """What a planning round proposes. The core checks each assignment against the state of now.
@@ -37,9 +45,16 @@ class Plan:
     Attributes:
         assignments: In the order in which they should be dispatched.
         admitted: Waiting trajectories that may begin; before the assignments, which may be of their first actions.
+        core_changes: What running attempts lose or get back; after the assignments.
         truncated: The round stopped at its cap; another one should follow at once.
     """
 
     assignments: tuple[Assignment, ...] = field(default_factory=tuple)
     truncated: bool = False
     admitted: tuple[TrajectoryKey, ...] = ()
+    core_changes: tuple[CoreChange, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether it changes nothing."""
+        return not (self.assignments or self.admitted or self.core_changes)

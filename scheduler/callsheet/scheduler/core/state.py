@@ -60,6 +60,8 @@ class SchedulerState:
     Attributes:
         metered_nodes: Those with quotas; these are brought up to now by every `handle`.
         buckets: The quotas by node id and resource, for nodes that come back.
+        elastic_attempts: Those with cores of their own of which plans may take some for others.
+        narrowed_attempts: Those among them that have given some.
         restored_at: When it continued from the journal of an earlier scheduler; None if there was none.
         ready: Actions that could start now.
         waiting_trajectories: Those that wait for admission, by job and trajectory id, in the order in which their first
@@ -77,6 +79,8 @@ class SchedulerState:
         self.buckets: dict[tuple[str, str], TokenBucket] = {}
         self.restored_at: float | None = None
         self.attempts: dict[Token, Attempt] = {}
+        self.elastic_attempts: dict[Token, Attempt] = {}
+        self.narrowed_attempts: dict[Token, Attempt] = {}
         self.orphans: dict[ActionKey, Orphan] = {}
         self.ready = ReadyQueue()
         self.waiting_trajectories: dict[str, dict[str, Trajectory]] = {}
@@ -107,6 +111,11 @@ class SchedulerState:
         # Restoring from the journal may have left commands of its own, which go out with the first ones.
         todo, self._commands = self._commands, []
         return todo
+
+    @property
+    def wants_plan(self) -> bool:
+        """Whether there is anything that a planning round could decide."""
+        return bool(len(self.ready) or self.waiting_trajectories or self.narrowed_attempts)
 
     def next_deadline(self) -> float | None:
         """When `TimerFired` should be handled next, in seconds since the epoch; a planning round should follow."""

@@ -31,6 +31,7 @@ from callsheet.scheduler.planner.placed import PlacedActions, Running
 from callsheet.scheduler.planner.placement import Placed, Placer, place_of
 from callsheet.scheduler.planner.pools import Fleet
 from callsheet.scheduler.planner.predictors import Predictors
+from callsheet.scheduler.planner.reclaim import give_back
 from callsheet.scheduler.planner.snapshot import Snapshot, Snapshots, SnapshotSettings
 from callsheet.scheduler.planner.solve import Solution, solve
 
@@ -160,11 +161,15 @@ class ElasticPlanner:
         state.ready.prune()
         self._arrivals.observe(state, now)
         waiting = [ready for key, ready in state.ready.classes.items() if not key.pinned_to]
-        pinned = PinnedRound(state, self._estimates).assign(self.settings.dispatch_cap)
+        round_ = PinnedRound(state, self._estimates)
+        pinned = round_.assign(self.settings.dispatch_cap)
         admitted = self._admit(state, now) if state.waiting_trajectories else ()
-        if pinned or admitted:
-            # What these take is booked before anything else is decided.
-            return Proposal(ElasticPlan(tuple(pinned), truncated=bool(waiting or admitted), admitted=admitted))
+        changes = round_.reclaim() or (give_back(state) if state.narrowed_attempts else ())
+        if pinned or admitted or changes:
+            # What these take, or free, is booked before anything else is decided.
+            again = bool(waiting or admitted or changes)
+            plan = ElasticPlan(tuple(pinned), truncated=again, admitted=admitted, core_changes=changes)
+            return Proposal(plan)
         if not waiting:
             return Proposal(ElasticPlan())
         self._fleet.refresh(state, self._placed, self._estimates.cores_of_job)

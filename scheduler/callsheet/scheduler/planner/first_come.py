@@ -15,11 +15,12 @@ from callsheet.scheduler.core.admission import first_actions
 from callsheet.scheduler.core.entities import Action, Manager, Trajectory
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU
-from callsheet.scheduler.core.plan import Assignment, Plan
+from callsheet.scheduler.core.plan import Assignment, CoreChange, Plan
 from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
 from callsheet.scheduler.core.servability import service_of
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.price import choose_units
+from callsheet.scheduler.planner.reclaim import Reclaim, give_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class FirstComePlanner:
                 return Plan(tuple(assignments), truncated=True, admitted=admitted)
             priority, _, order, key, members, action = heads[0]
             assignment = round_.place(key, action)
+            if assignment is None:
+                round_.make_room(key)
             following = next(members, None) if assignment is not None else None
             if assignment is not None:
                 assignments.append(assignment)
@@ -54,7 +57,8 @@ class FirstComePlanner:
                 heapq.heappop(heads)
             else:
                 heapq.heapreplace(heads, (priority, following.arrival, order, key, members, following))
-        return Plan(tuple(assignments), admitted=admitted)
+        changes = round_.core_changes() or (give_back(state) if state.narrowed_attempts else ())
+        return Plan(tuple(assignments), truncated=bool(changes), admitted=admitted, core_changes=changes)
 
 
 _Head = tuple[int, int, int, ClassKey, Iterator[Action], Action]
@@ -89,6 +93,7 @@ class _Round:
         self._eligible: dict[ClassKey, list[Manager]] = {}
         self._capacity: dict[str, int] = {}
         self._waiting = dict(state.ready.waiting_weight)
+        self._reclaim: Reclaim | None = None
 
     def place(self, key: ClassKey, action: Action) -> Assignment | None:
         """The best-fitting assignment of an action, booked; None if it fits nowhere now."""
@@ -103,6 +108,17 @@ class _Round:
                 self._hold_for(key, minimum)
             return None
         return self._book(best[1], key, action)
+
+    def make_room(self, key: ClassKey) -> None:
+        """Takes cores from running attempts for a class of which one fits nowhere."""
+        if self._state.elastic_attempts:
+            if self._reclaim is None:
+                self._reclaim = Reclaim(self._state)
+            self._reclaim.make_room(key, self._free)
+
+    def core_changes(self) -> tuple[CoreChange, ...]:
+        """What `make_room` took."""
+        return self._reclaim.changes if self._reclaim is not None else ()
 
     def _managers(self, key: ClassKey) -> list[Manager]:
         eligible = self._eligible.get(key)

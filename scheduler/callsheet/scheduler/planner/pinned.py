@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 from callsheet.scheduler.core.entities import Manager, Service
 from callsheet.scheduler.core.model import CPU, ActionRequest
-from callsheet.scheduler.core.plan import Assignment
+from callsheet.scheduler.core.plan import Assignment, CoreChange
 from callsheet.scheduler.core.ready import ClassKey, ReadyClass
 from callsheet.scheduler.core.servability import service_of
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.estimates import Estimates
 from callsheet.scheduler.planner.pools import USUAL_USE
 from callsheet.scheduler.planner.price import choose_units
+from callsheet.scheduler.planner.reclaim import Reclaim
 
 
 class PinnedRound:
@@ -24,6 +25,7 @@ class PinnedRound:
         self._estimates = estimates
         self._free: dict[str, dict[str, int]] = {}
         self._taken_slots: dict[tuple[str, str], int] = {}
+        self._waiting: list[ClassKey] = []
 
     def assign(self, most: int) -> list[Assignment]:
         """Assigns pinned actions, by priority and arrival of their classes' first members, up to a number."""
@@ -38,6 +40,16 @@ class PinnedRound:
                     return assignments
         return assignments
 
+    def reclaim(self) -> tuple[CoreChange, ...]:
+        """Cores of running attempts for classes of which something waits after `assign`, and for resets."""
+        if not self._state.elastic_attempts:
+            return ()
+        reclaim = Reclaim(self._state)
+        resets = [key for key, ready in self._state.ready.classes.items() if ready.count and not key.pinned_to]
+        for key in (*self._waiting, *resets):
+            reclaim.make_room(key, self._free)
+        return reclaim.changes
+
     def _of_class(self, key: ClassKey, ready_class: ReadyClass) -> Iterator[Assignment]:
         manager = self._state.managers.get(key.pinned_to)
         if manager is None or not manager.accepting:
@@ -48,6 +60,7 @@ class PinnedRound:
         for action in ready_class:
             units = self._units(key, action.request, manager, service)
             if units is None:
+                self._waiting.append(key)
                 return
             prediction = self._estimates.of_grant(action.request, units)
             yield Assignment(action.key, manager.manager_id, units, prediction)

@@ -176,10 +176,10 @@ class CoreLoop:
         if ends:
             self._learner.attempts_ended(self.state, ends)
         todo = self.state.handle(batch, now)
-        if len(self.state.ready) or self.state.waiting_trajectories:
+        if self.state.wants_plan:
             plan = self._planner.plan(self.state, now)
             self._replan = plan.truncated
-            if plan.assignments or plan.admitted:
+            if not plan.empty:
                 todo = todo + self.state.handle([PlanReady(plan)], now)
         else:
             self._replan = False

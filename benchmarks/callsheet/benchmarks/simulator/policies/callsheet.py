@@ -63,6 +63,7 @@ class Callsheet:
             {
                 commands.Dispatch: self._attempts.dispatched,
                 commands.CancelAttempt: self._stop,
+                commands.ResizeAttempt: self._resize,
                 commands.Deliver: self._deliver,
                 commands.Refuse: _refused,
             },
@@ -179,6 +180,11 @@ class Callsheet:
         ended = self._attempts.stopped(command.token)
         if ended is not None:
             self._loop.post(ended)
+
+    def _resize(self, command: commands.ResizeAttempt) -> None:
+        task = self._attempts.running(command.token)
+        if task is not None:
+            self._world.set_width(task, command.resources[CPU])
 
     def _deliver(self, command: commands.Deliver) -> None:
         self._attempts.delivered(command.key)

@@ -54,6 +54,11 @@ class Attempts:
         self._start = start
         self._open: dict[ActionKey, OpenAction] = {}
         self._unready: dict[Token, OpenAction] = {}
+        self._running: dict[Token, Task] = {}
+
+    def running(self, token: Token) -> Task | None:
+        """The task of an attempt, while the world runs it."""
+        return self._running.get(token)
 
     def find(self, key: ActionKey) -> OpenAction | None:
         """An action without an outcome."""
@@ -84,12 +89,14 @@ class Attempts:
 
     def _begin(self, task: Task, dispatch: Dispatch) -> None:
         self.started += 1
+        self._running[dispatch.token] = task
         self._start(task, dispatch)
 
     def refuse(self, task: Task, dispatch: Dispatch) -> AttemptEnded:
         """The node has no place for an attempt after all: it goes back to the core, and its task is still ready."""
         action = self._open[dispatch.request.key]
         action.task, action.dispatch = task, None
+        self._running.pop(dispatch.token, None)
         self.started -= 1
         return _end(dispatch, NO_ROOM, None)
 
@@ -99,6 +106,7 @@ class Attempts:
         action.task = None
         if dispatch is None:
             return None
+        self._running.pop(dispatch.token, None)
         return _end(dispatch, _result(dispatch, facts), facts)
 
     def stopped(self, token: Token) -> AttemptEnded | None:

@@ -92,7 +92,7 @@ class CoreLoop:
         """Queues the end of an attempt; while nothing waits for what it gives back, it goes with the next step."""
         trajectory = self.state.attempts[ended.token].action.trajectory
         in_line = trajectory is not None and len(trajectory.open_actions) > 1
-        if in_line or len(self.state.ready) or self.state.waiting_trajectories:
+        if in_line or self.state.wants_plan:
             self.post(ended)
         else:
             self.note(ended)
@@ -117,11 +117,11 @@ class CoreLoop:
         happened, self._pending = self._pending, []
         self._handle(happened)
         again = True
-        while again and (len(self.state.ready) or self.state.waiting_trajectories):
+        while again and self.state.wants_plan:
             plan = self._planning.plan(self.state, self.now)
             self.rounds += 1
             again = plan.truncated
-            if plan.assignments or plan.admitted:
+            if not plan.empty:
                 self._handle([PlanReady(plan)])
                 self._planned(plan)
 
