@@ -39,7 +39,11 @@ class _Held:
 
 
 class SandboxExecutor(TestSuiteExecutor):
-    """Adds the sandboxes of trajectories: env_reset makes one, env_step and rewards may use it."""
+    """Adds the sandboxes of trajectories: env_reset makes one, env_step and rewards may use it.
+
+    Attributes:
+        provisioner: Where the sandboxes come from.
+    """
 
     def __init__(
         self,
@@ -50,7 +54,7 @@ class SandboxExecutor(TestSuiteExecutor):
     ) -> None:
         """Use `build.build_sandbox_executor`."""
         super().__init__(backend, settings, directory)
-        self._provisioner = provisioner
+        self.provisioner = provisioner
         provisioner.on_lost(self._on_lost)
         self._held: dict[tuple[str, str], _Held] = {}
         self._report_loss: LossReport | None = None
@@ -67,25 +71,28 @@ class SandboxExecutor(TestSuiteExecutor):
 
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
         """What it takes to begin a sandbox with each image."""
-        images = self._provisioner.images
+        images = self.provisioner.images
         if images is None:
             return []
-        return [
-            manager_service_pb2.ServiceState(
-                name=f"{SANDBOX_SERVICE}:{name}", setup_s=images.setup_s(name), instances=images.is_ready(name)
+        states = []
+        for name in images.names:
+            setup_s = images.setup_s(name)
+            # Once an image is there, as many sandboxes can begin with it as are made at a time.
+            at_once = 0 if setup_s else self._settings.provisioning.most_creations
+            states.append(
+                manager_service_pb2.ServiceState(name=f"{SANDBOX_SERVICE}:{name}", setup_s=setup_s, instances=at_once)
             )
-            for name in images.names
-        ]
+        return states
 
     def on_service_change(self, report: Callable[[], None]) -> None:
         """Takes the function to call when an image has become ready, or is so no more."""
-        if self._provisioner.images is not None:
-            self._provisioner.images.on_change(report)
+        if self.provisioner.images is not None:
+            self.provisioner.images.on_change(report)
 
     async def serve(self) -> None:
         """Keeps sandboxes ready, and ranks commands where cores are shared."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._provisioner.pool.serve)
+            tasks.start_soon(self.provisioner.pool.serve)
             await super().serve()
 
     def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
@@ -114,7 +121,7 @@ class SandboxExecutor(TestSuiteExecutor):
             for held in self._held.values():
                 tasks.start_soon(held.sandbox.destroy)
         self._held.clear()
-        await self._provisioner.pool.close()
+        await self.provisioner.pool.close()
         await super().close()
 
     async def _run(self, attempt: Attempt, running: Running) -> AttemptResult:
@@ -135,7 +142,7 @@ class SandboxExecutor(TestSuiteExecutor):
         wanted = await read_env_reset(attempt, self._spec(attempt), self._settings)
         use = Use(lambda sandbox: self._using(sandbox, attempt, running), attempt.stop_requested)
         try:
-            provided = await self._provisioner.provide(wanted, use)
+            provided = await self.provisioner.provide(wanted, use)
         except SetUpEndedError as error:
             return await failed_reset(error.outcome, attempt)
         sandbox = provided.sandbox

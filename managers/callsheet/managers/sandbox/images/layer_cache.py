@@ -100,6 +100,10 @@ class LayerCache:
     def __contains__(self, key: str) -> bool:
         return key in self._entries
 
+    def notes(self) -> dict[str, bytes]:
+        """The notes of all layers, by their keys. Blocks."""
+        return {key: (self._directory / key / "note").read_bytes() for key in self._entries}
+
     def holds(self, layer: Path) -> bool:
         """Whether a directory is, or was, a layer of this cache."""
         return layer.is_relative_to(self._directory)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -21,8 +23,18 @@ _UNPACKED_AT_ONCE = 1
 # Until an archive was unpacked here: bytes of it that take a second.
 _USUAL_BYTES_PER_S = 50e6
 _FEWEST_SETUP_S = 0.1
+_PREFIX = "archive-"
 
 _log = structlog.get_logger(__name__)
+
+
+class _Identity(NamedTuple):
+    """Changes whenever the content of a file may have changed."""
+
+    path: str
+    inode: int
+    size: int
+    changed_ns: int
 
 
 @dataclass(slots=True)
@@ -47,13 +59,6 @@ class PreparedImage:
             self.leases.pop().release()
 
 
-@dataclass(slots=True)
-class _Known:
-    """What is known of an image beforehand: the keys of its archives in the cache, and their bytes."""
-
-    archives: dict[str, int] = field(default_factory=dict)
-
-
 class ImagePreparation:
     """Prepares images on demand."""
 
@@ -62,7 +67,12 @@ class ImagePreparation:
         self._store = store
         self._cache = cache
         self._unpacking = anyio.CapacityLimiter(_UNPACKED_AT_ONCE)
-        self._digests: dict[tuple[str, int, int, int], str] = {}
+        # What was unpacked before need not be read again to know that it is the same.
+        self._digests: dict[_Identity, str] = {
+            _Identity(*json.loads(note)): key.removeprefix(_PREFIX)
+            for key, note in cache.notes().items()
+            if key.startswith(_PREFIX)
+        }
         self._bytes_per_s = _USUAL_BYTES_PER_S
         self._listeners: list[Callable[[], None]] = []
         self.names = store.names()
@@ -83,10 +93,6 @@ class ImagePreparation:
             if digest is None or (digest and _key(digest) not in self._cache):
                 missing += layer.stat().st_size
         return max(_FEWEST_SETUP_S, missing / self._bytes_per_s) if missing else 0.0
-
-    def is_ready(self, name: str) -> bool:
-        """Whether nothing of an image has to be prepared. Blocks briefly."""
-        return self.setup_s(name) == 0.0
 
     async def prepare(self, name: str, stop: anyio.Event) -> PreparedImage:
         """Returns an image once it is ready; the caller releases it.
@@ -127,9 +133,9 @@ class ImagePreparation:
                 began = time.monotonic()
                 size = await unpack_layer(archive, target)
                 took = time.monotonic() - began
-                self._bytes_per_s = max(1.0, identity[2] / max(took, 1e-3))
+                self._bytes_per_s = max(1.0, identity.size / max(took, 1e-3))
                 _log.info("image_unpacked", archive=archive.name, bytes=size, seconds=round(took, 3))
-            return BuiltLayer(size)
+            return BuiltLayer(size, json.dumps(identity).encode())
 
         lease = self._cache.lease(_key(digest))
         if lease is None:
@@ -140,13 +146,12 @@ class ImagePreparation:
 
 
 def _key(digest: str) -> str:
-    return f"archive-{digest}"
+    return _PREFIX + digest
 
 
-def _identity(path: Path) -> tuple[str, int, int, int]:
-    """Changes whenever the content of a file may have changed."""
+def _identity(path: Path) -> _Identity:
     status = path.stat()
-    return str(path), status.st_ino, status.st_size, status.st_mtime_ns
+    return _Identity(str(path), status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _digest_of_file(path: Path) -> str:

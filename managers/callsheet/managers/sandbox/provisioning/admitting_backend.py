@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from random import Random
 from time import monotonic
 from typing import Protocol
@@ -20,7 +21,7 @@ class SandboxRefusedError(SandboxCreateError):
     """This manager does not take on another sandbox now; another one may.
 
     Attributes:
-        reason: "memory_exhausted" or "creations_overloaded".
+        reason: "memory_exhausted", "creations_overloaded" or "creations_failing".
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -33,6 +34,17 @@ class Spares(Protocol):
 
     async def give_up(self, memory_mib: int) -> None:
         """Destroys some of them, until they held as much or none is left."""
+
+    def wake(self) -> None:
+        """Tells that nobody waits for a sandbox any more."""
+
+
+@dataclass(slots=True)
+class _Trial:
+    """A single try after failures; `problem` is why it failed, once it has ended."""
+
+    ended: anyio.Event = field(default_factory=anyio.Event)
+    problem: str = ""
 
 
 class AdmittingBackend:
@@ -50,7 +62,7 @@ class AdmittingBackend:
         self._pace = pace
         self._most_waiting = most_waiting
         self._random = Random()
-        self._trial = anyio.Lock()
+        self._trial: _Trial | None = None
         self._spares: Spares | None = None
         self.creating = 0
 
@@ -100,6 +112,8 @@ class AdmittingBackend:
                 raise
         finally:
             self.creating -= 1
+            if not self.creating and self._spares is not None:
+                self._spares.wake()
         sandbox.on_destroyed(lambda: self._ledger.give_back(spec.sandbox_id))
         return sandbox
 
@@ -119,13 +133,27 @@ class AdmittingBackend:
             )
 
     async def _make(self, create: Callable[[], Awaitable[Sandbox]]) -> Sandbox:
+        """After a failure one tries, when its time has come; those who wait for it share what becomes of it."""
         while self._pace.is_slow:
-            async with self._trial:
-                # Those who waited for a trial that worked go on beside each other.
-                if self._pace.is_slow:
-                    await anyio.sleep(self._pace.wait_s(monotonic()))
-                    return await self._try(create)
+            trial = self._trial
+            if trial is None:
+                return await self._try_alone(create)
+            await trial.ended.wait()
+            if trial.problem:
+                raise SandboxRefusedError("creations_failing", f"sandboxes cannot be made here now: {trial.problem}")
         return await self._try(create)
+
+    async def _try_alone(self, create: Callable[[], Awaitable[Sandbox]]) -> Sandbox:
+        trial = self._trial = _Trial()
+        try:
+            await anyio.sleep(self._pace.wait_s(monotonic()))
+            return await self._try(create)
+        except SandboxCreateError as error:
+            trial.problem = str(error) or type(error).__name__
+            raise
+        finally:
+            self._trial = None
+            trial.ended.set()
 
     async def _try(self, create: Callable[[], Awaitable[Sandbox]]) -> Sandbox:
         try:

@@ -35,7 +35,12 @@ class CreationPace:
         return max(0.0, self._open_at - now)
 
     def failed(self, now: float, random: float) -> None:
-        """Notes a failure; `random` in [0, 1) spreads the tries of machines that failed together."""
+        """Notes a failure; `random` in [0, 1) spreads the tries of machines that failed together.
+
+        Tries that were begun together count once: one that fails during a pause was begun before it.
+        """
+        if now < self._open_at:
+            return
         self.failures += 1
         self._open_at = now + retry_delay(self.failures, self._initial_s, self._longest_s, random)
 

@@ -33,7 +33,7 @@ def pool_size(arrivals: Sequence[float], now: float, *, window_s: float, memory_
         weight = max(0.0, 1.0 - (now - at) / memory_s)
         wanted = max(wanted, weight * (last - first + 1))
     # One that is asked for again and again is worth one; one that was asked for a single time is not.
-    return int(wanted) if len(arrivals) > 1 else 0
+    return round(wanted) if len(arrivals) > 1 else 0
 
 
 @dataclass(frozen=True, slots=True)

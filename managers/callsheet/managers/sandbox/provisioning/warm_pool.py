@@ -55,6 +55,10 @@ class WarmPool:
         """How many are ready."""
         return sum(len(shelf.sandboxes) for shelf in self._shelves.values())
 
+    def ids(self) -> set[str]:
+        """The ids of those that are ready."""
+        return {sandbox.spec.sandbox_id for shelf in self._shelves.values() for sandbox in shelf.sandboxes}
+
     async def take(self, spec: SandboxSpec) -> Sandbox | None:
         """Returns a ready sandbox of a kind, or None; in both cases it is noted that one was asked for."""
         if not self._memory_mib:
@@ -76,6 +80,10 @@ class WarmPool:
             while shelf.sandboxes and memory_mib > 0:
                 memory_mib -= shelf.specification.memory_mib
                 await shelf.sandboxes.pop(0).destroy()
+
+    def wake(self) -> None:
+        """Lets the pool be filled: nobody waits for a sandbox any more."""
+        self._changed.set()
 
     async def serve(self) -> None:
         """Fills and empties the pool until it is cancelled."""

@@ -1,0 +1,304 @@
+"""Sandboxes with images: real root file systems as directories, archives and stacks of layers."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import stat
+import sys
+import tarfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+from callsheet.managers.executor import AttemptResult, Broken, Completed
+from callsheet.managers.sandbox.build import build_sandbox_executor
+from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.launcher_client import probe_overlays
+from callsheet.managers.sandbox.provisioning.settings import ProvisioningSettings
+from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
+from callsheet.v1 import action_pb2, outcome_pb2
+
+from tests.support.other_user import REPOSITORY, directory_of_other_user, run_as_other_user
+from tests.support.root_filesystems import make_root
+from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step
+from tests.support.sandboxes import Variant, require_bubblewrap, settings_for, variants
+
+pytestmark = pytest.mark.anyio
+
+
+def require_overlays() -> None:
+    """Skips the test, saying why, where the kernel mounts no overlays for this user."""
+    require_bubblewrap()
+    probe = probe_overlays()
+    if not probe.works:
+        pytest.skip(f"overlays do not work here: {probe.reason}")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An image store with a directory, an archive of it, and a stack whose upper layer deletes and hides."""
+    directory = tmp_path_factory.mktemp("images")
+    root = make_root(directory / "tiny")
+    (root / "opt" / "old").mkdir(parents=True)
+    (root / "opt" / "old" / "below").write_text("below\n")
+    program = root / "bin" / "privileged"
+    shutil.copy(root / "bin" / "id", program)
+    program.chmod(0o6755)
+    with tarfile.open(directory / "packed.tar.gz", "w:gz") as archive:
+        archive.add(root, ".")
+    with tarfile.open(directory / "upper.tar", "w") as archive:
+        for name, content in {
+            "etc/.wh.passwd": b"",
+            "opt/old/.wh..wh..opq": b"",
+            "opt/old/above": b"above\n",
+            "etc/image-name": b"stack\n",
+        }.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.uid, member.mode = len(content), 12345, 0o644
+            archive.addfile(member, io.BytesIO(content))
+    (directory / "stack.layers").write_text("packed.tar.gz\nupper.tar\n")
+    return directory
+
+
+@pytest.fixture
+def settings(store: Path, tmp_path: Path) -> SandboxSettings:
+    require_overlays()
+    return replace(
+        settings_for(Variant(Isolation.BUBBLEWRAP, groups=True), tmp_path),
+        provisioning=ProvisioningSettings(images=store),
+    )
+
+
+@asynccontextmanager
+async def running(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
+    executor = build_sandbox_executor(settings)
+    try:
+        yield executor
+    finally:
+        await executor.close()
+
+
+@pytest.fixture
+async def executor(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
+    async with running(settings) as built:
+        yield built
+
+
+def with_image(image: str, set_up: str | None = None, trajectory: str = "trajectory") -> action_pb2.ActionSpec:
+    action = reset(set_up=set_up, trajectory=trajectory)
+    action.env_reset.image = image
+    return action
+
+
+async def make(executor: SandboxExecutor, action: action_pb2.ActionSpec) -> str:
+    result = await executor.run(attempt_of(action, resources={"memory": 256}))
+    assert isinstance(result, Completed), result
+    return result.succeeded.env_reset.sandbox_id
+
+
+async def run(executor: SandboxExecutor, sandbox_id: str, script: str, trajectory: str = "trajectory") -> str:
+    result = await executor.run(attempt_of(step(script, trajectory=trajectory), sandbox_id=sandbox_id))
+    assert isinstance(result, Completed), result
+    done = result.succeeded.env_step
+    assert done.exit_code == 0, done.stderr.inline
+    return done.stdout.inline.decode()
+
+
+def failure(result: AttemptResult) -> tuple[str, str]:
+    assert isinstance(result, Broken), result
+    return outcome_pb2.FailureKind.Name(result.failed.kind).removeprefix("FAILURE_KIND_"), result.failed.reason
+
+
+@pytest.mark.parametrize("image", ["tiny", "packed"])
+async def test_all_of_an_image_can_be_written_by_its_root(executor: SandboxExecutor, image: str) -> None:
+    if image == "tiny" and os.geteuid() == 0:
+        assert (await run(executor, await make(executor, with_image(image)), "id -u")) == "0\n"
+    sandbox_id = await make(executor, with_image(image))
+    assert await run(executor, sandbox_id, "cat /etc/image-name; id -u; pwd") == "tiny\n0\n/work\n"
+    script = "rm /bin/wc; mkdir /opt/new; mv /etc/passwd /opt/new; echo x > /bin/y; echo z > /etc/image-name"
+    await run(executor, sandbox_id, script)
+    assert (
+        await run(executor, sandbox_id, "ls /opt/new; cat /etc/image-name; ! ls /bin/wc 2>/dev/null") == "passwd\nz\n"
+    )
+
+
+async def test_what_one_sandbox_writes_no_other_sees(executor: SandboxExecutor, store: Path) -> None:
+    def content() -> list[str]:
+        return sorted(str(path) for path in store.rglob("*"))
+
+    before = content()
+    first = await make(executor, with_image("tiny", trajectory="one"))
+    second = await make(executor, with_image("tiny", trajectory="two"))
+    await run(executor, first, "rm -r /etc /opt; mkdir /etc; echo mine > /etc/image-name", "one")
+    assert await run(executor, first, "ls /etc", "one") == "image-name\n"
+    assert await run(executor, second, "cat /etc/image-name; ls /opt/old", "two") == "tiny\nbelow\n"
+    assert content() == before
+    assert (store / "tiny/etc/image-name").read_text() == "tiny\n"
+
+
+async def test_layers_delete_and_hide_what_is_below(executor: SandboxExecutor) -> None:
+    sandbox_id = await make(executor, with_image("stack"))
+    script = "cat /etc/image-name; ls /etc /opt/old; echo changed > /opt/old/above; cat /opt/old/above"
+    assert await run(executor, sandbox_id, script) == "stack\n/etc:\nimage-name\n\n/opt/old:\nabove\nchanged\n"
+
+
+async def test_files_and_set_up_happen_in_the_image(executor: SandboxExecutor) -> None:
+    action = with_image("tiny", set_up="cat given > /etc/given; echo said")
+    action.env_reset.files.append(inline_file("given", b"file\n"))
+    for trajectory, reused in (("one", False), ("two", True)):
+        action.trajectory_id = trajectory
+        result = await executor.run(attempt_of(action, resources={"memory": 256}))
+        assert isinstance(result, Completed), result
+        made = result.succeeded.env_reset
+        assert (made.set_up.stdout.inline, made.set_up_reused) == (b"said\n", reused)
+        assert await run(executor, made.sandbox_id, "cat /etc/given /work/given", trajectory) == "file\nfile\n"
+
+
+async def test_the_image_has_no_privileges_and_sees_no_host(
+    executor: SandboxExecutor, settings: SandboxSettings
+) -> None:
+    sandbox_id = await make(executor, with_image("packed"))
+    attacks = (
+        "stat -c %a /bin/privileged",
+        "(echo 1 > /proc/sys/kernel/core_pattern) 2>/dev/null && echo core_pattern",
+        f"ls {settings.data_directory} 2>/dev/null && echo host",
+        "ls /sys 2>/dev/null && echo sys",
+        "(echo x > /run/callsheet/usr/bin/x) 2>/dev/null && echo usr",
+        "chmod 777 /run/callsheet/usr/bin 2>/dev/null && echo chmod",
+        "(echo x > /dev/sda) 2>/dev/null && echo dev",
+    )
+    assert await run(executor, sandbox_id, "; ".join(attacks) + "; true") == "755\n"
+
+
+async def test_a_full_disk_stops_at_the_size(executor: SandboxExecutor) -> None:
+    action = with_image("tiny")
+    action.env_reset.disk_mib = 8
+    sandbox_id = await make(executor, action)
+    script = "head -c 100000000 /dev/zero > /etc/big; for i in 1 2 3; do :; done; wc -c < /etc/big"
+    assert int(await run(executor, sandbox_id, script)) <= 8 << 20
+    many = "i=0; while mkdir /work/$i 2>/dev/null; do i=$((i+1)); done; [ $i -lt 5000 ] && rm -r /work/*; echo $i"
+    assert int(await run(executor, sandbox_id, many)) < 5000
+
+
+@pytest.mark.parametrize("link", ["run", "dev", "proc", "tmp", "work"])
+async def test_links_in_the_place_of_mount_points_lead_nowhere(
+    settings: SandboxSettings, store: Path, tmp_path: Path, link: str
+) -> None:
+    images = tmp_path / "images"
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o777)
+    shutil.copytree(store / "tiny", images / "linked", symlinks=True)
+    shutil.rmtree(images / "linked" / link, ignore_errors=True)
+    (images / "linked" / link).symlink_to(outside)
+    async with running(replace(settings, provisioning=ProvisioningSettings(images=images))) as executor:
+        sandbox_id = await make(executor, with_image("linked"))
+        assert await run(executor, sandbox_id, f"stat -c %F /{link}; touch /tmp/a /work/b") == "directory\n"
+    assert list(outside.iterdir()) == []
+
+
+async def test_an_image_that_is_not_here_is_tried_elsewhere(executor: SandboxExecutor) -> None:
+    result = await executor.run(attempt_of(with_image("missing")))
+    assert failure(result) == ("INFRA", "image_unavailable")
+
+
+async def test_a_broken_archive_is_no_image(settings: SandboxSettings, tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    (images / "broken.tar").write_bytes(b"no archive" * 1000)
+    async with running(replace(settings, provisioning=ProvisioningSettings(images=images))) as executor:
+        assert failure(await executor.run(attempt_of(with_image("broken")))) == ("INFRA", "image_unavailable")
+    assert list((settings.data_directory / "layers" / settings.manager_id).iterdir()) == []
+
+
+async def test_each_image_is_a_service_with_its_set_up(executor: SandboxExecutor, settings: SandboxSettings) -> None:
+    services = {service.name: service for service in executor.services()}
+    assert services.keys() == {
+        "sandbox",
+        "test-suite",
+        "sandbox:packed",
+        "sandbox:stack",
+        "sandbox:tiny",
+        "sandbox:upper",
+    }
+    assert services["sandbox:packed"].kinds == [action_pb2.ACTION_KIND_ENV_RESET]
+    assert services["sandbox:packed"].setup_s > 0
+    assert services["sandbox:tiny"].setup_s == 0
+    told: list[dict[str, float]] = []
+    executor.on_service_change(lambda: told.append({state.name: state.setup_s for state in executor.service_states()}))
+    await make(executor, with_image("packed"))
+    assert told[-1]["sandbox:packed"] == 0
+    assert told[-1]["sandbox:stack"] > 0, "its upper layer is not unpacked yet"
+    count = len(told)
+    await make(executor, with_image("packed"))
+    assert len(told) == count, "nothing changed"
+
+
+async def test_an_archive_is_unpacked_once_even_over_a_restart(settings: SandboxSettings) -> None:
+    layers = settings.data_directory / "layers" / settings.manager_id
+
+    async def storm(executor: SandboxExecutor) -> None:
+        async with anyio.create_task_group() as tasks:
+            for number in range(8):
+                tasks.start_soon(make, executor, with_image("packed", trajectory=str(number)))
+
+    async with running(settings) as executor:
+        await storm(executor)
+    made = {path: path.stat().st_ino for path in layers.iterdir()}
+    assert len(made) == 1
+    async with running(settings) as executor:
+        await storm(executor)
+        assert {path: path.stat().st_ino for path in layers.iterdir()} == made
+        assert {service.name: service.setup_s for service in executor.services()}["sandbox:packed"] == 0
+
+
+async def test_nothing_stays_mounted(settings: SandboxSettings) -> None:
+    def mounts() -> list[str]:
+        return Path("/proc/self/mountinfo").read_text().splitlines()
+
+    before = mounts()
+    async with running(settings) as executor:
+        await make(executor, with_image("packed"))
+        assert mounts() == before, "overlays are in a namespace of the sandbox's own"
+    assert mounts() == before
+
+
+async def test_layers_belong_to_the_manager_alone(settings: SandboxSettings) -> None:
+    async with running(settings) as executor:
+        await make(executor, with_image("packed", set_up="cat /bin/id > /bin/mine; chmod 6777 /bin/mine"))
+    layers = settings.data_directory / "layers" / settings.manager_id
+    assert stat.S_IMODE(layers.stat().st_mode) == 0o700
+    kept = [path for path in layers.rglob("*") if not path.is_symlink()]
+    assert {path.stat().st_uid for path in kept} == {os.geteuid()}
+    assert not [path for path in kept if path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID)]
+
+
+@pytest.mark.parametrize("variant", variants(Isolation.NONE), ids=str)
+async def test_without_namespaces_there_are_no_images(variant: Variant, store: Path, tmp_path: Path) -> None:
+    settings = replace(settings_for(variant, tmp_path), provisioning=ProvisioningSettings(images=store))
+    async with running(settings) as executor:
+        assert [service.name for service in executor.services()] == ["sandbox", "test-suite"]
+        assert failure(await executor.run(attempt_of(with_image("tiny")))) == ("INFRA", "image_unavailable")
+
+
+if os.geteuid() == 0:
+
+    @pytest.mark.timeout(400)
+    def test_all_of_this_holds_for_an_unprivileged_user() -> None:
+        with directory_of_other_user() as home:
+            done = run_as_other_user(
+                [
+                    *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={home}/pytest"),
+                    *(f"--rootdir={REPOSITORY}", "-c", str(REPOSITORY / "pyproject.toml")),
+                    str(REPOSITORY / "tests/integration/test_sandbox_images.py"),
+                    str(REPOSITORY / "tests/integration/test_sandbox_set_ups.py"),
+                ],
+                home,
+                {"CI": os.environ.get("CI", "")},
+                timeout_s=380,
+            )
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

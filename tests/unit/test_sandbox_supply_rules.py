@@ -1,0 +1,163 @@
+"""The pure parts of provisioning: what is admitted, how fast, what is kept and how many are ready."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec
+from callsheet.managers.sandbox.images.eviction import CachedLayer, layers_to_evict
+from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
+from callsheet.managers.sandbox.provisioning.demand import DemandHistory, Share, pool_size, share_memory
+from callsheet.managers.sandbox.provisioning.memory_ledger import MemoryLedger
+from callsheet.managers.sandbox.provisioning.settings import ProvisioningSettings
+from callsheet.managers.sandbox.provisioning.snapshots import SetUp, decode_outcome, encode_outcome, snapshot_key
+
+OUTCOME = CommandOutcome(3, 0, b"\x00out\xff", b"err", 7, 0, 1.5, 0.25, 4096)
+
+
+def test_memory_is_held_up_to_the_limit() -> None:
+    ledger = MemoryLedger(100)
+    assert ledger.hold("a", 60)
+    assert ledger.shortage_mib(60) == 20
+    assert not ledger.hold("b", 60)
+    assert ledger.hold("c", 40)
+    ledger.give_back("a")
+    ledger.give_back("a")
+    ledger.give_back("never held")
+    assert ledger.held_mib == 40
+    assert ledger.hold("b", 60)
+
+
+def test_without_a_limit_everything_fits() -> None:
+    ledger = MemoryLedger(None)
+    assert ledger.hold("a", 1 << 40)
+    assert ledger.shortage_mib(1 << 40) == 0
+
+
+def test_memory_is_held_once_for_a_sandbox() -> None:
+    ledger = MemoryLedger(None)
+    ledger.hold("a", 1)
+    with pytest.raises(ValueError, match="holds memory already"):
+        ledger.hold("a", 1)
+
+
+def test_pauses_grow_with_failures_in_a_row_and_end_with_a_success() -> None:
+    pace = CreationPace(0.1, 1.0)
+    assert (pace.is_slow, pace.wait_s(10.0)) == (False, 0.0)
+    pauses, now = [], 10.0
+    for _ in range(6):
+        pace.failed(now, 0.5)
+        pauses.append(pace.wait_s(now))
+        pace.failed(now + pauses[-1] / 2, 0.5)
+        assert pace.wait_s(now) == pauses[-1], "one that was begun before the pause"
+        now += pauses[-1]
+        assert pace.wait_s(now) == pytest.approx(0.0)
+        now += 1e-6
+    assert pauses == pytest.approx([0.075, 0.15, 0.3, 0.6, 0.75, 0.75])
+    assert (pace.is_slow, pace.failures) == (True, 6)
+    pace.worked()
+    assert (pace.is_slow, pace.wait_s(10.0)) == (False, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "now", "wanted"),
+    [
+        ([], 0.0, 0),
+        ([0.0], 0.0, 0),
+        ([0.0, 0.5, 1.0], 1.0, 3),
+        ([0.0, 20.0, 40.0], 40.0, 1),
+        ([0.0, 0.0, 0.0, 0.0, 50.0], 50.0, 2),
+        ([0.0, 0.0, 0.0, 0.0], 100.0, 0),
+        ([0.0, 0.0, 0.0, 0.0, 99.0, 99.0], 100.0, 2),
+    ],
+)
+def test_a_pool_is_as_large_as_the_largest_recent_group(arrivals: list[float], now: float, wanted: int) -> None:
+    assert pool_size(arrivals, now, window_s=10.0, memory_s=100.0) == wanted
+
+
+def test_memory_for_ready_sandboxes_goes_to_what_was_asked_for_last() -> None:
+    kinds = {"old": Share(4, 10, 1.0), "new": Share(4, 20, 2.0), "unwanted": Share(0, 10, 3.0)}
+    assert share_memory(kinds, 1000) == {"old": 4, "new": 4}
+    assert share_memory(kinds, 95) == {"new": 4, "old": 1}
+    assert share_memory(kinds, 50) == {"new": 2, "old": 1}
+    assert share_memory(kinds, 5) == {}
+
+
+def test_the_history_of_demand_is_bounded() -> None:
+    history: DemandHistory[int] = DemandHistory()
+    for kind in range(1000):
+        for _ in range(3):
+            history.note(kind, float(kind))
+    history.forget(999)
+    history.forget(12_345)
+    sizes = history.sizes(1000.0, window_s=10.0, memory_s=100.0)
+    assert min(sizes) == 1000 - 256
+    assert sizes[998] == (3, 998.0)
+
+
+def test_the_least_recently_used_layers_go_first_and_none_that_is_in_use() -> None:
+    layers = [
+        CachedLayer("oldest", 40, 1.0, in_use=True),
+        CachedLayer("old", 40, 2.0, in_use=False),
+        CachedLayer("new", 40, 3.0, in_use=False),
+    ]
+    assert layers_to_evict(layers, 120) == []
+    assert layers_to_evict(layers, 100) == ["old"]
+    assert layers_to_evict(layers, 0) == ["old", "new"]
+
+
+SET_UP = SetUp((FileSpec("a", b"1"),), CommandSpec(("sh", "-c", "x"), {"A": "1"}))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        SetUp(SET_UP.files, None),
+        SetUp((), SET_UP.command),
+        SetUp((FileSpec("a", b"2"),), SET_UP.command),
+        SetUp((FileSpec("b", b"1"),), SET_UP.command),
+        SetUp((FileSpec("a", b"1", unpack=True),), SET_UP.command),
+        SetUp((FileSpec("a", b"1", mode=0o755),), SET_UP.command),
+        SetUp((*SET_UP.files, *SET_UP.files), SET_UP.command),
+        SetUp(SET_UP.files, CommandSpec(("sh", "-c", "y"), {"A": "1"})),
+        SetUp(SET_UP.files, CommandSpec(("sh", "-cx"), {"A": "1"})),
+        SetUp(SET_UP.files, CommandSpec(("sh", "-c", "x"), {"A": "2"})),
+        SetUp(SET_UP.files, CommandSpec(("sh", "-c", "x"), {"A": "1"}, "below")),
+        SetUp(SET_UP.files, CommandSpec(("sh", "-c", "x"), {"A": "1"}, stdin=b"in")),
+    ],
+)
+def test_set_ups_that_differ_in_anything_have_keys_of_their_own(other: SetUp) -> None:
+    key = snapshot_key("image", SET_UP, ["stage"])
+    assert snapshot_key("image", other, ["stage"]) != key
+    assert snapshot_key("image", SetUp(SET_UP.files, SET_UP.command), ["stage"]) == key
+    assert snapshot_key("other", SET_UP, ["stage"]) != key
+    assert snapshot_key("image", SET_UP, ["other"]) != key
+
+
+def test_only_short_set_ups_are_not_worth_keeping() -> None:
+    assert SetUp().is_empty
+    assert SetUp((FileSpec("a", b"1"),)).is_short
+    assert not SET_UP.is_short
+    assert not SetUp((FileSpec("a", bytes(2 << 20)),)).is_short
+    assert not SetUp((FileSpec("a", b"1", unpack=True),)).is_short
+    assert not SetUp(tuple(FileSpec(str(number), b"") for number in range(100))).is_short
+
+
+def test_the_outcome_of_a_set_up_survives_being_kept() -> None:
+    assert decode_outcome(encode_outcome(OUTCOME)) == OUTCOME
+    assert decode_outcome(encode_outcome(None)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layer_cache_mib": 0}, "layer_cache_mib: 0: must be at least 1"),
+        ({"memory_limit_mib": 0}, "memory_limit_mib: 0"),
+        ({"warm_memory_mib": -1}, "warm_memory_mib: -1"),
+        ({"creation_pause_s": 0.0}, r"creation_pause_s: 0\.0"),
+    ],
+)
+def test_bad_settings_are_named(changes: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(ProvisioningSettings(), **changes)  # type: ignore[arg-type]
