@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-pytest_plugins = ["pytester", "tests.support.skips"]
+pytest_plugins = ["pytester", "tests.support.measurements", "tests.support.skips"]
 
 
 @pytest.fixture(scope="session")

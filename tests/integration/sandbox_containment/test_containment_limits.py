@@ -1,0 +1,137 @@
+"""What a sandbox can use up: its own share, and nothing of its neighbours'."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import anyio
+import psutil
+import pytest
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.backend import CommandSpec
+from callsheet.managers.sandbox.settings import SandboxSettings
+
+from tests.support.sandboxes import open_backend, open_sandbox, python, run, shell, spec_for, tells, until_sleepers_are
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("place", ["/work", "/tmp", "/dev/shm"])
+async def test_a_disk_filler_stops_at_the_size(settings: SandboxSettings, place: str) -> None:
+    code = f"""
+written = 0
+try:
+    with open("{place}/fill", "wb", buffering=0) as file:
+        while written < 200:
+            file.write(bytes(1 << 20))
+            written += 1
+except OSError as error:
+    print(error.errno)
+print(written)
+"""
+    async with open_sandbox(settings, spec_for(settings, disk_mib=16)) as sandbox:
+        number, written = (await python(sandbox, code)).split()
+        assert number == "28"
+        assert int(written) <= 16
+        await shell(sandbox, f"rm {place}/fill")
+
+
+@pytest.mark.parametrize("place", ["/work", "/tmp", "/dev/shm"])
+async def test_empty_files_are_counted_as_well(settings: SandboxSettings, place: str) -> None:
+    code = f"""
+made = 0
+try:
+    while made < 10_000:
+        open(f"{place}/{{made}}", "x").close()
+        made += 1
+except OSError as error:
+    print(error.errno)
+print(made)
+"""
+    async with open_sandbox(settings, spec_for(settings, disk_mib=1)) as sandbox:
+        number, made = (await python(sandbox, code)).split()
+        assert number == "28"
+        assert int(made) <= 256
+
+
+async def test_a_memory_bomb_ends_and_the_sandbox_survives(settings: SandboxSettings) -> None:
+    code = "held = []\nwhile True: held.append(bytearray(8 << 20))"
+    async with open_sandbox(settings, spec_for(settings, memory_mib=128)) as sandbox:
+        outcome = await run(sandbox, "python3", "-I", "-c", code)
+        assert outcome.failed
+        assert outcome.out_of_memory == tells(settings, "memory")
+        assert await shell(sandbox, "echo alive") == "alive\n"
+
+
+async def test_a_fork_bomb_is_bounded_and_ends_with_a_stop(settings: SandboxSettings) -> None:
+    code = """
+import os, time
+made = 0
+while True:
+    try:
+        if os.fork() == 0:
+            time.sleep(1000)
+        made += 1
+    except OSError:
+        open("limit", "w").write(str(made))
+        open("/proc/self/comm", "w").write("at-limit")
+        time.sleep(1000)
+"""
+    async with open_sandbox(settings, spec_for(settings, max_processes=24)) as sandbox:
+        stop = anyio.Event()
+        outcomes = []
+
+        async def bomb() -> None:
+            outcomes.append(await sandbox.execute(CommandSpec(("python3", "-I", "-c", code)), stop))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(bomb)
+            await _until_limit(sandbox)
+            stop.set()
+        assert outcomes[0].stopped
+        assert outcomes[0].process_limit == tells(settings, "pids")
+        assert int(await shell(sandbox, "cat limit")) <= 24
+        assert await python(sandbox, "import os; print(len([n for n in os.listdir('/proc') if n.isdigit()]))") == "2\n"
+
+
+async def _until_limit(sandbox: AgentSandbox) -> None:
+    """Nothing can be started in the sandbox once the bomb is at its limit, so this looks from outside."""
+    with anyio.fail_after(30):
+        while "at-limit" not in _names_below(sandbox.agent_pid):  # noqa: ASYNC110 - forks are no events here
+            await anyio.sleep(0.01)
+
+
+def _names_below(pid: int) -> set[str]:
+    names = set()
+    for process in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            names.add(process.name())
+    return names
+
+
+async def test_one_sandboxes_processes_do_not_count_against_another(settings: SandboxSettings) -> None:
+    async with open_backend(settings) as backend:
+        first = await backend.create(spec_for(settings, "first", max_processes=20), lambda _: None)
+        second = await backend.create(spec_for(settings, "second", max_processes=20), lambda _: None)
+        try:
+            fill = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do sleep 1000 >/dev/null 2>&1 & done; echo filled"
+            assert await shell(first, fill) == "filled\n"
+            assert await shell(second, fill) == "filled\n"
+        finally:
+            await first.destroy()
+            await second.destroy()
+
+
+async def test_an_output_flood_is_bounded(settings: SandboxSettings) -> None:
+    async with open_sandbox(settings) as sandbox:
+        command = CommandSpec(("/bin/sh", "-c", "head -c 200000000 /dev/zero"), max_output_bytes=10_000)
+        outcome = await sandbox.execute(command, anyio.Event())
+        assert (len(outcome.stdout), outcome.stdout_dropped) == (10_000, 199_990_000)
+
+
+async def test_daemons_end_with_the_sandbox(settings: SandboxSettings) -> None:
+    async with open_sandbox(settings) as sandbox:
+        daemon = "(trap '' TERM HUP; exec setsid sleep 1000) >/dev/null 2>&1 </dev/null &"
+        await shell(sandbox, daemon * 3)
+        await until_sleepers_are([["sleep", "1000"]] * 3)
+    await until_sleepers_are([])
