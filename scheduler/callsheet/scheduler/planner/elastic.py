@@ -182,13 +182,14 @@ class ElasticPlanner:
                 continue
             found = _place_without_choice(placer, group.classes, self.settings.dispatch_cap - len(placed))
             if found is None:
-                contested += group.classes
+                if ask and self._snapshots.some_fit(self._fleet, group.classes):
+                    contested += group.classes
             else:
                 placed += found
         capped = len(placed) >= self.settings.dispatch_cap
         report = RoundReport(Status.BOUND)
         plan = ElasticPlan(tuple(self._assign(placer, placed)), truncated=capped, report=report)
-        if capped or not contested or not ask:
+        if capped or not contested:
             return Proposal(plan)
         return self._try_greedy(plan, self._ask(state, contested, self.settings.dispatch_cap - len(placed), now))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -65,6 +65,21 @@ class Snapshot:
     generation: int
 
 
+class _Kept(NamedTuple):
+    """The options of a class, and the set-ups they were made with."""
+
+    made_at: float
+    block: OptionBlock
+    set_ups: tuple[float | None, ...]
+
+
+def set_ups_of(fleet: Fleet, block: OptionBlock) -> tuple[float | None, ...]:
+    """What the options of a class would have to be set up for now, by place."""
+    places = dict.fromkeys(place_of(option) for option in block.options)
+    pools = [(fleet.pools[place.pool], place.host) for place in places]
+    return tuple(pool.cold_s(host) for pool, host in pools if host in pool.brings_in)
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotSettings:
     """Which members a round looks at; see `ElasticSettings`."""
@@ -82,7 +97,7 @@ class Snapshots:
         self._estimates = estimates
         self._generation = -1
         self._rows = Rows(0)
-        self._blocks: dict[ClassKey, tuple[float, OptionBlock]] = {}
+        self._blocks: dict[ClassKey, _Kept] = {}
 
     def take(
         self,
@@ -118,6 +133,14 @@ class Snapshots:
         )
         return Snapshot(instance, tuple(ready for ready, _ in parts), free, fleet.generation)
 
+    def some_fit(self, fleet: Fleet, classes: Sequence[Servable]) -> bool:
+        """Whether any member of some classes could start now, as far as pools as a whole tell."""
+        free = [pool.free for pool in fleet.pools]
+        rows = chain(fleet.resources(free, 0.0), self._further_rows(fleet, free, 0.0))
+        units = [row.free for row in rows]
+        left = np.array([*units, 1 << 50], np.int64)
+        return any(bool((block.amount <= left[block.resource]).all(axis=1).any()) for _, block in classes)
+
     def renew(self, snapshot: Snapshot, fleet: Fleet, now: float) -> Snapshot:
         """A snapshot with what is free now; the fleet's pools must be the same."""
         blocks = {id(ready): Servable(ready, self.block(ready.key, fleet, now)) for ready in snapshot.members}
@@ -128,11 +151,12 @@ class Snapshots:
         """The options of a class, made anew now and then so that they follow what predictors learn."""
         self._keep_up_with(fleet)
         kept = self._blocks.get(key)
-        if kept is None or now - kept[0] > BLOCK_LIFE_S or kept[1].setup_s.any():
+        if kept is None or now - kept.made_at > BLOCK_LIFE_S or kept.set_ups != set_ups_of(fleet, kept.block):
             if len(self._blocks) >= MOST_BLOCKS:
                 self._blocks.clear()
-            kept = self._blocks[key] = (now, option_block(key, self._estimates.of_class(key), fleet, self._rows))
-        return kept[1]
+            block = option_block(key, self._estimates.of_class(key), fleet, self._rows)
+            kept = self._blocks[key] = _Kept(now, block, set_ups_of(fleet, block))
+        return kept.block
 
     def _keep_up_with(self, fleet: Fleet) -> None:
         if self._generation != fleet.generation:
@@ -172,6 +196,9 @@ class Snapshots:
         for each in own:
             share = each.capacity / max(totals[each.kind], 1)
             yield replace(each, arrivals=arrivals(each.kind).part(share))
+        yield from self._further_rows(fleet, free, hold_s)
+
+    def _further_rows(self, fleet: Fleet, free: Frees, hold_s: float) -> Iterator[Resource]:
         for row in self._rows.further:
             yield _chunks(fleet, row, free) if isinstance(row, Chunk) else _ready(fleet, row, hold_s)
 
@@ -195,8 +222,8 @@ def _ready(fleet: Fleet, row: Ready, hold_s: float) -> Resource:
 def held_back(fleet: Fleet, waiting: Sequence[Servable], now: float, hold_after: float) -> Frees:
     """What is free on each node, less what is kept for actions that have waited too long and fit nowhere.
 
-    For each of them the node that lacks the least keeps what it has of what they need, so that nothing that fits an
-    idle node starves.
+    In each pool the one that came first counts. If it fits nowhere, the node that lacks the least keeps what it has of
+    what the action needs, so that nothing that fits an idle node starves.
     """
     free = [pool.free.copy() for pool in fleet.pools]
     overdue = []
@@ -204,12 +231,17 @@ def held_back(fleet: Fleet, waiting: Sequence[Servable], now: float, hold_after:
         head = ready.head()
         if head is not None and now - head.queued_since >= hold_after:
             overdue.append((ready.key.priority, head.arrival, block))
+    considered: set[int] = set()
     for _, _, block in sorted(overdue, key=lambda each: each[:2]):
         needs = {
             place_of(option): need_of(option, fleet.pools[place_of(option).pool]) for option in reversed(block.options)
         }
-        if not any(fitting(free[place.pool], need).any() for place, need in needs.items()):
+        pools = {place.pool for place in needs}
+        if considered.isdisjoint(pools) and not any(
+            fitting(free[place.pool], need).any() for place, need in needs.items()
+        ):
             _hold_nearest(fleet, free, needs)
+        considered |= pools
     return free
 
 
