@@ -18,25 +18,16 @@ import pytest
 from callsheet.managers.executor import AttemptResult, Broken, Completed
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor import SandboxExecutor
-from callsheet.managers.sandbox.launcher_client import probe_overlays
 from callsheet.managers.sandbox.provisioning.settings import ProvisioningSettings
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 
 from tests.support.other_user import REPOSITORY, directory_of_other_user, run_as_other_user
-from tests.support.root_filesystems import make_root
+from tests.support.root_filesystems import make_root, require_overlays
 from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step
-from tests.support.sandboxes import Variant, require_bubblewrap, settings_for, variants
+from tests.support.sandboxes import Variant, settings_for, variants
 
 pytestmark = pytest.mark.anyio
-
-
-def require_overlays() -> None:
-    """Skips the test, saying why, where the kernel mounts no overlays for this user."""
-    require_bubblewrap()
-    probe = probe_overlays()
-    if not probe.works:
-        pytest.skip(f"overlays do not work here: {probe.reason}")
 
 
 @pytest.fixture(scope="module")

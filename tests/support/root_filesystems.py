@@ -8,6 +8,11 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+from callsheet.managers.sandbox.launcher_client import probe_overlays
+
+from tests.support.sandboxes import require_bubblewrap
+
 PROGRAMS = ("sh", "cat", "ls", "mkdir", "rm", "mv", "ln", "id", "touch", "chmod", "stat", "sleep", "tar", "head", "wc")
 _LIBRARY = re.compile(r"(/\S+) \(0x[0-9a-f]+\)")
 
@@ -30,3 +35,11 @@ def make_root(directory: Path, programs: Sequence[str] = PROGRAMS) -> Path:
             if not target.exists():
                 shutil.copy(Path(library).resolve(), target)
     return directory
+
+
+def require_overlays() -> None:
+    """Skips the test, saying why, where the kernel mounts no overlays for this user."""
+    require_bubblewrap()
+    probe = probe_overlays()
+    if not probe.works:
+        pytest.skip(f"overlays do not work here: {probe.reason}")

@@ -75,8 +75,7 @@ class SandboxExecutor(TestSuiteExecutor):
         if images is None:
             return []
         states = []
-        for name in images.names:
-            setup_s = images.setup_s(name)
+        for name, setup_s in images.setups_s().items():
             # Once an image is there, as many sandboxes can begin with it as are made at a time.
             at_once = 0 if setup_s else self._settings.provisioning.most_creations
             states.append(

@@ -85,6 +85,7 @@ class LayerCache:
         self._limit = limit_bytes
         self._entries: dict[str, _Entry] = {}
         self._builds: dict[str, _Build] = {}
+        self._listeners: list[Callable[[str], None]] = []
         # Layers belong to this user alone: what sandboxes wrote is in them.
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path in directory.iterdir():
@@ -99,6 +100,10 @@ class LayerCache:
 
     def __contains__(self, key: str) -> bool:
         return key in self._entries
+
+    def on_change(self, listener: Callable[[str], None]) -> None:
+        """Takes a function to call with the key of each layer that comes or goes."""
+        self._listeners.append(listener)
 
     def notes(self) -> dict[str, bytes]:
         """The notes of all layers, by their keys. Blocks."""
@@ -165,6 +170,7 @@ class LayerCache:
             await anyio.to_thread.run_sync(_publish, partial, self._directory / key, built)
             self._entries[key] = _Entry(built.size_bytes, time.time())
             _log.info("layer_kept", key=key, bytes=built.size_bytes)
+            self._tell(key)
             lease = self.lease(key)
             if lease is None:
                 raise AssertionError("a layer that was just kept is there")
@@ -181,6 +187,10 @@ class LayerCache:
             if partial is not None and partial.exists():
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(remove_layer, partial)
+
+    def _tell(self, key: str) -> None:
+        for listener in self._listeners:
+            listener(key)
 
     def _take_over(self, path: Path) -> None:
         size = path / "size"
@@ -202,6 +212,7 @@ class LayerCache:
             os.rename(self._directory / key, gone / "layer")
             removed.append(gone)
             _log.info("layer_removed", key=key)
+            self._tell(key)
         return removed
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -75,14 +75,21 @@ class ImagePreparation:
         }
         self._bytes_per_s = _USUAL_BYTES_PER_S
         self._listeners: list[Callable[[], None]] = []
-        self.names = store.names()
+        self._setups_s = {name: self._setup_s(name) for name in store.names()}
+        cache.on_change(self._on_layer)
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Takes a function to call, on the event loop, when `setup_s` of an image may have changed."""
+        """Takes a function to call, on the event loop, when `setups_s` has changed."""
         self._listeners.append(listener)
 
-    def setup_s(self, name: str) -> float:
-        """Seconds until a sandbox of an image could be made, by the archives that are not unpacked. Blocks briefly."""
+    def setups_s(self) -> Mapping[str, float]:
+        """Seconds until a sandbox of each image could be made, by the archives that are not unpacked.
+
+        Images that were put into the store later can be used, but are not among them.
+        """
+        return self._setups_s
+
+    def _setup_s(self, name: str) -> float:
         try:
             layers = self._store.find(name).layers
         except ImageError:
@@ -93,6 +100,16 @@ class ImagePreparation:
             if digest is None or (digest and _key(digest) not in self._cache):
                 missing += layer.stat().st_size
         return max(_FEWEST_SETUP_S, missing / self._bytes_per_s) if missing else 0.0
+
+    def _on_layer(self, key: str) -> None:
+        """Looks at the images anew when an archive was unpacked or given up."""
+        if not key.startswith(_PREFIX):
+            return
+        setups_s = {name: self._setup_s(name) for name in self._setups_s}
+        if setups_s != self._setups_s:
+            self._setups_s = setups_s
+            for listener in self._listeners:
+                listener()
 
     async def prepare(self, name: str, stop: anyio.Event) -> PreparedImage:
         """Returns an image once it is ready; the caller releases it.
@@ -140,8 +157,6 @@ class ImagePreparation:
         lease = self._cache.lease(_key(digest))
         if lease is None:
             lease = await self._cache.obtain(_key(digest), build, stop, shared=(ImageError,))
-            for listener in self._listeners:
-                listener()
         return lease, digest
 
 
