@@ -36,6 +36,11 @@ VIOLATIONS = [
         "The client needs the base install alone",
     ),
     (
+        "clients/callsheet/integrations/swerex/violation.py",
+        "from callsheet.managers import node",
+        "Integrations are clients",
+    ),
+    (
         "managers/callsheet/managers/violation.py",
         "from callsheet.scheduler.core import records",
         "Managers know neither the scheduler nor the client",

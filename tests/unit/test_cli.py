@@ -38,6 +38,7 @@ def run(*arguments: str) -> Result:
         ("manager", "noop"),
         ("manager", "reward"),
         ("manager", "sandbox"),
+        ("facade", "swerex"),
         ("submit",),
         ("submit", "env-step"),
         ("status",),
@@ -76,6 +77,9 @@ def test_the_version_is_printed() -> None:
     [
         ("nonsense",),
         ("status", "--colour"),
+        ("facade", "swerex"),
+        ("facade", "swerex", "--auth-token", "x", "--no-auth"),
+        ("facade", "swerex", "--auth-token", "x", "--listen", "nowhere"),
         ("up", "--cpus", "0"),
         ("up", "--isolation", "hope"),
         ("up", "--managers", "x"),

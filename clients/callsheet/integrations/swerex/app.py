@@ -79,13 +79,15 @@ class _Endpoints:
         return JSONResponse(response)
 
     async def is_alive(self, request: Request) -> Response:
-        """Whether the sandbox is there; the first question makes it begin. Never waits."""
+        """Whether requests are served; the first question makes the sandbox begin. Never waits, requests do.
+
+        A sandbox on its way counts: after a "no" SWE-ReX's client blocks its event loop for a while before it asks
+        again, so that several clients of one loop would keep each other from ever hearing a "yes".
+        """
         try:
             sandbox = self._runtime(request).sandbox
         except TransferredError as fault:
             return JSONResponse({"is_alive": False, "message": str(fault)})
-        if not sandbox.is_ready:
-            return JSONResponse({"is_alive": False, "message": "the sandbox is on its way"})
         message = str(sandbox.fault) if sandbox.fault is not None else ""
         return JSONResponse({"is_alive": sandbox.fault is None, "message": message})
 

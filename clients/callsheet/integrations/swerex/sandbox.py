@@ -51,13 +51,8 @@ class Sandbox:
         return self._request.image
 
     @property
-    def is_ready(self) -> bool:
-        """Whether it is there, or has failed to come."""
-        return self._ready.is_set()
-
-    @property
     def fault(self) -> TransferredError | None:
-        """Why there is no sandbox, or none any more."""
+        """Why there is no sandbox, or none any more; None while it may still come."""
         return self._fault
 
     async def begin(self) -> None:
