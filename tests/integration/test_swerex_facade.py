@@ -24,6 +24,7 @@ from swerex.runtime.abstract import (
 )
 from swerex.runtime.remote import RemoteRuntime
 
+from tests.support.real_sandboxes import processes, until
 from tests.support.swerex_servers import TOKEN, WAIT_S, facade_process, runtime_at, stack_of_sandboxes
 
 pytestmark = pytest.mark.anyio
@@ -105,13 +106,12 @@ async def test_a_step_is_interrupted_while_it_runs(runtime: RemoteRuntime) -> No
     ended = []
 
     async def run() -> None:
-        ended.append(await runtime.run_in_session(step("x=1; echo begun; sleep 1000", check="silent")))
+        ended.append(await runtime.run_in_session(step("x=1; echo begun; sleep 1000.0625", check="silent")))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
-        # It may still be queued, or not even there.
-        while not ended:
-            await runtime.run_in_session(BashInterruptAction())
+        await until(lambda: bool(processes("sleep", "1000.0625")))
+        await runtime.run_in_session(BashInterruptAction())
     assert ended[0].exit_code != 0
     assert ended[0].failure_reason == "interrupted"
     assert (await runtime.run_in_session(step("echo alive"))).output == "alive\n"
