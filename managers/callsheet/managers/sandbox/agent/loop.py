@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import array
-import contextlib
-import ctypes
 import errno
 import fcntl
-import json
 import os
 import resource
 import select
-import signal
-import socket
 import sys
 
 from .paths import RefusedError, components_of
 from .processes import interrupt, send_signal, signal_everything
+from .slim import parse, prctl, serialise, signal, socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # Nothing is imported for annotations: every sandbox pays for this program's start.
@@ -27,6 +22,7 @@ PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 LARGEST_PACKET = 1 << 16
 MOST_DESCRIPTORS = 8
+DESCRIPTOR_BYTES = 4
 CHUNK = 1 << 20
 # Descriptors that a command gets have lower numbers.
 ABOVE_TARGETS = 64
@@ -65,12 +61,11 @@ class Agent:
 
     def tell(self, **event: Any) -> None:
         """Sends an event."""
-        self.manager.send(json.dumps(event).encode())
+        self.manager.send(serialise(event))
 
     def reap(self) -> None:
-        """Collects ended children: jobs, and the orphans of jobs."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.wake_up, 4096)
+        """Collects ended children, jobs and the orphans of jobs, after a word on the pipe."""
+        os.read(self.wake_up, 4096)
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -89,16 +84,16 @@ class Agent:
     def take_request(self) -> bool:
         """Carries out one packet; returns False at the end of the stream."""
         packet, control, _, _ = self.manager.recvmsg(
-            LARGEST_PACKET, socket.CMSG_SPACE(MOST_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC
+            LARGEST_PACKET, socket.CMSG_SPACE(MOST_DESCRIPTORS * DESCRIPTOR_BYTES), socket.MSG_CMSG_CLOEXEC
         )
-        descriptors = array.array("i")
+        descriptors = []
         for level, kind, data in control:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+                descriptors += numbers_in(data)
         try:
             if not packet:
                 return False
-            request = json.loads(packet)
+            request = parse(packet)
             if request["op"] == "signal":
                 signal_everything(request["signal"])
                 self.tell(event="signalled", id=request["id"])
@@ -109,7 +104,7 @@ class Agent:
                 interrupt(self.process_of(request["job"]), request["since"], spared=set(self.jobs))
                 self.tell(event="signalled", id=request["id"])
             else:
-                self.start(request["id"], request["op"], list(descriptors))
+                self.start(request["id"], request["op"], descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -121,7 +116,7 @@ class Agent:
 
     def start(self, job: int, operation: str, descriptors: list[int]) -> None:
         """Starts a job in a child process."""
-        details = json.loads(read_all(descriptors[0]))
+        details = parse(read_all(descriptors[0]))
         work_of_child = operation_of(operation, self.areas)
         reader, writer = os.pipe()
         try:
@@ -143,6 +138,10 @@ def operation_of(name: str, areas: dict[str, str]) -> Callable[[dict[str, Any], 
     if name == "run":
         return lambda details, descriptors: execute(details, descriptors, areas["work"])
     # Imported before the fork and at the first use: later jobs of this kind find it there.
+    if name == "listen":
+        from . import network
+
+        return lambda details, descriptors: network.listen(details, descriptors[0])
     from . import files
 
     if name == "write":
@@ -198,6 +197,12 @@ def execute(details: dict[str, Any], descriptors: list[int], work: str) -> NoRet
     os.execvpe(details["argv"][0], details["argv"], details["env"])
 
 
+def numbers_in(data: bytes) -> list[int]:
+    """Returns the descriptors that came with a packet."""
+    ends = range(DESCRIPTOR_BYTES, len(data) + 1, DESCRIPTOR_BYTES)
+    return [int.from_bytes(data[end - DESCRIPTOR_BYTES : end], sys.byteorder) for end in ends]
+
+
 def read_all(descriptor: int) -> bytes:
     """Returns a memory file's content, wherever its position is."""
     size = os.fstat(descriptor).st_size
@@ -227,13 +232,12 @@ def join_manager(words: list[str]) -> socket.socket:
 def main() -> None:
     """Serves until the manager is gone, then takes everything along."""
     manager = join_manager(sys.argv[1:])
-    manager.set_inheritable(False)
-    library = ctypes.CDLL(None, use_errno=True)
+    os.set_inheritable(manager.fileno(), False)
     if os.getpid() == 1:
         # Nobody inside may look into this process, although it has the same user id.
-        library.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+        prctl(PR_SET_DUMPABLE, 0)
     else:
-        library.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
     agent = Agent(manager, sys.argv[2], sys.argv[3])
     try:
         agent.serve()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 
@@ -24,14 +23,21 @@ def components_of(path: str) -> list[str]:
     return components
 
 
+def make_directory(name: str, parent: int) -> None:
+    """Makes a directory in another, unless it is there."""
+    try:
+        os.mkdir(name, 0o755, dir_fd=parent)
+    except FileExistsError:
+        return
+
+
 def open_directory(root: str, components: list[str], create: bool) -> int:
     """Walks down from a directory without following symbolic links; returns a descriptor."""
     current = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for component in components:
         try:
             if create:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(component, 0o755, dir_fd=current)
+                make_directory(component, current)
             below = os.open(component, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=current)
         finally:
             os.close(current)

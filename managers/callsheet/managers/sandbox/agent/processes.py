@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
+
+from .slim import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
