@@ -108,8 +108,8 @@ class SandboxSessions:
             await self._forget_ended()
             raise cannot_begin_session(step, *result.refused)
         outcome = await self._jobs.blocking(meter.outcome, result, session.pipes, wall_s)
-        if stop.is_set() and end.status is not None:
-            # What the interpreter started after the last look, before it returned.
+        if stop.is_set():
+            # What the interpreter started after the last look, before it returned or ended.
             await self._jobs.connection.interrupt(None, since)
         await self._forget_ended()
         use = SessionUse(started=is_new, ended=end.status is None)

@@ -25,10 +25,11 @@ def signal_everything(number: int) -> None:
 def signal_all(find: Callable[[], list[int]], number: int) -> None:
     """Signals all processes that can be found, again until nothing new turns up: a stopped process cannot fork."""
     seen: set[int] = set()
-    while True:
+    looks_in_vain = 0
+    # One is not enough: whose parent ends during a look has a parent then that is not there.
+    while looks_in_vain < 2:
         new = [pid for pid in find() if pid not in seen]
-        if not new:
-            break
+        looks_in_vain = 0 if new else looks_in_vain + 1
         seen.update(new)
         for pid in new:
             send_signal(pid, number if number == signal.SIGCONT else signal.SIGSTOP)
