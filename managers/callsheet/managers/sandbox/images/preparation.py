@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 
 
 class _Identity(NamedTuple):
-    """Changes whenever the content of a file may have changed."""
+    """Changes whenever a file may have changed, or another directory has been put in the place of one."""
 
     path: str
     inode: int
@@ -73,6 +73,7 @@ class ImagePreparation:
             for key, note in cache.notes().items()
             if key.startswith(_PREFIX)
         }
+        self._reading = anyio.Lock()
         self._bytes_per_s = _USUAL_BYTES_PER_S
         self._listeners: list[Callable[[], None]] = []
         self._setups_s = {name: self._setup_s(name) for name in store.names()}
@@ -126,7 +127,7 @@ class ImagePreparation:
             for layer in image.layers:
                 if layer.is_dir():
                     prepared.layers += (layer,)
-                    digests.append(await anyio.to_thread.run_sync(_digest_of_tree, layer))
+                    digests.append(await self._digest(layer, _digest_of_tree))
                 else:
                     lease, digest = await self._unpacked(layer, stop)
                     prepared.leases.append(lease)
@@ -140,10 +141,7 @@ class ImagePreparation:
 
     async def _unpacked(self, archive: Path, stop: anyio.Event) -> tuple[Lease, str]:
         identity = _identity(archive)
-        digest = self._digests.get(identity)
-        if digest is None:
-            digest = await anyio.to_thread.run_sync(_digest_of_file, archive)
-            self._digests[identity] = digest
+        digest = await self._digest(archive, _digest_of_file)
 
         async def build(target: Path) -> BuiltLayer:
             async with self._unpacking:
@@ -158,6 +156,16 @@ class ImagePreparation:
         if lease is None:
             lease = await self._cache.obtain(_key(digest), build, stop, shared=(ImageError,))
         return lease, digest
+
+    async def _digest(self, layer: Path, compute: Callable[[Path], str]) -> str:
+        """Returns the digest of a layer; computed once, as long as it looks the same from outside."""
+        identity = _identity(layer)
+        if identity not in self._digests:
+            async with self._reading:
+                # A storm of resets reads it once.
+                if identity not in self._digests:
+                    self._digests[identity] = await anyio.to_thread.run_sync(compute, layer)
+        return self._digests[identity]
 
 
 def _key(digest: str) -> str:

@@ -7,6 +7,7 @@ Below the store, the image NAME (which may hold "/") is the first of these that 
     NAME.tar, NAME.tar.gz, .tgz, .tar.xz, .tar.zst, .tar.bz2
                       an archive of a root file system, as `docker export` writes it
 
+Nothing in a directory may be changed in its place while a manager runs; another one may be put there by a rename.
 An archive that is a layer may delete what lies below it, by the marks of the OCI image format (".wh.NAME").
 """
 
