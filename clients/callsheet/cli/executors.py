@@ -11,6 +11,7 @@ from callsheet.cli.errors import load
 
 if TYPE_CHECKING:
     from callsheet.managers.executor import Executor
+    from callsheet.managers.sandbox.network.places import Place
     from callsheet.managers.sandbox.settings import SandboxSettings
     from callsheet.managers.settings import ManagerSettings
 
@@ -41,6 +42,7 @@ class SandboxPlace:
         docker_image: With isolation by Docker, the image of sandboxes that name none.
         control_group: A version 2 control group that was made for the manager.
         supply: Where they begin, and how many there may be.
+        network: What env_resets may ask to reach, as "host:port".
     """
 
     data_dir: Path
@@ -50,6 +52,7 @@ class SandboxPlace:
     docker_image: str = ""
     control_group: Path | None = None
     supply: SandboxSupply = field(default_factory=SandboxSupply)
+    network: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,7 @@ def _sandbox_settings(place: SandboxPlace, settings: ManagerSettings) -> Sandbox
         core_sharing=module.CoreSharing(_CORE_SHARING[place.share_cores]),
         docker_image=place.docker_image,
         delegated_group=place.control_group,
+        network=_places(place.network),
         provisioning=module.ProvisioningSettings(
             images=place.supply.images,
             layer_cache_mib=place.supply.layer_cache_mib,
@@ -148,6 +152,14 @@ def _sandbox_settings(place: SandboxPlace, settings: ManagerSettings) -> Sandbox
         ),
     )
     return sandbox_settings
+
+
+def _places(texts: tuple[str, ...]) -> tuple[Place, ...]:
+    module = load("callsheet.managers.sandbox.network.places", "sandbox")
+    try:
+        return tuple(module.Place.parse(text) for text in texts)
+    except ValueError as error:
+        raise ValueError(f"network: {error}") from error
 
 
 def _cores(settings: ManagerSettings) -> list[int]:

@@ -55,7 +55,16 @@ DockerImage = Annotated[
     str,
     typer.Option(
         envvar="CALLSHEET_DOCKER_IMAGE",
-        help="With --isolation docker, the image of sandboxes that name none; it must have a python3.",
+        help="With --isolation docker, the image of sandboxes that name none; images must have a python3.",
+    ),
+]
+Network = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--network",
+        metavar="HOST:PORT",
+        help="What an env_reset may ask to reach, by a proxy: a name, '*.' and a name for any below it, an address, or "
+        "'*' for any name; repeatable. By default nothing.",
     ),
 ]
 ControlGroup = Annotated[
@@ -83,6 +92,7 @@ def sandbox(
     keep_set_ups: KeepSetUps = _SUPPLY.keep_set_ups,
     sandbox_memory_mib: SandboxMemoryMib = _SUPPLY.sandbox_memory_mib,
     warm_memory_mib: WarmMemoryMib = _SUPPLY.warm_memory_mib,
+    network: Network = None,
     manager_id: ManagerId = None,
     node_id: NodeId = None,
     cpus: Cpus = None,
@@ -97,7 +107,14 @@ def sandbox(
     )
     supply = executors.SandboxSupply(images, layer_cache_mib, keep_set_ups, sandbox_memory_mib, warm_memory_mib)
     place = executors.SandboxPlace(
-        data_dir, isolation, tuple(stages or ()), share_cores, docker_image, control_group, supply
+        data_dir,
+        isolation,
+        tuple(stages or ()),
+        share_cores,
+        docker_image,
+        control_group,
+        supply,
+        tuple(network or ()),
     )
     run_manager_process(options, partial(executors.build_sandbox, place))
 

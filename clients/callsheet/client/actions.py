@@ -237,6 +237,8 @@ class EnvReset(Action[EnvResetResult]):
         service: Name of the hosted service that must serve it; empty takes any that has the image.
         image: Name of the root file system it sees, all of it writable; empty is the manager's system, read-only.
         repeat_set_up: Run the set-up command even where files that the same set-up ended with are kept.
+        network: Places it can connect to by TCP, through the proxy of HTTPS_PROXY: "host:port" with a name, "*." and
+            a name for any below it, or an address; empty reaches nothing.
     """
 
     files: Sequence[SandboxFile] = ()
@@ -246,6 +248,7 @@ class EnvReset(Action[EnvResetResult]):
     service: str = ""
     image: str = ""
     repeat_set_up: bool = False
+    network: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,6 +253,7 @@ def _env_reset(spec: action_pb2.ActionSpec, action: EnvReset, blobs: BlobWriter)
     message.max_processes = _at_least_one("env_reset.max_processes", action.max_processes)
     message.image = action.image
     message.repeat_set_up = action.repeat_set_up
+    message.network.extend(action.network)
 
 
 def _env_step(spec: action_pb2.ActionSpec, action: EnvStep, blobs: BlobWriter) -> None:

@@ -187,10 +187,11 @@ class Trajectory(ActionVerbs):
         service: str = "",
         image: str = "",
         repeat_set_up: bool = False,
+        network: Iterable[str] = (),
         **options: Unpack[ActionOptions],
     ) -> Outcome[EnvResetResult]:
         """Creates a fresh sandbox for the trajectory. See `EnvReset` and `Options`."""
-        reset = EnvReset(tuple(files), set_up, disk_mib, max_processes, service, image, repeat_set_up)
+        reset = EnvReset(tuple(files), set_up, disk_mib, max_processes, service, image, repeat_set_up, tuple(network))
         return await self._perform(reset, options)
 
     async def env_step(

@@ -609,6 +609,7 @@ class EnvResetInput(google.protobuf.message.Message):
     MAX_PROCESSES_FIELD_NUMBER: builtins.int
     IMAGE_FIELD_NUMBER: builtins.int
     REPEAT_SET_UP_FIELD_NUMBER: builtins.int
+    NETWORK_FIELD_NUMBER: builtins.int
     disk_mib: builtins.int
     """Size of the writable file system in MiB; 0 takes the default (256)."""
     max_processes: builtins.int
@@ -629,6 +630,13 @@ class EnvResetInput(google.protobuf.message.Message):
     def set_up(self) -> global___Command:
         """Run once the files are there; a non-zero exit fails the action as ENV. Unset: nothing to run."""
 
+    @property
+    def network(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Places it can connect to by TCP, through a proxy that HTTPS_PROXY names to commands: "host:port" with a name, "*." and
+        a name for any below it, or an address. What its manager does not allow fails the action as ENV network_refused.
+        Empty: it reaches nothing.
+        """
+
     def __init__(
         self,
         *,
@@ -638,9 +646,10 @@ class EnvResetInput(google.protobuf.message.Message):
         max_processes: builtins.int = ...,
         image: builtins.str = ...,
         repeat_set_up: builtins.bool = ...,
+        network: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["set_up", b"set_up"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["disk_mib", b"disk_mib", "files", b"files", "image", b"image", "max_processes", b"max_processes", "repeat_set_up", b"repeat_set_up", "set_up", b"set_up"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["disk_mib", b"disk_mib", "files", b"files", "image", b"image", "max_processes", b"max_processes", "network", b"network", "repeat_set_up", b"repeat_set_up", "set_up", b"set_up"]) -> None: ...
 
 global___EnvResetInput = EnvResetInput
 

@@ -15,7 +15,7 @@ from callsheet.managers.sandbox.packets import PacketSocket, ProtocolError, inte
 
 _MOST_CPU_US = 10**15
 _MOST_MEMORY_KIB = 1 << 40
-_STAGES = frozenset({"run", "cwd", "path", "write", "archive", "read", "fork"})
+_STAGES = frozenset({"run", "cwd", "path", "write", "archive", "read", "listen", "fork"})
 _LARGEST_ERRNO = 4095
 
 
@@ -77,7 +77,10 @@ class AgentConnection:
         self._check()
 
     async def start(
-        self, operation: Literal["run", "write", "read"], details: Mapping[str, object], descriptors: Sequence[int]
+        self,
+        operation: Literal["run", "write", "read", "listen"],
+        details: Mapping[str, object],
+        descriptors: Sequence[int],
     ) -> Job:
         """Asks for a job. The descriptors stay the caller's.
 

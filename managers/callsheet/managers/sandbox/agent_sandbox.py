@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from callsheet.managers.sandbox.backend import (
     OutputListener,
     OutputName,
     SandboxBackend,
+    SandboxCreateError,
     SandboxLostError,
     SandboxSpec,
     StepSpec,
@@ -40,6 +42,7 @@ from callsheet.managers.sandbox.sessions import SandboxSessions
 
 # Pipes that background processes still hold; beyond these the oldest is closed.
 _MOST_HELD_PIPES = 32
+_LISTENING_BYTES = 64
 
 _log = structlog.get_logger(__name__)
 
@@ -151,7 +154,7 @@ class AgentSandbox:
         """Writes a file or unpacks an archive, inside, by the agent."""
         content = await self._jobs.memory_file(file.content)
         details = {"path": file.path, "unpack": file.unpack, "mode": file.mode & 0o777}
-        result = await self._jobs.move_file("write", details, content, stop)
+        result = await self._jobs.ask("write", details, content, stop)
         if result.refused is not None:
             raise file_refused(file, *result.refused)
         if result.status != 0:
@@ -215,7 +218,7 @@ class AgentSandbox:
         pipe = OutputPipe(max(1, limit))
         try:
             details = {"area": area, "path": path, "limit": limit + 1}
-            result = await self._jobs.move_file("read", details, pipe.give_write_end(), stop)
+            result = await self._jobs.ask("read", details, pipe.give_write_end(), stop)
             pipe.finish()
         finally:
             pipe.close()
@@ -238,6 +241,25 @@ class AgentSandbox:
         if self._parts.changes is None:
             raise SandboxLostError("it was not made to keep its changes")
         return await self._jobs.blocking(self._parts.changes.save, target, limit_bytes)
+
+    async def open_listener(self, port: int) -> socket.socket:
+        """Returns a socket that listens on a port of its own loopback, made by the agent: check it.
+
+        Raises:
+            SandboxCreateError: The agent could not.
+            SandboxLostError: It is gone.
+        """
+        own, other = socket.socketpair()
+        with own:
+            result = await self._jobs.ask("listen", {"port": port}, other.detach(), anyio.Event())
+            own.setblocking(False)
+            try:
+                _, descriptors, _, _ = socket.recv_fds(own, _LISTENING_BYTES, 1)
+            except BlockingIOError:
+                descriptors = []
+        if not descriptors:
+            raise SandboxCreateError(f"its agent opened no port {port}: {result.refused or result.status}")
+        return socket.socket(fileno=descriptors[0])
 
     def on_destroyed(self, release: Callable[[], None]) -> None:
         """Takes a function to call at its end."""

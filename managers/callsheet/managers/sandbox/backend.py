@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 import anyio
+from callsheet.managers.sandbox.network.places import Place
 from callsheet.managers.sandbox.node_sharing import Lane
 
 
@@ -40,6 +41,7 @@ class SandboxSpec:
         max_processes: The most processes and threads of its commands together.
         cores: The cores it starts on.
         root: The files it begins with. Of an image everything can be written, within `disk_mib` together.
+        network: What it can reach, through a proxy; nothing by default.
     """
 
     sandbox_id: str
@@ -48,6 +50,7 @@ class SandboxSpec:
     max_processes: int
     cores: frozenset[int]
     root: RootFilesystem = field(default_factory=RootFilesystem)
+    network: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +345,9 @@ class SandboxBackend(Protocol):
         Raises:
             SandboxCreateError: It could not be made.
         """
+
+    async def serve(self) -> None:
+        """Does what its sandboxes need beside their actions, until it is cancelled; without it, they reach nothing."""
 
     async def close(self) -> None:
         """Releases what is shared by its sandboxes, which are destroyed before."""

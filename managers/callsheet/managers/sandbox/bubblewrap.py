@@ -14,6 +14,7 @@ from callsheet.managers.sandbox.backend import SandboxCreateError, SandboxSpec
 from callsheet.managers.sandbox.cgroups import GroupLayout
 from callsheet.managers.sandbox.host_python import python_below
 from callsheet.managers.sandbox.launcher_client import probe_overlays
+from callsheet.managers.sandbox.network.places import network_words
 from callsheet.managers.sandbox.packets import memory_file
 from callsheet.managers.sandbox.pool_users import UserPool
 from callsheet.managers.sandbox.processes import ProcessPlan
@@ -113,7 +114,7 @@ class BubblewrapPlanner:
         return {
             "isolation": "bubblewrap",
             "user": user,
-            "network": "none but a loopback of its own",
+            "network": network_words(self._settings.network),
             "filesystem": "system read-only; working and temporary directories in memory, sized",
             "images": "writable overlays in memory, sized" if self.overlays else f"none: {probe_overlays().reason}",
             "seccomp": "refuses namespaces, mounts, tracing, kernel interfaces and foreign socket families",

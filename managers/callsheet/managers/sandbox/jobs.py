@@ -115,10 +115,14 @@ class SandboxJobs:
             await self.connection.signal(signal.SIGSTOP)
         return job
 
-    async def move_file(
-        self, operation: Literal["write", "read"], details: Mapping[str, object], descriptor: int, stop: anyio.Event
+    async def ask(
+        self,
+        operation: Literal["write", "read", "listen"],
+        details: Mapping[str, object],
+        descriptor: int,
+        stop: anyio.Event,
     ) -> JobResult:
-        """Has the agent write or read a file; the descriptor is closed.
+        """Has the agent write or read a file or open a listening socket; the descriptor is closed.
 
         Raises:
             StoppedError: `stop` was set meanwhile.

@@ -26,6 +26,7 @@ from callsheet.managers.sandbox.launcher_client import (
     SpawnRequest,
     start_launcher,
 )
+from callsheet.managers.sandbox.network.doors import NetworkDoors, proxy_environment
 from callsheet.managers.sandbox.packets import socket_pair
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
 
@@ -128,6 +129,7 @@ class ProcessBackend:
         self._launching = anyio.Lock()
         self._creating = anyio.CapacityLimiter(settings.concurrent_creates)
         self._threads = anyio.CapacityLimiter(_WORKER_THREADS)
+        self._doors = NetworkDoors()
 
     def capabilities(self) -> Mapping[str, str]:
         """What it isolates, and how it limits."""
@@ -166,6 +168,10 @@ class ProcessBackend:
                 return await self._create(spec, on_lost, await self._get_launcher())
             except (OSError, LauncherError, SandboxLostError) as error:
                 raise SandboxCreateError(str(error)) from error
+
+    async def serve(self) -> None:
+        """Takes connections of sandboxes that may reach something."""
+        await self._doors.serve()
 
     async def close(self) -> None:
         """Ends the launcher, and with it whatever sandbox was not destroyed."""
@@ -222,7 +228,7 @@ class ProcessBackend:
                 group=group,
                 temporary=plan.temporary,
                 agent_directory=plan.agent_directory,
-                environment=plan.environment,
+                environment={**plan.environment, **proxy_environment(spec.network)},
                 limits=plan.limits,
                 clean_up=plan.clean_up,
                 threads=self._threads,
@@ -235,6 +241,7 @@ class ProcessBackend:
                     await launcher.bound_files(connection.pid, plan.files)
                 if group is None or not group.pins_cores:
                     await sandbox.grant(spec.cores)
+                await self._doors.open(sandbox)
             except BaseException:
                 await sandbox.destroy()
                 raise

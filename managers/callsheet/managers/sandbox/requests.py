@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from callsheet.managers.executor import Attempt, PayloadAccess
 from callsheet.managers.sandbox.backend import CommandSpec, FileSpec, SandboxSpec, SessionLanguage, StepSpec
+from callsheet.managers.sandbox.network.places import Place, covered
 from callsheet.managers.sandbox.paths import split_relative
-from callsheet.managers.sandbox.settings import SandboxSettings
+from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2
 
 _DEFAULT_OUTPUT_BYTES = 1 << 20
@@ -17,6 +18,10 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LONGEST_STEP = 1 << 20
 # The kernel's MAX_ARG_STRLEN, less the NUL at the end.
 _LONGEST_ARGUMENT = 131071
+
+
+class NetworkRefusedError(ValueError):
+    """An env_reset wants to reach what this manager's sandboxes may not; the message names field, value and rule."""
 
 
 class CommandRefusedError(ValueError):
@@ -84,7 +89,11 @@ def read_download(paths: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def sandbox_spec(sandbox_id: str, attempt: Attempt, cores: frozenset[int], settings: SandboxSettings) -> SandboxSpec:
-    """Returns what the sandbox of an attempt is to be: memory as granted, sizes as asked for or by default."""
+    """Returns what the sandbox of an attempt is to be: memory as granted, sizes as asked for or by default.
+
+    Raises:
+        NetworkRefusedError: It wants to reach what it may not.
+    """
     reset = attempt.action.env_reset
     return SandboxSpec(
         sandbox_id=sandbox_id,
@@ -92,7 +101,24 @@ def sandbox_spec(sandbox_id: str, attempt: Attempt, cores: frozenset[int], setti
         disk_mib=reset.disk_mib or settings.default_disk_mib,
         max_processes=reset.max_processes or settings.default_max_processes,
         cores=cores,
+        network=_network(reset.network, settings),
     )
+
+
+def _network(wanted: Iterable[str], settings: SandboxSettings) -> tuple[Place, ...]:
+    places = []
+    for text in wanted:
+        try:
+            place = Place.parse(text)
+        except ValueError as error:
+            raise NetworkRefusedError(f"network: {error}") from error
+        if settings.isolation is Isolation.NONE:
+            raise NetworkRefusedError(f"network: {text!r}: sandboxes without isolation have no network to limit")
+        if not covered(place, settings.network):
+            allowed = ", ".join(map(str, settings.network)) or "nothing"
+            raise NetworkRefusedError(f"network: {text!r}: sandboxes of this manager may reach {allowed}")
+        places.append(place)
+    return tuple(dict.fromkeys(places))
 
 
 def _output_bytes(command: action_pb2.Command, settings: SandboxSettings) -> int:

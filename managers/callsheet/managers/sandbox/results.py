@@ -16,7 +16,7 @@ from callsheet.managers.sandbox.env_step import Download
 from callsheet.managers.sandbox.images.store import ImageError
 from callsheet.managers.sandbox.paths import PathRefusedError
 from callsheet.managers.sandbox.provisioning.admitting_backend import SandboxRefusedError
-from callsheet.managers.sandbox.requests import CommandRefusedError
+from callsheet.managers.sandbox.requests import CommandRefusedError, NetworkRefusedError
 from callsheet.v1 import action_pb2, outcome_pb2
 
 # What `describe_error` knows: everything foreseeable.
@@ -25,6 +25,7 @@ FORESEEN = (
     CommandRefusedError,
     FileRefusedError,
     ImageError,
+    NetworkRefusedError,
     PathRefusedError,
     SandboxCreateError,
     SandboxLostError,
@@ -100,6 +101,8 @@ def _reason(error: Exception) -> str:
         return "bad_path"
     if isinstance(error, CommandRefusedError):
         return "bad_command"
+    if isinstance(error, NetworkRefusedError):
+        return "network_refused"
     if isinstance(error, ImageError):
         return "image_unavailable"
     return "state_lost" if isinstance(error, SandboxLostError) else "sandbox_not_created"

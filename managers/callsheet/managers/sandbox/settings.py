@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from callsheet.managers.sandbox.network.places import Place
 from callsheet.managers.sandbox.node_sharing import NodeSharingSettings
 from callsheet.managers.sandbox.provisioning.settings import ProvisioningSettings
 
@@ -69,7 +70,8 @@ class SandboxSettings:
         use_control_groups: Whether to use control groups where they are writable.
         delegated_group: Directory of a version 2 control group that was made for this manager; by default the one it
             runs in, if that was delegated.
-        docker_image: With DOCKER, the image of sandboxes that name none; it needs a python3 of version 3.8 or later.
+        docker_image: With DOCKER, the image of sandboxes that name none; images need a python3, 3.8 or later.
+        network: What env_resets may ask to reach; nothing by default.
         provisioning: Which images there are, what is kept of set-ups, and how many sandboxes are admitted.
         bwrap: The bwrap program; None searches as `bubblewrap.find_bwrap` says.
         core_sharing: Whether all sandboxes share `cores`. Then grants name no cores.
@@ -92,6 +94,7 @@ class SandboxSettings:
     use_control_groups: bool = True
     delegated_group: Path | None = None
     docker_image: str = ""
+    network: tuple[Place, ...] = ()
     provisioning: ProvisioningSettings = field(default_factory=ProvisioningSettings)
     bwrap: Path | None = None
     core_sharing: CoreSharing = CoreSharing.NONE
@@ -106,6 +109,8 @@ class SandboxSettings:
             raise ValueError(f"data_directory: {str(self.data_directory)!r}: must be absolute")
         if self.delegated_group is not None and not (self.delegated_group / "cgroup.procs").exists():
             raise ValueError(f"delegated_group: {str(self.delegated_group)!r}: must be a control group's directory")
+        if self.isolation is Isolation.NONE and self.network:
+            raise ValueError("network: isolation 'none' cannot limit it: commands reach what the machine can")
         for stage in self.stages:
             if not stage.source.is_absolute() or not stage.source.is_dir():
                 raise ValueError(f"stages: {str(stage.source)!r}: must be an absolute path of a directory")

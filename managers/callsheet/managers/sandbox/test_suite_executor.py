@@ -79,9 +79,11 @@ class TestSuiteExecutor:
             self.shared_cores.use(frozenset(cores))
 
     async def serve(self) -> None:
-        """Ranks commands, where cores are shared."""
-        if self.shared_cores is not None:
-            await self.shared_cores.serve()
+        """Does what the backend's sandboxes need, and ranks commands where cores are shared."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._backend.serve)
+            if self.shared_cores is not None:
+                await self.shared_cores.serve()
 
     async def run(self, attempt: Attempt) -> AttemptResult:
         """Runs one attempt."""

@@ -11,6 +11,8 @@ from callsheet.v1 import action_pb2, common_pb2
 References = list[common_pb2.PayloadReference]
 
 MAX_DOWNLOADS = 32
+MAX_PLACES = 64
+_PLACE = re.compile(r"(?=.{3,270}\Z)[A-Za-z0-9.*_:\[\]-]+:[1-9][0-9]{0,4}")
 _SESSION_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _IMAGE = re.compile(r"(?=.{1,200}\Z)[A-Za-z0-9][A-Za-z0-9._:-]*(/[A-Za-z0-9][A-Za-z0-9._:-]*)*")
 
@@ -39,6 +41,11 @@ def check_env_reset(env_reset: action_pb2.EnvResetInput) -> References:
     if env_reset.image and not _IMAGE.fullmatch(env_reset.image):
         rule = "must be 1 to 200 letters, digits, '.', '_', '-', ':' or '/', in components that begin with none of them"
         raise invalid("env_reset.image", env_reset.image, rule)
+    if len(env_reset.network) > MAX_PLACES:
+        raise invalid("env_reset.network", f"{len(env_reset.network)} places", f"must have at most {MAX_PLACES}")
+    for index, place in enumerate(env_reset.network):
+        if not _PLACE.fullmatch(place):
+            raise invalid(f"env_reset.network[{index}]", place, 'must be "HOST:PORT" in at most 270 characters')
     return references
 
 

@@ -32,6 +32,8 @@ from callsheet.managers.sandbox.docker_engine.container import (
 )
 from callsheet.managers.sandbox.docker_engine.engine import DockerEngine
 from callsheet.managers.sandbox.docker_engine.groups import adopt_container, container_layout
+from callsheet.managers.sandbox.network.doors import NetworkDoors, proxy_environment
+from callsheet.managers.sandbox.network.places import network_words
 from callsheet.managers.sandbox.pool_users import UserPool
 from callsheet.managers.sandbox.seccomp import UnsupportedArchitectureError, build_filter
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
@@ -129,6 +131,7 @@ class DockerBackend:
             raise SandboxCreateError(str(error)) from error
         self._creating = anyio.CapacityLimiter(settings.concurrent_creates)
         self._threads = anyio.CapacityLimiter(_WORKER_THREADS)
+        self._doors = NetworkDoors()
         removed = self._engine.remove_labelled({MANAGER_LABEL: marker})
         if removed:
             _log.info("leftovers_removed", marker=marker, containers=removed)
@@ -147,7 +150,7 @@ class DockerBackend:
             "isolation": "docker",
             "engine": self._version,
             "user": "a pool user for each sandbox, without capabilities",
-            "network": "none but a loopback of its own",
+            "network": network_words(self._settings.network),
             "filesystem": "image read-only; working and temporary directories in memory, sized",
             "seccomp": "the engine's filter; also refuses tracing, kernel interfaces and foreign socket families",
             "cpu": "cpuset group" if grouped else "cpuset by the engine's update",
@@ -170,6 +173,10 @@ class DockerBackend:
             except (OSError, SandboxLostError) as error:
                 raise SandboxCreateError(str(error)) from error
 
+    async def serve(self) -> None:
+        """Takes connections of sandboxes that may reach something."""
+        await self._doors.serve()
+
     async def close(self) -> None:
         """Closes the connections to the engine."""
         await self._blocking(self._engine.close)
@@ -178,15 +185,15 @@ class DockerBackend:
         image = spec.root.image or self._settings.docker_image
         if not image:
             raise SandboxCreateError("image: '': an env_reset must name one, as this manager has no default image")
-        environment = await self._blocking(self._engine.image_environment, image)
+        environment = dict(await self._blocking(self._engine.image_environment, image))
         place = _Place(self._directory / spec.sandbox_id, self._users)
         try:
             with closing(await self._blocking(place.open, self._filter)) as listener:
                 container = await self._start(self._plan(spec, image, place))
                 try:
                     connection = await self._connect(listener, container, on_lost)
+                    environment |= proxy_environment(spec.network)
                     parts = await self._parts(connection, container, environment, place)
-                    return AgentSandbox(spec, connection, parts)
                 except BaseException:
                     with anyio.CancelScope(shield=True):
                         await RunningContainer(self._engine, container, self._threads).finish()
@@ -195,6 +202,13 @@ class DockerBackend:
             with anyio.CancelScope(shield=True):
                 await self._blocking(place.remove)
             raise
+        sandbox = AgentSandbox(spec, connection, parts)
+        try:
+            await self._doors.open(sandbox)
+        except BaseException:
+            await sandbox.destroy()
+            raise
+        return sandbox
 
     async def _start(self, plan: ContainerPlan) -> Container:
         """Starts a container; a cancel waits for the engine's answer, so that none is left without an owner."""

@@ -117,6 +117,10 @@ class AdmittingBackend:
         sandbox.on_destroyed(lambda: self._ledger.give_back(spec.sandbox_id))
         return sandbox
 
+    async def serve(self) -> None:
+        """Does what the inner backend does."""
+        await self._inner.serve()
+
     async def close(self) -> None:
         """Closes the inner backend."""
         await self._inner.close()

@@ -164,7 +164,9 @@ class Provisioner:
                 return Provided(await self._begin(spec, use.stop), None)
             if wanted.set_up.is_short or wanted.repeat_set_up or not self._keep_set_ups:
                 return await self._set_up(spec, wanted.set_up, use)
-            key = snapshot_key(image.digest, wanted.set_up, [*self._environment, str(self._backend.overlays)])
+            key = snapshot_key(
+                image.digest, wanted.set_up, [*self._environment, str(self._backend.overlays), *map(str, spec.network)]
+            )
             if key in self._unrepeatable:
                 return await self._set_up(spec, wanted.set_up, use)
             return await self._set_up_once(key, spec, wanted.set_up, use)

@@ -1,0 +1,137 @@
+"""The listening sockets of sandboxes that may reach something."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+from callsheet.managers.sandbox.backend import SandboxCreateError, SandboxSpec
+from callsheet.managers.sandbox.network.places import Place
+from callsheet.managers.sandbox.network.proxy import serve_connection
+
+PROXY_PORT = 3128
+# More wait in the sandbox, where the kernel bounds them.
+_MOST_CONNECTIONS = 32
+_CHECKED_OPTIONS = {socket.SO_DOMAIN: socket.AF_INET, socket.SO_TYPE: socket.SOCK_STREAM, socket.SO_ACCEPTCONN: 1}
+
+_log = structlog.get_logger(__name__)
+
+
+class Listening(Protocol):
+    """A sandbox, as far as this module needs it."""
+
+    @property
+    def spec(self) -> SandboxSpec:
+        """What it was made as."""
+
+    async def open_listener(self, port: int) -> socket.socket:
+        """Returns a listening socket on the sandbox's own loopback."""
+
+    def on_destroyed(self, release: Callable[[], None]) -> None:
+        """Takes a function to call at its end."""
+
+
+def proxy_environment(network: Sequence[Place]) -> Mapping[str, str]:
+    """Returns the variables by which programs find the proxy; none for a sandbox that can reach nothing."""
+    if not network:
+        return {}
+    address = f"http://127.0.0.1:{PROXY_PORT}"
+    return {"https_proxy": address, "HTTPS_PROXY": address, "no_proxy": "localhost,127.0.0.1"}
+
+
+class Door:
+    """The way out of one sandbox."""
+
+    def __init__(self, listener: socket.socket, allowed: Sequence[Place], sandbox_id: str) -> None:
+        """Args: listener: Of the sandbox; closed by `close`."""
+        self._listener = listener
+        self._allowed = allowed
+        self._sandbox_id = sandbox_id
+        self._scope = anyio.CancelScope()
+        self._places = anyio.CapacityLimiter(_MOST_CONNECTIONS)
+
+    def close(self) -> None:
+        """Ends all connections."""
+        self._scope.cancel()
+        self._listener.close()
+
+    async def serve(self) -> None:
+        """Takes connections until it is closed."""
+        with self._scope:
+            async with anyio.create_task_group() as tasks:
+                while True:
+                    connection_end = object()
+                    await self._places.acquire_on_behalf_of(connection_end)
+                    tasks.start_soon(self._serve_one, await self._accept(), connection_end)
+
+    async def _accept(self) -> socket.socket:
+        while True:
+            # Without a deadline: the sandbox may never connect, and its end cancels this.
+            await anyio.wait_readable(self._listener)
+            try:
+                accepted, _ = self._listener.accept()
+            except BlockingIOError:
+                continue
+            accepted.setblocking(False)
+            return accepted
+
+    async def _serve_one(self, accepted: socket.socket, borrower: object) -> None:
+        try:
+            await serve_connection(accepted, self._allowed, self._sandbox_id)
+        except* OSError as errors:
+            # One end has gone, or was silent for too long.
+            _log.debug("connection_ended", sandbox=self._sandbox_id, errors=[str(error) for error in errors.exceptions])
+        finally:
+            self._places.release_on_behalf_of(borrower)
+
+
+class NetworkDoors:
+    """The doors of all sandboxes of a backend."""
+
+    def __init__(self) -> None:
+        """Without any."""
+        self._tasks: TaskGroup | None = None
+        self._waiting: list[Door] = []
+
+    async def open(self, sandbox: Listening) -> None:
+        """Lets a new sandbox reach what it was made to reach, until its end.
+
+        Raises:
+            SandboxCreateError: Its agent gave no proper socket.
+            SandboxLostError: It is gone.
+        """
+        spec = sandbox.spec
+        if not spec.network:
+            return
+        listener = await sandbox.open_listener(PROXY_PORT)
+        try:
+            # It comes out of the sandbox.
+            for option, expected in _CHECKED_OPTIONS.items():
+                if listener.getsockopt(socket.SOL_SOCKET, option) != expected:
+                    raise SandboxCreateError("the agent's listening socket is none")
+            os.set_blocking(listener.fileno(), False)
+        except BaseException:
+            listener.close()
+            raise
+        door = Door(listener, spec.network, spec.sandbox_id)
+        sandbox.on_destroyed(door.close)
+        if self._tasks is not None:
+            self._tasks.start_soon(door.serve)
+        else:
+            self._waiting.append(door)
+
+    async def serve(self) -> None:
+        """Serves all doors until it is cancelled."""
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            try:
+                while self._waiting:
+                    tasks.start_soon(self._waiting.pop().serve)
+                await anyio.sleep_forever()
+            finally:
+                self._tasks = None

@@ -1,0 +1,149 @@
+"""One connection through the proxy: a CONNECT request (RFC 9110, section 9.3.6), then bytes both ways.
+
+Everything that comes out of the sandbox is untrusted. Sockets are plain ones, as one of the two ends was made in
+another network namespace by another process.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+from collections.abc import Sequence
+
+import anyio
+import structlog
+from callsheet.managers.sandbox.network.addresses import addresses_of
+from callsheet.managers.sandbox.network.places import Place, covered
+
+_HEAD_SECONDS = 10.0
+_CONNECT_SECONDS = 15.0
+# A frozen sandbox is silent for as long as its model thinks.
+_SILENCE_SECONDS = 900.0
+_MOST_HEAD_BYTES = 8192
+_CHUNK_BYTES = 1 << 16
+_REQUEST = re.compile(rb"([A-Z]{1,16}) (\S{1,512}) HTTP/1\.[01]\r\n")
+
+_log = structlog.get_logger(__name__)
+
+
+class _RefusedError(Exception):
+    """The answer to a request that is not carried out."""
+
+    def __init__(self, status: str) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+async def serve_connection(inside: socket.socket, allowed: Sequence[Place], sandbox_id: str) -> None:
+    """Serves one connection out of a sandbox, and closes it.
+
+    Args:
+        inside: Non-blocking, just accepted.
+        allowed: What the sandbox may reach.
+        sandbox_id: For the log.
+    """
+    with inside:
+        try:
+            place, rest = await _read_request(inside, allowed)
+            outside = await _connect(place)
+        except _RefusedError as refusal:
+            _log.info("connection_refused", sandbox=sandbox_id, answer=refusal.status)
+            await _answer(inside, refusal.status)
+            return
+        with outside:
+            await _answer(inside, "200 Connection established")
+            await _send(outside, rest)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_copy, inside, outside)
+                tasks.start_soon(_copy, outside, inside)
+
+
+async def _read_request(inside: socket.socket, allowed: Sequence[Place]) -> tuple[Place, bytes]:
+    """Returns where to, and what followed the request already."""
+    head = b""
+    with anyio.move_on_after(_HEAD_SECONDS):
+        while b"\r\n\r\n" not in head:
+            chunk = await _receive(inside)
+            if not chunk or len(head) + len(chunk) > _MOST_HEAD_BYTES:
+                raise _RefusedError("400 Bad Request")
+            head += chunk
+    match = _REQUEST.match(head)
+    if match is None or b"\r\n\r\n" not in head:
+        raise _RefusedError("400 Bad Request")
+    if match[1] != b"CONNECT":
+        raise _RefusedError("405 Only CONNECT is served")
+    try:
+        place = Place.parse(match[2].decode("ascii"))
+    except ValueError as error:
+        raise _RefusedError("400 Bad Request") from error
+    if "*" in place.host or not covered(place, allowed):
+        raise _RefusedError("403 Not in this sandbox's list")
+    return place, head.partition(b"\r\n\r\n")[2]
+
+
+async def _connect(place: Place) -> socket.socket:
+    problem = "no address"
+    try:
+        with anyio.fail_after(_CONNECT_SECONDS):
+            for address in await addresses_of(place):
+                try:
+                    return await _connect_to(address, place.port)
+                except OSError as error:
+                    problem = os.strerror(error.errno) if error.errno else str(error)
+    except PermissionError as error:
+        raise _RefusedError("403 Not a public address") from error
+    except OSError as error:
+        raise _RefusedError("502 Cannot be reached") from error
+    raise _RefusedError(f"502 {problem}")
+
+
+async def _connect_to(address: str, port: int) -> socket.socket:
+    outside = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        outside.setblocking(False)
+        number = outside.connect_ex((address, port))
+        if number == errno.EINPROGRESS:
+            await anyio.wait_writable(outside)
+            number = outside.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if number:
+            raise OSError(number, os.strerror(number))
+    except BaseException:
+        outside.close()
+        raise
+    return outside
+
+
+async def _answer(inside: socket.socket, status: str) -> None:
+    await _send(inside, f"HTTP/1.1 {status}\r\n\r\n".encode())
+
+
+async def _copy(source: socket.socket, target: socket.socket) -> None:
+    """Copies until the end of the source, which it passes on."""
+    while chunk := await _receive(source):
+        await _send(target, chunk)
+    try:
+        target.shutdown(socket.SHUT_WR)
+    except OSError as error:
+        if error.errno != errno.ENOTCONN:
+            raise
+
+
+async def _receive(source: socket.socket) -> bytes:
+    while True:
+        try:
+            return source.recv(_CHUNK_BYTES)
+        except BlockingIOError:
+            with anyio.fail_after(_SILENCE_SECONDS):
+                await anyio.wait_readable(source)
+
+
+async def _send(target: socket.socket, content: bytes) -> None:
+    left = memoryview(content)
+    while left:
+        try:
+            left = left[target.send(left) :]
+        except BlockingIOError:
+            with anyio.fail_after(_SILENCE_SECONDS):
+                await anyio.wait_writable(target)

@@ -1,0 +1,154 @@
+"""Sandboxes that may reach some places, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import anyio
+import anyio.abc
+import pytest
+from callsheet.managers.executor import Broken
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
+from callsheet.managers.sandbox.build import build_sandbox_executor
+from callsheet.managers.sandbox.network.places import Place
+from callsheet.managers.sandbox.settings import SandboxSettings
+from callsheet.v1 import outcome_pb2
+
+from tests.support.sandbox_attempts import attempt_of, reset
+from tests.support.sandboxes import open_backend, python, shell, spec_for
+
+pytestmark = pytest.mark.anyio
+
+# Sends a request to the proxy and prints the first line of the answer, then what comes back for the bytes after it.
+ASK = """
+import os, socket, sys
+proxy = os.environ["HTTPS_PROXY"].removeprefix("http://").split(":")
+with socket.create_connection((proxy[0], int(proxy[1])), 20) as connection:
+    connection.sendall(sys.argv[1].encode() + b"\\r\\n\\r\\n")
+    answer = b""
+    while b"\\r\\n\\r\\n" not in answer:
+        chunk = connection.recv(1000)
+        if not chunk:
+            break
+        answer += chunk
+    print(answer.split(b"\\r\\n")[0].decode())
+    if b" 200 " in answer:
+        connection.sendall(b"x" * 200_000)
+        connection.shutdown(socket.SHUT_WR)
+        print(sum(len(chunk) for chunk in iter(lambda: connection.recv(65536), b"")))
+"""
+
+
+@pytest.fixture
+async def echo() -> AsyncIterator[int]:
+    """A server on this machine's loopback that sends everything back; returns its port."""
+
+    async def serve(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            async for chunk in stream:
+                await stream.send(chunk)
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port: int = listener.extra(anyio.abc.SocketAttribute.local_port)
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, serve)
+        yield port
+        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def sandbox_that_reaches(settings: SandboxSettings, *places: str) -> AsyncIterator[AgentSandbox]:
+    async with open_backend(settings) as backend, anyio.create_task_group() as tasks:
+        tasks.start_soon(backend.serve)
+        spec = replace(spec_for(settings), network=tuple(map(Place.parse, places)))
+        sandbox = await backend.create(spec, lambda _: None)
+        try:
+            yield sandbox
+        finally:
+            await sandbox.destroy()
+            tasks.cancel_scope.cancel()
+
+
+async def ask(sandbox: AgentSandbox, request: str) -> list[str]:
+    return (await shell(sandbox, f"python3 -I -c '{ASK}' '{request}'")).splitlines()
+
+
+async def test_what_is_in_the_list_is_reached_and_nothing_else(settings: SandboxSettings, echo: int) -> None:
+    async with sandbox_that_reaches(settings, f"127.0.0.1:{echo}", "*.example.com:443") as sandbox:
+        here = f"127.0.0.1:{echo}"
+        assert await ask(sandbox, f"CONNECT {here} HTTP/1.1") == ["HTTP/1.1 200 Connection established", "200000"]
+        for place in ("127.0.0.1:1", "10.0.0.1:443", "example.com:443", "pypi.org:443", "*.example.com:443"):
+            answer = await ask(sandbox, f"CONNECT {place} HTTP/1.1")
+            assert answer[0].startswith("HTTP/1.1 403"), place
+
+
+async def test_only_tunnels_are_served(settings: SandboxSettings, echo: int) -> None:
+    async with sandbox_that_reaches(settings, f"127.0.0.1:{echo}") as sandbox:
+        assert (await ask(sandbox, f"GET http://127.0.0.1:{echo}/ HTTP/1.1"))[0].startswith("HTTP/1.1 405")
+        for request in ("CONNECT", "nonsense", "CONNECT 127.0.0.1 HTTP/1.1", "x" * 9000):
+            assert (await ask(sandbox, request))[0].startswith("HTTP/1.1 400"), request[:50]
+        # Whatever came before, the next request is served.
+        assert (await ask(sandbox, f"CONNECT 127.0.0.1:{echo} HTTP/1.1"))[-1] == "200000"
+
+
+async def test_a_name_that_leads_to_this_machine_is_refused(settings: SandboxSettings, echo: int) -> None:
+    async with sandbox_that_reaches(settings, f"localhost:{echo}") as sandbox:
+        assert await ask(sandbox, f"CONNECT localhost:{echo} HTTP/1.1") == ["HTTP/1.1 403 Not a public address"]
+
+
+async def test_a_place_that_does_not_answer_is_told(settings: SandboxSettings) -> None:
+    async with sandbox_that_reaches(settings, "127.0.0.1:9") as sandbox:
+        assert (await ask(sandbox, "CONNECT 127.0.0.1:9 HTTP/1.1"))[0].startswith("HTTP/1.1 502")
+
+
+async def test_past_the_proxy_there_is_nothing(settings: SandboxSettings, echo: int) -> None:
+    code = f"""
+import socket
+for address in (("127.0.0.1", {echo}), ("1.1.1.1", 443)):
+    try:
+        socket.create_connection(address, 2)
+        print("reached", address)
+    except OSError:
+        pass
+print([name for _, name in socket.if_nameindex()])
+"""
+    async with sandbox_that_reaches(settings, f"127.0.0.1:{echo}") as sandbox:
+        assert await python(sandbox, code) == "['lo']\n"
+
+
+async def test_without_a_list_there_is_no_proxy(settings: SandboxSettings) -> None:
+    async with sandbox_that_reaches(settings) as sandbox:
+        assert "proxy" not in (await shell(sandbox, "env")).lower()
+        listening = "import socket; print(socket.socket().connect_ex(('127.0.0.1', 3128)))"
+        assert await python(sandbox, listening) == "111\n"
+
+
+async def test_a_flood_of_connections_is_bounded(settings: SandboxSettings, echo: int) -> None:
+    code = """
+import socket
+held = []
+for _ in range(300):
+    connection = socket.socket()
+    connection.settimeout(0.02)
+    if connection.connect_ex(("127.0.0.1", 3128)) == 0:
+        held.append(connection)
+print(len(held) < 200)
+"""
+    async with sandbox_that_reaches(settings, f"127.0.0.1:{echo}") as sandbox:
+        assert await python(sandbox, code) == "True\n"
+        assert (await ask(sandbox, f"CONNECT 127.0.0.1:{echo} HTTP/1.1"))[-1] == "200000"
+
+
+async def test_what_the_operator_does_not_allow_is_the_environments_failure(settings: SandboxSettings) -> None:
+    executor = build_sandbox_executor(replace(settings, network=(Place("*.example.com", 443),)))
+    try:
+        for place in ("pypi.org:443", "example.com:443", "*:443", "10.0.0.1:443", "no place"):
+            action = reset()
+            action.env_reset.network.append(place)
+            result = await executor.run(attempt_of(action, resources={"memory": 64}))
+            assert isinstance(result, Broken), place
+            assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_ENV, "network_refused")
+    finally:
+        await executor.close()
