@@ -25,7 +25,7 @@ from callsheet.v1 import action_pb2, outcome_pb2
 from tests.support.other_user import REPOSITORY, directory_of_other_user, run_as_other_user
 from tests.support.root_filesystems import make_root, require_overlays
 from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step
-from tests.support.sandboxes import Variant, settings_for, variants
+from tests.support.sandboxes import DOCKER_IMAGE, Variant, settings_for, variants
 
 pytestmark = pytest.mark.anyio
 
@@ -274,6 +274,20 @@ async def test_without_namespaces_there_are_no_images(variant: Variant, store: P
     async with running(settings) as executor:
         assert [service.name for service in executor.services()] == ["sandbox", "test-suite"]
         assert failure(await executor.run(attempt_of(with_image("tiny")))) == ("INFRA", "image_unavailable")
+
+
+@pytest.mark.parametrize("variant", variants(Isolation.DOCKER), ids=str)
+async def test_a_docker_engine_has_images_of_its_own(variant: Variant, tmp_path: Path) -> None:
+    async with running(settings_for(variant, tmp_path)) as executor:
+        assert f"sandbox:{DOCKER_IMAGE}" in [service.name for service in executor.services()]
+        for reused in (False, True):
+            action = with_image(DOCKER_IMAGE, set_up="echo x > file; echo y > /tmp/other")
+            result = await executor.run(attempt_of(action, resources={"memory": 256}))
+            assert isinstance(result, Completed), result
+            made = result.succeeded.env_reset
+            assert made.set_up_reused == reused
+            assert await run(executor, made.sandbox_id, "cat file /tmp/other") == "x\ny\n"
+        assert failure(await executor.run(attempt_of(with_image("missing:v1")))) == ("INFRA", "image_unavailable")
 
 
 if os.geteuid() == 0:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 import anyio
+from callsheet.managers.sandbox.images.source import ImageSource
 from callsheet.managers.sandbox.network.places import Place
 from callsheet.managers.sandbox.node_sharing import Lane
 
@@ -338,6 +339,10 @@ class SandboxBackend(Protocol):
     @property
     def overlays(self) -> bool:
         """Whether it can make sandboxes with images and snapshots (`RootFilesystem`) from directories."""
+
+    @property
+    def images(self) -> ImageSource | None:
+        """Images that it finds by their names, such as an engine's; None if it has none of its own."""
 
     async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> Sandbox:
         """Makes a sandbox. `on_lost` is called once if it ends by anything but `destroy`.

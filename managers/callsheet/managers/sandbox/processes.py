@@ -156,6 +156,10 @@ class ProcessBackend:
         """Whether it can make sandboxes with images and snapshots from directories."""
         return self._planner.overlays
 
+    @property
+    def images(self) -> None:
+        """It has none of its own."""
+
     def _lanes(self) -> str:
         if self._settings.core_sharing is not CoreSharing.RANKED:
             return "none: commands are not ranked"

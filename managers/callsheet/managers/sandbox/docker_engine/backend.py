@@ -32,6 +32,7 @@ from callsheet.managers.sandbox.docker_engine.container import (
 )
 from callsheet.managers.sandbox.docker_engine.engine import DockerEngine
 from callsheet.managers.sandbox.docker_engine.groups import adopt_container, container_layout
+from callsheet.managers.sandbox.docker_engine.images import EngineImages
 from callsheet.managers.sandbox.network.doors import NetworkDoors, proxy_environment
 from callsheet.managers.sandbox.network.places import network_words
 from callsheet.managers.sandbox.pool_users import UserPool
@@ -131,6 +132,7 @@ class DockerBackend:
             raise SandboxCreateError(str(error)) from error
         self._creating = anyio.CapacityLimiter(settings.concurrent_creates)
         self._threads = anyio.CapacityLimiter(_WORKER_THREADS)
+        self._images = EngineImages(self._engine, self._threads)
         self._doors = NetworkDoors()
         removed = self._engine.remove_labelled({MANAGER_LABEL: marker})
         if removed:
@@ -140,6 +142,11 @@ class DockerBackend:
     def overlays(self) -> bool:
         """Images are the engine's own."""
         return False
+
+    @property
+    def images(self) -> EngineImages:
+        """The engine's images."""
+        return self._images
 
     def capabilities(self) -> Mapping[str, str]:
         """What containers isolate, and what limits them."""
@@ -151,6 +158,7 @@ class DockerBackend:
             "engine": self._version,
             "user": "a pool user for each sandbox, without capabilities",
             "network": network_words(self._settings.network),
+            "images": f"the engine's, read-only; by default {self._settings.docker_image or 'none'}",
             "filesystem": "image read-only; working and temporary directories in memory, sized",
             "seccomp": "the engine's filter; also refuses tracing, kernel interfaces and foreign socket families",
             "cpu": "cpuset group" if grouped else "cpuset by the engine's update",

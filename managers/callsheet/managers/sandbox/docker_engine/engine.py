@@ -54,6 +54,23 @@ class DockerEngine:
             raise SandboxCreateError(f"image: {image!r}: is not on this machine; `docker pull` it first") from error
         return dict(word.partition("=")[::2] for word in words)
 
+    def image_id(self, image: str) -> str:
+        """Returns the digest by which the engine knows an image.
+
+        Raises:
+            SandboxCreateError: The image is not on this machine; nothing is downloaded.
+        """
+        try:
+            with _told(f"image {image!r}"):
+                return str(self._client.images.get(image).id)
+        except docker.errors.ImageNotFound as error:
+            raise SandboxCreateError(f"image: {image!r}: is not on this machine; `docker pull` it first") from error
+
+    def image_names(self) -> list[str]:
+        """Returns the names, with their tags, of the images on this machine."""
+        with _told("the engine's images"):
+            return sorted({tag for image in self._client.images.list() for tag in image.tags})
+
     def start(self, plan: ContainerPlan) -> Container:
         """Makes and starts a container.
 

@@ -7,7 +7,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ import anyio
 import anyio.to_thread
 import structlog
 from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, Lease
+from callsheet.managers.sandbox.images.source import PreparedImage
 from callsheet.managers.sandbox.images.store import ImageError, ImageStore
 from callsheet.managers.sandbox.images.unpack import unpack_layer
 
@@ -37,30 +37,8 @@ class _Identity(NamedTuple):
     changed_ns: int
 
 
-@dataclass(slots=True)
-class PreparedImage:
-    """An image that is ready.
-
-    Attributes:
-        name: Its name; empty for the machine's own system, which is always ready.
-        digest: Of what is in it: alike for alike images.
-        layers: Directories, the lowest first.
-        leases: Keep the layers; to be released by whoever got the image.
-    """
-
-    name: str = ""
-    digest: str = ""
-    layers: tuple[Path, ...] = ()
-    leases: list[Lease] = field(default_factory=list)
-
-    def release(self) -> None:
-        """Lets the cache remove the layers. Safe to call again."""
-        while self.leases:
-            self.leases.pop().release()
-
-
 class ImagePreparation:
-    """Prepares images on demand."""
+    """Implements `source.ImageSource` for the images of a store."""
 
     def __init__(self, store: ImageStore, cache: LayerCache) -> None:
         """Blocks: looks at the images that are there."""
@@ -130,7 +108,7 @@ class ImagePreparation:
                     digests.append(await self._digest(layer, _digest_of_tree))
                 else:
                     lease, digest = await self._unpacked(layer, stop)
-                    prepared.leases.append(lease)
+                    prepared.releases.append(lease.release)
                     prepared.layers += (lease.path,)
                     digests.append(digest)
         except BaseException:

@@ -11,6 +11,7 @@ from typing import Protocol
 import anyio
 import structlog
 from callsheet.managers.sandbox.backend import Sandbox, SandboxBackend, SandboxCreateError, SandboxSpec
+from callsheet.managers.sandbox.images.source import ImageSource
 from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
 from callsheet.managers.sandbox.provisioning.memory_ledger import MemoryLedger
 
@@ -80,6 +81,11 @@ class AdmittingBackend:
     def overlays(self) -> bool:
         """Whether the inner backend has overlays."""
         return self._inner.overlays
+
+    @property
+    def images(self) -> ImageSource | None:
+        """The inner backend's own images."""
+        return self._inner.images
 
     def use_spares(self, spares: Spares) -> None:
         """Takes what is to make room when memory runs out."""

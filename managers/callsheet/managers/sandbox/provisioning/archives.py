@@ -14,6 +14,8 @@ from callsheet.managers.sandbox.changes import ChangesTooLargeError
 
 # An archive passes through the manager's memory.
 MOST_ARCHIVE_BYTES = 256 << 20
+# Without the directory itself, which may belong to another user and stays as it is.
+_ARCHIVE = 'cd "$0" && find . ! -name . -prune -print0 | tar -c --null -T - -f -'
 _WORK, _TEMPORARY = "work.tar", "temporary.tar"
 
 
@@ -32,7 +34,7 @@ async def save_archives(sandbox: Sandbox, target: Path, limit_bytes: int, stop: 
     total = 0
     for name, place in _places(sandbox).items():
         limit = min(limit_bytes - total, MOST_ARCHIVE_BYTES)
-        command = CommandSpec(("tar", "-c", "-f", "-", "-C", place, "."), max_output_bytes=max(1, limit))
+        command = CommandSpec(("/bin/sh", "-c", _ARCHIVE, place), max_output_bytes=max(1, limit))
         outcome = await sandbox.execute(command, stop)
         if outcome.stopped:
             raise StoppedError

@@ -20,7 +20,7 @@ from callsheet.managers.sandbox.backend import (
 )
 from callsheet.managers.sandbox.changes import ChangesTooLargeError
 from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, Lease
-from callsheet.managers.sandbox.images.preparation import ImagePreparation, PreparedImage
+from callsheet.managers.sandbox.images.source import ImageSource, PreparedImage
 from callsheet.managers.sandbox.images.store import ImageError
 from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend
 from callsheet.managers.sandbox.provisioning.archives import ArchiveError, restore_archives, save_archives
@@ -109,7 +109,7 @@ class Provisioner:
         self,
         backend: AdmittingBackend,
         cache: LayerCache,
-        images: ImagePreparation | None,
+        images: ImageSource | None,
         *,
         keep_set_ups: bool,
         warm_memory_mib: int,
@@ -119,7 +119,7 @@ class Provisioner:
         """Args:
         backend: Makes the sandboxes.
         cache: Keeps images and what set-ups leave.
-        images: Prepares images; None knows none.
+        images: The images of a store, for a backend that has none of its own; None for none.
         keep_set_ups: Whether what set-ups leave is kept.
         warm_memory_mib: What all ready sandboxes may hold together.
         largest_set_up_bytes: The most that is kept of one set-up.
@@ -127,7 +127,7 @@ class Provisioner:
         """
         self._backend = backend
         self._cache = cache
-        self._images = images if backend.overlays else None
+        self._images = backend.images or (images if backend.overlays else None)
         self._keep_set_ups = keep_set_ups
         self._largest_bytes = largest_set_up_bytes
         self._environment = tuple(environment)
@@ -137,7 +137,7 @@ class Provisioner:
         backend.use_spares(self.pool)
 
     @property
-    def images(self) -> ImagePreparation | None:
+    def images(self) -> ImageSource | None:
         """The images that sandboxes can have; None where there can be none."""
         return self._images
 
@@ -229,6 +229,9 @@ class Provisioner:
             raise
         try:
             return made[0] if made else await self._from_snapshot(spec, lease, use)
+        except ArchiveError as error:
+            self._note_unrepeatable(key, str(error))
+            return await self._set_up(spec, set_up, use)
         finally:
             lease.release()
 
@@ -253,9 +256,6 @@ class Provisioner:
         try:
             async with use.inside(sandbox):
                 await restore_archives(sandbox, lease.path, use.stop)
-        except ArchiveError as error:
-            await sandbox.destroy()
-            raise SandboxCreateError(f"its files could not be restored: {error}") from error
         except BaseException:
             await sandbox.destroy()
             raise

@@ -1,0 +1,54 @@
+"""Where images come from: a store of directories and archives, or an engine that has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import anyio
+
+
+@dataclass(slots=True)
+class PreparedImage:
+    """An image that is ready.
+
+    Attributes:
+        name: Its name; empty for the machine's own system, which is always ready.
+        digest: Of what is in it: alike for alike images.
+        layers: Directories, the lowest first; none where the backend finds it by its name.
+        releases: Let go of the layers; called by `release`, once.
+    """
+
+    name: str = ""
+    digest: str = ""
+    layers: tuple[Path, ...] = ()
+    releases: list[Callable[[], None]] = field(default_factory=list)
+
+    def release(self) -> None:
+        """Says that the layers are not needed any more. Safe to call again."""
+        while self.releases:
+            self.releases.pop()()
+
+
+class ImageSource(Protocol):
+    """Prepares images on demand."""
+
+    def setups_s(self) -> Mapping[str, float]:
+        """Seconds until a sandbox of each image could be made; 0 for those that are ready.
+
+        Images that were added later can be used, but are not among them.
+        """
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Takes a function to call, on the event loop, when `setups_s` has changed."""
+
+    async def prepare(self, name: str, stop: anyio.Event) -> PreparedImage:
+        """Returns an image once it is ready; the caller releases it.
+
+        Raises:
+            StoppedError: `stop` was set while another caller prepared it.
+            ImageError: It is not there or cannot be used.
+            OSError: The disk refuses.
+        """
