@@ -174,10 +174,19 @@ class _Memo(dict[str, float]):
 
 
 class Fleet:
-    """All pools; `refresh` brings them up to a state of the core."""
+    """All pools; `refresh` brings them up to a state of the core.
+
+    Attributes:
+        pools: The pools.
+        row_kinds: Kind of each row that they make in an instance, pool by pool and column by column.
+        row_capacity: Units of each.
+        generation: Grows when pools, or the ways to use them, are others than before.
+    """
 
     def __init__(self) -> None:
         self.pools: list[Pool] = []
+        self.row_kinds: list[str] = []
+        self.row_capacity: list[int] = []
         self.generation = 0
         self._version = -1
         self._index: dict[Node, tuple[int, int]] = {}
@@ -231,9 +240,9 @@ class Fleet:
             units = np.maximum(units_of_nodes, 0).sum(axis=0).tolist()
             crowd = float(pool.backlog.sum())
             for name, left, capacity in zip(pool.columns, units, pool.capacity.tolist(), strict=True):
-                kind = CPU if name.startswith(SHARED_CPU) else name
                 other = crowd if name.startswith(SHARED_CPU) else 0.0
-                yield Resource(f"{name}@{pool.name}", kind, capacity * len(pool.nodes), left, other, hold_s=hold_s)
+                total = capacity * len(pool.nodes)
+                yield Resource(f"{name}@{pool.name}", _kind(name), total, left, other, hold_s=hold_s)
 
     def sandbox_cores(self) -> float:
         """Cores of all nodes that can have sandboxes."""
@@ -263,9 +272,12 @@ class Fleet:
                 pool.managers.append(managers)
         self.pools = list(alike.values())
         self._index = {}
+        self.row_kinds, self.row_capacity = [], []
         row = 0
         for number, pool in enumerate(self.pools):
             pool.first_row, row = row, row + len(pool.columns)
+            self.row_kinds += [_kind(name) for name in pool.columns]
+            self.row_capacity += [units * len(pool.nodes) for units in pool.capacity.tolist()]
             pool.free = np.zeros((len(pool.nodes), len(pool.columns)), np.int64)
             pool.load = np.zeros(len(pool.nodes))
             pool.backlog = np.zeros(len(pool.nodes))
@@ -276,6 +288,11 @@ class Fleet:
         # By time alone the books of these change.
         self._metered = {node for node in self._index if node.quotas}
         self._watch()
+
+
+def _kind(column: str) -> str:
+    """Shared cores are cores, too; they are only counted otherwise."""
+    return CPU if column.startswith(SHARED_CPU) else column
 
 
 def _capacity(node: Node) -> tuple[tuple[str, int], ...]:

@@ -22,6 +22,7 @@ from callsheet.scheduler.planner.instance import (
     PlanningInstance,
     Resource,
 )
+from callsheet.scheduler.planner.lateness import backlog_s, hold_after_s, late_after_s
 from callsheet.scheduler.planner.options import Chunk, Ready, Rows, option_block
 from callsheet.scheduler.planner.placement import Frees, fitting, need_of, place_of, room_for
 from callsheet.scheduler.planner.pools import Fleet, Place
@@ -121,8 +122,13 @@ class Snapshots:
             held: Units that jobs hold, by job and resource, for fair shares.
             arrivals: What is expected, by kind of resource.
         """
-        free = held_back(fleet, servable, now, self._settings.hold_after)
-        parts = [(ready, part) for ready, block in servable for part in self._parts(ready, block, fleet, free, now)]
+        backlogs = backlog_s(fleet, servable)
+        free = held_back(fleet, servable, backlogs, now, self._settings.hold_after)
+        parts = [
+            (each.ready, part)
+            for each, backlog in zip(servable, backlogs, strict=True)
+            for part in self._parts(each, backlog, fleet, free, now)
+        ]
         classes = tuple(part for _, part in parts)
         instance = PlanningInstance(
             tuple(self._resources(fleet, free, classes, arrivals)),
@@ -143,8 +149,9 @@ class Snapshots:
 
     def renew(self, snapshot: Snapshot, fleet: Fleet, now: float) -> Snapshot:
         """A snapshot with what is free now; the fleet's pools must be the same."""
-        blocks = {id(ready): Servable(ready, self.block(ready.key, fleet, now)) for ready in snapshot.members}
-        free = held_back(fleet, list(blocks.values()), now, self._settings.hold_after)
+        by_class = {id(ready): Servable(ready, self.block(ready.key, fleet, now)) for ready in snapshot.members}
+        servable = list(by_class.values())
+        free = held_back(fleet, servable, backlog_s(fleet, servable), now, self._settings.hold_after)
         return replace(snapshot, free=free)
 
     def block(self, key: ClassKey, fleet: Fleet, now: float) -> OptionBlock:
@@ -164,11 +171,12 @@ class Snapshots:
             self._generation, self._rows, self._blocks = fleet.generation, Rows(columns), {}
 
     def _parts(
-        self, ready: ReadyClass, block: OptionBlock, fleet: Fleet, free: Frees, now: float
+        self, servable: Servable, backlog: float, fleet: Fleet, free: Frees, now: float
     ) -> Iterator[PlanningClass]:
         """A class as planning classes: those of its members that are late, and the others."""
+        ready, block = servable
         limits = _limits(block, fleet, free)
-        late_after = float(block.duration_s.min()) / self._settings.ageing if self._settings.ageing else float("inf")
+        late_after = late_after_s(float(block.duration_s.min()), self._settings.ageing, backlog)
         late = 0
         overdue = 0.0
         for action in islice(ready, self._settings.dispatch_cap):
@@ -219,7 +227,9 @@ def _ready(fleet: Fleet, row: Ready, hold_s: float) -> Resource:
     return Resource(f"{kind}@{pool.name}", kind, there, ready, hold_s=hold_s, priced=False)
 
 
-def held_back(fleet: Fleet, waiting: Sequence[Servable], now: float, hold_after: float) -> Frees:
+def held_back(
+    fleet: Fleet, waiting: Sequence[Servable], backlogs: Sequence[float], now: float, hold_after: float
+) -> Frees:
     """What is free on each node, less what is kept for actions that have waited too long and fit nowhere.
 
     In each pool the one that came first counts. If it fits nowhere, the node that lacks the least keeps what it has of
@@ -227,9 +237,9 @@ def held_back(fleet: Fleet, waiting: Sequence[Servable], now: float, hold_after:
     """
     free = [pool.free.copy() for pool in fleet.pools]
     overdue = []
-    for ready, block in waiting:
+    for (ready, block), backlog in zip(waiting, backlogs, strict=True):
         head = ready.head()
-        if head is not None and now - head.queued_since >= hold_after:
+        if head is not None and now - head.queued_since >= hold_after_s(hold_after, backlog):
             overdue.append((ready.key.priority, head.arrival, block))
     considered: set[int] = set()
     for _, _, block in sorted(overdue, key=lambda each: each[:2]):
