@@ -28,7 +28,7 @@ from callsheet.scheduler.core.model import ActionKind
 
 RESET = Work(ActionKind.ENV_RESET, "reset", cpu_s=0.5, use=0.5, in_sandbox=True)
 CLUSTER = Cluster(
-    cpu=(CpuNodes(2, 4, memory_mb=16_384),),
+    cpu=(CpuNodes(2, 4, memory_mb=8_192),),
     gpu=(GpuNodes(1, 4),),
     models=(Model("judge", 1, restore_s=0.5, load_s=2.0), Model("teacher", 2, restore_s=0.5, load_s=2.0)),
     quotas=(Quota("search", concurrency=4, per_second=8.0, burst=4.0),),

@@ -101,18 +101,15 @@ class Callsheet:
     def ended(self, task: Task, facts: EndFacts) -> None:
         """Tells the core what became of an attempt, and the predictors what it took."""
         action = self._attempts.find(_key_of(task))
-        if action is None:
-            return
-        dispatch = action.dispatch
-        ended = self._attempts.ended(action, facts)
-        if dispatch is None or ended is None:
-            return
+        dispatch = action.dispatch if action is not None else None
+        if action is None or dispatch is None:
+            return  # cancelled with its trajectory before it started
         if self._nodes is not None:
             self._nodes.end(task)
         if task.work.service:
             self._tell_models(task.node)
         self._knowledge.observe(dispatch.request, task, facts)
-        self._loop.post_end(ended)
+        self._loop.post_end(self._attempts.ended(action, dispatch, facts))
 
     def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineLoad]) -> int:
         """The engine where the generation is expected to end first, set-up and the delay to others included."""

@@ -100,12 +100,9 @@ class Attempts:
         self.started -= 1
         return _end(dispatch, NO_ROOM, None)
 
-    def ended(self, action: OpenAction, facts: EndFacts) -> AttemptEnded | None:
-        """What its manager tells the core; None if no attempt was running."""
-        dispatch, action.dispatch = action.dispatch, None
-        action.task = None
-        if dispatch is None:
-            return None
+    def ended(self, action: OpenAction, dispatch: Dispatch, facts: EndFacts) -> AttemptEnded:
+        """What its manager tells the core of an action's attempt."""
+        action.task = action.dispatch = None
         self._running.pop(dispatch.token, None)
         return _end(dispatch, _result(dispatch, facts), facts)
 

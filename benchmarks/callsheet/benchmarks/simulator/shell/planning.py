@@ -91,7 +91,10 @@ def make_planning(
     elastic = ElasticSettings(
         budget=GREEDY_ALONE if greedy else Budget(deterministic=True),
         seed=world.scenario.seed,
+        ageing=settings.ageing,
         expected_arrivals=settings.expected_arrivals,
+        admission=settings.admission,
+        most_load=settings.most_load,
     )
     planner = ElasticPlanner(elastic, predictors)
     if greedy:

@@ -36,6 +36,7 @@ class CallsheetSettings:
         node_sharing: Whether nodes rank their commands; without, the operating system shares nodes plainly.
         admission: Whether trajectories wait for their admission; without, all begin as they arrive.
         ageing: Node sharing's beta: how much waiting counts against attained CPU.
+        most_load: Load of the cores up to which trajectories are admitted.
         checked: Check the core's invariants after every step (for tests).
     """
 
@@ -45,5 +46,6 @@ class CallsheetSettings:
     node_sharing: bool = True
     admission: bool = True
     ageing: float = 0.2
+    most_load: float = 3.0
     overheads: OverheadModel = DEFAULT_OVERHEADS
     checked: bool = False

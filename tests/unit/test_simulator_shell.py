@@ -1,0 +1,171 @@
+"""The shell around the core in the simulator: requests, managers, routing, and attempts between core and world."""
+
+from __future__ import annotations
+
+import pytest
+from callsheet.benchmarks.simulator.policy import EngineLoad, LiveRollout, Task
+from callsheet.benchmarks.simulator.scenario import (
+    Cluster,
+    CpuNodes,
+    EngineType,
+    Generation,
+    GpuNodes,
+    JobShare,
+    Mode,
+    Model,
+    Quota,
+    Rollout,
+    Scenario,
+    Turn,
+    Work,
+)
+from callsheet.benchmarks.simulator.shell.attempts import Attempts
+from callsheet.benchmarks.simulator.shell.fleet import join_all
+from callsheet.benchmarks.simulator.shell.overheads import OverheadModel
+from callsheet.benchmarks.simulator.shell.prediction import Oracle, key_of
+from callsheet.benchmarks.simulator.shell.requests import FRESH_MEMORY, GPU, RequestBook, rounded_up
+from callsheet.benchmarks.simulator.shell.routing import cheapest_engine
+from callsheet.scheduler.core.commands import Dispatch
+from callsheet.scheduler.core.events import ManagerJoined
+from callsheet.scheduler.core.model import CPU, MEMORY, ActionKey, ActionKind, ActionRequest, Token
+
+RESET = Work(ActionKind.ENV_RESET, "reset", 1.0, in_sandbox=True, peak_memory_mb=50)
+STEP = Work(ActionKind.ENV_STEP, "test", 1.0, max_width=4, in_sandbox=True, peak_memory_mb=300)
+SUITE = Work(ActionKind.REWARD, "suite", 8.0, max_width=16, parallel_fraction=0.9, peak_memory_mb=900)
+JUDGE = Work(ActionKind.REWARD, "judge", service="judge", service_s=1.0)
+SEARCH = Work(ActionKind.TOOL_CALL, "search", quota="search", service_s=1.0)
+ROLLOUT = Rollout("r", "job", "g", "task", "", 200, 0.0, RESET, (Turn(Generation(1.0), (STEP,)),), (SUITE, JUDGE))
+CLUSTER = Cluster(
+    cpu=(CpuNodes(2, 8, memory_mb=32_000, numa_nodes=2),),
+    gpu=(GpuNodes(1, 4),),
+    models=(Model("judge", 1, 1.0, 5.0, slots=4), Model("teacher", 2, 1.0, 5.0)),
+    quotas=(Quota("search", 10, 5.0, 20.0),),
+)
+KEY = ActionKey("job", "a")
+
+
+def units(work: Work) -> dict[str, int]:
+    """The fewest units that the request for an action asks for."""
+    return RequestBook(CLUSTER).action(KEY, work, ROLLOUT, "task").demand.minimum()
+
+
+def test_a_sandbox_asks_for_what_it_keeps_and_the_largest_peak_of_its_commands() -> None:
+    assert units(RESET) == {CPU: 1, MEMORY: rounded_up(200 + 300)}
+    assert units(STEP) == {CPU: 1}
+
+
+def test_commands_outside_a_sandbox_ask_for_memory_of_their_own() -> None:
+    assert units(SUITE) == {CPU: 1, FRESH_MEMORY: rounded_up(900)}
+
+
+def test_a_call_asks_for_its_share_of_a_model() -> None:
+    # With 4 parts to a GPU a slot of a judge is one of them, and a teacher's two GPUs are eight.
+    assert units(JUDGE) == {GPU: 1}
+    assert units(Work(ActionKind.REWARD, "teacher", service="teacher", service_s=1.0)) == {GPU: 8}
+
+
+def test_an_api_call_consumes_its_quota() -> None:
+    assert units(SEARCH) == {"calls": 1}
+
+
+def test_alike_requests_share_their_demand() -> None:
+    book = RequestBook(CLUSTER)
+    first, second = (book.action(ActionKey("job", name), STEP, ROLLOUT, "task") for name in ("a", "b"))
+    assert first.demand is second.demand
+
+
+@pytest.mark.parametrize(("memory_mb", "rounded"), [(0, 0), (7, 7), (9, 10), (500, 512), (900, 1024), (1100, 1280)])
+def test_memory_is_rounded_up_to_three_binary_digits(memory_mb: int, rounded: int) -> None:
+    assert rounded_up(memory_mb) == rounded
+
+
+def test_every_machine_has_a_manager_and_all_cores_are_shared() -> None:
+    scenario = Scenario("w", Mode.ONESHOT, 1, CLUSTER, (JobShare("job"),), (ROLLOUT,), 1)
+    joined = {event.manager_id: event for event in join_all(scenario) if isinstance(event, ManagerJoined)}
+    assert set(joined) == {"cpu-0", "cpu-1", "gpu-0", "api/search"}
+    node, (service,) = joined["cpu-0"].node, joined["cpu-0"].services
+    assert service.shared == {CPU: 8}
+    assert [len(numa) for numa in node.numa_cores] == [4, 4]
+    assert sum(node.capacity.values()) == 32_000
+    # A suite on each core would take a little more than the quarter that is kept for them at most.
+    assert node.capacity[FRESH_MEMORY] == 8_000 < 8 * rounded_up(900)
+    assert joined["gpu-0"].node.capacity == {GPU: 16}
+    assert joined["api/search"].node.quotas["calls"].burst == 20
+
+
+COMPUTE = EngineType("compute", 1, 8, 50_000.0, 0.02, 0.0004, 64, 1_000_000)
+BANDWIDTH = EngineType("bandwidth", 1, 8, 10_000.0, 0.01, 0.0002, 64, 1_000_000)
+
+
+def test_prefill_goes_to_compute_and_decode_to_bandwidth() -> None:
+    idle = [EngineLoad(COMPUTE, 0, 0, 0), EngineLoad(BANDWIDTH, 0, 0, 0)]
+    assert cheapest_engine(Generation(prompt_tokens=30_000, output_tokens=10), idle) == 0
+    assert cheapest_engine(Generation(prompt_tokens=100, output_tokens=2_000), idle) == 1
+
+
+def test_a_cached_prefix_keeps_a_trajectory_until_its_engine_is_too_busy() -> None:
+    turn = Generation(prompt_tokens=30_000, output_tokens=200)
+    cached = EngineLoad(COMPUTE, 8, 0, 0, cached_tokens=29_000)
+    assert cheapest_engine(turn, [cached, EngineLoad(COMPUTE, 4, 0, 0)]) == 0
+    busy = EngineLoad(COMPUTE, 64, 64, 0, cached_tokens=29_000)
+    assert cheapest_engine(turn, [busy, EngineLoad(COMPUTE, 4, 0, 0)]) == 1
+
+
+def test_lane_changes_are_charged_on_average() -> None:
+    model = OverheadModel(dispatch_s=0.001, commit_s=0.002, switch_s=0.01)
+    assert model.before_start_s(0, 0) == pytest.approx(0.003)
+    assert model.before_start_s(50, 100) == pytest.approx(0.008)
+
+
+def test_the_oracle_knows_each_action_apart() -> None:
+    oracle = Oracle()
+    book = RequestBook(CLUSTER)
+    requests = [book.action(KEY, work, ROLLOUT, oracle.task_of(work, ROLLOUT)) for work in (STEP, SUITE)]
+    predictions = [oracle.predictors.predict(key_of(request)) for request in requests]
+    assert [prediction.duration_s for prediction in predictions] == [STEP.alone_s(), SUITE.alone_s()]
+
+
+class Started:
+    """Notes which tasks were started."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+
+    def __call__(self, task: Task, dispatch: Dispatch) -> None:
+        self.tasks.append(task)
+
+
+def dispatch_of(request: ActionRequest) -> Dispatch:
+    """The core's word that an action may start."""
+    return Dispatch("cpu-0", request, Token(1, 1), 1, "sandbox", {CPU: 1}, (), 60.0, "")
+
+
+@pytest.mark.parametrize("ready_first", [True, False])
+def test_an_attempt_starts_once_both_sides_are_ready(ready_first: bool) -> None:
+    started = Started()
+    attempts = Attempts(started)
+    request = RequestBook(CLUSTER).action(KEY, RESET, ROLLOUT, "task")
+    attempts.submit(KEY, None)
+    action = attempts.find(KEY)
+    assert action is not None
+    task = Task(1, LiveRollout(ROLLOUT, 0.0), RESET, 0.0)
+    if ready_first:
+        attempts.ready(action, task)
+        assert started.tasks == []
+        attempts.dispatched(dispatch_of(request))
+    else:
+        attempts.dispatched(dispatch_of(request))
+        assert started.tasks == []
+        attempts.ready(action, task)
+    assert started.tasks == [task]
+
+
+def test_an_attempt_that_the_world_never_let_start_is_stopped_at_once() -> None:
+    attempts = Attempts(Started())
+    dispatch = dispatch_of(RequestBook(CLUSTER).action(KEY, RESET, ROLLOUT, "task"))
+    attempts.submit(KEY, None)
+    attempts.dispatched(dispatch)
+    ended = attempts.stopped(dispatch.token)
+    assert ended is not None
+    assert not ended.started
+    assert attempts.stopped(dispatch.token) is None
