@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import structlog
 
 pytest_plugins = ["pytester", "tests.support.measurements", "tests.support.skips"]
 
@@ -23,3 +24,11 @@ async def one_event_loop(anyio_backend: str) -> AsyncIterator[None]:
     is closed would be raised in a later test, as "Event loop is closed".
     """
     yield  # noqa: PT022 (a generator, because it is what keeps the loop)
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """Undoes what a command that ran in this process did to the logs: its standard error is closed by then."""
+    yield
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
