@@ -8,7 +8,7 @@ from rich.table import Table
 
 def render(report: PlannerBenchReport) -> Table:
     """A row for each length of the queue."""
-    title = f"Planning rounds: {report.rounds} each, solver {1000 * report.solver_s:g} ms a stage, seed {report.seed}"
+    title = f"Planning rounds: {report.rounds} each, solver {1000 * report.solver_s:g} ms, seed {report.seed}"
     table = Table(title=title, title_justify="left")
     for column in ("queued", "nodes", "pools", "classes", "p50 ms", "p99 ms", "worst gap", "starts a round"):
         table.add_column(column, justify="right")

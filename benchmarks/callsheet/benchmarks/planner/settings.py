@@ -19,7 +19,7 @@ class PlannerBenchSettings:
         rounds: Rounds measured for each number.
         warm_up: Rounds before them.
         ends: Attempts that end between two rounds, and the most that a round starts.
-        solver_s: The solver's budget for a stage.
+        solver_s: The solver's budget for a round.
         seed: Everything is drawn from it.
     """
 

@@ -6,7 +6,7 @@ solution known. On a time-out its incumbent counts, which is never worse than th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -36,7 +36,7 @@ class Budget:
     """What a round's solver may spend.
 
     Attributes:
-        seconds: Wall time; 0 for none, then the greedy decides.
+        seconds: Wall time of CP-SAT in a round, over all its stages; 0 for no solver at all, then the greedy decides.
         deterministic: Use the solver's deterministic time for it, so that equal inputs give equal plans.
         max_options: Options in the model; those with the worst reduced costs are left out.
     """
@@ -48,11 +48,17 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assigned:
-    """CP-SAT's answer; `bound` is for the whole stage, not only for the options in the model."""
+    """CP-SAT's answer.
+
+    Attributes:
+        bound: For the whole stage, not only for the options in the model.
+        seconds: What it took, in the time that the budget counts.
+    """
 
     counts: Counts
     bound: float
     status: Status
+    seconds: float
 
 
 class AssignmentModel:
@@ -84,8 +90,8 @@ class AssignmentModel:
         """Whether every option of the stage is in the model."""
         return len(self._options) == len(self._stage.options)
 
-    def solve(self, budget: Budget, seed: int) -> tuple[Counts, float, Status]:
-        """Returns the best solution, a bound for the options in the model, and the status."""
+    def solve(self, budget: Budget, seed: int) -> Assigned:
+        """Returns the best solution, with a bound for the options in the model."""
         solver = cp_model.CpSolver()
         parameters = solver.parameters
         parameters.num_workers = 1
@@ -99,15 +105,17 @@ class AssignmentModel:
         else:
             parameters.max_time_in_seconds = budget.seconds
         found = solver.solve(self._model)
+        # Only the response tells deterministic time.
+        spent = solver.response_proto.deterministic_time if budget.deterministic else solver.wall_time
         if found not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return self._incumbent, -float("inf"), Status.FALLBACK
+            return Assigned(self._incumbent, -float("inf"), Status.FALLBACK, spent)
         starts = np.zeros(len(self._stage.options), np.int64)
         starts[self._options] = [solver.value(variable) for variable in self._starts]
         brought = np.array([solver.value(variable) for variable in self._brought_in], np.int64)
         counts = Counts(starts, brought, self._stage.objective(starts, brought))
         bound = self._stage.baseline + (solver.best_objective_bound - 0.5 * self._rounding()) / self._scale
         status = Status.OPTIMAL if found == cp_model.OPTIMAL else Status.FEASIBLE
-        return min(counts, self._incumbent, key=lambda each: each.objective), bound, status
+        return Assigned(min(counts, self._incumbent, key=lambda each: each.objective), bound, status, spent)
 
     def _rounding(self) -> float:
         """By how much the integer objective can be wrong, twice."""
@@ -158,7 +166,7 @@ def contested(relaxation: Relaxation, incumbent: Counts, max_options: int) -> In
 def assign(stage: Stage, relaxation: Relaxation, incumbent: Counts, budget: Budget, seed: int) -> Assigned:
     """Improves on a solution with CP-SAT, within a budget."""
     model = AssignmentModel(stage, relaxation, incumbent, budget.max_options)
-    counts, bound, status = model.solve(budget, seed)
+    found = model.solve(budget, seed)
     # Options that were left out may be worth something, so only the whole model's bound counts.
-    proved = max(relaxation.bound, bound) if model.complete else relaxation.bound
-    return Assigned(counts, min(proved, counts.objective), status)
+    proved = max(relaxation.bound, found.bound) if model.complete else relaxation.bound
+    return replace(found, bound=min(proved, found.counts.objective))

@@ -45,7 +45,7 @@ class ElasticSettings:
     """How the elastic planner works.
 
     Attributes:
-        budget: What its solver may spend on a stage that needs it.
+        budget: What its solver may spend on a round that needs it.
         seed: Of the solver.
         dispatch_cap: Assignments per round; the rest waits for the next round.
         hold_after: Seconds an action waits, fitting nowhere, before a node is held for it.

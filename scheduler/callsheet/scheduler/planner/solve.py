@@ -7,7 +7,7 @@ whose bound often proves the rest. What remains is CP-SAT's.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from callsheet.scheduler.planner.assignment import SOLVED_GAP, Budget, Status, assign
@@ -53,11 +53,16 @@ class Solution:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Solved:
+    """A stage's solution, and what CP-SAT spent on it."""
+
     counts: Counts
     bound: float
     status: Status
+    seconds: float = 0.0
 
 
+# With less than this left, CP-SAT would not get anywhere; the relaxation's solution counts.
+LEAST_SECONDS = 0.001
 _HARDNESS = (Status.EMPTY, Status.BOUND, Status.OPTIMAL, Status.FEASIBLE, Status.FALLBACK)
 
 
@@ -66,14 +71,17 @@ def solve(instance: PlanningInstance, budget: Budget, seed: int = 0) -> Solution
 
     Args:
         instance: The round's question.
-        budget: What the solver may spend on each stage that needs it.
+        budget: What CP-SAT may spend on all stages together.
         seed: Of the solver.
     """
     if not instance.classes:
         return Solution((), (0,) * len(instance.set_ups), 0.0, 0.0, Status.EMPTY)
     books = _Books(instance, option_costs(instance))
+    left = budget
     for stage in books.stages():
-        books.take(stage, solve_stage(stage, budget, seed))
+        solved = solve_stage(stage, left, seed)
+        books.take(stage, solved)
+        left = replace(left, seconds=max(left.seconds - solved.seconds, min(left.seconds, LEAST_SECONDS)))
     return books.solution()
 
 
@@ -94,8 +102,10 @@ def solve_stage(stage: Stage, budget: Budget, seed: int) -> _Solved:
     bound = max(bound, relaxation.bound)
     if _close(best.objective, bound, stage):
         return _Solved(best, min(bound, best.objective), Status.BOUND)
+    if budget.seconds <= LEAST_SECONDS:
+        return _Solved(best, min(bound, best.objective), Status.FEASIBLE)
     assigned = assign(stage, relaxation, best, budget, seed)
-    return _Solved(assigned.counts, assigned.bound, assigned.status)
+    return _Solved(assigned.counts, assigned.bound, assigned.status, assigned.seconds)
 
 
 def _close(objective: float, bound: float, stage: Stage) -> bool:
