@@ -37,6 +37,7 @@ def test_one_object_is_printed_for_each_number_of_sandboxes(isolation: str) -> N
         require_bubblewrap()
     done = _run(
         "--json", "--isolation", isolation, "--sandboxes", "1,3", "--samples", "4", "--long-actions", "1",
+        "--competitors", "2",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -46,6 +47,7 @@ def test_one_object_is_printed_for_each_number_of_sandboxes(isolation: str) -> N
         assert each["create_p99_ms"] >= each["create_p50_ms"]
         assert each["idle_mb"] is None or each["idle_mb"] > 0
         assert each["isolation"] == each["backend"]["isolation"] == isolation
+        assert (each["giving_way_p50_ms"] is None) == (each["machine"]["cores"] == 1)
         assert each["machine"]["cores"] >= 1
 
 

@@ -21,6 +21,7 @@ def sandbox(
     long_actions: Annotated[
         int, typer.Option("--long-actions", min=1, help="Commands of one second, one after another.")
     ] = 7,
+    competitors: Annotated[int, typer.Option(min=1, help="Commands that come while a wide one has all cores.")] = 20,
     memory_mib: Annotated[int, typer.Option("--memory-mib", min=1, help="Limit of each sandbox.")] = 32,
     as_json: AsJson = False,
 ) -> None:
@@ -37,6 +38,7 @@ def sandbox(
             isolation=isolations(isolation.value),
             samples=samples,
             long_actions=long_actions,
+            competitors=competitors,
             memory_mib=memory_mib,
         )
     except ValueError as error:

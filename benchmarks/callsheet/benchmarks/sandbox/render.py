@@ -19,6 +19,7 @@ _ROWS = (
     ("through the whole service", "service_step", "ms"),
     ("destroy", "destroy", "ms"),
     ("change of cores", "switch", "us"),
+    ("until a wide command gives way", "giving_way", "ms"),
     ("freeze", "freeze", "us"),
 )
 

@@ -40,12 +40,12 @@ class SandboxResult:
         return {
             "sandboxes": self.sandboxes,
             **{
-                f"{verb}_p{percent}_ms": _significant(1e3 * percentile(getattr(samples, verb), percent / 100))
+                f"{verb}_p{percent}_ms": _ms(getattr(samples, verb), percent / 100)
                 for verb in _VERBS
                 for percent in (50, 99)
             },
-            "bare_create_p50_ms": _significant(1e3 * percentile(samples.bare_create, 0.5)),
-            "bare_exec_p50_ms": _significant(1e3 * percentile(samples.bare_exec, 0.5)),
+            "bare_create_p50_ms": _ms(samples.bare_create, 0.5),
+            "bare_exec_p50_ms": _ms(samples.bare_exec, 0.5),
             "switch_p50_us": _significant(1e6 * percentile(samples.switch, 0.5)),
             "switch_p99_us": _significant(1e6 * percentile(samples.switch, 0.99)),
             "freeze_p50_us": _significant(1e6 * percentile(samples.freeze, 0.5)),
@@ -53,8 +53,10 @@ class SandboxResult:
             "idle_processes_mb": _mb(idle.processes_mib),
             "idle_group_mb": _mb(idle.group_mib),
             "creates_per_s": _significant(self.sandboxes / self.measured.fill_s),
-            "service_step_p50_ms": _significant(1e3 * percentile(self.service.step, 0.5)),
-            "service_step_p99_ms": _significant(1e3 * percentile(self.service.step, 0.99)),
+            "service_step_p50_ms": _ms(self.service.step, 0.5),
+            "service_step_p99_ms": _ms(self.service.step, 0.99),
+            "giving_way_p50_ms": _ms(self.service.giving_way, 0.5),
+            "giving_way_p99_ms": _ms(self.service.giving_way, 0.99),
             "overhead_share": _significant(self.overhead_share),
         }
 
@@ -84,6 +86,10 @@ class SandboxBenchReport:
             "machine": dict(self.machine),
         }
         return [{**each.as_json(), **shared} for each in self.results]
+
+
+def _ms(seconds: Sequence[float], fraction: float) -> float | None:
+    return _significant(1e3 * percentile(seconds, fraction)) if seconds else None
 
 
 def _significant(value: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from callsheet.benchmarks.sandbox.giving_way import giving_way_s
 from callsheet.benchmarks.sandbox.measuring import NotMeasurableError
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.cli.choices import Isolation, LogLevel, Role
@@ -26,10 +28,12 @@ class ServiceSamples:
     Attributes:
         step: Of a command that does nothing.
         long: Of one that takes `LONG_ACTION_S`.
+        giving_way: From a competitor's submit until a wide command has fewer cores; empty on a single core.
     """
 
     step: list[float] = field(default_factory=list)
     long: list[float] = field(default_factory=list)
+    giving_way: list[float] = field(default_factory=list)
 
 
 async def measure_service(settings: SandboxBenchSettings, sandboxes: int, directory: Path) -> ServiceSamples:
@@ -37,6 +41,8 @@ async def measure_service(settings: SandboxBenchSettings, sandboxes: int, direct
 
     Raises:
         NotMeasurableError: An action did not succeed.
+        NotNarrowedError: A wide command did not give way.
+        TimeoutError: An action had no outcome.
         ProcessFailedError: A process did not start (inside an exception group).
     """
     stack_settings = StackSettings(
@@ -51,17 +57,21 @@ async def measure_service(settings: SandboxBenchSettings, sandboxes: int, direct
         Client(stack.address) as client,
         await client.open_job("bench") as job,
     ):
-        trajectories = await _open(job, settings, sandboxes)
+        trajectories = await _open(job, settings, [str(number) for number in range(sandboxes)])
         for trajectory in itertools.islice(itertools.cycle(trajectories), settings.samples):
             samples.step.append(await _step_s(trajectory, Command.argv("true")))
         long = Command.argv("sleep", f"{LONG_ACTION_S:g}")
         for trajectory in itertools.islice(itertools.cycle(trajectories), settings.long_actions):
             samples.long.append(await _step_s(trajectory, long))
+        cores = len(os.sched_getaffinity(0))
+        if cores > 1:
+            (competitor,) = await _open(job, settings, ["competitor"])
+            samples.giving_way = await giving_way_s(trajectories[0], competitor, cores, settings.competitors)
     return samples
 
 
-async def _open(job: Job, settings: SandboxBenchSettings, count: int) -> Sequence[Trajectory]:
-    trajectories = [job.trajectory(str(number)) for number in range(count)]
+async def _open(job: Job, settings: SandboxBenchSettings, names: Sequence[str]) -> Sequence[Trajectory]:
+    trajectories = [job.trajectory(name) for name in names]
     at_once = anyio.CapacityLimiter(settings.concurrent)
     demand = Demand(Resource("memory", settings.memory_mib, hold=Hold.TRAJECTORY), cpu=1)
 

@@ -16,6 +16,7 @@ class SandboxBenchSettings:
         isolation: What keeps them apart.
         samples: Of everything that takes milliseconds.
         long_actions: Commands of one second, one after another, through the whole service.
+        competitors: Commands that come while a wide one has all cores.
         memory_mib: Limit of each sandbox.
         concurrent: Sandboxes that are asked for at once where there must be many.
     """
@@ -24,6 +25,7 @@ class SandboxBenchSettings:
     isolation: Isolation = Isolation.BUBBLEWRAP
     samples: int = 50
     long_actions: int = 7
+    competitors: int = 20
     memory_mib: int = 32
     concurrent: int = 8
 
@@ -35,6 +37,6 @@ class SandboxBenchSettings:
         """
         if not self.sandboxes or min(self.sandboxes) < 1:
             raise ValueError(f"sandboxes: {self.sandboxes} must be at least one number, and each at least 1")
-        for name in ("samples", "long_actions", "memory_mib", "concurrent"):
+        for name in ("samples", "long_actions", "competitors", "memory_mib", "concurrent"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)} must be at least 1")
