@@ -137,7 +137,7 @@ class ElasticPlanner:
         proposal = self.propose(state, now)
         plan = proposal.plan
         if proposal.question is not None:
-            solved = self.finish(state, now, proposal.question, self.solve(proposal.question.instance))
+            solved = self._place(proposal.question, self.solve(proposal.question.instance))
             plan = replace(solved, assignments=plan.assignments + solved.assignments)
         plan.report = replace(plan.report, wall_s=self._stopwatch() - began)
         return plan

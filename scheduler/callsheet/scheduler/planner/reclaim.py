@@ -7,6 +7,7 @@ Other actions do: of alike ones, to run one after another is better than to run 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 from callsheet.scheduler.core.entities import Attempt, Manager, Service
 from callsheet.scheduler.core.ledger import Node
@@ -24,11 +25,16 @@ class Reclaim:
     def __init__(self, state: SchedulerState) -> None:
         """Starts from the state of now."""
         self._state = state
-        self._by_node: dict[Node, list[Attempt]] = {}
         self._cores: dict[Attempt, int] = {}
-        for attempt in state.elastic_attempts.values():
+
+    @cached_property
+    def _by_node(self) -> dict[Node, list[Attempt]]:
+        """Who has cores to spare; looked for only when somebody lacks some."""
+        found: dict[Node, list[Attempt]] = {}
+        for attempt in self._state.elastic_attempts.values():
             if attempt.manager is not None and _spare(attempt, attempt.units.get(CPU, 0)) > 0:
-                self._by_node.setdefault(attempt.manager.node, []).append(attempt)
+                found.setdefault(attempt.manager.node, []).append(attempt)
+        return found
 
     @property
     def changes(self) -> tuple[CoreChange, ...]:
@@ -42,7 +48,7 @@ class Reclaim:
             key: The class.
             free: What this round leaves of nodes, by node id; of others all that is free.
         """
-        if not self._by_node or not (key.pinned_to or key.kind is ActionKind.ENV_RESET):
+        if not (key.pinned_to or key.kind is ActionKind.ENV_RESET) or not self._by_node:
             return
         for manager, service in self._places(key):
             node = manager.node
