@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from callsheet.managers.sandbox.agent_sandbox import command_environment
 from callsheet.managers.sandbox.backend import SandboxCreateError
-from callsheet.managers.sandbox.bubblewrap import UserPool, find_bwrap
+from callsheet.managers.sandbox.bubblewrap import find_bwrap
+from callsheet.managers.sandbox.pool_users import UserPool
 from callsheet.managers.sandbox.settings import POOL_UID_BASE, POOL_UID_COUNT, SandboxSettings, StageDirectory
 
 

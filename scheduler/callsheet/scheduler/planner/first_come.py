@@ -19,6 +19,7 @@ from callsheet.scheduler.core.plan import Assignment, CoreChange, Plan
 from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
 from callsheet.scheduler.core.servability import service_of
 from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.holding import held_resources
 from callsheet.scheduler.planner.price import choose_units
 from callsheet.scheduler.planner.reclaim import Reclaim, give_back
 
@@ -220,7 +221,9 @@ class _Round:
                 candidate = (_shortage(self._node_free(node), needed), node.node_id, needed)
                 nearest = min(nearest or candidate, candidate, key=lambda each: each[:2])
         if nearest is not None:
-            self._held[nearest[1]] = set(nearest[2])
+            node = self._state.nodes[nearest[1]]
+            managers = [self._state.managers[name] for name in node.managers if name in self._state.managers]
+            self._held[nearest[1]] = set(held_resources(nearest[2], self._node_free(node), managers))
 
 
 def _shortage(free: dict[str, int], minimum: dict[str, int]) -> float:

@@ -8,7 +8,6 @@ from math import inf, ulp
 
 from callsheet.benchmarks.simulator.events import EventQueue
 
-
 _RESOLUTION_S = 1e-9
 
 
