@@ -40,6 +40,7 @@ def render(report: SandboxBenchReport) -> RenderableType:
         f"overhead of a 1 s action, below {OVERHEAD_TARGET:.0%}",
         *(f"[{'green' if each.met else 'red'}]{each.overhead_share:.1%}[/]" for each in report.results),
     )
+    table.add_row("  of a plain process", *(f"{each.plain_overhead_share:.1%}" for each in report.results))
     return Group(table, "\n".join(f"{name}: {value}" for name, value in report.capabilities.items()))
 
 

@@ -28,11 +28,13 @@ class ServiceSamples:
     Attributes:
         step: Of a command that does nothing.
         long: Of one that takes `LONG_ACTION_S`.
+        plain: Of the same command as a plain process of this one, in turn with those.
         giving_way: From a competitor's submit until a wide command has fewer cores; empty on a single core.
     """
 
     step: list[float] = field(default_factory=list)
     long: list[float] = field(default_factory=list)
+    plain: list[float] = field(default_factory=list)
     giving_way: list[float] = field(default_factory=list)
 
 
@@ -63,6 +65,7 @@ async def measure_service(settings: SandboxBenchSettings, sandboxes: int, direct
         long = Command.argv("sleep", f"{LONG_ACTION_S:g}")
         for trajectory in itertools.islice(itertools.cycle(trajectories), settings.long_actions):
             samples.long.append(await _step_s(trajectory, long))
+            samples.plain.append(await _plain_s())
         cores = len(os.sched_getaffinity(0))
         if cores > 1:
             (competitor,) = await _open(job, settings, ["competitor"])
@@ -93,6 +96,12 @@ async def _step_s(trajectory: Trajectory, command: Command) -> float:
     if succeeded(outcome).exit_code != 0:
         raise NotMeasurableError(f"{command} ended with {outcome}")
     return took
+
+
+async def _plain_s() -> float:
+    began = time.perf_counter()
+    await anyio.run_process(["sleep", f"{LONG_ACTION_S:g}"])
+    return time.perf_counter() - began
 
 
 def succeeded(outcome: Outcome[Any]) -> Any:
