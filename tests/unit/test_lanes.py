@@ -15,11 +15,14 @@ from callsheet.managers.sandbox.node_sharing import Lane
 from callsheet.managers.sandbox.process_tree import cpu_seconds_below, for_every_thread, processes_below, threads_below
 
 # Starts a child with a second thread, says so, and waits for the end of its input.
-_FAMILY = """
+_FAMILY = '''
 import subprocess, sys
-child = "import sys, threading; threading.Thread(target=sys.stdin.read).start(); print('ready', flush=True)"
-subprocess.run([sys.executable, "-c", child], stdin=sys.stdin, start_new_session=True)
+child = """import sys, threading, time
+while time.process_time() < 0.1: pass  # the kernel counts CPU time by ticks
+threading.Thread(target=sys.stdin.read).start(); print('ready', flush=True)
 """
+subprocess.run([sys.executable, "-c", child], stdin=sys.stdin, start_new_session=True)
+'''
 
 
 @pytest.fixture

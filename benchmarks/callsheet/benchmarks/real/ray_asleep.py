@@ -98,6 +98,10 @@ async def _roll_out(script: Script, sleep: Any) -> Measured:
     return measured
 
 
+def _sleep(seconds: float) -> None:
+    time.sleep(seconds)
+
+
 def main() -> None:
     """Entry point of Ray's process."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -112,7 +116,7 @@ def main() -> None:
     directory = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     ray.init(num_cpus=arguments.cores, include_dashboard=False, log_to_driver=False, _temp_dir=directory)
     try:
-        sleep = ray.remote(num_cpus=1)(time.sleep)
+        sleep = ray.remote(num_cpus=1)(_sleep)
         # Workers start with the first tasks; that is no part of the step.
         ray.get([sleep.remote(0.0) for _ in range(4 * arguments.cores)])
         measured = asyncio.run(_roll_out(json.loads(arguments.script.read_text()), sleep))
