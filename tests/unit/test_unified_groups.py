@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -174,3 +175,15 @@ def test_adopted_groups_stay_when_the_sandbox_ends(fake: FakeCgroups) -> None:
     assert fake.read(container, "memory.max") == "max"
     sandbox.set_idle(True)
     assert fake.read(container, "cpu.idle") == "1"
+
+
+def test_adopted_groups_may_go_with_their_container(fake: FakeCgroups) -> None:
+    layout_of(fake)
+    container = fake.root / "container"
+    fake.make_group(container)
+    sandbox = SandboxGroup.adopt(GroupLayout(container, dict.fromkeys(ALL, container)))
+    shutil.rmtree(container)
+    sandbox.kill()
+    sandbox.remove()
+    with pytest.raises(FileNotFoundError):
+        sandbox.kill_commands()

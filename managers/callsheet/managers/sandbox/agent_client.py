@@ -59,6 +59,7 @@ class AgentConnection:
         self._hello = anyio.Event()
         self._pid = 0
         self._loss: str | None = None
+        self._lost = anyio.Event()
         self._packets = PacketSocket(own, self._handle, self._lose)
 
     @property
@@ -75,6 +76,10 @@ class AgentConnection:
         """Waits until the agent serves, or raises SandboxLostError."""
         await self._hello.wait()
         self._check()
+
+    async def until_lost(self) -> None:
+        """Waits until the agent is gone."""
+        await self._lost.wait()
 
     async def start(
         self,
@@ -147,6 +152,7 @@ class AgentConnection:
         if self._loss is not None:
             return False
         self._loss = reason
+        self._lost.set()
         self._hello.set()
         for job in self._jobs.values():
             job.started.set()

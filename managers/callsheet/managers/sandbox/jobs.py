@@ -15,10 +15,12 @@ import structlog
 from callsheet.managers.sandbox.agent_client import AgentConnection, Job, JobResult
 from callsheet.managers.sandbox.backend import SandboxLostError, StoppedError
 from callsheet.managers.sandbox.cgroups import CommandLeaf, SandboxGroup
+from callsheet.managers.sandbox.cgroups.files import is_gone
 from callsheet.managers.sandbox.lanes import SandboxLanes
 from callsheet.managers.sandbox.packets import memory_file
 
 _KILL_SECONDS = 3.0
+_LOSS_SECONDS = 1.0
 _KILL_AGAIN_SECONDS = 0.05
 _LARGE_CONTENT = 1 << 16
 
@@ -81,6 +83,10 @@ class SandboxJobs:
         try:
             return await self.in_thread(function, *args)
         except OSError as error:
+            if is_gone(error):
+                # An engine removes the groups of a container that ended; its socket tells so at about the same time.
+                with anyio.move_on_after(_LOSS_SECONDS):
+                    await self.connection.until_lost()
             if self.connection.loss is not None:
                 raise SandboxLostError(self.connection.loss) from error
             raise

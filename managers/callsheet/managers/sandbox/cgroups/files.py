@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 from collections.abc import Iterable
@@ -69,18 +70,26 @@ def wait_for_event(directory: Path, state: str, milliseconds: int) -> None:
 def remove_groups(directories: Iterable[Path]) -> None:
     """Kills what is inside the groups and removes them; one that cannot be removed is logged and left."""
     for directory in directories:
-        if not directory.exists():
-            continue
-        if (directory / "cgroup.kill").exists():
-            write_setting(directory / "cgroup.kill", "1")
-            wait_for_event(directory, "populated 0", _EMPTY_MILLISECONDS)
-        else:
-            _kill_members(directory)
         try:
+            _empty(directory)
             for path, _, _ in os.walk(directory, topdown=False):
                 os.rmdir(path)
         except OSError as error:
-            _log.warning("group_not_removed", group=str(directory), error=str(error))
+            if not is_gone(error):
+                _log.warning("group_not_removed", group=str(directory), error=str(error))
+
+
+def is_gone(error: OSError) -> bool:
+    """Whether a file of a group could not be used because the group has been removed."""
+    return error.errno in {errno.ENOENT, errno.ENODEV}
+
+
+def _empty(directory: Path) -> None:
+    if (directory / "cgroup.kill").exists():
+        write_setting(directory / "cgroup.kill", "1")
+        wait_for_event(directory, "populated 0", _EMPTY_MILLISECONDS)
+    else:
+        _kill_members(directory)
 
 
 def _kill_members(directory: Path) -> None:

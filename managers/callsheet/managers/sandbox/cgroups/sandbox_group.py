@@ -122,8 +122,12 @@ class SandboxGroup:
             files.wait_for_event(self._commands, "frozen 1", _FREEZE_MILLISECONDS)
 
     def kill(self) -> None:
-        """Kills everything inside, frozen or not."""
-        files.write_setting(self._core / "cgroup.kill", "1")
+        """Kills everything inside, frozen or not; adopted groups may be gone with what was inside."""
+        try:
+            files.write_setting(self._core / "cgroup.kill", "1")
+        except OSError as error:
+            if self._owned or not files.is_gone(error):
+                raise
 
     def new_leaf(self) -> CommandLeaf:
         """Makes a leaf for a command."""
