@@ -22,6 +22,7 @@ from callsheet.benchmarks.simulator.comparison.load import load_of
 from callsheet.benchmarks.simulator.comparison.runs import figures_of
 from callsheet.benchmarks.simulator.policies import POLICIES as SIMULATED
 from callsheet.benchmarks.simulator.policies.callsheet import Callsheet
+from callsheet.benchmarks.simulator.policies.fixed_size import fixed_size
 from callsheet.benchmarks.simulator.policy import World
 from callsheet.benchmarks.simulator.scenario import Generation, Scenario, Turn, Work
 from callsheet.benchmarks.simulator.shell.overheads import OverheadModel
@@ -34,6 +35,8 @@ from callsheet.scheduler.core.model import ActionKind
 
 Progress = Callable[[str], None]
 _PROBES = 20
+# Sandboxes are there before their commands: no pod is created for each.
+_FIXED_1 = fixed_size(1, pod_latency_s=0.0)
 
 
 async def run_real(settings: RealSettings, progress: Progress = lambda _: None) -> RealReport:
@@ -106,7 +109,7 @@ async def _probe(settings: RealSettings, cores: int) -> tuple[float, float]:
 
 def _simulate(policy: str, scenario: Scenario, overhead_s: float) -> Figures:
     if policy != Callsheet.name:
-        return figures_of(simulate(scenario, SIMULATED[policy]))
+        return figures_of(simulate(scenario, _FIXED_1 if policy == _FIXED_1.name else SIMULATED[policy]))
     overheads = OverheadModel(dispatch_s=overhead_s, commit_s=0.0)
 
     def make(world: World) -> Callsheet:
