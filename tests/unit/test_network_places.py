@@ -10,8 +10,8 @@ from callsheet.managers.sandbox.network.places import Place, covered, network_wo
 @pytest.mark.parametrize(
     ("text", "host", "port"),
     [
-        ("pypi.org:443", "pypi.org", 443),
-        ("PyPI.org.:443", "pypi.org", 443),
+        ("example.org:443", "example.org", 443),
+        ("Example.org.:443", "example.org", 443),
         ("*.example.com:8443", "*.example.com", 8443),
         ("*:443", "*", 443),
         ("192.0.2.7:80", "192.0.2.7", 80),
@@ -30,17 +30,17 @@ def test_places_are_read(text: str, host: str, port: int) -> None:
     [
         *(
             "",
-            "pypi.org",
-            "pypi.org:",
-            "pypi.org:0",
-            "pypi.org:65536",
-            "pypi.org:4x",
+            "example.org",
+            "example.org:",
+            "example.org:0",
+            "example.org:65536",
+            "example.org:4x",
             ":443",
             "a..b:1",
             "-a:1",
             "a b:1",
         ),
-        *("*a:1", "*.*:1", "a.*:1", "**:1", "2001:db8::1:443", "[192.0.2.7]:80", "[pypi.org]:443", "ü.de:1", "a/b:1"),
+        *("*a:1", "*.*:1", "a.*:1", "**:1", "2001:db8::1:443", "[192.0.2.7]:80", "[example.org]:443", "ü.de:1", "a/b:1"),
         *(f"{'a' * 64}.de:1", f"{'a.' * 127}de:1", "a\n:1", "a:1\n", "*.192.0.2.7.:99999"),
     ],
 )
@@ -52,16 +52,16 @@ def test_what_is_no_place_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("allowed", "wanted", "answer"),
     [
-        ("pypi.org:443", "pypi.org:443", True),
-        ("pypi.org:443", "pypi.org:80", False),
-        ("pypi.org:443", "files.pypi.org:443", False),
-        ("pypi.org:443", "evil-pypi.org:443", False),
-        ("*.pypi.org:443", "files.pypi.org:443", True),
-        ("*.pypi.org:443", "a.files.pypi.org:443", True),
-        ("*.pypi.org:443", "pypi.org:443", False),
-        ("*.pypi.org:443", "evilpypi.org:443", False),
-        ("*.pypi.org:443", "*.files.pypi.org:443", True),
-        ("*.files.pypi.org:443", "*.pypi.org:443", False),
+        ("example.org:443", "example.org:443", True),
+        ("example.org:443", "example.org:80", False),
+        ("example.org:443", "files.example.org:443", False),
+        ("example.org:443", "evil-example.org:443", False),
+        ("*.example.org:443", "files.example.org:443", True),
+        ("*.example.org:443", "a.files.example.org:443", True),
+        ("*.example.org:443", "example.org:443", False),
+        ("*.example.org:443", "evilexample.org:443", False),
+        ("*.example.org:443", "*.files.example.org:443", True),
+        ("*.files.example.org:443", "*.example.org:443", False),
         ("*:443", "anything.example:443", True),
         ("*:443", "*.example:443", True),
         ("*:443", "192.0.2.7:443", False),
@@ -94,4 +94,4 @@ def test_public_addresses_are_public(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_registration_names_what_may_be_reached() -> None:
     assert network_words([]) == "none but a loopback of its own"
-    assert network_words([Place("pypi.org", 443)]).endswith("pypi.org:443")
+    assert network_words([Place("example.org", 443)]).endswith("example.org:443")

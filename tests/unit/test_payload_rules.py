@@ -26,7 +26,7 @@ REFUSED = [
     ('env_reset { image: "../host" }', "env_reset.image", "../host", "1 to 200"),
     ('env_reset { image: "a/../host" }', "env_reset.image", "a/../host", "1 to 200"),
     ('env_reset { image: "/host" }', "env_reset.image", "/host", "1 to 200"),
-    ('env_reset { network: "pypi.org" }', "env_reset.network[0]", "pypi.org", "HOST:PORT"),
+    ('env_reset { network: "example.org" }', "env_reset.network[0]", "example.org", "HOST:PORT"),
     ('env_reset { network: "a:1" network: "a b:1" }', "env_reset.network[1]", "a b:1", "HOST:PORT"),
     ("env_reset { set_up {} }", "env_reset.set_up", "", "exactly one of argv, shell and python"),
     ('env_reset { files { path: "a" } }', "env_reset.files[0].content", "", "exactly one of inline and reference"),

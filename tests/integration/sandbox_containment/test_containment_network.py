@@ -79,7 +79,7 @@ async def test_what_is_in_the_list_is_reached_and_nothing_else(settings: Sandbox
     async with sandbox_that_reaches(settings, f"127.0.0.1:{echo}", "*.example.com:443") as sandbox:
         here = f"127.0.0.1:{echo}"
         assert await ask(sandbox, f"CONNECT {here} HTTP/1.1") == ["HTTP/1.1 200 Connection established", "200000"]
-        for place in ("127.0.0.1:1", "10.0.0.1:443", "example.com:443", "pypi.org:443", "*.example.com:443"):
+        for place in ("127.0.0.1:1", "10.0.0.1:443", "example.com:443", "example.org:443", "*.example.com:443"):
             answer = await ask(sandbox, f"CONNECT {place} HTTP/1.1")
             assert answer[0].startswith("HTTP/1.1 403"), place
 
@@ -144,7 +144,7 @@ print(len(held) < 200)
 async def test_what_the_operator_does_not_allow_is_the_environments_failure(settings: SandboxSettings) -> None:
     executor = build_sandbox_executor(replace(settings, network=(Place("*.example.com", 443),)))
     try:
-        for place in ("pypi.org:443", "example.com:443", "*:443", "10.0.0.1:443", "no place"):
+        for place in ("example.org:443", "example.com:443", "*:443", "10.0.0.1:443", "no place"):
             action = reset()
             action.env_reset.network.append(place)
             result = await executor.run(attempt_of(action, resources={"memory": 64}))
