@@ -201,3 +201,13 @@ def test_bad_settings_are_refused_by_name() -> None:
         NodeSharingSettings(growth=1.0)
     with pytest.raises(ValueError, match=r"beta: -0\.1"):
         NodeSharingSettings(beta=-0.1)
+
+
+def test_a_new_command_has_its_first_quantum_even_where_all_others_are_overdue() -> None:
+    sharing = NodeSharing(1.0)
+    for name in range(4):
+        sharing.start(Command(name, predicted_use=1.0), 0.0)
+    # All have waited for long and got next to nothing: each has a claim to the one core.
+    sharing.measured(dict.fromkeys(range(4), 2.0), 60.0)
+    sharing.start(Command("new", predicted_use=1.0), 61.0)
+    assert sharing.lane("new") is Lane.FOREGROUND

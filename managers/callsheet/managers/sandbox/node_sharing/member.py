@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from callsheet.managers.sandbox.node_sharing.command import Command, Lane
-from callsheet.managers.sandbox.node_sharing.rank import CLAIM_LEVEL
+from callsheet.managers.sandbox.node_sharing.rank import CLAIM_LEVEL, PROTECTED_LEVEL
 
 
 @dataclass(slots=True, eq=False)
@@ -56,8 +56,8 @@ class Member:
 
     @property
     def displaceable(self) -> bool:
-        """Whether a command with a claim may take its place in the foreground."""
-        return self.command.demotable and self.lane is Lane.FOREGROUND and self.level > CLAIM_LEVEL
+        """Whether another command may take its place in the foreground: one of a lower level, with a claim or new."""
+        return self.command.demotable and self.lane is Lane.FOREGROUND and self.level > PROTECTED_LEVEL
 
     def clock(self, granted: float) -> float:
         """Returns its execution clock: time granted in the foreground, and CPU received in the background."""

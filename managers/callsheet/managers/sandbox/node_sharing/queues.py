@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterator
 
 from callsheet.managers.sandbox.node_sharing.member import Member
+from callsheet.managers.sandbox.node_sharing.rank import CLAIM_LEVEL
 
 _Entry = tuple[float, float, int, Member]
 
@@ -66,13 +67,20 @@ class ForegroundQueue:
         self._heap: list[_Entry] = []
         self._numbers = numbers
         self._live = 0
-        self.use = 0.0
+        self._use = 0.0
+        self._claimed_use = 0.0
+
+    def use_behind(self, level: int) -> float:
+        """Returns the cores used by commands of higher levels than this one, which is a claim's or a new command's."""
+        return self._use - self._claimed_use if level >= CLAIM_LEVEL else self._use
 
     def put(self, member: Member, rank_s: float) -> None:
         """Adds a command."""
         member.entry = number = next(self._numbers)
         self._live += 1
-        self.use += member.use
+        self._use += member.use
+        if member.level == CLAIM_LEVEL:
+            self._claimed_use += member.use
         heapq.heappush(self._heap, (-member.level, -rank_s, number, member))
         _compact(self._heap, self._live)
 
@@ -80,7 +88,11 @@ class ForegroundQueue:
         """Takes a command out."""
         member.entry = 0
         self._live -= 1
-        self.use = self.use - member.use if self._live else 0.0
+        self._use = self._use - member.use if self._live else 0.0
+        if member.level == CLAIM_LEVEL:
+            self._claimed_use -= member.use
+        if not self._live:
+            self._claimed_use = 0.0
 
     def first(self) -> Member | None:
         """Returns the command to demote first."""

@@ -11,6 +11,8 @@ import math
 
 from callsheet.managers.sandbox.node_sharing.settings import NodeSharingSettings
 
+# New commands in their first quantum, and turns that end a stall: nobody takes their place.
+PROTECTED_LEVEL = -1
 CLAIM_LEVEL = 0
 # An overdue command is one whose rank fell to this part of a quantum; below 1, so that one that has just used up its
 # first quantum is not overdue at once.
@@ -18,7 +20,7 @@ _CLAIM_QUANTA = 0.5
 
 
 def level_of(rank_s: float, settings: NodeSharingSettings) -> int:
-    """Returns the geometric level of a rank; `CLAIM_LEVEL` for commands that are new or overdue."""
+    """Returns the geometric level of a rank; `CLAIM_LEVEL` for commands that are overdue."""
     if rank_s <= claim_rank(settings):
         return CLAIM_LEVEL
     return max(1, 1 + math.floor(math.log(rank_s / settings.quantum_s, settings.growth) + 1e-9))

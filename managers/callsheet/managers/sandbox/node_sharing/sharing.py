@@ -11,7 +11,14 @@ from callsheet.managers.sandbox.node_sharing.command import Command, Lane, LaneC
 from callsheet.managers.sandbox.node_sharing.explanation import Explanation
 from callsheet.managers.sandbox.node_sharing.member import Member
 from callsheet.managers.sandbox.node_sharing.queues import BackgroundQueue, ForegroundQueue
-from callsheet.managers.sandbox.node_sharing.rank import CLAIM_LEVEL, ageing, claim_rank, level_of, quantum
+from callsheet.managers.sandbox.node_sharing.rank import (
+    CLAIM_LEVEL,
+    PROTECTED_LEVEL,
+    ageing,
+    claim_rank,
+    level_of,
+    quantum,
+)
 from callsheet.managers.sandbox.node_sharing.settings import NodeSharingSettings
 
 _TINY = 1e-9
@@ -198,7 +205,7 @@ class NodeSharing:
     def _has_claim(self, member: Member, now: float, granted: float) -> bool:
         if member.lane is None:
             return False
-        if not member.command.demotable or (member.lane is Lane.FOREGROUND and member.level == CLAIM_LEVEL):
+        if not member.command.demotable or (member.lane is Lane.FOREGROUND and member.level <= CLAIM_LEVEL):
             return True
         return level_of(member.rank(now, granted), self._settings) == CLAIM_LEVEL
 
@@ -218,13 +225,21 @@ class NodeSharing:
     def _enter(self, member: Member) -> list[LaneChange]:
         """Puts a command that is in no lane into one."""
         self._note(member)
-        if member.command.demotable:
-            self._put_background(member)
-        else:
-            self._put_foreground(member, CLAIM_LEVEL)
+        if not member.command.demotable or self._may_go_first(member):
+            self._put_foreground(member, PROTECTED_LEVEL)
             self._make_room()
+        else:
+            self._put_background(member)
         self._admit()
         return self._changes()
+
+    def _may_go_first(self, member: Member) -> bool:
+        """Whether a command is new and there is room for its first quantum, if need be by overdue ones' giving way.
+
+        Most commands end in their first quantum: were overdue ones in the way, all would wait for them under overload.
+        """
+        is_new = member.clock(self._granted) == 0.0 and member.weighted_s <= claim_rank(self._settings)
+        return is_new and self._missing(member) <= self._displaceable.use_behind(PROTECTED_LEVEL)
 
     def _leave(self, member: Member) -> None:
         """Takes a command out of its lane."""
@@ -265,7 +280,7 @@ class NodeSharing:
         while (first := self._background.first(self._now)) is not None:
             level = level_of(first.rank(self._now, self._granted), self._settings)
             missing = self._missing(first)
-            if missing > 0 and (level > CLAIM_LEVEL or missing > self._displaceable.use):
+            if missing > 0 and (level > CLAIM_LEVEL or missing > self._displaceable.use_behind(level)):
                 return
             self._promote(first, level)
             self._make_room()
@@ -366,7 +381,7 @@ class NodeSharing:
         if member.attained_s - member.stall_mark_s >= turn_s - _TINY:
             self._begin_stall(member)
             return
-        self._promote(member, CLAIM_LEVEL)
+        self._promote(member, PROTECTED_LEVEL)
         member.turn = True
         member.quantum_ends_s = member.attained_s + turn_s
         self._watch_quantum(member)
