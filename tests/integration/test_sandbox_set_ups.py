@@ -256,9 +256,8 @@ async def test_too_many_at_once_are_refused(settings: SandboxSettings) -> None:
         assert len(results) - len(refused) >= 5
 
 
+@pytest.mark.parametrize("settings", variants(Isolation.BUBBLEWRAP), ids=str, indirect=True)
 async def test_failures_to_make_a_sandbox_slow_the_next_tries(settings: SandboxSettings, tmp_path: Path) -> None:
-    if settings.isolation is Isolation.NONE:
-        return  # what is broken below is bubblewrap, which plain processes do without
     program = tmp_path / "bwrap"
     program.write_text("no program\n")
     program.chmod(0o755)
