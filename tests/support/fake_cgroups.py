@@ -13,6 +13,7 @@ from callsheet.managers.sandbox.cgroups import files
 CORE_FILES = {
     "cgroup.type": "domain\n",
     "cgroup.procs": "",
+    "cgroup.threads": "",
     "cgroup.subtree_control": "",
     "cgroup.events": "populated 0\nfrozen 0\n",
     "cgroup.freeze": "0\n",
@@ -38,7 +39,7 @@ class FakeCgroups:
 
     A new group has the core's files and those of the controllers that the group above hands down. Writing an id into
     cgroup.procs moves a process; controllers cannot be handed down while processes are directly inside a group that is
-    not the machine's root.
+    not the machine's root. Killing is refused in threaded groups.
     """
 
     def __init__(self, root: Path, *controllers: str) -> None:
@@ -59,6 +60,8 @@ class FakeCgroups:
             self._move(value, path)
         elif path.name == "cgroup.subtree_control":
             self._hand_down(path, value.removeprefix("+"))
+        elif path.name == "cgroup.kill" and self.read(path.parent, "cgroup.type") == "threaded":
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), str(path))
         else:
             path.write_text(f"{value}\n")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -140,18 +142,38 @@ def test_a_peak_that_cannot_be_reset_is_that_of_the_sandboxes_life(fake: FakeCgr
     assert sandbox.peak_memory_bytes() == 4096
 
 
-def test_freeze_and_kill_spare_the_first_process(fake: FakeCgroups) -> None:
+def test_freezing_spares_the_first_process(fake: FakeCgroups) -> None:
     sandbox, one = make_sandbox(layout_of(fake)), fake.root / "one"
     (one / "commands/cgroup.events").write_text("populated 1\nfrozen 1\n")
     sandbox.freeze(True)
     assert (fake.read(one / "commands", "cgroup.freeze"), fake.read(one, "cgroup.freeze")) == ("1", "0")
-    sandbox.kill_commands()
-    assert (fake.read(one / "commands", "cgroup.kill"), fake.read(one, "cgroup.kill")) == ("1", "")
+
+
+def test_killing_a_leaf_kills_what_is_inside_and_nothing_else(fake: FakeCgroups) -> None:
+    sandbox, commands = make_sandbox(layout_of(fake)), fake.root / "one/commands"
+    leaf, other = sandbox.new_leaf(), sandbox.new_leaf()
+    with subprocess.Popen(["sleep", "60"]) as inside, subprocess.Popen(["sleep", "60"]) as beside:
+        (commands / "1/cgroup.threads").write_text(f"{inside.pid}\n")
+        (commands / "2/cgroup.threads").write_text(f"{beside.pid}\n")
+        leaf.kill()
+        assert inside.wait(timeout=10) == -signal.SIGKILL
+        assert beside.poll() is None
+        beside.kill()
+    assert (fake.read(commands / "1", "cgroup.freeze"), fake.read(commands, "cgroup.freeze")) == ("1", "0")
+    for entry in (*leaf.entries, *other.entries):
+        os.close(entry)
+
+
+def test_a_command_enters_its_leaf_as_a_thread_and_the_first_process_as_a_whole(fake: FakeCgroups) -> None:
+    sandbox, one = make_sandbox(layout_of(fake)), fake.root / "one"
     leaf = sandbox.new_leaf()
-    leaf.kill()
-    assert fake.read(one / "commands/1", "cgroup.kill") == "1"
-    assert len(leaf.entries) == 1
-    for entry in leaf.entries:
+    entered = [*leaf.entries, *sandbox.open_entries()]
+    assert [os.readlink(f"/proc/self/fd/{entry}") for entry in entered] == [
+        str(one / "commands/1/cgroup.threads"),
+        str(one / "init/cgroup.procs"),
+    ]
+    assert {fake.read(one / name, "cgroup.type") for name in ("init", "commands", "commands/1")} == {"threaded"}
+    for entry in entered:
         os.close(entry)
 
 
@@ -186,4 +208,4 @@ def test_adopted_groups_may_go_with_their_container(fake: FakeCgroups) -> None:
     sandbox.kill()
     sandbox.remove()
     with pytest.raises(FileNotFoundError):
-        sandbox.kill_commands()
+        sandbox.new_leaf()

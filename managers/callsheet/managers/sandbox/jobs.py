@@ -167,11 +167,9 @@ class SandboxJobs:
             raise
 
     async def kill(self, leaf: CommandLeaf | None) -> None:
-        """Kills one command and what it started; without a leaf everything that the agent did not start itself."""
+        """Kills one command and what it started; without groups everything but the agent."""
         if leaf is not None:
             await self.blocking(leaf.kill)
-        elif self.group is not None:
-            await self.blocking(self.group.kill_commands)
         else:
             await self.connection.signal(signal.SIGKILL)
 

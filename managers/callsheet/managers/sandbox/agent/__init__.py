@@ -9,7 +9,7 @@ the manager closes the socket.
 Requests are JSON packets with descriptors: the first one holds the request's details as JSON (a sealed memory file), so
 that their size is not bounded by a packet. Every request that runs something is a job in a child process:
 
-    {"op": "run", "id": N}    details, the command's descriptors, [cgroup.procs, ...]
+    {"op": "run", "id": N}    details, the command's descriptors, [group entries, ...]
     {"op": "write", "id": N}  details, content
     {"op": "read", "id": N}   details, output
     {"op": "listen", "id": N} details, a socket that gets a listening one

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import signal
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,6 +19,15 @@ _log = structlog.get_logger(__name__)
 def make_group(directory: Path) -> None:
     """Makes a group; the kernel puts its files there. OSError where it is not allowed."""
     directory.mkdir()
+
+
+def make_threaded_group(directory: Path) -> None:
+    """Makes a version 2 group that threads enter one by one, see `open_thread_entry`.
+
+    Its siblings must be threaded as well; limits and `cgroup.kill` are matters of the group above them all.
+    """
+    make_group(directory)
+    write_setting(directory / "cgroup.type", "threaded")
 
 
 def write_setting(path: Path, value: str) -> None:
@@ -39,8 +49,21 @@ def read_counter(path: Path, name: str) -> int:
 
 
 def open_entry(directory: Path) -> int:
-    """Opens what a process writes "0" into to enter a group. The opener's rights count, not the writer's."""
+    """Opens what a process writes "0" into to enter a group. The opener's rights count, not the writer's.
+
+    The kernel holds back every fork and end of the machine for the move, and waits for a grace period of RCU before.
+    """
     return os.open(directory / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+
+
+def open_thread_entry(directory: Path) -> int:
+    """Opens what a thread writes "0" into to enter a group alone; what it forks is in there as well.
+
+    A thread that moves itself disturbs nobody: some 0.1 ms, where a whole process takes 7 ms of waiting (Linux 5.5).
+    It stays within the threaded groups of one sandbox, or within a tree of version 1.
+    """
+    version_2 = directory / "cgroup.threads"
+    return os.open(version_2 if version_2.exists() else directory / "tasks", os.O_WRONLY | os.O_CLOEXEC)
 
 
 def can_make_groups(parent: Path, needed: str) -> bool:
@@ -84,17 +107,30 @@ def is_gone(error: OSError) -> bool:
     return error.errno in {errno.ENOENT, errno.ENODEV}
 
 
+def kill_threads(directory: Path) -> None:
+    """Kills all in a threaded group and below it, where the kernel refuses `cgroup.kill`.
+
+    The group is frozen first and stays so: nothing forks or ends by itself meanwhile, and what is frozen can be killed.
+    """
+    write_setting(directory / "cgroup.freeze", "1")
+    for path, _, _ in os.walk(directory):
+        _kill_members(Path(path, "cgroup.threads"))
+
+
 def _empty(directory: Path) -> None:
-    if (directory / "cgroup.kill").exists():
-        write_setting(directory / "cgroup.kill", "1")
-        wait_for_event(directory, "populated 0", _EMPTY_MILLISECONDS)
+    if not (directory / "cgroup.kill").exists():
+        _kill_members(directory / "cgroup.procs")
+        return
+    if (directory / "cgroup.type").read_text().strip() == "threaded":
+        kill_threads(directory)
     else:
-        _kill_members(directory)
+        write_setting(directory / "cgroup.kill", "1")
+    wait_for_event(directory, "populated 0", _EMPTY_MILLISECONDS)
 
 
-def _kill_members(directory: Path) -> None:
-    for pid in (directory / "cgroup.procs").read_text().split():
+def _kill_members(members: Path) -> None:
+    for member in members.read_text().split():
         try:
-            os.kill(int(pid), 9)
+            os.kill(int(member), signal.SIGKILL)
         except ProcessLookupError:
             continue

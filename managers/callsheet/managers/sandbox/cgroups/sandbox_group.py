@@ -4,6 +4,9 @@ In the version 2 tree its first process is in `init`, and each command in a leaf
 can be killed and its CPU time read without touching what runs in the background, and `commands` is frozen without
 freezing the first process, which must notice the end of its manager at any time. In a "cpu" tree of version 1 there are
 only commands, for the same reason: a group that is idle may wait for long.
+
+`init` and all below `commands` are threaded groups: a new command enters its leaf as a single thread, which is what the
+kernel does without waiting. All limits of version 2 are on the group above.
 """
 
 from __future__ import annotations
@@ -56,8 +59,10 @@ class SandboxGroup:
         trees = {controller: path / name for controller, path in own_trees.items() if path is not None}
         group = cls(layout.core / name, trees, layout.controllers.keys(), owned=True)
         try:
-            for directory in (group._core, group._core / "init", group._commands, *trees.values()):
+            for directory in (group._core, *trees.values()):
                 files.make_group(directory)
+            for directory in (group._core / "init", group._commands):
+                files.make_threaded_group(directory)
             if "memory" in layout.controllers:
                 group._limits.limit_memory(memory_mib << 20)
             if "pids" in layout.controllers:
@@ -81,7 +86,7 @@ class SandboxGroup:
         own_trees = {controller: layout.own_tree(controller) for controller in layout.controllers}
         trees = {controller: path for controller, path in own_trees.items() if path is not None}
         group = cls(layout.core, trees, layout.controllers.keys(), owned=False)
-        files.make_group(group._commands)
+        files.make_threaded_group(group._commands)
         group.weight_file = layout.weight_file("")
         return group
 
@@ -91,9 +96,9 @@ class SandboxGroup:
         return "cpuset" in self._controllers
 
     def open_entries(self) -> list[int]:
-        """Opens what the first process writes "0" into to enter; the caller closes them."""
+        """Opens what the first process writes "0" into to enter, as a single thread; the caller closes them."""
         trees = [directory for controller, directory in self._trees.items() if controller != "cpu"]
-        return [files.open_entry(directory) for directory in (*trees, self._core / "init")]
+        return [*map(files.open_thread_entry, trees), files.open_entry(self._core / "init")]
 
     def set_cores(self, cores: Collection[int]) -> None:
         """Gives everything inside these cores: exactly these, or without a cpuset the time of as many.
@@ -134,10 +139,6 @@ class SandboxGroup:
         self._leaves += 1
         return CommandLeaf(self._commands / str(self._leaves), [self._trees["cpu"]] if "cpu" in self._trees else [])
 
-    def kill_commands(self) -> None:
-        """Kills all commands and what they left in the background; the first process stays."""
-        files.write_setting(self._commands / "cgroup.kill", "1")
-
     def begin_measuring(self) -> LimitEvents:
         """Forgets the peak of memory so far; returns the counters as they are."""
         self._limits.begin_peak()
@@ -163,12 +164,12 @@ class CommandLeaf:
     def __init__(self, path: Path, others: Sequence[Path] = ()) -> None:
         """Makes it. `others` are groups that the command enters as well."""
         self._path = path
-        files.make_group(path)
-        self.entries = [files.open_entry(directory) for directory in (path, *others)]
+        files.make_threaded_group(path)
+        self.entries = [files.open_thread_entry(directory) for directory in (path, *others)]
 
     def kill(self) -> None:
         """Kills everything inside."""
-        files.write_setting(self._path / "cgroup.kill", "1")
+        files.kill_threads(self._path)
 
     def cpu_s(self) -> float:
         """CPU seconds of everything that ever ran inside."""
