@@ -12,9 +12,9 @@ import pytest
 
 POLICIES = (
     "callsheet",
-    "reserved_1",
-    "reserved_2",
-    "reserved_4",
+    "reserve_1",
+    "reserve_2",
+    "reserve_4",
     "fixed_1",
     "fixed_4",
     "fixed_16",

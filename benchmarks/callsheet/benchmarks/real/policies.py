@@ -39,8 +39,8 @@ _FIRST_COME: Final = {Role.SCHEDULER: ("--planner", "first-come")}
 POLICIES: Final = (
     RealPolicy("callsheet", "callsheet", _SHARED, {Role.SANDBOX: ("--share-cores", "ranked")}),
     RealPolicy(
-        "reserved_1",
-        "reserved_1",
+        "reserve_1",
+        "reserve_1",
         Demands(reset=Demand(_MEMORY, Resource("cpu", 1, hold=Hold.TRAJECTORY)), step=Demand(), reserves=1),
         _FIRST_COME,
     ),

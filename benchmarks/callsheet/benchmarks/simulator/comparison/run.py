@@ -23,8 +23,8 @@ from callsheet.benchmarks.simulator.comparison.sweeps import (
 
 Progress = Callable[[str], None]
 # A sweep has a run for every number of cores, so it takes the policies that say most.
-SWEPT = (OURS, "os_sharing", "tangram", "reserved_1", "fixed_4", "oracle_srpt")
-_RESERVATION = "reserved_1"
+SWEPT = (OURS, "os_sharing", "tangram", "reserve_1", "fixed_4", "oracle_srpt")
+_RESERVATION = "reserve_1"
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ class Pods:
 
 def reservation(cores: int) -> PolicyFactory:
     """The policy that reserves that many cores for every trajectory."""
-    name = f"reserved_{cores}"
+    name = f"reserve_{cores}"
 
     def make(world: World) -> Baseline:
         places = Places(world.scenario.cluster)
