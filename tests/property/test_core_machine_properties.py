@@ -6,22 +6,16 @@ are right or stale; schedulers are restarted. In the end everything has its outc
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any
+from functools import partial
 
 import pytest
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.commands import Command
-from callsheet.scheduler.core.entities import Action, FinishedAction
 from callsheet.scheduler.core.events import PlanReady
 from callsheet.scheduler.core.model import (
     ActionKey,
     ActionKind,
-    ActionRequest,
-    ActionState,
     FailureKind,
     GroupRequest,
-    RefusedError,
     RetryPolicy,
     SandboxRef,
     Timeouts,
@@ -30,29 +24,17 @@ from callsheet.scheduler.core.model import (
 from callsheet.scheduler.core.plan import Assignment, Plan
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
+from tests.support.checked_core import SANDBOX_KINDS, UNLIMITED, CheckedCore, CheckedWorld
 from tests.support.core_managers import FaithfulManager
 from tests.support.core_requests import action_request, elastic, fixed, job_request, kept, trajectory_request
-from tests.support.core_world import START, CoreWorld, FakeManager, Stream, node, service
-from tests.support.gated_planner import GatedPlanner
+from tests.support.core_world import Stream
 
 JOB_REQUESTS = {"job": job_request("job"), "other": job_request("other", max_actions=12, max_staleness=1)}
 JOBS = tuple(JOB_REQUESTS)
 TRAJECTORIES = ("t1", "t2", "t3")
-UNLIMITED = 1000
 MANAGERS = ("sandboxes", "tests", "engine", "pool")
-API_PER_SECOND, API_BURST = 0.5, 5
-SHARED = node("shared", 3, memory=600, quotas={"api": (API_PER_SECOND, API_BURST)})
-POOLED = node("pooled", 3, memory=600)
-SANDBOX_KINDS = [ActionKind.ENV_RESET, ActionKind.ENV_STEP]
 DEMANDS = {
     ActionKind.GENERATE: [fixed(), fixed(cpu=1)],
     ActionKind.ENV_RESET: [kept(start_cpu=1, memory=256), kept(cpu=1, memory=10), kept()],
@@ -76,54 +58,8 @@ RESULTS: list[events.AttemptResult | None] = [
 ]
 
 
-class CheckedWorld(CoreWorld):
-    """Grants never exceed what a node has free, nor what time has brought of a quota since the very first scheduler."""
-
-    consumed = 0
-
-    def handle(self, *happened: events.Event) -> list[Command]:
-        todo = super().handle(*happened)
-        self.consumed += sum(each.resources.get("api", 0) for each in todo if isinstance(each, commands.Dispatch))
-        assert self.consumed <= API_BURST + API_PER_SECOND * (self.now - START) + 1e-3
-        for command in todo:
-            if isinstance(command, commands.Dispatch):
-                free = self.state.nodes[self.state.attempts[command.token].manager.node.node_id].free  # type: ignore[union-attr]
-                attempt = self.state.attempts[command.token]
-                assert all(free[resource] >= 0 for resource, units in attempt.units.items() if units), free
-        return todo
-
-
-class CoreMachine(RuleBasedStateMachine):
+class CoreMachine(CheckedCore):
     """See the module's docstring."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = GatedPlanner(UNLIMITED)
-        self.world = CheckedWorld(planner=self.gate)
-        self.starts: Counter[ActionKey] = Counter()
-        self.requests: dict[ActionKey, ActionRequest] = {}
-        self.finished: dict[ActionKey, ActionState] = {}
-        self.cancelled: set[ActionKey] = set()
-        self.tokens: list[Token] = []
-        self.managers = {
-            "sandboxes": self._manager("sandboxes", SHARED, SANDBOX_KINDS, {}),
-            "tests": self._manager("tests", SHARED, [*SANDBOX_KINDS, ActionKind.REWARD, ActionKind.TOOL_CALL], {}),
-            "engine": self._manager("engine", node("gpu", 2), [ActionKind.GENERATE], {"cpu": 1}),
-            "pool": self._manager("pool", POOLED, [*SANDBOX_KINDS, ActionKind.REWARD], {}, shared={"cpu": 2}),
-        }
-        self.numbers = 0
-
-    def _manager(
-        self,
-        manager_id: str,
-        on: Any,
-        kinds: list[ActionKind],
-        reserved: dict[str, int],
-        shared: dict[str, int] | None = None,
-    ) -> FaithfulManager:
-        slots = 2 if manager_id == "engine" else 0
-        hosted = service("work", kinds, slots=slots, reserved=reserved, shared=shared)
-        return FaithfulManager(FakeManager(self.world, manager_id, on, (hosted,)), self.starts)
 
     @initialize()
     def open(self) -> None:
@@ -163,7 +99,7 @@ class CoreMachine(RuleBasedStateMachine):
             request = action_request(
                 f"a{self.numbers}", kind, request.trajectory_id, job_id=job_id, timeouts=TIMEOUTS[0], in_sandbox=True
             )
-        if self._asked(lambda: self.world.submit(request)):
+        if self.asked(lambda: self.world.submit(request)):
             self.requests[request.key] = request
 
     @rule(job_id=st.sampled_from(JOBS), trajectory_id=st.sampled_from(TRAJECTORIES), steps=st.integers(1, 3))
@@ -175,46 +111,35 @@ class CoreMachine(RuleBasedStateMachine):
             request = action_request(
                 f"a{self.numbers}", kind, trajectory_id, job_id=job_id, timeouts=TIMEOUTS[0], in_sandbox=index > 0
             )
-            if self._asked(lambda request=request: self.world.submit(request)):
+            if self.asked(partial(self.world.submit, request)):
                 self.requests[request.key] = request
-
-    def _asked(self, request: Any) -> bool:
-        """Whether a request was accepted; a refusal is a normal answer."""
-        try:
-            request()
-        except RefusedError:
-            return False
-        finally:
-            for manager in self.managers.values():
-                manager.read()
-        return True
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data())
     def submit_again(self, data: st.DataObject) -> None:
         request = self.requests[data.draw(st.sampled_from(sorted(self.requests)))]
         before = len(self.world.delivered)
-        if self._asked(lambda: self.world.submit(request, watcher=f"again {before}")) and request.key in self.finished:
+        if self.asked(lambda: self.world.submit(request, watcher=f"again {before}")) and request.key in self.finished:
             assert len(self.world.delivered) == before + 1
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.requests)))
-        if self._asked(lambda: self.world.cancel(key)):
+        if self.asked(lambda: self.world.cancel(key)):
             self.cancelled.add(key)
 
     @rule(job_id=st.sampled_from(JOBS), trajectory_id=st.sampled_from(TRAJECTORIES), completed=st.booleans())
     def close_trajectory(self, job_id: str, trajectory_id: str, completed: bool) -> None:
-        self._asked(lambda: self.world.close_trajectory(trajectory_id, completed=completed, job_id=job_id))
+        self.asked(lambda: self.world.close_trajectory(trajectory_id, completed=completed, job_id=job_id))
 
     @rule(job_id=st.sampled_from(JOBS), version=st.integers(0, 3))
     def publish(self, job_id: str, version: int) -> None:
-        self._asked(lambda: self.world.publish(version, job_id))
+        self.asked(lambda: self.world.publish(version, job_id))
 
     @rule(job_id=st.just("other"))
     def close_and_reopen_job(self, job_id: str) -> None:
-        self._asked(lambda: self.world.close_job(job_id))
+        self.asked(lambda: self.world.close_job(job_id))
         for key in [key for key in self.requests if key.job_id == job_id]:
             del self.requests[key]
             self.finished.pop(key, None)
@@ -230,25 +155,20 @@ class CoreMachine(RuleBasedStateMachine):
     def steer(self, data: st.DataObject, units: int, what: str) -> None:
         key = data.draw(st.sampled_from(sorted(self.requests)))
         if what == "resize":
-            self._asked(lambda: self.world.resize(key, units))  # type: ignore[arg-type]
+            self.asked(lambda: self.world.resize(key, units))  # type: ignore[arg-type]
         else:
-            self._asked(lambda: self.world.pause(key, paused=what == "pause"))  # type: ignore[arg-type]
+            self.asked(lambda: self.world.pause(key, paused=what == "pause"))  # type: ignore[arg-type]
 
     @rule(manager_id=st.sampled_from(MANAGERS))
     def drain(self, manager_id: str) -> None:
-        self._asked(lambda: self.world.drain(manager_id))
+        self.asked(lambda: self.world.drain(manager_id))
 
     # -- planning -----------------------------------------------------------------------------------------------------
 
     @rule()
     def plan(self) -> None:
         self.world.plan()
-        self._read()
-
-    def _read(self) -> None:
-        for manager in self.managers.values():
-            manager.read()
-            self.tokens.extend(token for token in manager.received if token not in self.tokens)
+        self.read_streams()
 
     @rule(most=st.sampled_from([0, 1, 2, UNLIMITED]))
     def narrow_the_gate(self, most: int) -> None:
@@ -265,22 +185,8 @@ class CoreMachine(RuleBasedStateMachine):
         plan = Plan(tuple(data.draw(st.lists(assignment, max_size=4))), admitted=tuple(admitted))
         for command in self.world.handle(PlanReady(plan)):
             if isinstance(command, commands.Dispatch):
-                self._check_grant(command)
-        self._read()
-
-    def _check_grant(self, grant: commands.Dispatch) -> None:
-        demand = grant.request.demand
-        assert all(
-            entry.min_units <= grant.resources.get(entry.resource, 0) <= entry.max_units for entry in demand.entries
-        )
-        assert set(grant.resources) <= {entry.resource for entry in demand.entries}
-        attempt = self.world.state.attempts[grant.token]
-        assert attempt.manager is not None
-        shared = attempt.manager.services[grant.service].description.shared
-        unbooked = shared.keys() | {"api"}
-        assert attempt.units == {name: units for name, units in grant.resources.items() if name not in unbooked}
-        assert all(grant.resources.get(name, 0) <= pool for name, pool in shared.items())
-        assert len(attempt.cores) == attempt.units.get("cpu", 0)
+                self.check_grant(command)
+        self.read_streams()
 
     # -- managers -----------------------------------------------------------------------------------------------------
 
@@ -296,7 +202,7 @@ class CoreMachine(RuleBasedStateMachine):
                 manager.start(token)
             for token in self._attempts(manager, started=True)[:ends]:
                 manager.end(token)
-        self._read()
+        self.read_streams()
 
     @rule(data=st.data(), manager_id=st.sampled_from(MANAGERS))
     def start(self, data: st.DataObject, manager_id: str) -> None:
@@ -304,7 +210,7 @@ class CoreMachine(RuleBasedStateMachine):
         waiting = self._attempts(manager, started=False)
         if waiting:
             manager.start(data.draw(st.sampled_from(waiting)))
-            self._read()
+            self.read_streams()
 
     @rule(data=st.data(), manager_id=st.sampled_from(MANAGERS), result=st.sampled_from(RESULTS))
     def end(self, data: st.DataObject, manager_id: str, result: events.AttemptResult | None) -> None:
@@ -312,7 +218,7 @@ class CoreMachine(RuleBasedStateMachine):
         attempts = self._attempts(manager, started=True) + self._attempts(manager, started=False)
         if attempts:
             manager.end(data.draw(st.sampled_from(attempts)), result)
-            self._read()
+            self.read_streams()
 
     @rule(manager_id=st.sampled_from(MANAGERS), share=st.sampled_from([0.0, 0.3, 1.0]))
     def progress(self, manager_id: str, share: float) -> None:
@@ -320,7 +226,7 @@ class CoreMachine(RuleBasedStateMachine):
         manager = self.managers[manager_id]
         for token in self._attempts(manager, started=True):
             manager.progress(token, share)
-        self._read()
+        self.read_streams()
 
     @precondition(lambda self: self.tokens)
     @rule(data=st.data(), manager_id=st.sampled_from(MANAGERS))
@@ -343,13 +249,13 @@ class CoreMachine(RuleBasedStateMachine):
         if new:
             manager.restart()
         manager.register(heartbeat=heartbeat)
-        self._read()
+        self.read_streams()
 
     @rule(manager_id=st.sampled_from(MANAGERS))
     def heartbeat(self, manager_id: str) -> None:
         if self.managers[manager_id].connected:
             self.managers[manager_id].fake.heartbeat()
-            self._read()
+            self.read_streams()
 
     @rule(data=st.data(), manager_id=st.sampled_from(MANAGERS))
     def lose_sandbox(self, data: st.DataObject, manager_id: str) -> None:
@@ -358,7 +264,7 @@ class CoreMachine(RuleBasedStateMachine):
             place = data.draw(st.sampled_from(sorted(manager.sandboxes)))
             ref = SandboxRef(*place, manager.sandboxes.pop(place))
             self.world.handle(events.SandboxLost(manager_id, ref, "killed"))
-            self._read()
+            self.read_streams()
 
     # -- time and crashes ---------------------------------------------------------------------------------------------
 
@@ -370,12 +276,12 @@ class CoreMachine(RuleBasedStateMachine):
                 if alive and manager.connected:
                     manager.fake.heartbeat()
             self.world.wait(min(5.0, until - self.world.now))
-            self._read()
+            self.read_streams()
 
     @rule(back=st.sets(st.sampled_from(MANAGERS)), heartbeat=st.booleans())
     def restart_scheduler(self, back: set[str], heartbeat: bool) -> None:
         before = self.world
-        self._read()
+        self.read_streams()
         restarted = before.restart()
         restarted.__class__ = CheckedWorld
         assert isinstance(restarted, CheckedWorld)
@@ -387,49 +293,7 @@ class CoreMachine(RuleBasedStateMachine):
             manager.fake.world, manager.fake.stream = restarted, Stream()
         for manager_id in sorted(back):
             self.managers[manager_id].register(heartbeat=heartbeat)
-        self._read()
-
-    # -- what holds ---------------------------------------------------------------------------------------------------
-
-    @invariant()
-    def nothing_finished_comes_back(self) -> None:
-        for key in self.requests:
-            known = self.world.state.find_action(key)
-            assert isinstance(known, Action | FinishedAction), f"{key} was forgotten"
-            if isinstance(known, FinishedAction):
-                assert self.finished.setdefault(key, known.state) is known.state
-                assert tuple(key) in self.world.journal.outcomes, f"{key} was never recorded: {self.world.why(key)}"
-            else:
-                assert key not in self.finished, f"{key} came back"
-
-    @invariant()
-    def no_acknowledged_cancel_is_forgotten(self) -> None:
-        for key in self.cancelled - self.finished.keys():
-            known = self.world.state.find_action(key)
-            assert not isinstance(known, Action) or known.cancel_reason is not None, self.world.why(key)
-
-    @invariant()
-    def managers_pause_what_the_core_has_paused(self) -> None:
-        for manager in self.managers.values():
-            manager.read()
-            if not manager.connected:
-                continue
-            for token in manager.running:
-                attempt = self.world.state.attempts.get(token)
-                if attempt is not None and attempt.manager is not None and attempt.started_at:
-                    paused = bool(attempt.paused_since)
-                    assert paused == (token in manager.paused), self.world.why(attempt.action.key)
-
-    @invariant()
-    def the_wait_to_start_is_part_of_the_queue_time(self) -> None:
-        for key, facts in self.world.outcomes.items():
-            assert 0.0 <= facts.start_wait_s <= facts.queue_s + 1e-9, f"{facts}: {self.world.why(key)}"
-
-    @invariant()
-    def no_step_starts_twice(self) -> None:
-        for key, request in self.requests.items():
-            if request.needs_sandbox:
-                assert self.starts[key] <= 1, f"{key} started {self.starts[key]} times: {self.world.why(key)}"
+        self.read_streams()
 
     def teardown(self) -> None:
         """Calm: everybody comes back, everything runs to its end, every unit returns."""

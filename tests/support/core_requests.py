@@ -24,6 +24,11 @@ LONG = Timeouts(schedule_to_start=1e6, start_to_close=1e6, schedule_to_close=1e6
 IN_SANDBOX = frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP})
 
 
+def key_of(action: str | ActionKey) -> ActionKey:
+    """The key of an action of the default job, or a key itself."""
+    return action if isinstance(action, ActionKey) else ActionKey(JOB, action)
+
+
 def fixed(**units: int) -> Demand:
     """So many units of each resource, held by the action."""
     return Demand(tuple(ResourceDemand(name, count, count) for name, count in units.items()))

@@ -18,17 +18,13 @@ from callsheet.scheduler.core.model import (
     MEMORY,
     ActionKey,
     ActionKind,
-    ActionRequest,
     ActionState,
     FailureKind,
-    JobRequest,
     NodeDescription,
     QuotaDescription,
-    RefusedError,
     RunningAttempt,
     SandboxRef,
     ServiceDescription,
-    TrajectoryRequest,
 )
 from callsheet.scheduler.core.plan import Assignment, Plan
 from callsheet.scheduler.core.recovery import restore
@@ -36,18 +32,14 @@ from callsheet.scheduler.core.state import CoreSettings, SchedulerState
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.protocol import Planner
 
+from tests.support.core_clients import CoreClients
 from tests.support.core_journal import CoreJournal
-from tests.support.core_requests import JOB, action_request, job_request, trajectory_request
+from tests.support.core_requests import key_of
 
 ALL_KINDS = frozenset(ActionKind)
 START = 1_000_000.0
 SETTINGS = CoreSettings(manager_lease=10.0, cancel_grace=5.0, timeout_grace=2.0, orphan_lease=60.0)
 C = TypeVar("C", bound=Command)
-
-
-def key_of(action: str | ActionKey) -> ActionKey:
-    """The key of an action of the default job, or a key itself."""
-    return action if isinstance(action, ActionKey) else ActionKey(JOB, action)
 
 
 def encode_outcome(facts: OutcomeFacts) -> tuple[object, bytes]:
@@ -236,7 +228,7 @@ def ended(
     )
 
 
-class CoreWorld:
+class CoreWorld(CoreClients):
     """See the module's docstring."""
 
     def __init__(
@@ -248,15 +240,13 @@ class CoreWorld:
         epoch: int = 1,
         now: float = START,
     ) -> None:
+        super().__init__(journal or CoreJournal())
         self.now = now
-        self.journal = journal or CoreJournal()
         self.planner: Planner = planner or FirstComePlanner(hold_after=5.0)
         self.settings = settings
         self.state = SchedulerState(epoch, encode_outcome, settings)
         self.outcomes: dict[ActionKey, OutcomeFacts] = {}
         self.delivered: list[tuple[object, ActionKey]] = []
-        self.answers: dict[int, RefusedError | None] = {}
-        self._sequence = 0
 
     # -- the core ---------------------------------------------------------------------------------------------------
 
@@ -341,87 +331,6 @@ class CoreWorld:
         if join:
             manager.join()
         return manager
-
-    # -- clients ------------------------------------------------------------------------------------------------------
-
-    def _reply(self) -> events.ReplyTo:
-        self._sequence += 1
-        return events.ReplyTo("client", self._sequence)
-
-    def _ask(self, event: events.Event, reply: events.ReplyTo) -> None:
-        self.handle(event)
-        assert reply.sequence in self.answers, f"{event} was not answered"
-        refusal = self.answers[reply.sequence]
-        if refusal is not None:
-            raise refusal
-
-    def job(self, request: JobRequest | None = None) -> None:
-        """Opens a job; raises the refusal if there is one, as all requests here do."""
-        request = request or job_request()
-        self.journal.learn(request)
-        reply = self._reply()
-        self._ask(events.JobOpenRequested(reply, request), reply)
-
-    def close_job(self, job_id: str = JOB) -> None:
-        """Closes a job."""
-        reply = self._reply()
-        self._ask(events.JobCloseRequested(reply, job_id), reply)
-
-    def trajectory(self, request: str | TrajectoryRequest) -> None:
-        """Opens a trajectory."""
-        request = trajectory_request(request) if isinstance(request, str) else request
-        self.journal.learn(request)
-        reply = self._reply()
-        self._ask(events.TrajectoryOpenRequested(reply, request), reply)
-
-    def close_trajectory(self, trajectory_id: str, *, completed: bool = True, job_id: str = JOB) -> None:
-        """Closes a trajectory."""
-        reply = self._reply()
-        self._ask(events.TrajectoryCloseRequested(reply, job_id, trajectory_id, completed), reply)
-
-    def submit(self, request: ActionRequest, *, watcher: object = "client") -> None:
-        """Submits an action."""
-        self.journal.learn(request)
-        reply = self._reply()
-        self._ask(events.ActionSubmitted(reply, request, watcher), reply)
-
-    def reset(self, action_id: str, trajectory_id: str = "t") -> None:
-        """Submits an env_reset with the default demand."""
-        self.submit(action_request(action_id, ActionKind.ENV_RESET, trajectory_id))
-
-    def step(self, action_id: str, trajectory_id: str = "t") -> None:
-        """Submits an env_step with the default demand."""
-        self.submit(action_request(action_id, ActionKind.ENV_STEP, trajectory_id))
-
-    def cancel(self, action: str | ActionKey, reason: str = "") -> None:
-        """Cancels an action."""
-        reply = self._reply()
-        self._ask(events.CancelRequested(reply, key_of(action), reason), reply)
-
-    def watch(self, action: str, watcher: object) -> None:
-        """Attaches somebody to an action."""
-        reply = self._reply()
-        self._ask(events.OutcomeRequested(reply, key_of(action), watcher), reply)
-
-    def publish(self, version: int, job_id: str = JOB) -> None:
-        """Publishes a policy version."""
-        reply = self._reply()
-        self._ask(events.PolicyPublished(reply, job_id, version), reply)
-
-    def resize(self, action: str, units: int, resource: str = "cpu") -> None:
-        """Changes the units of a running attempt."""
-        reply = self._reply()
-        self._ask(events.ResizeRequested(reply, key_of(action), resource, units), reply)
-
-    def pause(self, action: str, *, paused: bool = True) -> None:
-        """Pauses a running attempt, or resumes it."""
-        reply = self._reply()
-        self._ask(events.PauseRequested(reply, key_of(action), paused), reply)
-
-    def drain(self, manager_id: str) -> None:
-        """Takes a manager out of service."""
-        reply = self._reply()
-        self._ask(events.DrainRequested(reply, manager_id), reply)
 
     # -- looking ------------------------------------------------------------------------------------------------------
 

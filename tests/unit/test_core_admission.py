@@ -8,8 +8,8 @@ from callsheet.scheduler.core.model import ActionKind, ActionState, GroupRequest
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.planner.explain import WaitReason, explain
 
-from tests.support.core_requests import JOB, action_request, trajectory_request
-from tests.support.core_world import CoreWorld, FakeManager, Stream, key_of
+from tests.support.core_requests import JOB, action_request, key_of, trajectory_request
+from tests.support.core_world import CoreWorld, FakeManager, Stream
 from tests.support.gated_planner import GatedPlanner
 
 

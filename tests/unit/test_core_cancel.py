@@ -7,8 +7,8 @@ from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.commands import Cancellation
 from callsheet.scheduler.core.model import ActionKind, ActionState, RefusalCode, RefusedError
 
-from tests.support.core_requests import action_request
-from tests.support.core_world import key_of, world_with_sandbox, world_with_trajectory
+from tests.support.core_requests import action_request, key_of
+from tests.support.core_world import world_with_sandbox, world_with_trajectory
 
 
 def test_a_queued_action_is_cancelled_at_once() -> None:

@@ -7,8 +7,8 @@ from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.model import ActionKind, ActionState, RefusalCode, RefusedError
 from callsheet.scheduler.core.plan import Assignment, GrantPrediction, Plan
 
-from tests.support.core_requests import action_request, elastic, fixed, kept
-from tests.support.core_world import CoreWorld, FakeManager, Stream, key_of, world_with_trajectory
+from tests.support.core_requests import action_request, elastic, fixed, kept, key_of
+from tests.support.core_world import CoreWorld, FakeManager, Stream, world_with_trajectory
 
 
 def running(least: int = 1, most: int = 4, *, cores: int = 4, given: int = 2) -> tuple[CoreWorld, FakeManager]:

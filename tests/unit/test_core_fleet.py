@@ -17,8 +17,8 @@ from callsheet.scheduler.core.model import (
     Token,
 )
 
-from tests.support.core_requests import action_request, fixed, kept
-from tests.support.core_world import CoreWorld, Stream, key_of, node, service, world_with_sandbox, world_with_trajectory
+from tests.support.core_requests import action_request, fixed, kept, key_of
+from tests.support.core_world import CoreWorld, Stream, node, service, world_with_sandbox, world_with_trajectory
 
 
 def test_managers_of_one_node_must_describe_it_alike() -> None:

@@ -6,8 +6,8 @@ import pytest
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.model import ActionKind, ActionState, GroupRequest, RefusalCode, RefusedError
 
-from tests.support.core_requests import action_request, job_request, trajectory_request
-from tests.support.core_world import CoreWorld, FakeManager, key_of
+from tests.support.core_requests import action_request, job_request, key_of, trajectory_request
+from tests.support.core_world import CoreWorld, FakeManager
 
 GROUP = GroupRequest("g", 3, 2)
 

@@ -7,8 +7,8 @@ from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.model import ActionKind, RefusedError
 from callsheet.scheduler.planner.explain import WaitReason, explain
 
-from tests.support.core_requests import action_request, elastic, fixed, kept
-from tests.support.core_world import CoreWorld, FakeManager, Stream, key_of, node, service
+from tests.support.core_requests import action_request, elastic, fixed, kept, key_of
+from tests.support.core_world import CoreWorld, FakeManager, Stream, node, service
 
 SANDBOX = [ActionKind.ENV_RESET, ActionKind.ENV_STEP]
 

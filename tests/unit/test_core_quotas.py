@@ -9,8 +9,8 @@ from callsheet.scheduler.planner.explain import WaitReason, explain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.core_requests import action_request, elastic, fixed
-from tests.support.core_world import CoreWorld, FakeManager, Stream, key_of, node, service
+from tests.support.core_requests import action_request, elastic, fixed, key_of
+from tests.support.core_world import CoreWorld, FakeManager, Stream, node, service
 
 QUOTA_NODE = node("n", 4, quotas={"api": (2.0, 3)})
 

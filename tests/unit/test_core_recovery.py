@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-
 import pytest
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.model import ActionKind, ActionState, RefusedError, SandboxRef, TimeoutKind, Timeouts
 
-from tests.support.core_requests import action_request, fixed, kept
-from tests.support.core_world import CoreWorld, FakeManager, Stream, key_of, node, service, world_with_sandbox
+from tests.support.core_requests import action_request, fixed, kept, key_of
+from tests.support.core_world import CoreWorld, FakeManager, Stream, node, service, world_with_sandbox
 
 SANDBOX = SandboxRef("job", "t", "reset#1")
 
@@ -167,116 +165,6 @@ def test_a_core_that_was_granted_before_its_holder_came_back_has_one_holder_in_t
     assert tools.grant("wide").cores == (0, 1)
 
 
-def uncommitted(
-    world: CoreWorld, manager: FakeManager, kind: ActionKind = ActionKind.ENV_STEP
-) -> tuple[CoreWorld, commands.Dispatch]:
-    """A submit was dispatched but not committed when the scheduler died; its client has no answer yet."""
-    saved = deepcopy(world.journal)
-    world.submit(action_request("a", kind, "t"))
-    world.plan()
-    grant = manager.start("a")
-    after = world.restart(saved)
-    manager.world, manager.stream = after, Stream()
-    return after, grant
-
-
-def test_an_orphan_is_adopted_when_its_submit_comes_again() -> None:
-    world, manager = world_with_sandbox()
-    after, grant = uncommitted(world, manager)
-    manager.join([manager.running(grant)], [SANDBOX])
-    after.wait(1.0)
-    after.step("a")
-    assert after.state_of("a") is ActionState.RUNNING
-    assert manager.free["cpu"] == 3
-    after.plan()
-    assert not manager.has("a")
-    manager.end(grant)
-    assert after.outcomes[key_of("a")].result == events.AttemptSucceeded("done")
-    assert manager.free["cpu"] == 4
-
-
-def test_a_submit_that_comes_before_the_orphan_is_joined_with_it() -> None:
-    world, manager = world_with_sandbox()
-    after, grant = uncommitted(world, manager)
-    after.step("a")
-    manager.join([manager.running(grant)], [SANDBOX])
-    assert after.state_of("a") is ActionState.RUNNING
-    manager.end(grant)
-    assert after.outcomes[key_of("a")].attempts == 1
-
-
-def test_an_orphan_that_ended_waits_for_its_submit() -> None:
-    world, manager = world_with_sandbox()
-    after, grant = uncommitted(world, manager)
-    manager.join([], [SANDBOX], heartbeat=False)
-    manager.end(grant)
-    manager.heartbeat()
-    assert not manager.stream.all(commands.AcknowledgeEnd)
-    after.step("a")
-    assert after.outcomes[key_of("a")].result == events.AttemptSucceeded("done")
-    assert manager.stream.last(commands.AcknowledgeEnd).token == grant.token
-    assert manager.free["cpu"] == 4
-
-
-def test_an_end_of_an_orphan_after_its_submit_is_its_outcome() -> None:
-    world, manager = world_with_sandbox()
-    after, grant = uncommitted(world, manager)
-    after.step("a")
-    manager.join([], [SANDBOX], heartbeat=False)
-    manager.end(grant)
-    assert after.outcomes[key_of("a")].result == events.AttemptSucceeded("done")
-
-
-def test_an_orphaned_reset_brings_its_sandbox() -> None:
-    world = CoreWorld()
-    manager = world.manager()
-    world.job()
-    world.trajectory("t")
-    after, grant = uncommitted(world, manager, ActionKind.ENV_RESET)
-    manager.join([], [SandboxRef("job", "t", "a#1")], heartbeat=False)
-    manager.end(grant)
-    manager.heartbeat()
-    assert not manager.stream.all(commands.ReleaseSandbox)
-    after.reset("a")
-    after.step("step")
-    after.plan()
-    assert manager.grant("step").sandbox_id == "a#1"
-    assert manager.free["memory"] == 4096 - 256
-
-
-def test_an_orphan_of_another_body_is_stopped_and_not_adopted() -> None:
-    world, manager = world_with_sandbox()
-    after, grant = uncommitted(world, manager)
-    manager.join([manager.running(grant)], [SANDBOX])
-    after.submit(action_request("a", ActionKind.ENV_STEP, "t", body="other"))
-    after.plan()
-    assert manager.grant("a").token != grant.token
-    manager.run("a")
-    assert after.outcomes[key_of("a")].attempts == 1
-
-
-def test_an_orphan_nobody_submits_again_is_stopped() -> None:
-    world, manager = world_with_sandbox()
-    after, grant = uncommitted(world, manager)
-    manager.join([manager.running(grant)], [SANDBOX])
-    manager.live(61.0)
-    assert manager.stream.last(commands.CancelAttempt).token == grant.token
-    manager.end(grant, events.AttemptCancelled())
-    manager.live(61.0)
-    assert manager.stream.last(commands.AcknowledgeEnd).token == grant.token
-    assert not after.state.orphans
-
-
-def test_orphans_of_a_lost_manager_are_forgotten() -> None:
-    world, manager = world_with_sandbox()
-    after, grant = uncommitted(world, manager)
-    manager.join([manager.running(grant)], [SANDBOX])
-    after.wait(11.0)
-    assert not after.state.orphans
-    after.step("a")
-    assert after.failure("a").reason == "state_lost"
-
-
 def test_deadlines_count_the_time_the_scheduler_was_away() -> None:
     world = CoreWorld()
     world.job()
@@ -405,27 +293,3 @@ def test_an_outcome_that_is_known_while_recovering_is_recorded_and_delivered() -
     assert again.journal.actions["job", "a"].state == "failed"
     again.watch("a", "client")
     assert again.delivered == [("client", key_of("a"))]
-
-
-def test_of_two_orphans_of_one_action_the_later_attempt_counts() -> None:
-    world, manager = world_with_sandbox()
-    spare = world.manager("spare")
-    saved = deepcopy(world.journal)
-    timeouts = Timeouts(1000.0, 1000.0, 1000.0, heartbeat=5.0)
-    request = action_request("a", ActionKind.GENERATE, timeouts=timeouts)
-    world.submit(request)
-    world.propose("a", "m")
-    first = manager.start("a")
-    for _ in range(6):
-        manager.live(1.0)
-        spare.heartbeat()
-    second = spare.start("a")
-    after = world.restart(saved)
-    for each in (manager, spare):
-        each.world, each.stream = after, Stream()
-    spare.join([spare.running(second)])
-    manager.join([manager.running(first)], [SANDBOX])
-    assert manager.stream.last(commands.CancelAttempt).token == first.token
-    after.submit(request)
-    spare.end(second)
-    assert after.outcomes[key_of("a")].attempts == 2

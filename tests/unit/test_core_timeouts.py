@@ -6,8 +6,8 @@ import pytest
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, RetryPolicy, TimeoutKind, Timeouts
 
-from tests.support.core_requests import action_request, fixed
-from tests.support.core_world import CoreWorld, FakeManager, key_of, world_with_sandbox, world_with_trajectory
+from tests.support.core_requests import action_request, fixed, key_of
+from tests.support.core_world import CoreWorld, FakeManager, world_with_sandbox, world_with_trajectory
 
 ONCE = RetryPolicy(max_attempts=1)
 

@@ -10,8 +10,8 @@ from callsheet.scheduler.planner.assignment import Budget
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 
-from tests.support.core_requests import action_request, elastic, fixed
-from tests.support.core_world import CoreWorld, FakeManager, key_of
+from tests.support.core_requests import action_request, elastic, fixed, key_of
+from tests.support.core_world import CoreWorld, FakeManager
 
 
 @pytest.fixture(params=[0, 1], ids=["first-come", "elastic"])

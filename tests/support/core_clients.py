@@ -1,0 +1,109 @@
+"""What clients and operators ask of the core in a test, each with its answer at once."""
+
+from __future__ import annotations
+
+from callsheet.scheduler.core import events
+from callsheet.scheduler.core.commands import Command
+from callsheet.scheduler.core.model import (
+    ActionKey,
+    ActionKind,
+    ActionRequest,
+    JobRequest,
+    RefusedError,
+    TrajectoryRequest,
+)
+
+from tests.support.core_journal import CoreJournal
+from tests.support.core_requests import JOB, action_request, job_request, key_of, trajectory_request
+
+
+class CoreClients:
+    """The clients' side of a world: a refused request raises its refusal."""
+
+    def __init__(self, journal: CoreJournal) -> None:
+        self.journal = journal
+        self.answers: dict[int, RefusedError | None] = {}
+        self._sequence = 0
+
+    def handle(self, *happened: events.Event) -> list[Command]:
+        """Lets things happen to the core; what it answers is in `answers` then."""
+        raise NotImplementedError
+
+    def _reply(self) -> events.ReplyTo:
+        self._sequence += 1
+        return events.ReplyTo("client", self._sequence)
+
+    def _ask(self, event: events.Event, reply: events.ReplyTo) -> None:
+        self.handle(event)
+        assert reply.sequence in self.answers, f"{event} was not answered"
+        refusal = self.answers[reply.sequence]
+        if refusal is not None:
+            raise refusal
+
+    def job(self, request: JobRequest | None = None) -> None:
+        """Opens a job."""
+        request = request or job_request()
+        self.journal.learn(request)
+        reply = self._reply()
+        self._ask(events.JobOpenRequested(reply, request), reply)
+
+    def close_job(self, job_id: str = JOB) -> None:
+        """Closes a job."""
+        reply = self._reply()
+        self._ask(events.JobCloseRequested(reply, job_id), reply)
+
+    def trajectory(self, request: str | TrajectoryRequest) -> None:
+        """Opens a trajectory."""
+        request = trajectory_request(request) if isinstance(request, str) else request
+        self.journal.learn(request)
+        reply = self._reply()
+        self._ask(events.TrajectoryOpenRequested(reply, request), reply)
+
+    def close_trajectory(self, trajectory_id: str, *, completed: bool = True, job_id: str = JOB) -> None:
+        """Closes a trajectory."""
+        reply = self._reply()
+        self._ask(events.TrajectoryCloseRequested(reply, job_id, trajectory_id, completed), reply)
+
+    def submit(self, request: ActionRequest, *, watcher: object = "client") -> None:
+        """Submits an action."""
+        self.journal.learn(request)
+        reply = self._reply()
+        self._ask(events.ActionSubmitted(reply, request, watcher), reply)
+
+    def reset(self, action_id: str, trajectory_id: str = "t") -> None:
+        """Submits an env_reset with the default demand."""
+        self.submit(action_request(action_id, ActionKind.ENV_RESET, trajectory_id))
+
+    def step(self, action_id: str, trajectory_id: str = "t") -> None:
+        """Submits an env_step with the default demand."""
+        self.submit(action_request(action_id, ActionKind.ENV_STEP, trajectory_id))
+
+    def cancel(self, action: str | ActionKey, reason: str = "") -> None:
+        """Cancels an action."""
+        reply = self._reply()
+        self._ask(events.CancelRequested(reply, key_of(action), reason), reply)
+
+    def watch(self, action: str, watcher: object) -> None:
+        """Attaches somebody to an action."""
+        reply = self._reply()
+        self._ask(events.OutcomeRequested(reply, key_of(action), watcher), reply)
+
+    def publish(self, version: int, job_id: str = JOB) -> None:
+        """Publishes a policy version."""
+        reply = self._reply()
+        self._ask(events.PolicyPublished(reply, job_id, version), reply)
+
+    def resize(self, action: str, units: int, resource: str = "cpu") -> None:
+        """Changes the units of a running attempt."""
+        reply = self._reply()
+        self._ask(events.ResizeRequested(reply, key_of(action), resource, units), reply)
+
+    def pause(self, action: str, *, paused: bool = True) -> None:
+        """Pauses a running attempt, or resumes it."""
+        reply = self._reply()
+        self._ask(events.PauseRequested(reply, key_of(action), paused), reply)
+
+    def drain(self, manager_id: str) -> None:
+        """Takes a manager out of service."""
+        reply = self._reply()
+        self._ask(events.DrainRequested(reply, manager_id), reply)
