@@ -24,7 +24,7 @@ from callsheet.benchmarks.simulator.scenario import (
 )
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings, PlannerChoice, PredictionChoice
 from callsheet.benchmarks.simulator.simulation import simulate
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.model import ActionKind, PriorityClass
 
 RESET = Work(ActionKind.ENV_RESET, "reset", cpu_s=0.5, use=0.5, in_sandbox=True)
 CLUSTER = Cluster(
@@ -104,6 +104,25 @@ def test_every_action_gets_one_outcome(seed: int, settings: CallsheetSettings) -
     counts = runs.policy.counts()
     assert counts.submitted > 100
     assert counts.outcomes == counts.submitted
+
+
+@pytest.mark.parametrize("first", [PriorityClass.EVAL, PriorityClass.TRAIN])
+def test_the_better_priority_class_is_served_first(first: PriorityClass) -> None:
+    """Two jobs with the same work on two GPUs; where their classes are the same, so are their shares."""
+    call = Work(ActionKind.REWARD, "judge", service="judge", service_s=1.0)
+    rollouts = tuple(
+        Rollout(f"t{index}", job, f"g{index}", job, "", 0, 0.0, None, (Turn(Generation(0.1), ()),), (call,))
+        for index, job in enumerate(["train", "other"] * 30)
+    )
+    jobs = (JobShare("train"), JobShare("other", priority=first))
+    cluster = Cluster(gpu=(GpuNodes(1, 2),), models=(Model("judge", 1, 0.0, 0.0),))
+    measured = simulate(Scenario("two jobs", Mode.ONESHOT, 1, cluster, jobs, rollouts, live=60), Callsheet)
+    train, other = (float(measured.act_of_job_s(name).mean()) for name in ("train", "other"))
+    assert len(measured.act_of_job_s("other")) == 30
+    if first is PriorityClass.EVAL:
+        assert measured.act_of_job_s("other").max() < measured.act_of_job_s("train").min() + 2.0
+    else:
+        assert train == pytest.approx(other, rel=0.2)
 
 
 def test_same_seed_same_numbers() -> None:

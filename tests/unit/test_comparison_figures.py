@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from callsheet.benchmarks.simulator.comparison.figures import (
     Figures,
+    JobFigures,
     PolicyResult,
     SeedResult,
     Series,
@@ -38,7 +39,14 @@ FIGURES = Figures(
 
 def _result(name: str, *means: float) -> PolicyResult:
     runs = (
-        SeedResult(seed, replace(FIGURES, act_mean_s=mean, wait_max_s=mean), (0.0, mean), Series((), (), ()), 0.1)
+        SeedResult(
+            seed,
+            replace(FIGURES, act_mean_s=mean, wait_max_s=mean),
+            {"job": JobFigures(seed, mean, mean, None)},
+            (0.0, mean),
+            Series((), (), ()),
+            0.1,
+        )
         for seed, mean in enumerate(means, 1)
     )
     return PolicyResult(name, tuple(runs))
@@ -51,6 +59,10 @@ def test_means_are_over_seeds_and_the_longest_wait_is_the_longest() -> None:
     assert figures.step_s == 100.0
     assert figures.trajectories_per_hour is None
     assert figures.actions == 10
+
+
+def test_jobs_have_means_over_the_seeds_that_have_figures_of_them() -> None:
+    assert _result("callsheet", 1.0, 2.0, 6.0).jobs() == {"job": JobFigures(2, 3.0, 3.0, None)}
 
 
 def test_ratios_are_taken_seed_by_seed() -> None:

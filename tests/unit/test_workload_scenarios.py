@@ -13,7 +13,7 @@ from callsheet.benchmarks.simulator.input_table import InputError
 from callsheet.benchmarks.simulator.scenario import Mode, Rollout, Work
 from callsheet.benchmarks.simulator.workloads.distributions import Geometric, LogNormal, Quantiles, Uniform
 from callsheet.benchmarks.simulator.workloads.sampling import draw_rollouts
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.model import ActionKind, PriorityClass
 
 
 def _actions(rollouts: tuple[Rollout, ...]) -> list[Work]:
@@ -89,6 +89,15 @@ def test_reward_mix_chooses_and_leaves_out() -> None:
     assert all(rollout.rewards[0].max_width == 16 for rollout in quick.rollouts)
     with pytest.raises(InputError, match=r"reward_mix: 'all': must be one of full_suite, none, quick_suite"):
         workloads.scenario("coding", trajectories=1, reward_mix="all")
+
+
+def test_mixed_keeps_the_weights_and_priority_classes_of_its_parts() -> None:
+    shares = {job.name: (job.weight, job.priority) for job in workloads.scenario("mixed", trajectories=1).jobs}
+    assert shares == {
+        "coding": (1.0, PriorityClass.TRAIN),
+        "deepsearch": (1.0, PriorityClass.TRAIN),
+        "mopd": (2.0, PriorityClass.EVAL),
+    }
 
 
 def test_mixed_keeps_its_shares_from_the_start() -> None:

@@ -65,10 +65,12 @@ class Rollouts:
     """Trajectories in the order of their arrivals, a row each. Times in seconds; -1: the run ended before.
 
     Attributes:
+        job: Index in `Measurements.jobs`.
         acting_s: Time with external actions that were ready or ran.
         cancelled: Redundant, too stale, or cancelled by the policy.
     """
 
+    job: npt.NDArray[np.int16]
     arrived_at: Floats
     began_at: Floats
     ended_at: Floats
@@ -110,6 +112,7 @@ class Measurements:
         actions: That ended, without those of cancelled trajectories; a sustained run's warm-up is left out.
         rollouts: All that arrived.
         labels: Of actions, by index.
+        jobs: Names of those whose trajectories arrived, by index.
         unfinished_s: Age at the end of the run of each action that had not ended.
         cancelled_actions: Actions that ended in trajectories that were cancelled later.
         counts: failures (retried), refusals (429), timeouts; trajectories cancelled as redundant, stale or by_policy;
@@ -133,6 +136,7 @@ class Measurements:
         self.cores = sum(nodes.cores * nodes.count for nodes in scenario.cluster.cpu)
         self.gpus = sum(nodes.gpus * nodes.count for nodes in scenario.cluster.gpu)
         self.labels = tuple(recorder.labels)
+        self.jobs = tuple(recorder.jobs)
         self.counts = dict(recorder.counts)
         self.rollouts = _rollouts(recorder.rollouts)
         all_actions = _actions(recorder.actions)
@@ -170,6 +174,11 @@ class Measurements:
         if not len(self.actions):
             return ()
         return tuple(np.quantile(self.actions.act_s, np.linspace(0.0, 1.0, count)).tolist())
+
+    def act_of_job_s(self, job: str) -> Floats:
+        """ACT of every action of a job's trajectories; the job must be one of `jobs`."""
+        of_job: npt.NDArray[np.bool_] = self.rollouts.job[self.actions.rollout] == self.jobs.index(job)
+        return self.actions.where(of_job).act_s
 
     @property
     def wait_max_s(self) -> float:
@@ -267,6 +276,7 @@ def _actions(columns: ActionColumns) -> Actions:
 
 def _rollouts(columns: RolloutColumns) -> Rollouts:
     return Rollouts(
+        job=np.array(columns.job, dtype=np.int16),
         arrived_at=np.array(columns.arrived_at),
         began_at=np.array(columns.began_at),
         ended_at=np.array(columns.ended_at),

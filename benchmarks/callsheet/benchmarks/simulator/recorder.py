@@ -39,9 +39,10 @@ class ActionColumns:
 class RolloutColumns:
     """An entry for every trajectory that arrived, in that order; see `measurements.Rollouts`."""
 
-    __slots__ = ("acting_s", "arrived_at", "began_at", "cancelled", "ended_at")
+    __slots__ = ("acting_s", "arrived_at", "began_at", "cancelled", "ended_at", "job")
 
     def __init__(self) -> None:
+        self.job = array("h")
         self.arrived_at = array("d")
         self.began_at = array("d")
         self.ended_at = array("d")
@@ -70,6 +71,7 @@ class Recorder:
         self.outstanding = Level(events)
         self.live = Level(events)
         self.labels: dict[str, int] = {}
+        self.jobs: dict[str, int] = {}
         self.counts = dict.fromkeys(
             ("failures", "refusals", "timeouts", "redundant", "stale", "by_policy", "updates"), 0
         )
@@ -77,9 +79,10 @@ class Recorder:
         self.rollouts = RolloutColumns()
         self.turns_ended_at = array("d")
 
-    def arrived(self) -> int:
-        """Notes a trajectory; returns its index."""
+    def arrived(self, job: str) -> int:
+        """Notes a trajectory of a job; returns its index."""
         rollouts = self.rollouts
+        rollouts.job.append(self.jobs.setdefault(job, len(self.jobs)))
         rollouts.arrived_at.append(self._events.now)
         rollouts.began_at.append(-1.0)
         rollouts.ended_at.append(-1.0)

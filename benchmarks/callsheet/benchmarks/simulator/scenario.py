@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.model import ActionKind, PriorityClass
 
 
 class Mode(Enum):
@@ -129,6 +129,7 @@ class JobShare:
     """A job of the scenario.
 
     Attributes:
+        priority: Its class: one that is served first goes before all others where not all can be served.
         quorum: Siblings of a group that must finish; the others are then cancelled. 0: all.
         groups_needed: Groups that must finish; the others are then cancelled. 0: all.
         max_staleness: Newest policy version less the one at a trajectory's begin; beyond it that is cancelled.
@@ -136,6 +137,7 @@ class JobShare:
 
     name: str
     weight: float = 1.0
+    priority: PriorityClass = PriorityClass.TRAIN
     group_size: int = 1
     quorum: int = 0
     groups_needed: int = 0

@@ -176,7 +176,7 @@ class _Simulation:
             self._replace()
             return
         live = LiveRollout(rollout, self._events.now)
-        progress = Progress(live, self._recorder.arrived())
+        progress = Progress(live, self._recorder.arrived(rollout.job))
         self._progress[live] = progress
         self._groups.arrived(progress)
         self._policy.arrived(live)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from statistics import fmean
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,26 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
+class JobFigures:
+    """The external actions of one job in one run, or their means over runs; times in seconds.
+
+    A job none of whose actions ended has no times.
+    """
+
+    actions: int
+    act_mean_s: float | None
+    act_p50_s: float | None
+    act_p99_s: float | None
+
+    def as_json(self) -> dict[str, float | int | None]:
+        """The figures under their names."""
+        return {field.name: significant(getattr(self, field.name)) for field in fields(self)}
+
+
+NO_ACTIONS: Final = JobFigures(0, None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
 class Series:
     """Cores over time: `held` and `used` are means of the bins that begin at `starts_s`."""
 
@@ -68,12 +89,14 @@ class SeedResult:
     """One run of one policy, with what plots show of it.
 
     Attributes:
+        jobs: By job.
         act_quantiles_s: ACT at evenly spaced fractions, from the least to the greatest.
         wall_s: Real seconds that the simulation took.
     """
 
     seed: int
     figures: Figures
+    jobs: Mapping[str, JobFigures]
     act_quantiles_s: tuple[float, ...]
     cores: Series
     wall_s: float
@@ -94,6 +117,20 @@ class PolicyResult:
         for count in ("actions", "cancelled"):
             means[count] = round(means[count] or 0.0)
         return Figures(**means)  # type: ignore[arg-type]
+
+    def jobs(self) -> dict[str, JobFigures]:
+        """The means of every job's figures, over the seeds in which it had trajectories."""
+        names = dict.fromkeys(name for result in self.by_seed for name in result.jobs)
+        return {name: self._mean_of(name) for name in names}
+
+    def _mean_of(self, job: str) -> JobFigures:
+        runs = [result.jobs[job] for result in self.by_seed if job in result.jobs]
+        return JobFigures(
+            actions=round(fmean(run.actions for run in runs)),
+            act_mean_s=_mean([run.act_mean_s for run in runs]),
+            act_p50_s=_mean([run.act_p50_s for run in runs]),
+            act_p99_s=_mean([run.act_p99_s for run in runs]),
+        )
 
 
 @dataclass(frozen=True, slots=True)

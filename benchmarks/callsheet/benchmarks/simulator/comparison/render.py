@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from callsheet.benchmarks.simulator.comparison.figures import Figures, PolicyResult
+from callsheet.benchmarks.simulator.comparison.figures import NO_ACTIONS, Figures, PolicyResult
 from callsheet.benchmarks.simulator.comparison.report import ComparisonReport
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -37,6 +37,8 @@ def render(report: ComparisonReport) -> RenderableType:
     absent = [name for name, result in report.results.items() if result is None]
     if absent:
         parts.append(f"do not apply to this workload: {', '.join(absent)}")
+    if len(report.jobs) > 1:
+        parts.append(_by_job(report))
     if report.ablations:
         parts.append(_figures("callsheet without one of its pieces", list(report.ablations.values()), report))
     if report.equal_act is not None:
@@ -64,6 +66,18 @@ def _figures(title: str, results: Sequence[PolicyResult], report: ComparisonRepo
         bound_of = {"ACT mean": "act_mean_s", "step": "step_s", "trajectories/h": "trajectories_per_hour"}
         bounds = [_cell(report.bounds.get(bound_of.get(heading, "")), form) for heading, _, form in shown]
         table.add_row("bounds", *bounds, style="dim")
+    return table
+
+
+def _by_job(report: ComparisonReport) -> Table:
+    table = Table(title="ACT by job: mean / p99", title_justify="left")
+    table.add_column("policy")
+    for job in report.jobs:
+        table.add_column(f"{job.name} ({job.priority.name.lower()}, weight {job.weight:g})", justify="right")
+    for name, result in report.applying.items():
+        figures = result.jobs()
+        cells = [figures.get(job.name, NO_ACTIONS) for job in report.jobs]
+        table.add_row(name, *(f"{_cell(each.act_mean_s, '.3f')} / {_cell(each.act_p99_s, '.2f')}" for each in cells))
     return table
 
 

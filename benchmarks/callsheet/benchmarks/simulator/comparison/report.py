@@ -6,11 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from callsheet.benchmarks.simulator.comparison.figures import Figures, PolicyResult, Ratio, paired_ratio, significant
+from callsheet.benchmarks.simulator.comparison.figures import (
+    Figures,
+    JobFigures,
+    PolicyResult,
+    Ratio,
+    paired_ratio,
+    significant,
+)
 from callsheet.benchmarks.simulator.comparison.load import Load
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings
 from callsheet.benchmarks.simulator.comparison.sweeps import OURS, AgeingPoint, CoresPoint, EqualAct
-from callsheet.benchmarks.simulator.scenario import Mode
+from callsheet.benchmarks.simulator.scenario import JobShare, Mode
 
 _SPAN_KEYS: Final = {Mode.ONESHOT: "step_s", Mode.SUSTAINED: "trajectories_per_hour"}
 
@@ -20,6 +27,7 @@ class ComparisonReport:
     """One run of `callsheet bench sim`.
 
     Attributes:
+        jobs: Of the scenario.
         results: By policy, in the order asked for; None where a policy does not apply.
         bounds: What no policy can beat, by name; means over the seeds.
         ablations: Callsheet without one of its pieces, by what is missing.
@@ -32,6 +40,7 @@ class ComparisonReport:
     settings: ComparisonSettings
     load: Load
     cores: int
+    jobs: tuple[JobShare, ...]
     results: Mapping[str, PolicyResult | None]
     bounds: Mapping[str, float | None]
     ablations: Mapping[str, PolicyResult] = field(default_factory=dict)
@@ -77,6 +86,7 @@ class ComparisonReport:
                      for key, value in asdict(self.load).items()},
             "cores": self.cores,
             "seeds": list(self.settings.seeds),
+            "jobs": {job.name: {"weight": job.weight, "priority": job.priority.name.lower()} for job in self.jobs},
             "trace": str(source.trace) if source.trace is not None else None,
             "generation_scale": source.generation_scale,
             "policies": {name: self._policy(result) for name, result in self.results.items()},
@@ -102,11 +112,15 @@ class ComparisonReport:
     def _policy(self, result: PolicyResult | None) -> dict[str, Any] | None:
         if result is None:
             return None
-        per_seed = [{"seed": run.seed, **self._figures(run.figures)} for run in result.by_seed]
-        return {**self._figures(result.mean()), "per_seed": per_seed}
+        per_seed = [{"seed": run.seed, **self._figures(run.figures), "jobs": _jobs(run.jobs)} for run in result.by_seed]
+        return {**self._figures(result.mean()), "jobs": _jobs(result.jobs()), "per_seed": per_seed}
 
     def _figures(self, figures: Figures) -> dict[str, float | int | None]:
         return figures.as_json(self.span_key)
+
+
+def _jobs(figures: Mapping[str, JobFigures]) -> dict[str, dict[str, float | int | None]]:
+    return {name: each.as_json() for name, each in figures.items()}
 
 
 def _rounded(values: Mapping[str, float]) -> dict[str, float | int | None]:

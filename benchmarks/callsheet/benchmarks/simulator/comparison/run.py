@@ -57,6 +57,7 @@ def run_comparison(
         settings=settings,
         load=load_of(first),
         cores=cores,
+        jobs=first.jobs,
         results=_results(settings, progress),
         bounds=_bounds(settings),
     )

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 
-from callsheet.benchmarks.simulator.comparison.figures import Figures, SeedResult, Series
+import numpy as np
+from callsheet.benchmarks.simulator.comparison.figures import NO_ACTIONS, Figures, JobFigures, SeedResult, Series
 from callsheet.benchmarks.simulator.comparison.settings import ScenarioSource
-from callsheet.benchmarks.simulator.measurements import Measurements
+from callsheet.benchmarks.simulator.measurements import Floats, Measurements
 from callsheet.benchmarks.simulator.policies import POLICIES
 from callsheet.benchmarks.simulator.policies.callsheet import Callsheet
 from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
@@ -87,6 +88,7 @@ def run_one(run: Run) -> SeedResult | None:
     return SeedResult(
         seed=run.seed,
         figures=figures_of(measured),
+        jobs={job: _job_figures(measured.act_of_job_s(job)) for job in measured.jobs},
         act_quantiles_s=measured.act_quantiles(QUANTILES),
         cores=_cores(measured),
         wall_s=time.perf_counter() - began,
@@ -130,6 +132,13 @@ def figures_of(measured: Measurements) -> Figures:
         cancelled=measured.cancelled_actions,
         environment_busy=measured.environment_busy,
     )
+
+
+def _job_figures(act_s: Floats) -> JobFigures:
+    if not len(act_s):
+        return NO_ACTIONS
+    p50, p99 = np.percentile(act_s, (50, 99)).tolist()
+    return JobFigures(len(act_s), float(act_s.mean()), p50, p99)
 
 
 def _cores(measured: Measurements) -> Series:

@@ -152,10 +152,10 @@ def _named_job(rollout: Rollout, workload: Workload) -> Rollout:
 
 
 def _shares_of(recorded: Sequence[Rollout], workload: Workload) -> tuple[JobShare, ...]:
-    """Jobs of the trace; those the workload knows keep their weight. Resampled trajectories have no siblings."""
-    weights = {job.name: job.weight for job in workload.jobs}
+    """Jobs of the trace; those the workload knows keep their weight and priority. Resampled ones have no siblings."""
+    known = {job.name: JobShare(job.name, weight=job.weight, priority=job.priority) for job in workload.jobs}
     names = dict.fromkeys(rollout.job for rollout in recorded)
-    return tuple(JobShare(name, weight=weights.get(name, 1.0)) for name in names)
+    return tuple(known.get(name, JobShare(name)) for name in names)
 
 
 def _check_references(recorded: Sequence[Rollout], workload: Workload, name: str) -> None:

@@ -106,6 +106,7 @@ def job_shares(workload: Workload) -> tuple[JobShare, ...]:
         JobShare(
             job.name,
             weight=job.weight,
+            priority=job.priority,
             group_size=job.group_size,
             quorum=job.quorum,
             max_staleness=job.max_staleness,
