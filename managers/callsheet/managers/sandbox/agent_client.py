@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,11 +38,15 @@ class JobResult:
 
 
 class Job:
-    """Something the agent runs: `started` once it is a process, `finished` with a `result` unless it was lost."""
+    """Something the agent runs: `started` once it is a process, `finished` with a `result` unless it was lost.
+
+    `killed` once it was killed with all other jobs: it ends soon, and is told after some of them.
+    """
 
     def __init__(self, number: int) -> None:
         """A job that was asked for under a number."""
         self.number = number
+        self.killed = False
         self.started = anyio.Event()
         self.finished = anyio.Event()
         self.result: JobResult | None = None
@@ -107,7 +112,8 @@ class AgentConnection:
 
     async def signal(self, number: int) -> None:
         """Sends a signal to every process of the sandbox but the agent, and waits until it is done."""
-        await self._signal({"op": "signal", "signal": number})
+        killed = list(self._jobs.values()) if number == signal.SIGKILL else []
+        await self._signal({"op": "signal", "signal": number}, killed)
 
     async def kill(self, job: Job) -> None:
         """Kills a job's process, and nothing that it started."""
@@ -117,12 +123,15 @@ class AgentConnection:
         """Kills what began after `since`, in seconds since boot, but no job; then sends SIGUSR1 to one job, if any."""
         await self._signal({"op": "interrupt", "job": job.number if job is not None else 0, "since": since})
 
-    async def _signal(self, packet: Mapping[str, object]) -> None:
+    async def _signal(self, packet: Mapping[str, object], killed: Sequence[Job] = ()) -> None:
         self._check()
         request = self._take_id()
         done = self._signals[request] = anyio.Event()
         try:
             await self._packets.send({**packet, "id": request})
+            # Not later: the command whose stop this is may end first, and nobody wait for the answer any more.
+            for job in killed:
+                job.killed = True
             await done.wait()
         except OSError as error:
             raise SandboxLostError(self._loss or str(error)) from error

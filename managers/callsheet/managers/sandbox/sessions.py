@@ -38,6 +38,8 @@ from callsheet.managers.sandbox.session_text import (
 MOST_SESSIONS = 8
 # A step that is to end is interrupted for so long before its session is killed.
 _INTERRUPT_SECONDS = 1.0
+# How long what was killed may take to end.
+_END_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -191,8 +193,11 @@ class SandboxSessions:
         return end
 
     async def _forget_ended(self) -> None:
-        """Lets go of sessions whose process has ended."""
+        """Lets go of sessions whose process has ended, or was killed with everything in the sandbox."""
         for key, session in list(self._sessions.items()):
+            if session.job.killed:
+                with anyio.move_on_after(_END_SECONDS):
+                    await session.job.finished.wait()
             if session.job.finished.is_set():
                 del self._sessions[key]
                 session.close()
