@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from callsheet.managers.sandbox.cgroups import Form, GroupLayout, SandboxGroup, form_of, probe_layout
+from callsheet.managers.sandbox.cgroups import Form, GroupLayout, SandboxGroup, files, form_of, probe_layout
 from callsheet.managers.sandbox.cgroups.delegation import MANAGERS_GROUP, enable_controllers
 
 from tests.support.fake_cgroups import FakeCgroups, install
@@ -161,6 +161,19 @@ def test_killing_a_leaf_kills_what_is_inside_and_nothing_else(fake: FakeCgroups)
         beside.kill()
     assert (fake.read(commands / "1", "cgroup.freeze"), fake.read(commands, "cgroup.freeze")) == ("1", "0")
     for entry in (*leaf.entries, *other.entries):
+        os.close(entry)
+
+
+def test_killing_a_leaf_reaches_what_was_forked_until_all_are_frozen(
+    fake: FakeCgroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox, members = make_sandbox(layout_of(fake)), fake.root / "one/commands/1/cgroup.threads"
+    leaf = sandbox.new_leaf()
+    with subprocess.Popen(["sleep", "60"]) as late:
+        monkeypatch.setattr(files, "wait_for_event", lambda *_: members.write_text(f"{late.pid}\n"))
+        leaf.kill()
+        assert late.wait(timeout=10) == -signal.SIGKILL
+    for entry in leaf.entries:
         os.close(entry)
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import structlog
 
+# How long processes may take to stop: one that waits for a disk stops afterwards.
+FREEZE_MILLISECONDS = 100
 _EMPTY_MILLISECONDS = 2000
 
 _log = structlog.get_logger(__name__)
@@ -111,8 +113,10 @@ def kill_threads(directory: Path) -> None:
     """Kills all in a threaded group and below it, where the kernel refuses `cgroup.kill`.
 
     The group is frozen first and stays so: nothing forks or ends by itself meanwhile, and what is frozen can be killed.
+    A fork that had begun already adds one that is not in the list if the list is read before all are frozen.
     """
     write_setting(directory / "cgroup.freeze", "1")
+    wait_for_event(directory, "frozen 1", FREEZE_MILLISECONDS)
     for path, _, _ in os.walk(directory):
         _kill_members(Path(path, "cgroup.threads"))
 

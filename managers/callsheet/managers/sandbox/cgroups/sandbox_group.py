@@ -22,7 +22,6 @@ from callsheet.managers.sandbox.cgroups.limits import LegacyLimits, LimitEvents,
 
 # What weighs a group against its siblings, with the values of a group that counts and of an idle one.
 _WEIGHTS = {"cpu.idle": ("0", "1"), "cpu.shares": ("1024", "2"), "cpu.weight": ("100", "1")}
-_FREEZE_MILLISECONDS = 100
 # The agent and, outside its namespace, bwrap itself.
 _OWN_PROCESSES = 2
 
@@ -124,7 +123,7 @@ class SandboxGroup:
         """Freezes or thaws all commands and what they left in the background; returns when all are frozen."""
         files.write_setting(self._commands / "cgroup.freeze", "1" if frozen else "0")
         if frozen:
-            files.wait_for_event(self._commands, "frozen 1", _FREEZE_MILLISECONDS)
+            files.wait_for_event(self._commands, "frozen 1", files.FREEZE_MILLISECONDS)
 
     def kill(self) -> None:
         """Kills everything inside, frozen or not; adopted groups may be gone with what was inside."""
