@@ -12,8 +12,9 @@ from enum import Enum
 import numpy as np
 from callsheet.scheduler.planner.greedy import Counts
 from callsheet.scheduler.planner.instance import Integers
+from callsheet.scheduler.planner.linear_rows import linear_rows
 from callsheet.scheduler.planner.relaxation import Relaxation
-from callsheet.scheduler.planner.stage import UNLIMITED, Stage
+from callsheet.scheduler.planner.stage import Stage
 from ortools.sat.python import cp_model
 
 # The largest coefficient of the integer objective; costs are rounded to this precision.
@@ -62,33 +63,36 @@ class Assigned:
 
 
 class AssignmentModel:
-    """A stage as a CP-SAT model; `str` prints it with readable names."""
+    """A stage as a CP-SAT model; `str` prints it with readable names.
+
+    It is written as the message that the solver reads: to make an expression of each row takes longer than to solve it.
+
+    Attributes:
+        options: Indexes of the options in it.
+    """
 
     def __init__(self, stage: Stage, relaxation: Relaxation, incumbent: Counts, max_options: int) -> None:
         self._stage = stage
         self._incumbent = incumbent
-        self._options = contested(relaxation, incumbent, max_options)
+        self.options = contested(relaxation, incumbent, max_options)
         self._scale = OBJECTIVE_SCALE / max(float(stage.benefit.max(initial=0.0)), 1e-12)
-        model = self._model = cp_model.CpModel()
-        self._starts = [
-            model.new_int_var(0, int(stage.limit[option]), self._name(option)) for option in self._options.tolist()
-        ]
-        self._brought_in = [model.new_int_var(0, each.limit, f"bring in {each.name}") for each in stage.set_ups]
-        self._add_class_rows()
-        self._add_resource_rows()
+        self._model = cp_model.CpModel()
+        self._rows = [(index, row) for index, row in enumerate(linear_rows(stage, self.options)) if row.columns]
+        self._add_variables()
+        self._add_rows()
         self._add_objective()
-        for variable, option in zip(self._starts, self._options.tolist(), strict=True):
-            model.add_hint(variable, int(incumbent.starts[option]))
-        for variable, times in zip(self._brought_in, incumbent.brought_in.tolist(), strict=True):
-            model.add_hint(variable, times)
 
     def __str__(self) -> str:
-        return str(self._model)
-
-    @property
-    def complete(self) -> bool:
-        """Whether every option of the stage is in the model."""
-        return len(self._options) == len(self._stage.options)
+        proto = self._model.proto
+        starts = [f"x[{self._class_name(option)} | {self._stage.option_name(option)}]" for option in self.options]
+        names = [*starts, *(f"bring in {each.name}" for each in self._stage.set_ups)]
+        for variable, name in zip(proto.variables, names, strict=True):
+            variable.name = name
+        members = [f"members of {each}" for each in self._stage.class_names]
+        names = [*self._stage.row_names, *members]
+        for constraint, (index, _) in zip(proto.constraints, self._rows, strict=True):
+            constraint.name = names[index]
+        return str(self._model.proto)
 
     def solve(self, budget: Budget, seed: int) -> Assigned:
         """Returns the best solution, with a bound for the options in the model."""
@@ -110,8 +114,9 @@ class AssignmentModel:
         if found not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return Assigned(self._incumbent, -float("inf"), Status.FALLBACK, spent)
         starts = np.zeros(len(self._stage.options), np.int64)
-        starts[self._options] = [solver.value(variable) for variable in self._starts]
-        brought = np.array([solver.value(variable) for variable in self._brought_in], np.int64)
+        values = np.array(solver.response_proto.solution, np.int64)
+        starts[self.options] = values[: len(self.options)]
+        brought = values[len(self.options) :]
         counts = Counts(starts, brought, self._stage.objective(starts, brought))
         bound = self._stage.baseline + (solver.best_objective_bound - 0.5 * self._rounding()) / self._scale
         status = Status.OPTIMAL if found == cp_model.OPTIMAL else Status.FEASIBLE
@@ -121,52 +126,52 @@ class AssignmentModel:
         """By how much the integer objective can be wrong, twice."""
         return float(self._stage.count.sum()) + sum(each.limit for each in self._stage.set_ups)
 
-    def _name(self, option: int) -> str:
-        return f"x[{self._stage.class_names[self._stage.option_class[option]]} | {self._stage.option_name(option)}]"
+    def _class_name(self, option: int) -> str:
+        return self._stage.class_names[int(self._stage.option_class[option])]
 
-    def _add_class_rows(self) -> None:
-        owners: dict[int, list[cp_model.IntVar]] = {}
-        for variable, option in zip(self._starts, self._options.tolist(), strict=True):
-            owners.setdefault(int(self._stage.option_class[option]), []).append(variable)
-        for owner, variables in owners.items():
-            row = self._model.add(cp_model.LinearExpr.sum(variables) <= int(self._stage.count[owner]))
-            row.with_name(f"members of {self._stage.class_names[owner]}")
+    def _add_variables(self) -> None:
+        proto = self._model.proto
+        limits = [*self._stage.limit[self.options].tolist(), *(each.limit for each in self._stage.set_ups)]
+        for limit in limits:
+            proto.variables.add().domain.extend([0, limit])
+        hint = proto.solution_hint
+        hint.vars.extend(range(len(limits)))
+        hint.values.extend(self._incumbent.starts[self.options].tolist())
+        hint.values.extend(self._incumbent.brought_in.tolist())
 
-    def _add_resource_rows(self) -> None:
-        variables: dict[int, list[cp_model.IntVar]] = {}
-        units: dict[int, list[int]] = {}
-        for variable, option in zip(self._starts, self._options.tolist(), strict=True):
-            for row, amount in self._stage.charges(option):
-                variables.setdefault(row, []).append(variable)
-                units.setdefault(row, []).append(amount)
-        for variable, each in zip(self._brought_in, self._stage.set_ups, strict=True):
-            for row, amount in (*each.charges, (each.provides[0], -each.provides[1])):
-                variables.setdefault(row, []).append(variable)
-                units.setdefault(row, []).append(amount)
-        for row, members in variables.items():
-            capacity = int(self._stage.capacity[row])
-            if capacity < UNLIMITED:
-                bounded = cp_model.LinearExpr.weighted_sum(members, units[row]) <= capacity
-                self._model.add(bounded).with_name(self._stage.row_names[row])
+    def _add_rows(self) -> None:
+        proto = self._model.proto
+        for _, row in self._rows:
+            linear = proto.constraints.add().linear
+            linear.vars.extend(row.columns)
+            linear.coeffs.extend(row.amounts)
+            linear.domain.extend([cp_model.INT_MIN, row.most])
 
     def _add_objective(self) -> None:
-        gains = [max(round(float(self._stage.benefit[option]) * self._scale), 1) for option in self._options]
-        costs = [round(float(cost) * self._scale) for cost in self._stage.set_up_cost]
-        self._model.minimize(
-            cp_model.LinearExpr.weighted_sum([*self._starts, *self._brought_in], [-gain for gain in gains] + costs)
-        )
+        gains = np.maximum(np.rint(self._stage.benefit[self.options] * self._scale), 1.0).astype(np.int64)
+        costs = np.rint(self._stage.set_up_cost * self._scale).astype(np.int64)
+        objective = self._model.proto.objective
+        objective.vars.extend(range(len(gains) + len(costs)))
+        objective.coeffs.extend([*(-gains).tolist(), *costs.tolist()])
 
 
 def contested(relaxation: Relaxation, incumbent: Counts, max_options: int) -> Integers:
-    """The options worth deciding about: those in use, then by reduced cost."""
-    order = np.lexsort((relaxation.reduced_cost, incumbent.starts == 0))
-    return np.sort(order[: max(max_options, int((incumbent.starts > 0).sum()))])
+    """The options worth deciding about: those in use, then those that a better solution could have, the likely first.
+
+    A solution with an option costs at least the bound and the option's reduced cost (reduced-cost fixing; see Wolsey,
+    "Integer Programming").
+    """
+    used = incumbent.starts > 0
+    could = np.flatnonzero(used | (relaxation.reduced_cost < incumbent.objective - relaxation.bound))
+    order = could[np.lexsort((relaxation.reduced_cost[could], ~used[could]))]
+    return np.sort(order[: max(max_options, int(used.sum()))])
 
 
 def assign(stage: Stage, relaxation: Relaxation, incumbent: Counts, budget: Budget, seed: int) -> Assigned:
     """Improves on a solution with CP-SAT, within a budget."""
     model = AssignmentModel(stage, relaxation, incumbent, budget.max_options)
     found = model.solve(budget, seed)
-    # Options that were left out may be worth something, so only the whole model's bound counts.
-    proved = max(relaxation.bound, found.bound) if model.complete else relaxation.bound
-    return replace(found, bound=min(proved, found.counts.objective))
+    # A solution has an option that was left out, or the model's bound holds for it.
+    left_out = np.delete(relaxation.reduced_cost, model.options).min(initial=np.inf)
+    proved = min(found.bound, relaxation.bound + max(float(left_out), 0.0))
+    return replace(found, bound=min(max(proved, relaxation.bound), found.counts.objective))

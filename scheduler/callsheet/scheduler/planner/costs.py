@@ -17,7 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from callsheet.scheduler.planner.instance import Floats, Integers, PlanningClass, PlanningInstance, Resource
+from callsheet.scheduler.planner.instance import Floats, Integers, PlanningInstance, Resource
+from callsheet.scheduler.planner.option_table import OptionTable
 
 # What is overdue counts as this much shorter than the shortest that is not; of the mean, the shortest is not less than
 # the second share, or some costs would be lost beside others.
@@ -28,19 +29,24 @@ MIN_DURATION_S = 1e-3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OptionCosts:
-    """Costs in weighted seconds; the options of all classes stand one after another.
+    """Costs in weighted seconds.
 
     Attributes:
-        option_class: Index of the class of each option, shape (options,).
+        table: The options.
         cost: Starting one member that way now, shape (options,).
         leave: Leaving one member of a class queued, shape (classes,).
         rate: Price of holding one unit of each resource for a second, shape (resources,).
     """
 
-    option_class: Integers
+    table: OptionTable
     cost: Floats
     leave: Floats
     rate: Floats
+
+    @property
+    def option_class(self) -> Integers:
+        """Index of the class of each option, shape (options,)."""
+        return self.table.option_class
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,14 +58,30 @@ class _Load:
         weight: W_r.
         drain_s: Time the resource needs for half of the work that waits for it, and for one more release.
         inverse: 1 / C_r, 0 where units have no price.
-        share: By class, the share of each touched resource among those of its kind that the class can use.
+        own: Part of W_r that one member of a class is, shape (classes, resources): its weight, divided among the
+            resources of a kind that the class can use by their sizes.
     """
 
     capacity: Floats
     weight: Floats
     drain_s: Floats
     inverse: Floats
-    share: tuple[Floats, ...]
+    own: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Members:
+    """Counts and weights of an instance's classes, shape (classes,)."""
+
+    count: Floats
+    weight: Floats
+
+    @staticmethod
+    def of(instance: PlanningInstance) -> _Members:
+        return _Members(
+            np.array([each.count for each in instance.classes], np.float64),
+            np.array([each.weight for each in instance.classes], np.float64),
+        )
 
 
 def option_costs(instance: PlanningInstance) -> OptionCosts:
@@ -68,56 +90,62 @@ def option_costs(instance: PlanningInstance) -> OptionCosts:
     Args:
         instance: The round's question; every class has at least one option.
     """
-    load = _load(instance)
+    table = OptionTable.of(instance)
+    members = _Members.of(instance)
+    load = _load(instance, members)
     arrivals = _ArrivalCurves(instance.resources)
-    costs: list[Floats] = []
-    best_cost = np.empty(len(instance.classes))
-    best_s = np.empty(len(instance.classes))
-    best_wait = np.empty(len(instance.classes))
-    for place, each in enumerate(instance.classes):
-        seconds = each.block.setup_s + each.block.duration_s
-        cost = each.weight * seconds + each.block.duration_s * _delay_rate(each, load, place, arrivals, 1)
-        if each.block.setup_s.any():
-            cost = cost + each.block.setup_s * _delay_rate(each, load, place, arrivals, each.count)
-        best = _best_when_idle(each, load, cost)
-        best_cost[place], best_s[place] = cost[best], max(float(seconds[best]), MIN_DURATION_S)
-        best_wait[place] = load.drain_s[each.block.resource[best]].max(initial=0.0)
-        costs.append(cost)
-    leave = best_cost + _expected_waits(instance, best_wait, best_s)
-    sizes = [len(each.block.options) for each in instance.classes]
+    seconds = table.setup_s + table.duration_s
+    delay = _delay_rates(table, load, arrivals, np.ones(len(instance.classes)))
+    cost = members.weight[table.option_class] * seconds + table.duration_s * delay
+    if table.setup_s.any():
+        cost = cost + table.setup_s * _delay_rates(table, load, arrivals, members.count)
+    best = _best_when_idle(table, load, cost)
+    best_s = np.maximum(seconds[best], MIN_DURATION_S)
+    best_wait = load.drain_s[table.resource[best]].max(axis=1, initial=0.0)
+    leave = cost[best] + _expected_waits(instance, members, best_wait, best_s)
     rate = load.weight * load.inverse
-    return OptionCosts(np.repeat(np.arange(len(sizes)), sizes), np.concatenate(costs), leave, rate[:-1])
+    return OptionCosts(table, cost, leave, rate[:-1])
 
 
-def _load(instance: PlanningInstance) -> _Load:
-    resources = instance.resources
+def _load(instance: PlanningInstance, members: _Members) -> _Load:
+    resources, blocks = instance.resources, [each.block for each in instance.classes]
     capacity = np.array([*(float(each.capacity) for each in resources), 0.0])
     weight = np.array([*(each.other_weight for each in resources), 0.0])
     hold = np.array([*(each.hold_s for each in resources), 0.0])
     priced = np.array([*(each.priced for each in resources), False])
-    kinds = {kind: index for index, kind in enumerate({each.kind for each in resources})}
-    kind_of = np.array([kinds[each.kind] for each in resources], np.int64)
     inverse = np.divide(1.0, capacity, out=np.zeros(len(capacity)), where=(capacity > 0) & priced)
-    work = np.zeros(len(capacity))
-    shares = []
-    for each in instance.classes:
-        touched = each.block.touched
-        size = capacity[touched]
-        by_kind = np.bincount(kind_of[touched], weights=size, minlength=len(kinds))[kind_of[touched]]
-        share = np.divide(size, by_kind, out=np.zeros(len(touched)), where=by_kind > 0)
-        weight[touched] += each.weight * each.count * share
-        work[touched] += each.count * share * each.block.touched_units * each.block.touched_s
-        shares.append(share)
+    # One entry for each class and each resource that it touches.
+    owner = np.repeat(np.arange(len(blocks)), [len(block.touched) for block in blocks])
+    touched = np.concatenate([block.touched for block in blocks])
+    share = _shares_of_kind(resources, capacity, owner, touched)
+    unit_s = np.concatenate([block.touched_units * block.touched_s for block in blocks])
+    own = np.zeros((len(blocks), len(capacity)))
+    own[owner, touched] = members.weight[owner] * share
+    weight += members.count @ own
+    work = np.bincount(touched, weights=members.count[owner] * share * unit_s, minlength=len(capacity))
     drain_s = np.divide(0.5 * work + hold, capacity, out=np.zeros(len(capacity)), where=capacity > 0)
     capacity[-1] = np.inf
-    return _Load(capacity, weight, drain_s, inverse, tuple(shares))
+    return _Load(capacity, weight, drain_s, inverse, own)
 
 
-def _best_when_idle(each: PlanningClass, load: _Load, cost: Floats) -> int:
-    """The cheapest option for which there would be enough if nothing ran; the cheapest of all if there is none."""
-    block = each.block
-    possible = (block.amount <= load.capacity[block.resource]).all(axis=1)
-    return int(np.argmin(np.where(possible, cost, np.inf))) if possible.any() else int(np.argmin(cost))
+def _shares_of_kind(resources: tuple[Resource, ...], capacity: Floats, owner: Integers, touched: Integers) -> Floats:
+    """Share of each touched resource among those of its kind that its class touches."""
+    kinds = {kind: index for index, kind in enumerate(dict.fromkeys(each.kind for each in resources))}
+    kind_of = np.array([kinds[each.kind] for each in resources], np.int64)
+    size = capacity[touched]
+    group = owner * len(kinds) + kind_of[touched]
+    total = np.bincount(group, weights=size)[group] if len(group) else size
+    shares: Floats = np.divide(size, total, out=np.zeros(len(touched)), where=total > 0)
+    return shares
+
+
+def _best_when_idle(table: OptionTable, load: _Load, cost: Floats) -> Integers:
+    """Each class's cheapest option for which there would be enough if nothing ran; of all if there is none."""
+    possible = (table.amount <= load.capacity[table.resource]).all(axis=1)
+    some = np.logical_or.reduceat(possible, table.first)
+    counted = np.where(possible | ~some[table.option_class], cost, np.inf)
+    best: Integers = np.lexsort((counted, table.option_class))[table.first]
+    return best
 
 
 class _ArrivalCurves:
@@ -138,35 +166,28 @@ class _ArrivalCurves:
         return arrived
 
 
-def _delay_rate(each: PlanningClass, load: _Load, place: int, arrivals: _ArrivalCurves, members: int) -> Floats:
-    """Delay that each option of a class causes per second of its own, in weighted seconds.
+def _delay_rates(table: OptionTable, load: _Load, arrivals: _ArrivalCurves, members: Floats) -> Floats:
+    """Delay that each option causes per second of its own, in weighted seconds.
 
     Args:
-        each: The class.
+        table: The options.
         load: What waits.
-        place: Index of the class.
         arrivals: What is expected.
-        members: How many of the class do not count: an action does not wait for itself.
+        members: How many of each class do not count: an action does not wait for itself.
     """
-    block = each.block
-    if not block.resource.shape[1]:
-        return np.zeros(len(block.options))
-    others = load.weight.copy()
-    others[block.touched] -= each.weight * members * load.share[place]
-    waiting = np.maximum(others, 0.0)[block.resource]
+    others = np.maximum(load.weight - members[:, None] * load.own, 0.0)
+    waiting = others[table.option_class[:, None], table.resource]
     if not arrivals.none:
-        waiting = waiting + 0.5 * arrivals.within(block.resource, block.setup_s + block.duration_s)
-    rates: Floats = (block.amount * waiting * load.inverse[block.resource]).sum(axis=1)
+        waiting = waiting + 0.5 * arrivals.within(table.resource, table.setup_s + table.duration_s)
+    rates: Floats = (table.amount * waiting * load.inverse[table.resource]).sum(axis=1)
     return rates
 
 
-def _expected_waits(instance: PlanningInstance, best_wait: Floats, best_s: Floats) -> Floats:
+def _expected_waits(instance: PlanningInstance, members: _Members, best_wait: Floats, best_s: Floats) -> Floats:
     """What members left queued wait for their best options, in weighted seconds by Smith's rule."""
-    count = np.array([each.count for each in instance.classes], np.float64)
-    weight = np.array([each.weight for each in instance.classes])
     overdue = np.array([each.overdue_s for each in instance.classes])
-    mean_s = float((count * best_s).sum() / count.sum())
+    mean_s = float((members.count * best_s).sum() / members.count.sum())
     shortest = OVERDUE_SHARE * max(float(best_s.min()), SHORTEST_SHARE * mean_s)
     counted_s = np.where(overdue > 0.0, shortest / (1.0 + overdue), best_s)
-    waits: Floats = weight * np.maximum(best_wait, MIN_DURATION_S) * mean_s / counted_s
+    waits: Floats = members.weight * np.maximum(best_wait, MIN_DURATION_S) * mean_s / counted_s
     return waits

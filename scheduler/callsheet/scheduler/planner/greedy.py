@@ -56,33 +56,37 @@ def fill(stage: Stage, order: Integers, start: Counts | None = None) -> Counts:
         start: A solution to add to; nothing by default.
     """
     filling = _Filling(stage, start)
-    for option in order:
-        filling.add(int(option))
+    for option, owner in zip(order.tolist(), stage.option_class[order].tolist(), strict=True):
+        if filling.left[owner] > 0:
+            filling.add(option, owner)
     return filling.counts()
 
 
 class _Filling:
-    """A solution that grows."""
+    """A solution that grows; plain lists, as single numbers of arrays are slow.
+
+    Attributes:
+        left: Members of each class that are not started.
+    """
 
     def __init__(self, stage: Stage, start: Counts | None) -> None:
         self._stage = stage
-        self._starts = start.starts.copy() if start is not None else np.zeros(len(stage.options), np.int64)
-        self._brought_in = start.brought_in.copy() if start is not None else np.zeros(len(stage.set_ups), np.int64)
-        taken = np.bincount(stage.option_class, weights=self._starts, minlength=len(stage.count)).astype(np.int64)
-        self._left: list[int] = (stage.count - taken).tolist()
-        self._free: list[int] = (stage.capacity - stage.used(self._starts, self._brought_in)).tolist()
+        starts = start.starts if start is not None else np.zeros(len(stage.options), np.int64)
+        brought_in = start.brought_in if start is not None else np.zeros(len(stage.set_ups), np.int64)
+        taken = np.bincount(stage.option_class, weights=starts, minlength=len(stage.count)).astype(np.int64)
+        self.left: list[int] = (stage.count - taken).tolist()
+        self._starts: list[int] = starts.tolist()
+        self._limit: list[int] = stage.limit.tolist()
+        self._brought_in: list[int] = brought_in.tolist()
+        self._free: list[int] = (stage.capacity - stage.used(starts, brought_in)).tolist()
         self._providers = {each.provides[0]: index for index, each in enumerate(stage.set_ups)}
 
-    def add(self, option: int) -> None:
-        """Starts as many members with an option as fit; brings instances in where that pays."""
-        owner = int(self._stage.option_class[option])
-        if self._left[owner] <= 0:
-            return
-        wanted = min(self._left[owner], int(self._stage.limit[option]) - int(self._starts[option]))
-        charges = self._stage.charges(option)
+    def add(self, option: int, owner: int) -> None:
+        """Starts as many members of a class with an option as fit; brings instances in where that pays."""
+        wanted = min(self.left[owner], self._limit[option] - self._starts[option])
+        charges = self._stage.charges[option]
         while wanted > 0:
-            fitting = min((self._free[row] // units for row, units in charges), default=wanted)
-            taken = min(wanted, max(fitting, 0))
+            taken = self._fitting(charges, wanted)
             if taken:
                 self._take(option, owner, taken, charges)
                 wanted -= taken
@@ -91,16 +95,28 @@ class _Filling:
 
     def counts(self) -> Counts:
         """The solution as it is now."""
-        return Counts(self._starts, self._brought_in, self._stage.objective(self._starts, self._brought_in))
+        starts, brought_in = np.array(self._starts, np.int64), np.array(self._brought_in, np.int64)
+        return Counts(starts, brought_in, self._stage.objective(starts, brought_in))
+
+    def _fitting(self, charges: Charges, most: int) -> int:
+        free = self._free
+        for row, units in charges:
+            if free[row] < units * most:
+                most = free[row] // units
+                if most <= 0:
+                    return 0
+        return most
 
     def _take(self, option: int, owner: int, members: int, charges: Charges) -> None:
         self._starts[option] += members
-        self._left[owner] -= members
+        self.left[owner] -= members
         for row, units in charges:
             self._free[row] -= units * members
 
     def _bring_in_for(self, option: int, wanted: int, charges: Charges) -> bool:
         """Brings in one instance for an option if the members it lets start are worth it."""
+        if not self._providers:
+            return False
         short = [row for row, units in charges if self._free[row] < units]
         if len(short) != 1 or short[0] not in self._providers:
             return False

@@ -9,15 +9,19 @@ that is cut short still tells the truth. See Desrosiers and Luebbecke, "A Primer
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from callsheet.scheduler.planner.greedy import Counts, fill
 from callsheet.scheduler.planner.instance import Floats, Integers
+from callsheet.scheduler.planner.linear_rows import linear_rows
 from callsheet.scheduler.planner.stage import Stage
-from ortools.linear_solver import pywraplp  # type: ignore[import-untyped]
+from ortools.linear_solver import linear_solver_pb2, pywraplp  # type: ignore[import-untyped]
 
 MAX_PASSES = 12
 COLUMNS_PER_PASS = 96
+# So many options are all taken at once: solving with them takes less than another pass.
+FEW_OPTIONS = 600
 # Reduced costs smaller than this share of the largest benefit are noise.
 TOLERANCE = 1e-9
 
@@ -40,93 +44,82 @@ class Relaxation:
 
 
 def relax(stage: Stage, warm_start: Counts) -> Relaxation:
-    """Solves the relaxation, beginning with the options of a solution."""
-    master = _Master(stage)
-    master.add(_first_columns(stage, warm_start))
+    """Solves the relaxation, beginning with the options of a solution, or with all where they are few."""
     scale = float(stage.benefit.max(initial=1.0))
+    columns = _first_columns(stage, warm_start)
     best = None
     for _ in range(MAX_PASSES):
-        prices = master.solve()
-        reduced = -stage.benefit - (stage.amount * prices.row[stage.row]).sum(axis=1) - prices.owner[stage.option_class]
-        bound = master.objective + _slack(stage, np.where(master.member, 0.0, reduced))
+        optimum = _solve_over(stage, columns)
+        reduced = -stage.benefit - (stage.amount * optimum.row[stage.row]).sum(axis=1)
+        reduced -= optimum.owner[stage.option_class]
+        missing = np.ones(len(stage.options), np.bool_)
+        missing[columns] = False
+        bound = optimum.objective + _slack(stage, np.where(missing, reduced, 0.0))
         if best is None or bound > best[0]:
-            best = (bound, reduced, prices.row)
-        entering = np.flatnonzero((reduced < -TOLERANCE * scale) & ~master.member)
+            best = (bound, reduced, optimum.row)
+        entering = np.flatnonzero(missing & (reduced < -TOLERANCE * scale))
         if not len(entering):
             break
-        master.add(entering[np.argsort(reduced[entering], kind="stable")][:COLUMNS_PER_PASS])
+        joining = entering[np.argsort(reduced[entering], kind="stable")][:COLUMNS_PER_PASS]
+        columns = np.concatenate((columns, joining))
     if best is None:
         raise AssertionError("a relaxation has at least one pass")
-    rounded = _round(stage, master, best[1])
+    rounded = _round(stage, optimum, best[1])
     return Relaxation(best[0] + stage.baseline, best[1], best[2], rounded)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Prices:
-    """Dual values: of rows, and of the classes' counts."""
+class _Optimum:
+    """Of the linear program over some options.
 
+    Attributes:
+        objective: Relative to starting nothing.
+        starts: Members by option, shape (options,).
+        brought_in: Instances, shape (set_ups,).
+        row: Dual value of each row, shape (rows,).
+        owner: Dual value of each class's count, shape (classes,).
+    """
+
+    objective: float
+    starts: Floats
+    brought_in: Floats
     row: Floats
     owner: Floats
 
 
-class _Master:
-    """The linear program over the options found so far, relative to starting nothing."""
+def _solve_over(stage: Stage, options: Integers) -> _Optimum:
+    """Solves the linear program over some options.
 
-    def __init__(self, stage: Stage) -> None:
-        self.member = np.zeros(len(stage.options), np.bool_)
-        self.objective = 0.0
-        self._stage = stage
-        solver = self._solver = pywraplp.Solver.CreateSolver("GLOP")
-        infinity = solver.infinity()
-        self._rows = [solver.Constraint(-infinity, float(units)) for units in stage.capacity.tolist()]
-        self._owners = [solver.Constraint(-infinity, float(count)) for count in stage.count.tolist()]
-        self._goal = solver.Objective()
-        self._goal.SetMinimization()
-        self._columns: list[tuple[int, pywraplp.Variable]] = []
-        self._set_ups = [self._set_up_variable(index) for index in range(len(stage.set_ups))]
+    It goes to the solver as one message: to add coefficients one by one takes longer than to solve it.
 
-    def _set_up_variable(self, index: int) -> pywraplp.Variable:
-        each = self._stage.set_ups[index]
-        variable = self._solver.NumVar(0.0, float(each.limit), "")
-        self._goal.SetCoefficient(variable, float(self._stage.set_up_cost[index]))
-        coefficients = dict(each.charges)
-        coefficients[each.provides[0]] = coefficients.get(each.provides[0], 0) - each.provides[1]
-        for row, units in coefficients.items():
-            self._rows[row].SetCoefficient(variable, float(units))
-        return variable
-
-    def add(self, options: Integers) -> None:
-        """Lets options join."""
-        stage = self._stage
-        for option in options.tolist():
-            variable = self._solver.NumVar(0.0, float(stage.limit[option]), "")
-            self._goal.SetCoefficient(variable, -float(stage.benefit[option]))
-            for row, units in stage.charges(option):
-                self._rows[row].SetCoefficient(variable, float(units))
-            self._owners[stage.option_class[option]].SetCoefficient(variable, 1.0)
-            self._columns.append((option, variable))
-        self.member[options] = True
-
-    def solve(self) -> _Prices:
-        """Solves and returns the dual values."""
-        if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
-            raise ArithmeticError(f"the relaxation of {len(self._columns)} options has no optimum")
-        self.objective = self._goal.Value()
-        row = np.array([each.dual_value() for each in self._rows])
-        owner = np.array([each.dual_value() for each in self._owners])
-        return _Prices(np.minimum(row, 0.0), np.minimum(owner, 0.0))
-
-    def whole(self) -> tuple[Integers, Integers]:
-        """The solution rounded down: members by option, and instances rounded up where they are used."""
-        starts = np.zeros(len(self.member), np.int64)
-        for option, variable in self._columns:
-            starts[option] = int(variable.solution_value() + 1e-6)
-        brought = [int(variable.solution_value() + 1e-6) for variable in self._set_ups]
-        return starts, np.array(brought, np.int64)
+    Raises:
+        ArithmeticError: The solver found no optimum.
+    """
+    model = linear_solver_pb2.MPModelProto()
+    bounds = zip(stage.limit[options].tolist(), stage.benefit[options].tolist(), strict=True)
+    for limit, benefit in bounds:
+        model.variable.add(lower_bound=0.0, upper_bound=limit, objective_coefficient=-benefit)
+    for each, cost in zip(stage.set_ups, stage.set_up_cost.tolist(), strict=True):
+        model.variable.add(lower_bound=0.0, upper_bound=each.limit, objective_coefficient=cost)
+    for row in linear_rows(stage, options):
+        model.constraint.add(lower_bound=-inf, upper_bound=row.most, var_index=row.columns, coefficient=row.amounts)
+    glop = linear_solver_pb2.MPModelRequest.GLOP_LINEAR_PROGRAMMING
+    response = linear_solver_pb2.MPSolutionResponse()
+    pywraplp.Solver.SolveWithProto(linear_solver_pb2.MPModelRequest(model=model, solver_type=glop), response)
+    if response.status != linear_solver_pb2.MPSOLVER_OPTIMAL:
+        raise ArithmeticError(f"the relaxation of {len(options)} options has no optimum")
+    starts = np.zeros(len(stage.options))
+    value = np.array(response.variable_value)
+    starts[options] = value[: len(options)]
+    dual = np.minimum(np.array(response.dual_value), 0.0)
+    rows = len(stage.capacity)
+    return _Optimum(response.objective_value, starts, value[len(options) :], dual[:rows], dual[rows:])
 
 
 def _first_columns(stage: Stage, warm_start: Counts) -> Integers:
-    """The options of a solution, and one of every class's best."""
+    """All options where they are few; otherwise those of a solution, and one of every class's best."""
+    if len(stage.options) <= FEW_OPTIONS:
+        return np.arange(len(stage.options))
     order = np.lexsort((-stage.benefit, stage.option_class))
     _, first = np.unique(stage.option_class[order], return_index=True)
     return np.union1d(order[first], np.flatnonzero(warm_start.starts > 0))
@@ -139,8 +132,10 @@ def _slack(stage: Stage, reduced: Floats) -> float:
     return float((worst * stage.count).sum())
 
 
-def _round(stage: Stage, master: _Master, reduced: Floats) -> Counts:
-    starts, brought_in = master.whole()
+def _round(stage: Stage, optimum: _Optimum, reduced: Floats) -> Counts:
+    """Rounds members down, and fills up in the order of reduced costs."""
+    starts = (optimum.starts + 1e-6).astype(np.int64)
+    brought_in = (optimum.brought_in + 1e-6).astype(np.int64)
     if not stage.feasible(starts, brought_in):
         starts, brought_in = np.zeros_like(starts), np.zeros_like(brought_in)
     floor = Counts(starts, brought_in, stage.objective(starts, brought_in))

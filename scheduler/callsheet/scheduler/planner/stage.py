@@ -6,8 +6,8 @@ what they leave then goes to whoever can use it, in a stage without shares.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -38,7 +38,7 @@ class Stage:
         capacity: Units that a row has, shape (rows,).
         set_ups: Instances that can be brought in; their resources are rows of the same index.
         set_up_cost: Weighted seconds for one instance, shape (set_ups,).
-        charges_seen: What `charges` has answered.
+        charges: (row, units) that a member takes, by option.
     """
 
     class_names: tuple[str, ...]
@@ -55,15 +55,7 @@ class Stage:
     capacity: Integers
     set_ups: tuple[SetUp, ...]
     set_up_cost: Floats
-    charges_seen: dict[int, Charges] = field(default_factory=dict)
-
-    def charges(self, option: int) -> Charges:
-        """(row, units) that a member takes."""
-        known = self.charges_seen.get(option)
-        if known is None:
-            pairs = zip(self.row[option].tolist(), self.amount[option].tolist(), strict=True)
-            known = self.charges_seen[option] = [(row, units) for row, units in pairs if units]
-        return known
+    charges: tuple[Charges, ...]
 
     def option_name(self, option: int) -> str:
         """Where an option is and how wide."""
@@ -162,13 +154,14 @@ def make_stage(
     chosen = np.array(classes, np.int64)
     local = np.full(len(instance.classes), -1, np.int64)
     local[chosen] = np.arange(len(chosen))
-    benefit = costs.leave[costs.option_class] - costs.cost
-    limit = np.minimum(left.limit, left.waiting[costs.option_class])
-    options = np.flatnonzero((local[costs.option_class] >= 0) & (benefit > 0.0) & (limit > 0))
-    row, amount = _charges(instance, options)
+    table = costs.table
+    benefit = costs.leave[table.option_class] - costs.cost
+    limit = np.minimum(left.limit, left.waiting[table.option_class])
+    options = np.flatnonzero((local[table.option_class] >= 0) & (benefit > 0.0) & (limit > 0))
+    row, amount = table.resource[options], table.amount[options]
     possible = _possible(instance, left, row, amount)
     options, row, amount = options[possible], row[possible], amount[possible]
-    option_class = local[costs.option_class[options]]
+    option_class = local[table.option_class[options]]
     rows = _Rows([each.name for each in instance.resources], left.free.tolist())
     columns = [row, np.full((len(options), 1), rows.add("dispatch cap", left.cap))]
     amounts = [amount, np.ones((len(options), 1), np.int64)]
@@ -179,6 +172,7 @@ def make_stage(
     unlimited = rows.add("unlimited", UNLIMITED)
     charged = np.concatenate(columns, axis=1)
     charged[charged < 0] = unlimited
+    amount = np.concatenate(amounts, axis=1)
     return Stage(
         tuple(str(instance.classes[index].key) for index in classes),
         tuple(chain.from_iterable(each.block.options for each in instance.classes)),
@@ -188,11 +182,12 @@ def make_stage(
         benefit[options],
         limit[options],
         charged,
-        np.concatenate(amounts, axis=1),
+        amount,
         left.waiting[chosen],
         costs.leave[chosen],
         np.array(rows.capacity, np.int64),
         *_set_ups(instance, costs, left),
+        tuple(_pairs(charged, amount)),
     )
 
 
@@ -228,19 +223,9 @@ def _possible(instance: PlanningInstance, left: Leftovers, row: Integers, amount
     return np.flatnonzero((amount <= free[row]).all(axis=1))
 
 
-def _charges(instance: PlanningInstance, options: Integers) -> tuple[Integers, Integers]:
-    blocks = [each.block for each in instance.classes]
-    most = max((block.resource.shape[1] for block in blocks), default=0)
-    total = sum(len(block.options) for block in blocks)
-    row = np.full((total, most), -1, np.int64)
-    amount = np.zeros((total, most), np.int64)
-    start = 0
-    for block in blocks:
-        count, width = block.resource.shape
-        row[start : start + count, :width] = block.resource
-        amount[start : start + count, :width] = block.amount
-        start += count
-    return row[options], amount[options]
+def _pairs(row: Integers, amount: Integers) -> Iterator[Charges]:
+    for rows, amounts in zip(row.tolist(), amount.tolist(), strict=True):
+        yield [(each, units) for each, units in zip(rows, amounts, strict=True) if units]
 
 
 def _share_rows(

@@ -1,0 +1,66 @@
+"""A stage's bounds as rows of numbers, for solvers that take a model as one message.
+
+The columns are some of the stage's options in an order, then all of its set-ups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from callsheet.scheduler.planner.instance import Integers, SetUp
+from callsheet.scheduler.planner.stage import Stage
+
+
+class LinearRow(NamedTuple):
+    """``sum amounts[i] * x[columns[i]] <= most``."""
+
+    most: int
+    columns: list[int]
+    amounts: list[int]
+
+
+def linear_rows(stage: Stage, options: Integers) -> Iterator[LinearRow]:
+    """The rows of a stage in order, then one for the members of each class; rows that nothing charges are empty.
+
+    Args:
+        stage: The stage.
+        options: Indexes of the options that are columns.
+    """
+    row, column, amount = _coefficients(stage, options)
+    order = np.argsort(row, kind="stable")
+    most: list[int] = [*stage.capacity.tolist(), *stage.count.tolist()]
+    first = np.searchsorted(row[order], np.arange(len(most) + 1)).tolist()
+    columns, amounts = column[order].tolist(), amount[order].tolist()
+    for units, (begin, end) in zip(most, pairwise(first), strict=True):
+        yield LinearRow(units, columns[begin:end], amounts[begin:end])
+
+
+def _coefficients(stage: Stage, options: Integers) -> tuple[Integers, Integers, Integers]:
+    """(row, column, amount) of every coefficient but zeros, each place named once."""
+    owner = len(stage.capacity) + stage.option_class[options]
+    row = np.concatenate([stage.row[options], owner[:, None]], axis=1).ravel()
+    amount = np.concatenate([stage.amount[options], np.ones((len(options), 1), np.int64)], axis=1).ravel()
+    column = np.repeat(np.arange(len(options)), stage.row.shape[1] + 1)
+    charged = amount > 0
+    set_ups = [
+        (at, len(options) + index, units)
+        for index, each in enumerate(stage.set_ups)
+        for at, units in _charges(each).items()
+    ]
+    more = np.array(set_ups, np.int64).reshape(-1, 3)
+    return (
+        np.concatenate([row[charged], more[:, 0]]),
+        np.concatenate([column[charged], more[:, 1]]),
+        np.concatenate([amount[charged], more[:, 2]]),
+    )
+
+
+def _charges(set_up: SetUp) -> dict[int, int]:
+    """Units by row; below 0 for what it provides."""
+    charges = dict(set_up.charges)
+    row, units = set_up.provides
+    charges[row] = charges.get(row, 0) - units
+    return charges
