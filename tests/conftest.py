@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import structlog
 
-pytest_plugins = ["pytester", "tests.support.measurements", "tests.support.skips"]
+pytest_plugins = ["pytester", "tests.support.deadlines", "tests.support.measurements", "tests.support.skips"]
 
 
 @pytest.fixture(scope="session")
