@@ -1,9 +1,8 @@
-"""A backend of every kind that works here, and one sandbox."""
+"""A backend of every kind that works here, which a module's tests share, and a sandbox for each test."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from callsheet.managers.sandbox.agent_sandbox import AgentBackend
@@ -13,16 +12,17 @@ from callsheet.managers.sandbox.settings import Isolation, SandboxSettings, Stag
 from tests.support.sandboxes import Variant, open_backend, settings_for, spec_for, variants
 
 
-@pytest.fixture(params=variants(*Isolation), ids=str)
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
+@pytest.fixture(params=variants(*Isolation), ids=str, scope="module")
+def settings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SandboxSettings:
     variant: Variant = request.param
-    stage = tmp_path / "stage"
+    directory = tmp_path_factory.mktemp("backend")
+    stage = directory / "stage"
     stage.mkdir()
     (stage / "staged_module.py").write_text("ANSWER = 42\n")
-    return settings_for(variant, tmp_path / "data", (StageDirectory(stage),))
+    return settings_for(variant, directory / "data", (StageDirectory(stage),))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def backend(settings: SandboxSettings) -> AsyncIterator[AgentBackend]:
     async with open_backend(settings) as opened:
         yield opened

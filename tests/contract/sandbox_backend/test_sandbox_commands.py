@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import errno
 import signal
+from dataclasses import replace
+from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.agent_sandbox import AgentBackend
 from callsheet.managers.sandbox.backend import CannotExecuteError, CommandSpec, Sandbox, StoppedError
 from callsheet.managers.sandbox.settings import SandboxSettings
 
-from tests.support.sandboxes import python, run, running_commands, shell, spec_for, until_file, until_sleepers_are
+from tests.support.sandboxes import open_sandbox, python, run, running_commands, shell, until_file, until_sleepers_are
 
 
 async def test_a_command_gets_its_arguments_environment_and_stdin(sandbox: Sandbox) -> None:
@@ -34,14 +35,11 @@ async def test_stdin_is_empty_by_default(sandbox: Sandbox) -> None:
 
 
 async def test_the_managers_environment_is_not_inherited(
-    backend: AgentBackend, settings: SandboxSettings, monkeypatch: pytest.MonkeyPatch
+    settings: SandboxSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SECRET_OF_THE_MANAGER", "x")
-    sandbox = await backend.create(spec_for(settings), lambda _: None)
-    try:
+    async with open_sandbox(replace(settings, data_directory=tmp_path)) as sandbox:
         assert "SECRET_OF_THE_MANAGER" not in await shell(sandbox, "env")
-    finally:
-        await sandbox.destroy()
 
 
 async def test_exit_codes_and_signals_are_told_apart(sandbox: Sandbox) -> None:

@@ -20,7 +20,8 @@ if os.geteuid() == 0:
                 [
                     *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={home}/pytest"),
                     *(f"--rootdir={REPOSITORY}", "-c", str(REPOSITORY / "pyproject.toml")),
-                    *("-m", "not docker", str(REPOSITORY / tests)),
+                    # Plain processes keep nobody in, whoever runs them; containers are their engine's.
+                    *("-k", "bubblewrap", str(REPOSITORY / tests)),
                 ],
                 home,
                 {"CI": os.environ.get("CI", "")},
