@@ -11,7 +11,9 @@ from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 
 from tests.support.core_requests import action_request, elastic, fixed, key_of
-from tests.support.core_world import CoreWorld, FakeManager
+from tests.support.core_world import CoreWorld, FakeManager, node, service
+
+SANDBOX_KINDS = [ActionKind.ENV_RESET, ActionKind.ENV_STEP]
 
 
 @pytest.fixture(params=[0, 1], ids=["first-come", "elastic"])
@@ -130,3 +132,37 @@ def test_a_change_that_does_not_fit_the_state_of_now_is_dropped(world: CoreWorld
     manager.end("wide")
     world.handle(events.PlanReady(Plan(core_changes=(CoreChange(key_of("wide"), 2),))))
     assert sizes(manager) == []
+
+
+def test_nothing_is_given_back_to_an_attempt_whose_manager_is_away(world: CoreWorld) -> None:
+    manager = two_sandboxes(world)
+    start_wide(world, manager)
+    world.step("short", "narrow")
+    plan_all(world)
+    manager.run("short")
+    manager.disconnect()
+    plan = world.plan()
+    assert plan.empty
+    assert not plan.truncated, "the core refuses such a change, so the next round would propose it again"
+
+
+def test_nothing_is_taken_of_an_attempt_whose_manager_is_away(world: CoreWorld) -> None:
+    shared = node("shared", 4)
+    sandboxes = world.manager("sandboxes", service("sandbox", SANDBOX_KINDS), on=shared)
+    tests = world.manager("tests", service("tests", [ActionKind.REWARD]), on=shared)
+    world.job()
+    world.trajectory("t")
+    world.reset("reset")
+    plan_all(world)
+    sandboxes.run("reset")
+    world.submit(action_request("wide", ActionKind.REWARD, demand=elastic(1, 4)))
+    plan_all(world)
+    tests.start("wide")
+    tests.disconnect()
+    world.step("short")
+    plan = world.plan()
+    assert plan.empty
+    assert not plan.truncated
+    tests.join([tests.running(tests.grant("wide"))])
+    plan_all(world)
+    assert sandboxes.has("short")

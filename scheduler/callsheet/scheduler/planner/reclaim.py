@@ -89,7 +89,7 @@ def give_back(state: SchedulerState) -> tuple[CoreChange, ...]:
     free: dict[Node, int] = {}
     for attempt in state.narrowed_attempts.values():
         manager = attempt.manager
-        if manager is None or attempt.action.state is not ActionState.RUNNING or wanted & manager.node.managers:
+        if manager is None or not _can_be_told(attempt) or wanted & manager.node.managers:
             continue
         has = attempt.units.get(CPU, 0)
         left = free.setdefault(manager.node, manager.node.free.get(CPU, 0))
@@ -103,6 +103,11 @@ def give_back(state: SchedulerState) -> tuple[CoreChange, ...]:
 def _spare(attempt: Attempt, cores: int) -> int:
     """How many of its cores an attempt could give away."""
     entry = elastic_cores(attempt.action.request.demand)
-    if entry is None or attempt.action.attempt is not attempt or attempt.action.state is not ActionState.RUNNING:
-        return 0
-    return max(cores - max(entry.min_units, 1), 0)
+    return max(cores - max(entry.min_units, 1), 0) if entry is not None and _can_be_told(attempt) else 0
+
+
+def _can_be_told(attempt: Attempt) -> bool:
+    """Whether the core would change its cores now; a change that it refuses would be proposed round after round."""
+    action, manager = attempt.action, attempt.manager
+    connected = manager is not None and manager.session is not None
+    return connected and action.attempt is attempt and action.state is ActionState.RUNNING

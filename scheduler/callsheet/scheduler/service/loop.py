@@ -23,6 +23,8 @@ from callsheet.v1 import common_pb2, outcome_pb2
 
 MAX_EVENTS_PER_STEP = 128
 MAX_PENDING_EVENTS = 50_000
+# A round that has something for pinned actions, or admits trajectories, leaves all others to the next one.
+MAX_ROUNDS_PER_STEP = 4
 IDLE_WAIT = 3600.0
 # Seconds that an acknowledgement may wait for company in its commit.
 COMMIT_DELAY = 0.001
@@ -175,20 +177,31 @@ class CoreLoop:
         ends = [event for event in batch if type(event) is AttemptEnded]
         if ends:
             self._learner.attempts_ended(self.state, ends)
-        todo = self.state.handle(batch, now)
-        if self.state.wants_plan:
-            plan = self._planner.plan(self.state, now)
-            self._replan = plan.truncated
-            if not plan.empty:
-                todo = todo + self.state.handle([PlanReady(plan)], now)
-        else:
-            self._replan = False
-        committable = self._carry_out(todo)
+        committable = self._carry_out(self.state.handle(batch, now) + self._plan(now))
         if self._pending:
             self._wake.set()
         room, self._room = self._room, anyio.Event()
         room.set()
         return committable
+
+    def _plan(self, now: float) -> list[commands.Command]:
+        """Plans round by round: in a steady stream of pinned actions every step would begin with theirs and end there.
+
+        What is left after the last round is planned in the next step.
+        """
+        todo: list[commands.Command] = []
+        self._replan = False
+        for _ in range(MAX_ROUNDS_PER_STEP):
+            if not self.state.wants_plan:
+                self._replan = False
+                break
+            plan = self._planner.plan(self.state, now)
+            self._replan = plan.truncated
+            if not plan.empty:
+                todo += self.state.handle([PlanReady(plan)], now)
+            if not self._replan:
+                break
+        return todo
 
     def _carry_out(self, todo: Sequence[commands.Command]) -> _Committable:
         committable = _Committable()

@@ -1,0 +1,74 @@
+"""The loop around the core, step by step: what is pending is handled, and all that waits is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from callsheet.scheduler.core import events
+from callsheet.scheduler.core.entities import Action
+from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState
+from callsheet.scheduler.core.records import Record
+from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.elastic import ElasticPlanner
+from callsheet.scheduler.service.loop import Clock, CoreLoop
+from callsheet.scheduler.service.sessions import Watcher
+
+from tests.support.core_requests import action_request
+from tests.support.core_world import CoreWorld, service
+
+SANDBOX = service("sandbox", [ActionKind.ENV_RESET, ActionKind.ENV_STEP], shared={"cpu": 2})
+
+
+class Unattached:
+    """Takes what the loop hands on, where nobody waits for it."""
+
+    backlog = 0
+
+    def submit(self, records: Sequence[Record], on_committed: Callable[[], None]) -> None:
+        """Keeps no journal."""
+
+    def deliver_stored(self, watcher: Watcher, key: ActionKey) -> None:
+        """Nobody asks."""
+
+    def release_payloads(self, job_id: str) -> None:
+        """There are none."""
+
+    def attempts_ended(self, state: SchedulerState, ends: Sequence[events.AttemptEnded]) -> None:
+        """Learns nothing."""
+
+
+def loop_of(world: CoreWorld) -> CoreLoop:
+    """A loop around the state of a world."""
+    nothing = Unattached()
+    return CoreLoop(
+        world.state, world.planner, nothing, nothing, nothing, heartbeat_interval=3.0, max_journal_backlog=1000
+    )
+
+
+def end_of(action: Action) -> events.AttemptEnded:
+    """The good end of an action's attempt."""
+    attempt = action.attempt
+    assert attempt is not None, f"{action.key} runs nowhere"
+    done = events.AttemptSucceeded("done")
+    return events.AttemptEnded("m", attempt.token, action.key, 1, done, True, 0.5, action.request.body_hash)
+
+
+def test_a_steady_stream_of_pinned_actions_holds_up_nobody() -> None:
+    world = CoreWorld(planner=ElasticPlanner(), now=Clock().now())
+    manager = world.manager("m", SANDBOX, service("tests", [ActionKind.REWARD]), cores=4)
+    world.job()
+    world.trajectory("t")
+    world.reset("reset")
+    while world.plan().truncated:
+        pass
+    manager.run("reset")
+    loop = loop_of(world)
+    world.submit(action_request("reward", ActionKind.REWARD))
+    world.step("s0")
+    for number in range(5):
+        loop.step()
+        reply = events.ReplyTo("client", 0)
+        following = action_request(f"s{number + 1}", ActionKind.ENV_STEP, "t")
+        # In every step one command has just ended and the next one has come.
+        loop.post([end_of(world.live(f"s{number}")), events.ActionSubmitted(reply, following, None)])
+    assert world.state_of("reward") is ActionState.DISPATCHED
