@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.sandboxes import require_bubblewrap
 
-_POSITIVE = (
+_LIMIT_S = 280
+_FIGURES = (
     "create_p50_ms",
     "create_p99_ms",
     "reset_p50_ms",
@@ -22,15 +23,19 @@ _POSITIVE = (
     "bare_exec_p50_ms",
     "switch_p50_us",
     "freeze_p50_us",
+    "service_step_p50_ms",
     "overhead_share",
+    "plain_overhead_share",
 )
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "callsheet.cli.main", "bench", "sandbox", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
 
 
+# Two services, one after another: on a machine that is busy otherwise, minutes.
+@pytest.mark.timeout(_LIMIT_S + 10)
 @pytest.mark.parametrize("isolation", ["bubblewrap", "none"])
 def test_one_object_is_printed_for_each_number_of_sandboxes(isolation: str) -> None:
     if isolation == "bubblewrap":
@@ -43,7 +48,7 @@ def test_one_object_is_printed_for_each_number_of_sandboxes(isolation: str) -> N
     found = json.loads(done.stdout)
     assert [each["sandboxes"] for each in found] == [1, 3]
     for each in found:
-        assert {name for name in _POSITIVE if not each[name] > 0} == set()
+        assert [name for name in _FIGURES if not isinstance(each[name], float)] == []
         assert each["create_p99_ms"] >= each["create_p50_ms"]
         assert each["idle_mb"] is None or each["idle_mb"] > 0
         assert each["isolation"] == each["backend"]["isolation"] == isolation

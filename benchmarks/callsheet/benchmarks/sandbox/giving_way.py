@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,17 +12,15 @@ from typing import TypeVar
 import anyio
 import anyio.to_thread
 import psutil
-from callsheet.client import Command, Demand, Elastic, EnvStep, Trajectory
+from callsheet.client import Command, CommandResult, Demand, Elastic, EnvStep, Handle, Trajectory
 
 _Found = TypeVar("_Found")
 
 _POLL_S = 0.0002
 _CHANGE_S = 10.0
 _DEADLINE_S = 60.0
-# Unlike any other command on this machine; beside it, two processes that use all they get.
-_MARK = "86400.015625"
-_WIDE = Command.shell(f"for _ in 1 2; do while :; do :; done & done; sleep {_MARK}")
-_SHORT = EnvStep(Command.argv("true"))
+# Longer than it is looked for: what lasts milliseconds may be over before this process has its turn to look.
+_SHORT = EnvStep(Command.argv("sleep", f"{2 * _CHANGE_S:g}"))
 
 
 class NotNarrowedError(Exception):
@@ -29,11 +28,11 @@ class NotNarrowedError(Exception):
 
 
 async def giving_way_s(wide: Trajectory, short: Trajectory, cores: int, times: int) -> list[float]:
-    """Seconds from the submit of a command that does nothing until the wide one's processes are on fewer cores.
+    """Seconds from the submit of a command that waits until the wide one's processes are on fewer cores.
 
     Args:
         wide: Runs a command of one to `cores` cores meanwhile.
-        short: Runs the others.
+        short: Runs the others, each until the wide one has given way.
         cores: All there are, at least 2.
         times: How often.
 
@@ -43,26 +42,43 @@ async def giving_way_s(wide: Trajectory, short: Trajectory, cores: int, times: i
         ProcessLookupError: The wide command ended.
     """
     took = []
-    running = await wide.submit(EnvStep(_WIDE), demand=Demand(cpu=Elastic(1, cores)))
+    mark = _unlike_any_other()
+    running = await wide.submit(EnvStep(_wide(mark)), demand=Demand(cpu=Elastic(1, cores)))
     try:
-        process = await _seen(_find, "is not to be seen")
+        process = await _seen(lambda: _find(mark), "is not to be seen")
         for _ in range(times):
             await _seen(lambda: _now_if(_cores_of(process) == cores), "does not get its cores back")
             began = time.perf_counter()
             action = await short.submit(_SHORT, demand=Demand(cpu=1))
-            took.append(await _seen(lambda: _now_if(_cores_of(process) < cores), "does not give way") - began)
-            with anyio.fail_after(_DEADLINE_S):
-                await action.outcome()
+            try:
+                took.append(await _seen(lambda: _now_if(_cores_of(process) < cores), "does not give way") - began)
+            finally:
+                await _end(action)
     finally:
-        await running.cancel()
-        await running.outcome()
+        await _end(running)
     return took
 
 
-def _find() -> int | None:
+def _wide(mark: str) -> Command:
+    """Two processes that use all they get, and one to know them by."""
+    return Command.shell(f"for _ in 1 2; do while :; do :; done & done; sleep {mark}")
+
+
+def _unlike_any_other() -> str:
+    """Returns seconds to sleep that no other command on this machine names: other benchmarks may run here."""
+    return f"86400.{secrets.randbelow(10**9):09d}"
+
+
+async def _end(action: Handle[CommandResult]) -> None:
+    with anyio.fail_after(_DEADLINE_S):
+        await action.cancel()
+        await action.outcome()
+
+
+def _find(mark: str) -> int | None:
     for process in psutil.process_iter():
-        with suppress(psutil.NoSuchProcess):
-            if process.cmdline() == ["sleep", _MARK]:
+        with suppress(psutil.Error):
+            if process.cmdline() == ["sleep", mark]:
                 return process.pid
     return None
 
