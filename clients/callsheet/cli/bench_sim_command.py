@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
+from callsheet.cli import bench_sim_options as options
 from callsheet.cli.errors import CommandError, load
 from callsheet.cli.options import AsJson
 from callsheet.cli.output import print_json, print_report, progress_on_stderr
@@ -15,60 +15,26 @@ from callsheet.cli.output import print_json, print_report, progress_on_stderr
 _COMPARISON = "callsheet.benchmarks.simulator.comparison"
 
 
-class SimMode(Enum):
-    """Whether finished trajectories are replaced."""
-
-    ONESHOT = "oneshot"
-    SUSTAINED = "sustained"
-
-
 def sim(
     *,
-    workload: Annotated[
-        str, typer.Option(help="coding, deepsearch, math, games, mopd or mixed; names the machines of a trace.")
-    ] = "coding",
-    mode: Annotated[SimMode, typer.Option(help="One step of N trajectories, or N live ones, replaced as they end.")] = (
-        SimMode.ONESHOT
-    ),
-    trajectories: Annotated[int | None, typer.Option(min=1, show_default="the workload's", help="N.")] = None,
-    cores: Annotated[int | None, typer.Option(min=1, show_default="the workload's", help="Cores in all.")] = None,
-    nodes: Annotated[
-        int | None, typer.Option(min=1, show_default="as few as will do", help="CPU nodes that the cores are on.")
-    ] = None,
-    gpus: Annotated[
-        int | None, typer.Option(min=1, show_default="the workload's", help="GPUs of services, or of engines.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 1,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, counting up; every policy meets all.")] = 1,
-    generation_scale: Annotated[
-        float, typer.Option("--generation-scale", min=0.01, help="How many times slower the policy model is.")
-    ] = 1.0,
-    rewards: Annotated[
-        str | None,
-        typer.Option(show_default="the usual one", help='A mix of its rewards; "none" for none.'),
-    ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Trajectories from a trace file, resampled.")
-    ] = None,
-    policy: Annotated[
-        list[str] | None, typer.Option(show_default="all", help="A policy to run; may be given again.")
-    ] = None,
-    ablations: Annotated[bool, typer.Option("--ablations", help="Run callsheet without each of its pieces too.")] = (
-        False
-    ),
-    equal_act: Annotated[
-        bool, typer.Option("--equal-act", help="Search for the cores that give a reservation's ACT.")
-    ] = False,
-    plots: Annotated[
-        Path | None, typer.Option(file_okay=False, help="Write an HTML page with plots there; runs their sweeps too.")
-    ] = None,
-    check: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="A file of ranges that the figures must be in.")
-    ] = None,
-    calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Print the simulator's figures beside published ones, and nothing else.")
-    ] = False,
-    processes: Annotated[int | None, typer.Option(min=1, show_default="all cores", help="Simulations at once.")] = None,
+    workload: options.Workload = "coding",
+    mode: options.Mode = options.SimMode.ONESHOT,
+    trajectories: options.Trajectories = None,
+    cores: options.Cores = None,
+    nodes: options.Nodes = None,
+    gpus: options.Gpus = None,
+    seed: options.FirstSeed = 1,
+    seeds: options.Seeds = 1,
+    generation_scale: options.GenerationScale = 1.0,
+    rewards: options.Rewards = None,
+    trace: options.Trace = None,
+    policy: options.Policies = None,
+    ablations: options.Ablations = False,
+    equal_act: options.EqualAct = False,
+    plots: options.Plots = None,
+    check: options.Check = None,
+    calibrate: options.Calibrate = False,
+    processes: options.Processes = None,
     as_json: AsJson = False,
 ) -> None:
     """Simulate policies on the very same trajectories, in virtual time.
