@@ -12,9 +12,12 @@ from contextlib import asynccontextmanager
 import anyio
 from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.core.plan import Plan
+from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.assignment import Budget
-from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
+from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings, Proposal
+from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.instance import PlanningInstance
+from callsheet.scheduler.planner.snapshot import Snapshot
 from callsheet.scheduler.planner.solve import Solution
 from callsheet.scheduler.service.planning import SolverPlanning
 
@@ -31,10 +34,21 @@ class GatedPlanner(ElasticPlanner):
         super().__init__(ElasticSettings(budget=Budget(seconds=0.05)))
         self.gate = threading.Event()
         self.solved = 0
+        self.broken = False
+
+    def propose(
+        self, state: SchedulerState, now: float, *, solving: Snapshot | None = None, ask: bool = True
+    ) -> Proposal:
+        """Proposes unless it is broken."""
+        if self.broken:
+            raise ZeroDivisionError("made to fail")
+        return super().propose(state, now, solving=solving, ask=ask)
 
     def solve(self, instance: PlanningInstance) -> Solution:
-        """Solves once the gate is open."""
+        """Solves once the gate is open, unless it is broken."""
         assert self.gate.wait(PATIENCE), "nobody opened the gate"
+        if self.broken:
+            raise ZeroDivisionError("made to fail")
         self.solved += 1
         return super().solve(instance)
 
@@ -42,9 +56,11 @@ class GatedPlanner(ElasticPlanner):
 class Beside:
     """A world whose rounds are planned by a `SolverPlanning` with its task running."""
 
-    def __init__(self) -> None:
+    def __init__(self, solver_timeout_s: float) -> None:
         self.planner = GatedPlanner()
-        self.planning = SolverPlanning(self.planner, pause_s=0.001)
+        self.planning = SolverPlanning(
+            self.planner, FirstComePlanner(), pause_s=0.001, solver_timeout_s=solver_timeout_s
+        )
         self.world = CoreWorld(planner=self.planning)
         self.world.job()
         self._woken = anyio.Event()
@@ -68,9 +84,9 @@ class Beside:
 
 
 @asynccontextmanager
-async def beside() -> AsyncIterator[Beside]:
+async def beside(*, solver_timeout_s: float = PATIENCE) -> AsyncIterator[Beside]:
     """A world, with its planning task while the block lasts."""
-    made = Beside()
+    made = Beside(solver_timeout_s)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(made.planning.run, made.wake)
         try:
@@ -136,3 +152,38 @@ async def test_an_answer_is_placed_on_the_fleet_as_it_is_when_it_comes() -> None
         await until(lambda: left.free["cpu"] == 0, made)
         assert gone.free["cpu"] == 8
         assert not any(left.has(f"{name}{index}") for name in "xy" for index in range(4))
+
+
+async def test_the_plain_planner_plans_the_rounds_in_which_the_planner_fails() -> None:
+    async with beside() as made:
+        made.world.manager(cores=8)
+        submit_contested(made.world, count=1)
+        made.planner.broken = True
+        assert sorted(made.plan()) == ["x0", "y0"]
+        made.planner.broken = False
+        made.world.submit(action_request("after"))
+        assert made.plan() == ["after"]
+
+
+async def test_the_plain_planner_plans_where_the_solver_fails() -> None:
+    async with beside() as made:
+        manager = made.world.manager(cores=8)
+        submit_contested(made.world)
+        assert made.plan() == []
+        made.planner.broken = True
+        made.planner.gate.set()
+        await made.woken()
+        made.planner.broken = False
+        made.world.plan()
+        assert manager.free["cpu"] == 0
+
+
+async def test_a_solver_that_does_not_come_back_is_given_up() -> None:
+    async with beside(solver_timeout_s=0.01) as made:
+        manager = made.world.manager(cores=8)
+        submit_contested(made.world)
+        assert made.plan() == []
+        await made.woken()
+        made.plan()
+        assert manager.free["cpu"] == 0
+        assert made.planner.solved == 0

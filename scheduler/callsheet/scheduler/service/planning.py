@@ -3,6 +3,9 @@
 One question is solved at a time. Meanwhile the loop goes on, and so does planning of all that does not compete with
 what the question is about. The answer is a proposal: it is placed on the fleet as it is when it comes, and the core
 checks it once more.
+
+A round must not end the service: the same state would end it again after each restart. Where the planner fails, or its
+solver does not come back, that is logged and the plain planner plans the round.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ PAUSE_S = 0.005
 IDLE_WAIT = 3600.0
 # Rounds that took longer are worth a line in the log.
 SLOW_ROUND_S = 0.1
+# A solver has a budget of milliseconds; one that takes this long is given up.
+SOLVER_TIMEOUT_S = 30.0
 
 
 class PlanningTask(Planner, Protocol):
@@ -60,13 +65,31 @@ class DirectPlanning:
 class SolverPlanning:
     """The elastic planner with its solver in a worker thread. All but the solving happens on the event loop."""
 
-    def __init__(self, planner: ElasticPlanner, pause_s: float = PAUSE_S) -> None:
+    def __init__(
+        self,
+        planner: ElasticPlanner,
+        fallback: Planner,
+        *,
+        pause_s: float = PAUSE_S,
+        solver_timeout_s: float = SOLVER_TIMEOUT_S,
+    ) -> None:
+        """Starts with no question.
+
+        Args:
+            planner: What plans.
+            fallback: What plans a round in which it fails.
+            pause_s: Between an answer and the next question.
+            solver_timeout_s: After which an answer is not waited for any longer.
+        """
         self._planner = planner
+        self._fallback = fallback
         self._pause_s = pause_s
+        self._solver_timeout_s = solver_timeout_s
         self._asked = anyio.Event()
         self._question: Snapshot | None = None
         self._solution: Solution | None = None
         self._pausing = False
+        self._solver_failed = False
         self._log = structlog.get_logger(__name__).bind()
 
     def attach(self, state: SchedulerState) -> None:
@@ -74,7 +97,17 @@ class SolverPlanning:
         self._planner.attach(state)
 
     def plan(self, state: SchedulerState, now: float) -> Plan:
-        """Proposes what is decided by now; see `Planner.plan`."""
+        """Proposes what is decided by now; see `Planner.plan`. Does not fail as long as the fallback does not."""
+        try:
+            if not self._solver_failed:
+                return self._plan(state, now)
+        except Exception:
+            self._log.exception("planner_failed", ready=len(state.ready))
+        self._question = self._solution = None
+        self._solver_failed = False
+        return self._fallback.plan(state, now)
+
+    def _plan(self, state: SchedulerState, now: float) -> Plan:
         if self._question is not None and self._solution is not None:
             plan = self._planner.finish(state, now, self._question, self._solution)
             self._question = self._solution = None
@@ -97,22 +130,36 @@ class SolverPlanning:
             if question is None:
                 continue
             self._asked = anyio.Event()
-            began = anyio.current_time()
-            self._solution = await anyio.to_thread.run_sync(self._planner.solve, question.instance)
-            self._note_slow(anyio.current_time() - began, self._solution)
+            await self._solve(question)
             self._pausing = True
             wake()
             await anyio.sleep(self._pause_s)
             self._pausing = False
             wake()
 
-    def _note_slow(self, seconds: float, solution: Solution) -> None:
+    async def _solve(self, question: Snapshot) -> None:
+        """Keeps the answer for the next round, or that there is none."""
+        began = anyio.current_time()
+        try:
+            with anyio.fail_after(self._solver_timeout_s):
+                solution = await anyio.to_thread.run_sync(
+                    self._planner.solve, question.instance, abandon_on_cancel=True
+                )
+        except Exception:
+            self._log.exception("solver_failed", classes=len(question.instance.classes))
+            self._solver_failed = True
+            return
+        seconds = anyio.current_time() - began
         if seconds > SLOW_ROUND_S:
             self._log.warning("slow_round", seconds=round(seconds, 3), status=solution.status.value)
+        # A failed round may have dropped the question meanwhile.
+        if self._question is question:
+            self._solution = solution
 
 
 def make_planning(choice: PlannerChoice, hold_after: float, predictors: Predictors) -> PlanningTask:
     """The planner that a scheduler was started with."""
+    plain = FirstComePlanner(hold_after=hold_after)
     if choice is PlannerChoice.FIRST_COME:
-        return DirectPlanning(FirstComePlanner(hold_after=hold_after))
-    return SolverPlanning(ElasticPlanner(ElasticSettings(hold_after=hold_after), predictors))
+        return DirectPlanning(plain)
+    return SolverPlanning(ElasticPlanner(ElasticSettings(hold_after=hold_after), predictors), plain)
