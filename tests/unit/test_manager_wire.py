@@ -50,7 +50,7 @@ REFUSED = [
         WHO + NODE + SERVICE + 'services { name: "u" kinds: 1 reserved { key: "cpu" value: -1 } }',
         "registration.services[1].reserved[cpu]",
         "-1",
-        "at least 0",
+        "between 0 and",
     ),
     (WHO + NODE + 'services { name: "s" kinds: 1 setup_s: inf }', "registration.services[0].setup_s", "inf", "between"),
     (
@@ -95,13 +95,19 @@ REFUSED = [
         WHO + NODE + SERVICE + 'services { name: "u" kinds: 1 shared { key: "cpu" value: 0 } }',
         "registration.services[1].shared[cpu]",
         "0",
-        "at least 1",
+        "between 1 and",
+    ),
+    (
+        WHO + SERVICE + 'node { node_id: "n" capacity { key: "gpu" value: 9223372036854775807 } }',
+        "registration.node.capacity[gpu]",
+        "9223372036854775807",
+        "between 0 and",
     ),
     (
         WHO + SERVICE + 'node { node_id: "n" capacity { key: "gpu" value: -1 } }',
         "registration.node.capacity[gpu]",
         "-1",
-        "at least 0",
+        "between 0 and 1000000000000",
     ),
     (
         WHO + SERVICE + 'node { node_id: "n" capacity { key: "" value: 1 } }',

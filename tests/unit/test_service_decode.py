@@ -109,7 +109,13 @@ REFUSED = [
     (speed_up("amdahl_fraction: 1.1"), "demand.resources[0].speed_up.amdahl_fraction", "1.1", "between 0"),
     (speed_up("amdahl_fraction: -0.1"), "demand.resources[0].speed_up.amdahl_fraction", "-0.1", "between 0"),
     (speed_up(f"amdahl_fraction: {NAN}"), "demand.resources[0].speed_up.amdahl_fraction", "nan", "between 0"),
-    (points(), "demand.resources[0].speed_up.table.points", "[]", "at least one point"),
+    (points(), "demand.resources[0].speed_up.table.points", "0 points", "1 to 256 points"),
+    (
+        points(*(f"units: {units} speed_up: 1" for units in range(1, 258))),
+        "demand.resources[0].speed_up.table.points",
+        "257 points",
+        "1 to 256 points",
+    ),
     (points("units: 0 speed_up: 1"), "demand.resources[0].speed_up.table.points[0].units", "0", "at least 1"),
     (
         points("units: 2 speed_up: 1.5", "units: 2 speed_up: 1.6"),
@@ -117,14 +123,21 @@ REFUSED = [
         "2",
         "at least 3",
     ),
-    (points("units: 2"), "demand.resources[0].speed_up.table.points[0].speed_up", "0", "above 0"),
-    (
-        points("units: 2 speed_up: -1"),
-        "demand.resources[0].speed_up.table.points[0].speed_up",
-        "-1",
-        "at least 0",
+    *(
+        (
+            points(f"units: 2 speed_up: {value}"),
+            "demand.resources[0].speed_up.table.points[0].speed_up",
+            value,
+            "between 0.01 and",
+        )
+        for value in ("0", "-1", "1e-200", "1e+200", INF)
     ),
-    (points(f"units: 2 speed_up: {INF}"), "demand.resources[0].speed_up.table.points[0].speed_up", "inf", "number"),
+    (
+        demand(" ".join(f'resources {{ resource: "{name}" min_units: 1 max_units: 2 }}' for name in "abcde")),
+        "demand.resources",
+        "5 elastic entries",
+        "at most 4",
+    ),
     # Deadlines.
     (timeouts("schedule_to_start { seconds: -1 }"), "timeouts.schedule_to_start", "-1", "between 0 and 30 days"),
     (timeouts("start_to_close { nanos: -1 }"), "timeouts.start_to_close", "-1e-09", "between 0 and 30 days"),

@@ -140,7 +140,7 @@ class SpeedUpTable(google.protobuf.message.Message):
     POINTS_FIELD_NUMBER: builtins.int
     @property
     def points(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SpeedUpPoint]:
-        """At least one point, with strictly increasing units."""
+        """1 to 256 points, with strictly increasing units."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class SpeedUpPoint(google.protobuf.message.Message):
     units: builtins.int
     """Units of the resource, at least 1."""
     speed_up: builtins.float
-    """Execution time at `min_units` divided by execution time at `units`; above 0."""
+    """Execution time at `min_units` divided by execution time at `units`; 0.01 to 1,000,000."""
     def __init__(
         self,
         *,
@@ -219,7 +219,7 @@ class Demand(google.protobuf.message.Message):
     RESOURCES_FIELD_NUMBER: builtins.int
     @property
     def resources(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ResourceDemand]:
-        """The entries; empty asks for nothing but a slot of the service."""
+        """The entries, at most 4 of them elastic; empty asks for nothing but a slot of the service."""
 
     def __init__(
         self,

@@ -262,7 +262,7 @@ class NodeSpec(google.protobuf.message.Message):
     """Unique among nodes. Managers on one machine share its node and must declare it alike."""
     @property
     def capacity(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
-        """Units by resource, 0 or more, for instance {"memory": 16384}. "cpu" follows from `cores` and must not be given."""
+        """Units by resource, 0 to 10^12, for instance {"memory": 16384}. "cpu" follows from `cores` and must not be given."""
 
     @property
     def numa_nodes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NumaNode]:

@@ -33,6 +33,12 @@ MAX_CACHED = 4096
 MAX_CACHED_KEY_BYTES = 1024
 # Sums of weights must stay finite.
 MAX_WEIGHT = 1e6
+# So must durations divided by the product of all speed-ups.
+MIN_SPEED_UP = 0.01
+MAX_SPEED_UP = 1e6
+MAX_SPEED_UP_POINTS = 256
+# The widths of elastic resources are planned together, each with each.
+MAX_ELASTIC = 4
 DEFAULT_IDLE_TIMEOUT = 3600.0
 DEFAULT_SCHEDULE_TO_START = 1800.0
 DEFAULT_START_TO_CLOSE = 600.0
@@ -204,6 +210,9 @@ def _decode_demand(kind: ActionKind, demand: action_pb2.Demand) -> Demand:
             raise invalid(f"{path}.hold", "HOLD_TRAJECTORY", "is only for env_reset")
         speed_up = _decode_speed_up(path, entry) if entry.HasField("speed_up") else SpeedUp()
         entries.append(ResourceDemand(name, least, most, speed_up, held))
+    elastic = sum(entry.elastic for entry in entries)
+    if elastic > MAX_ELASTIC:
+        raise invalid("demand.resources", f"{elastic} elastic entries", f"must have at most {MAX_ELASTIC} of them")
     return Demand(tuple(entries))
 
 
@@ -220,11 +229,10 @@ def _decode_speed_up(path: str, entry: action_pb2.ResourceDemand) -> SpeedUp:
     for index, point in enumerate(entry.speed_up.table.points):
         where = f"{path}.speed_up.table.points[{index}]"
         at_least(f"{where}.units", point.units, (points[-1][0] if points else 0) + 1)
-        if at_least(f"{where}.speed_up", point.speed_up, 0.0) == 0.0:
-            raise invalid(f"{where}.speed_up", 0, "must be above 0")
-        points.append((point.units, point.speed_up))
-    if not points:
-        raise invalid(f"{path}.speed_up.table.points", "[]", "must have at least one point")
+        points.append((point.units, within(f"{where}.speed_up", point.speed_up, MIN_SPEED_UP, MAX_SPEED_UP)))
+    if not 0 < len(points) <= MAX_SPEED_UP_POINTS:
+        rule = f"must have 1 to {MAX_SPEED_UP_POINTS} points"
+        raise invalid(f"{path}.speed_up.table.points", f"{len(points)} points", rule)
     return SpeedUp(points=tuple(points))
 
 

@@ -28,6 +28,8 @@ from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 # Levels of buckets are floats and must count single units.
 MAX_PER_SECOND = 1e9
 MAX_BURST = 1e12
+# Planning counts the units of all nodes of a pool together, in 64 bits.
+MAX_UNITS = 10**12
 
 _FAILURES: Final = frozenset(kind.value for kind in FailureKind)
 _TIMEOUTS: Final = frozenset(kind.value for kind in TimeoutKind)
@@ -67,7 +69,7 @@ def decode_registration(session: object, message: manager_service_pb2.Registrati
 def _decode_node(message: manager_service_pb2.NodeSpec) -> NodeDescription:
     for resource, units in message.capacity.items():
         identifier("registration.node.capacity", resource)
-        at_least(f"registration.node.capacity[{resource}]", units, 0)
+        within(f"registration.node.capacity[{resource}]", units, 0, MAX_UNITS)
         if resource == CPU:
             raise invalid("registration.node.capacity[cpu]", units, "follows from numa_nodes and must not be given")
     numa_cores = tuple(tuple(numa.cores) for numa in message.numa_nodes)
@@ -100,9 +102,9 @@ def _decode_service(path: str, message: manager_service_pb2.HostedService) -> Se
     for kind in message.kinds:
         known(f"{path}.kinds", kind, action_pb2.ActionKind.values(), required=True)
     for resource, units in message.reserved.items():
-        at_least(f"{path}.reserved[{resource}]", units, 0)
+        within(f"{path}.reserved[{resource}]", units, 0, MAX_UNITS)
     for resource, units in message.shared.items():
-        at_least(f"{path}.shared[{resource}]", units, 1)
+        within(f"{path}.shared[{resource}]", units, 1, MAX_UNITS)
     return ServiceDescription(
         name=identifier(f"{path}.name", message.name),
         kinds=frozenset(ActionKind(kind) for kind in message.kinds),
