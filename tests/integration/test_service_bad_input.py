@@ -152,6 +152,11 @@ async def test_other_rpcs_name_what_is_wrong(service: RawService) -> None:
         refusal = await refusal_of(rpc(request, timeout=ANSWER_S))
         assert refusal is not None, request
         assert (refusal.code, refusal.field) == (code, field), request
+    without_job = await refusal_of(
+        admin.Explain(admin_service_pb2.ExplainRequest(key=key("", "none")), timeout=ANSWER_S)
+    )
+    assert without_job is not None
+    assert without_job.value == "none"
 
 
 async def test_what_is_not_running_cannot_be_steered(service: RawService) -> None:

@@ -106,6 +106,8 @@ async def test_a_larger_fleet_is_asked_about(tmp_path: Path) -> None:
         assert "nothing waits" in found.summary
         with pytest.raises(InvalidArgumentError, match="between 1 and 10000"):
             await admin.what_if("pool-0", 0)
+        with pytest.raises(InvalidArgumentError, match="between 1 and 10000"):
+            await admin.what_if("pool-0", 10**14)
         with pytest.raises(NotFoundError, match="pool-0"):
             await admin.what_if("elsewhere", 1)
         tasks.cancel_scope.cancel()

@@ -18,6 +18,7 @@ from tests.support.client_items import (
     key,
     need,
     reference,
+    reset,
     sampling,
     spec,
     step,
@@ -229,6 +230,15 @@ BAD: dict[str, Bad] = {
     ),
     "nucleus above 1": Bad(sampling(top_p=1.5), INVALID, "generate.sampling.top_p", "1.5", "between 0"),
     "negative top_k": Bad(sampling(top_k=-1), INVALID, "generate.sampling.top_k", "-1", "at least 0"),
+    "negative stop token": Bad(
+        sampling(stop_token_ids=[7, -5]), INVALID, "generate.sampling.stop_token_ids", "-5", "must not be negative"
+    ),
+    "more disk than can be counted": Bad(
+        reset(disk_mib=1 << 62), INVALID, "env_reset.disk_mib", str(1 << 62), "between 0 and 1073741824"
+    ),
+    "more processes than the kernel has": Bad(
+        reset(max_processes=1 << 62), INVALID, "env_reset.max_processes", str(1 << 62), "between 0 and 1000000"
+    ),
     "env_step without command": Bad(
         step(env_step=action_pb2.EnvStepInput()), INVALID, "env_step.command", "", "must be set"
     ),
@@ -329,13 +339,7 @@ BAD: dict[str, Bad] = {
     "unknown payload": Bad(
         file(content=reference("ab" * 32)), PRECONDITION, "reference.sha256", "ab" * 32, "names no stored payload"
     ),
-    "negative disk": Bad(
-        spec(trajectory_id="open", env_reset=action_pb2.EnvResetInput(disk_mib=-1)),
-        INVALID,
-        "env_reset.disk_mib",
-        "-1",
-        "at least 0",
-    ),
+    "negative disk": Bad(reset(disk_mib=-1), INVALID, "env_reset.disk_mib", "-1", "between 0"),
     "tool_call without service": Bad(
         spec(tool_call=action_pb2.ToolCallInput(method="get")), INVALID, "service", "", "1 to 256"
     ),

@@ -70,6 +70,11 @@ def file(path: str = "a", content: common_pb2.Blob | None = None, mode: int = 0)
     return spec(trajectory_id="open", env_reset=action_pb2.EnvResetInput(files=[given]))
 
 
+def reset(**fields: object) -> Item:
+    """An env_reset with these fields."""
+    return spec(trajectory_id="open", env_reset=action_pb2.EnvResetInput(**fields))  # type: ignore[arg-type]
+
+
 def elastic(**fields: object) -> Item:
     return need(max_units=2, speed_up=action_pb2.SpeedUp(**fields))  # type: ignore[arg-type]
 

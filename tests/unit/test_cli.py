@@ -83,6 +83,10 @@ def test_the_version_is_printed() -> None:
         ("up", "--cpus", "0"),
         ("up", "--isolation", "hope"),
         ("up", "--managers", "x"),
+        ("up", "--listen", "localhost"),
+        ("up", "--listen", "127.0.0.1:65536"),
+        ("scheduler", "--listen", ":7077"),
+        ("scheduler", "--listen", "127.0.0.1:-1"),
         ("what-if", "--pool", "p"),
         ("what-if", "--pool", "p", "--nodes", "0"),
     ],
@@ -147,6 +151,7 @@ def _failing_app(error: Exception) -> typer.Typer:
         (CommandError("cpus: 0 must be above 0", usage=True), 2, "callsheet: cpus: 0 must be above 0"),
         (OSError("listen: cannot bind"), 1, "callsheet: listen: cannot bind"),
         (TimeoutError(), 1, "callsheet: timed out"),
+        (FileNotFoundError(2, "No such file or directory", "/a/b"), 1, "callsheet: /a/b: No such file or directory"),
         (ExceptionGroup("several", [ExceptionGroup("more", [ValueError("deep")])]), 1, "callsheet: deep"),
     ],
 )
@@ -187,6 +192,12 @@ def test_the_engine_needs_a_core_beside_it(tmp_path: Path) -> None:
     result = run("up", "--managers", "inference", "--cpus", "1", "--data-dir", str(tmp_path), "--listen", "127.0.0.1:0")
     assert result.exit_code == 2
     assert "engine threads: 1 of 1 cores" in result.stderr
+
+
+def test_a_data_directory_that_cannot_be_made_is_named() -> None:
+    result = run("scheduler", "--data-dir", "/proc/callsheet", "--listen", "127.0.0.1:0")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].startswith("callsheet: data directory '/proc/callsheet' cannot be used: ")
 
 
 def test_more_cores_than_there_are_is_refused(tmp_path: Path) -> None:

@@ -168,6 +168,7 @@ def test_a_speed_up_table() -> None:
         (Generate([1], top_p=0), {}, "generate.sampling.top_p"),
         (Generate([2**40]), {}, "Generate"),
         (Generate(["a"]), {}, "Generate"),  # type: ignore[list-item]
+        (EnvStep("ls"), {}, "EnvStep"),  # type: ignore[arg-type]
     ],
 )
 def test_what_the_contract_cannot_carry_is_refused(action: Action[Any], options: dict[str, Any], field: str) -> None:

@@ -92,4 +92,6 @@ def describe(error: BaseException) -> str:
         return f"module {error.name} is not installed; pip install 'callsheet[local]' brings everything"
     if isinstance(error, TimeoutError) and not str(error):
         return "timed out"
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
     return str(error) or type(error).__name__

@@ -10,6 +10,7 @@ import typer
 from callsheet.cli.choices import Isolation, LogFormat, LogLevel
 
 DEFAULT_ADDRESS = "127.0.0.1:7077"
+_HIGHEST_PORT = 65535
 
 
 def default_data_dir() -> Path:
@@ -18,12 +19,31 @@ def default_data_dir() -> Path:
     return Path(state) / "callsheet"
 
 
+def host_and_port(address: str) -> str:
+    """Returns an address to listen on as it is.
+
+    Raises:
+        typer.BadParameter: It is not HOST:PORT. gRPC itself would take a port above 65535 as some other one.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdecimal()) or int(port) > _HIGHEST_PORT:
+        raise typer.BadParameter(
+            f"{address!r} must be HOST:PORT with a port from 0 to {_HIGHEST_PORT}, for instance {DEFAULT_ADDRESS}"
+        )
+    return address
+
+
 Address = Annotated[
     str, typer.Option("--scheduler", envvar="CALLSHEET_SCHEDULER", metavar="HOST:PORT", help="Where the scheduler is.")
 ]
 Listen = Annotated[
     str,
-    typer.Option(envvar="CALLSHEET_LISTEN", metavar="HOST:PORT", help="Where to listen; port 0 takes a free one."),
+    typer.Option(
+        envvar="CALLSHEET_LISTEN",
+        metavar="HOST:PORT",
+        callback=host_and_port,
+        help="Where to listen; port 0 takes a free one.",
+    ),
 ]
 DataDir = Annotated[
     Path,

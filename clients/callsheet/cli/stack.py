@@ -160,7 +160,8 @@ async def local_stack(settings: StackSettings) -> AsyncIterator[Stack]:
         ValueError: The settings do not fit this machine.
     """
     stack = Stack(settings)
-    (settings.data_dir / "logs").mkdir(parents=True, exist_ok=True)
+    if settings.logs_to_files:
+        (settings.data_dir / "logs").mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as exits:
         scheduler = await exits.enter_async_context(anyio.create_task_group())
         exits.callback(stack.stop, Role.SCHEDULER)

@@ -37,6 +37,7 @@ from callsheet.v1 import (
 )
 
 MAX_OUTCOME_WAIT_S = 600.0
+MAX_WHAT_IF_NODES = 10_000
 T = TypeVar("T")
 
 
@@ -89,8 +90,11 @@ class AdminClient:
             nodes: Nodes to add, 1 to 10,000.
 
         Raises:
+            InvalidArgumentError: `nodes` is out of its range.
             NotFoundError: There is no such pool; the message names those there are.
         """
+        if not 1 <= nodes <= MAX_WHAT_IF_NODES:
+            raise invalid("nodes", nodes, f"must be between 1 and {MAX_WHAT_IF_NODES}")
         request = admin_service_pb2.WhatIfRequest(pool=pool, nodes=nodes)
         return decode_what_if(await self._call(self._connection().admin.WhatIf, request))
 

@@ -97,8 +97,8 @@ def encode_submission(submission: Submission[Any]) -> tuple[action_pb2.ActionSpe
         _ENCODERS[type(submission.action)](spec, submission.action, blobs)
     except RefusedError:
         raise
-    except (TypeError, ValueError) as error:
-        # protobuf's own check of types and ranges; it does not always name the field.
+    except (AttributeError, TypeError, ValueError) as error:
+        # Values of a wrong type, and protobuf's own check of types and ranges; it does not always name the field.
         raise invalid(type(submission.action).__name__, submission.action_id, str(error)) from error
     return spec, blobs.uploads
 

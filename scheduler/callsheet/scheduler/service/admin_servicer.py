@@ -75,7 +75,9 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         known = state.find_action(key)
         finished = state.finished_story(key)
         if known is None and finished is None:
-            raise RefusedError(RefusalCode.NOT_FOUND, "key", "/".join(key), "names no action of an open job")
+            raise RefusedError(
+                RefusalCode.NOT_FOUND, "key", "/".join(filter(None, key)), "names no action of an open job"
+            )
         response = admin_service_pb2.ExplainResponse()
         response.key.job_id, response.key.action_id = key
         for time, event in state.story(key):

@@ -10,6 +10,9 @@ from callsheet.v1 import action_pb2, common_pb2
 
 References = list[common_pb2.PayloadReference]
 
+# Both are less than what the kernel's own limits can hold.
+MAX_DISK_MIB = 1 << 30
+MAX_PROCESSES = 1_000_000
 MAX_DOWNLOADS = 32
 MAX_PLACES = 64
 _PLACE = re.compile(r"(?=.{3,270}\Z)[A-Za-z0-9.*_:\[\]-]+:[1-9][0-9]{0,4}")
@@ -28,6 +31,8 @@ def check_generate(generate: action_pb2.GenerateInput) -> References:
     at_least("generate.sampling.temperature", sampling.temperature, 0.0)
     within("generate.sampling.top_p", sampling.top_p, 0.0, 1.0)
     at_least("generate.sampling.top_k", sampling.top_k, 0)
+    if min(sampling.stop_token_ids, default=0) < 0:
+        raise invalid("generate.sampling.stop_token_ids", min(sampling.stop_token_ids), "must not be negative")
     return []
 
 
@@ -36,8 +41,8 @@ def check_env_reset(env_reset: action_pb2.EnvResetInput) -> References:
     references = _check_files("env_reset.files", env_reset.files)
     if env_reset.HasField("set_up"):
         references += check_command("env_reset.set_up", env_reset.set_up)
-    at_least("env_reset.disk_mib", env_reset.disk_mib, 0)
-    at_least("env_reset.max_processes", env_reset.max_processes, 0)
+    within("env_reset.disk_mib", env_reset.disk_mib, 0, MAX_DISK_MIB)
+    within("env_reset.max_processes", env_reset.max_processes, 0, MAX_PROCESSES)
     if env_reset.image and not _IMAGE.fullmatch(env_reset.image):
         rule = "must be 1 to 200 letters, digits, '.', '_', '-', ':' or '/', in components that begin with none of them"
         raise invalid("env_reset.image", env_reset.image, rule)

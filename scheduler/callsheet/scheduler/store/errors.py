@@ -2,6 +2,7 @@
 
 StoreError
 ├── JournalError
+│   ├── DataDirectoryUnusableError the data directory cannot be made or written
 │   ├── DataDirectoryLockedError   another scheduler has the data directory
 │   ├── DatabaseLockedError        another scheduler has the database
 │   ├── DurabilityError            the database would acknowledge what it may lose
@@ -29,6 +30,14 @@ class StoreError(Exception):
 
 class JournalError(StoreError):
     """Base of all errors of the journal and its writer."""
+
+
+class DataDirectoryUnusableError(JournalError):
+    """The data directory cannot be made, or nothing can be written in it."""
+
+    def __init__(self, data_dir: Path, error: OSError) -> None:
+        super().__init__(f"data directory {str(data_dir)!r} cannot be used: {error.strerror or error}")
+        self.data_dir = data_dir
 
 
 class DataDirectoryLockedError(JournalError):

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from callsheet.scheduler.store.errors import DatabaseLockedError, DataDirectoryLockedError
+from callsheet.scheduler.store.errors import DatabaseLockedError, DataDirectoryLockedError, DataDirectoryUnusableError
 from filelock import FileLock, Timeout
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
@@ -26,17 +26,21 @@ class DataDirectoryLock:
 
         Raises:
             DataDirectoryLockedError: Another scheduler holds it.
+            DataDirectoryUnusableError: It cannot be made or written.
         """
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._holder_file = data_dir / HOLDER_FILE
         # Not bound to a thread: the one that closes the journal need not be the one that opened it.
         self._lock = FileLock(data_dir / LOCK_FILE, timeout=0, thread_local=False)
         try:
+            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock.acquire()
+            # In a file of its own, since taking the lock may truncate the lock file.
+            self._holder_file.write_text(f"{os.getpid()}\n", encoding="ascii")
         except Timeout:
             raise DataDirectoryLockedError(data_dir, self._holder()) from None
-        # In a file of its own, since taking the lock may truncate the lock file.
-        self._holder_file.write_text(f"{os.getpid()}\n", encoding="ascii")
+        except OSError as error:
+            self._lock.release()
+            raise DataDirectoryUnusableError(data_dir, error) from error
 
     def release(self) -> None:
         """Give the lock back; a second call does nothing."""
