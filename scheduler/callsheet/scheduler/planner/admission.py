@@ -20,7 +20,7 @@ from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.submission import COMPLETED
 from callsheet.scheduler.planner.instance import Integers, OptionBlock
-from callsheet.scheduler.planner.placement import fitting, need_of, place_of
+from callsheet.scheduler.planner.offers import fitting, need_of, place_of
 from callsheet.scheduler.planner.pools import Fleet
 
 # A new figure of trajectories to a version counts this much beside those before it.

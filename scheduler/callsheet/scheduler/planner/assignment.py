@@ -88,7 +88,7 @@ class AssignmentModel:
         names = [*starts, *(f"bring in {each.name}" for each in self._stage.set_ups)]
         for variable, name in zip(proto.variables, names, strict=True):
             variable.name = name
-        members = [f"members of {each}" for each in self._stage.class_names]
+        members = [f"members of {each}" for each in self._stage.class_keys]
         names = [*self._stage.row_names, *members]
         for constraint, (index, _) in zip(proto.constraints, self._rows, strict=True):
             constraint.name = names[index]
@@ -127,7 +127,7 @@ class AssignmentModel:
         return float(self._stage.count.sum()) + sum(each.limit for each in self._stage.set_ups)
 
     def _class_name(self, option: int) -> str:
-        return self._stage.class_names[int(self._stage.option_class[option])]
+        return str(self._stage.class_keys[int(self._stage.option_class[option])])
 
     def _add_variables(self) -> None:
         proto = self._model.proto

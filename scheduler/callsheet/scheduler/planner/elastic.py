@@ -25,10 +25,11 @@ from callsheet.scheduler.planner.assignment import Budget, Status
 from callsheet.scheduler.planner.costs import option_costs
 from callsheet.scheduler.planner.estimates import Estimates
 from callsheet.scheduler.planner.groups import Servable, competing, rows_of
-from callsheet.scheduler.planner.instance import NO_ARRIVALS, Arrivals, OptionBlock, PlanningInstance
+from callsheet.scheduler.planner.instance import NO_ARRIVALS, Arrivals, PlanningInstance
+from callsheet.scheduler.planner.offers import Offers, place_of
 from callsheet.scheduler.planner.pinned import PinnedRound
 from callsheet.scheduler.planner.placed import PlacedActions, Running
-from callsheet.scheduler.planner.placement import Placed, Placer, place_of
+from callsheet.scheduler.planner.placement import Frees, Placed, Placer
 from callsheet.scheduler.planner.pools import Fleet
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.reclaim import give_back
@@ -118,6 +119,7 @@ class ElasticPlanner:
         self._estimates = Estimates(predictors)
         self._stopwatch = stopwatch or (lambda: 0.0)
         self._fleet = Fleet()
+        self._offers = Offers(self._fleet)
         self._placed = PlacedActions()
         self._arrivals = ArrivalRates()
         self._admission = Admission(self.settings.most_load)
@@ -173,7 +175,7 @@ class ElasticPlanner:
         if not waiting:
             return Proposal(ElasticPlan())
         self._fleet.refresh(state, self._placed, self._estimates.cores_of_job)
-        placer = Placer(self._fleet, [pool.free for pool in self._fleet.pools], self._estimates.cores_of_job)
+        placer = self._placer([pool.free for pool in self._fleet.pools])
         placed: list[Placed] = []
         contested: list[Servable] = []
         occupied = rows_of(solving.instance) if solving is not None else frozenset()
@@ -247,8 +249,11 @@ class ElasticPlanner:
         placed = self._place(question, tried)
         return Proposal(replace(placed, assignments=plan.assignments + placed.assignments))
 
+    def _placer(self, free: Frees) -> Placer:
+        return Placer(self._fleet, self._offers, free, self._estimates.cores_of_job)
+
     def _place(self, question: Snapshot, solution: Solution) -> ElasticPlan:
-        placer = Placer(self._fleet, question.free, self._estimates.cores_of_job)
+        placer = self._placer(question.free)
         placed: list[Placed] = []
         members = _Members(question)
         fragmented: set[int] = set()
@@ -286,7 +291,7 @@ class ElasticPlanner:
             request, units = action.request, offer.option.units
             resets = request.kind is ActionKind.ENV_RESET
             load = self._estimates.cores_of_job(request.key.job_id) if resets else 0.0
-            self._placed.add(manager_id, Running(action, units, offer.milli_use, load))
+            self._placed.add(manager_id, Running.of(action, units, offer.milli_use, load))
             yield Assignment(action.key, manager_id, dict(units), self._estimates.of_grant(request, units))
 
 
@@ -296,7 +301,7 @@ def _place_without_choice(placer: Placer, classes: Sequence[Servable], most: int
     Returns:
         None where there is a choice: several ways, or several classes that do not all fit.
     """
-    if not all(_has_one_way(each.block) for each in classes):
+    if not all(each.block.one_way for each in classes):
         return None
     if len(classes) > 1 and sum(each.ready.count for each in classes) > most:
         return None
@@ -322,13 +327,6 @@ class _Members:
         if queue is None:
             queue = self._queues[id(ready)] = deque(islice(ready, self._cap))
         return queue
-
-
-def _has_one_way(block: OptionBlock) -> bool:
-    """Whether all options take equally long and hold the same units, so that any node with room is as good."""
-    first = block.options[0]
-    seconds = block.duration_s + block.setup_s
-    return bool((seconds == seconds[0]).all()) and all(option.units == first.units for option in block.options)
 
 
 def plan(

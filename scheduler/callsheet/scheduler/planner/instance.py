@@ -102,6 +102,7 @@ class OptionBlock:
         touched: Every resource that an option charges, shape (touched,).
         touched_units: Fewest units that an option charges of it.
         touched_s: How long that option holds them.
+        one_way: Whether all options take equally long and hold the same units, so that any node with room is as good.
     """
 
     options: tuple[Option, ...]
@@ -112,6 +113,7 @@ class OptionBlock:
     touched: Integers
     touched_units: Integers
     touched_s: Floats
+    one_way: bool
 
     @staticmethod
     def of(options: Sequence[Option]) -> OptionBlock:
@@ -135,6 +137,8 @@ class OptionBlock:
             np.array(list(least), np.int64),
             np.array([units for units, _ in least.values()], np.int64),
             np.array([seconds for _, seconds in least.values()], np.float64),
+            len({option.setup_s + option.duration_s for option in options}) <= 1
+            and all(option.units == options[0].units for option in options),
         )
 
 

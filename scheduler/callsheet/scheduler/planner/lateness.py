@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from callsheet.scheduler.planner.groups import Servable
-from callsheet.scheduler.planner.instance import Floats
 from callsheet.scheduler.planner.pools import Fleet
 
 BACKLOGS = 2.0
@@ -24,25 +23,26 @@ def backlog_s(fleet: Fleet, servable: Sequence[Servable]) -> list[float]:
 
     Work is counted by kind of resource, at the fewest units; a class waits for the kind that needs the longest.
     """
+    if not servable:
+        return []
     kinds = {kind: number for number, kind in enumerate(dict.fromkeys(fleet.row_kinds))}
     kind_of = np.array([kinds[kind] for kind in fleet.row_kinds], np.int64)
-    work = np.zeros(len(kinds))
-    used_rows: set[int] = set()
-    touched_kinds = []
-    for ready, block in servable:
-        own = block.touched < len(kind_of)
-        rows = block.touched[own]
-        used_rows.update(rows.tolist())
-        per_kind: Floats = np.full(len(kinds), np.inf)
-        np.minimum.at(per_kind, kind_of[rows], block.touched_units[own] * block.touched_s[own])
-        touched = np.flatnonzero(np.isfinite(per_kind))
-        work[touched] += ready.count * per_kind[touched]
-        touched_kinds.append(touched)
-    capacity = np.zeros(len(kinds))
-    for row in used_rows:
-        capacity[kind_of[row]] += fleet.row_capacity[row]
+    # Rows beyond the fleet's own columns only tell how units lie on nodes.
+    owner = np.repeat(np.arange(len(servable)), [len(block.touched) for _, block in servable])
+    rows = np.concatenate([block.touched for _, block in servable])
+    unit_s = np.concatenate([block.touched_units * block.touched_s for _, block in servable])
+    own = rows < len(kind_of)
+    owner, rows, unit_s = owner[own], rows[own], unit_s[own]
+    least = np.full((len(servable), len(kinds)), np.inf)
+    np.minimum.at(least, (owner, kind_of[rows]), unit_s)
+    touched = np.isfinite(least)
+    count = np.array([ready.count for ready, _ in servable], np.float64)
+    work = count @ np.where(touched, least, 0.0)
+    used = np.unique(rows)
+    capacity = np.bincount(kind_of[used], weights=np.array(fleet.row_capacity)[used], minlength=len(kinds))
     seconds = np.divide(work, capacity, out=np.zeros(len(kinds)), where=capacity > 0)
-    return [float(seconds[touched].max(initial=0.0)) for touched in touched_kinds]
+    waits: list[float] = np.where(touched, seconds, 0.0).max(axis=1, initial=0.0).tolist()
+    return waits
 
 
 def late_after_s(duration_s: float, ageing: float, backlog: float) -> float:

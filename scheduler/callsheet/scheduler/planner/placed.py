@@ -3,29 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from callsheet.scheduler.core.entities import Action
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.entities import Action, Manager
+from callsheet.scheduler.core.model import ActionKind, Token
 
 
 class Running(NamedTuple):
     """What a placed action takes where it is.
 
     Attributes:
+        job: Its job.
+        generates: Whether it is a generation.
         units: What it holds, by resource.
         milli_use: Thousandths of shared cores it is expected to use.
         load: Cores that the trajectory whose sandbox it makes is expected to use; 0 if it makes none.
     """
 
     action: Action
+    job: str
+    generates: bool
     units: Mapping[str, int]
     milli_use: int
     load: float
 
+    @staticmethod
+    def of(action: Action, units: Mapping[str, int], milli_use: int, load: float = 0.0) -> Running:
+        """What an action takes."""
+        request = action.request
+        return Running(action, request.key.job_id, request.kind is ActionKind.GENERATE, units, milli_use, load)
+
+
+@dataclass(slots=True)
+class OnManager:
+    """What the planner placed on a manager.
+
+    Attributes:
+        fresh: Placed since the manager was last settled; whether it was dispatched is not known yet.
+        running: By the token of the attempt.
+        milli_use: Thousandths of shared cores that all of it is expected to use.
+        load: Cores that the trajectories whose sandboxes it makes are expected to use.
+    """
+
+    fresh: list[Running] = field(default_factory=list)
+    running: dict[Token, Running] = field(default_factory=dict)
+    milli_use: int = 0
+    load: float = 0.0
+
+
+_NOTHING = OnManager()
+
 
 class PlacedActions:
-    """The books. That an action ended is found out when its manager's part is settled.
+    """The books. That an attempt ended is found out when its manager's part is settled.
 
     Attributes:
         held: Units that jobs hold, by job and resource.
@@ -35,33 +66,39 @@ class PlacedActions:
     def __init__(self) -> None:
         self.held: dict[str, dict[str, int]] = {}
         self.generating = 0
-        self._on: dict[str, list[Running]] = {}
+        self._on: dict[str, OnManager] = {}
 
     def add(self, manager_id: str, running: Running) -> None:
         """Notes a placement."""
-        self._on.setdefault(manager_id, []).append(running)
-        self._count(running, 1)
-
-    def settle(self, manager_id: str) -> list[Running]:
-        """Forgets what no longer runs on a manager and returns what does."""
         mine = self._on.get(manager_id)
         if mine is None:
-            return []
-        left = []
-        for running in mine:
-            attempt = running.action.attempt
-            if attempt is not None and attempt.manager_id == manager_id:
-                left.append(running)
-            else:
-                self._count(running, -1)
-        if len(left) < len(mine):
-            self._on[manager_id] = left
-        return left
+            mine = self._on[manager_id] = OnManager()
+        mine.fresh.append(running)
+        self._count(mine, running, 1)
 
-    def _count(self, running: Running, times: int) -> None:
-        request = running.action.request
-        held = self.held.setdefault(request.key.job_id, {})
-        for resource, units in running.units.items():
-            held[resource] = held.get(resource, 0) + times * units
-        if request.kind is ActionKind.GENERATE:
+    def settle(self, manager: Manager) -> OnManager:
+        """Forgets what no longer runs on a manager and returns what does. It looks at what came and went, no more."""
+        mine = self._on.get(manager.manager_id)
+        if mine is None:
+            return _NOTHING
+        for running in mine.fresh:
+            attempt = running.action.attempt
+            if attempt is not None and attempt.manager_id == manager.manager_id:
+                mine.running[attempt.token] = running
+            else:
+                self._count(mine, running, -1)
+        mine.fresh.clear()
+        attempts = manager.attempts
+        for token in [token for token in mine.running if token not in attempts]:
+            self._count(mine, mine.running.pop(token), -1)
+        return mine
+
+    def _count(self, mine: OnManager, running: Running, times: int) -> None:
+        mine.milli_use += times * running.milli_use
+        mine.load += times * running.load
+        if running.generates:
             self.generating += times
+        if running.units:
+            held = self.held.setdefault(running.job, {})
+            for resource, units in running.units.items():
+                held[resource] = held.get(resource, 0) + times * units

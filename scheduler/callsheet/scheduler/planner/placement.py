@@ -19,72 +19,13 @@ from callsheet.scheduler.core.entities import Action, Manager, Trajectory
 from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.core.ready import ClassKey
 from callsheet.scheduler.planner.instance import Floats, Integers, Option
-from callsheet.scheduler.planner.pools import SHARED_CPU, Fleet, Place, Pool
+from callsheet.scheduler.planner.offers import Offer, Offers, nodes_with_room, room_on
+from callsheet.scheduler.planner.pools import Fleet, Place
 
 # What is free on the nodes of each pool, as `Pool.free`.
 Frees = list[Integers]
-PLENTY = 1 << 40
 # Trying further for a node without a sibling or an earlier failure is not worth more.
 MOST_TRIES = 8
-
-
-def place_of(option: Option) -> Place:
-    """Where an option of a fleet is."""
-    if not isinstance(option.place, Place):
-        raise TypeError(f"{option.place!r} is not a place of a fleet")
-    return option.place
-
-
-def need_of(option: Option, pool: Pool) -> Integers:
-    """What a member takes of each column of its pool."""
-    need = np.zeros(len(pool.columns), np.int64)
-    for row, units in option.charges:
-        if pool.first_row <= row < pool.first_row + len(pool.columns):
-            need[row - pool.first_row] = units
-    return need
-
-
-def shared_use(option: Option, pool: Pool) -> int:
-    """Thousandths of the cores that a manager shares which a member is expected to use."""
-    own = pool.columns[pool.resources :]
-    shared = {pool.first_row + pool.resources + at for at, name in enumerate(own) if name.startswith(SHARED_CPU)}
-    return sum(units for row, units in option.charges if row in shared)
-
-
-def fitting(free: Integers, need: Integers) -> Integers:
-    """How many members with a need fit on each node, shape (nodes,)."""
-    charged = np.flatnonzero(need)
-    if not len(charged):
-        return np.full(len(free), PLENTY, np.int64)
-    fits: Integers = np.maximum((free[:, charged] // need[charged]).min(axis=1), 0)
-    return fits
-
-
-def room_for(option: Option, pool: Pool, free: Integers, ready: Integers) -> Integers:
-    """How many members could start on each node by an option, shape (nodes,).
-
-    Args:
-        option: An option of the pool.
-        pool: The pool.
-        free: What is free, as `Pool.free`.
-        ready: What needs no set-up, as `Pool.ready`.
-    """
-    fits = fitting(free, need_of(option, pool))
-    host = place_of(option).host
-    if host not in pool.brings_in:
-        return fits
-    there = ready[:, host]
-    return np.where(there == 0, fits, 0) if option.setup_s else np.minimum(fits, there)
-
-
-class Offer(NamedTuple):
-    """An option on the nodes of its pool; with each member a node's rank changes by a step."""
-
-    option: Option
-    place: Place
-    need: Integers
-    milli_use: int
-    step: float
 
 
 class Placed(NamedTuple):
@@ -107,15 +48,19 @@ class _Entry(NamedTuple):
 class Placer:
     """Puts members on nodes and keeps the books of what is left while it does."""
 
-    def __init__(self, fleet: Fleet, free: Sequence[Integers], cores_of_job: Callable[[str], float]) -> None:
+    def __init__(
+        self, fleet: Fleet, offers: Offers, free: Sequence[Integers], cores_of_job: Callable[[str], float]
+    ) -> None:
         """Starts from what is free.
 
         Args:
             fleet: Its pools.
+            offers: Of the fleet.
             free: What may be used of each pool; not changed.
             cores_of_job: Cores that a live trajectory of a job is expected to use.
         """
         self._pools = fleet.pools
+        self._offers = offers
         self._free = [each.copy() for each in free]
         self._load = [pool.load.copy() for pool in fleet.pools]
         self._ready = [pool.ready.copy() for pool in fleet.pools]
@@ -132,7 +77,8 @@ class Placer:
             count: How many to place at most.
         """
         count = min(count, len(members))
-        offers = [self._offer(key, option) for option in options]
+        offers = [self._offers.of(option) for option in options]
+        resets = key.kind is ActionKind.ENV_RESET
         queue = [entry for number, offer in enumerate(offers) for entry in self._entries(key, number, offer, count)]
         heapq.heapify(queue)
         placed: list[Placed] = []
@@ -145,7 +91,8 @@ class Placer:
             placed.append(Placed(member, offer, node))
             self._book(offer, node, member)
             if room > 1:
-                heapq.heappush(queue, _Entry(rank + offer.step, number, node, room - 1))
+                step = self._cores_of_job(key.job) if resets else offer.step
+                heapq.heappush(queue, _Entry(rank + step, number, node, room - 1))
         return placed
 
     def manager_of(self, place: Place, node: int) -> Manager:
@@ -153,31 +100,22 @@ class Placer:
         pool = self._pools[place.pool]
         return pool.managers[node][pool.hosts[place.host].manager]
 
-    def _offer(self, key: ClassKey, option: Option) -> Offer:
-        place = place_of(option)
-        pool = self._pools[place.pool]
-        need = need_of(option, pool)
-        use = shared_use(option, pool)
-        taken = need / np.maximum(pool.capacity, 1)
-        if key.kind is ActionKind.ENV_RESET:
-            return Offer(option, place, need, use, self._cores_of_job(key.job))
-        if need[: pool.resources].any():
-            return Offer(option, place, need, use, -float(taken[: pool.resources].sum()))
-        return Offer(option, place, need, use, float(taken.max(initial=0.0)) or 1.0)
-
     def _entries(self, key: ClassKey, number: int, offer: Offer, count: int) -> Iterator[_Entry]:
         """The best nodes with room, as many as could be needed.
 
         They are ranked by load for sandboxes, packed for what is booked by units, else spread.
         """
         where = offer.place.pool
-        fits = room_for(offer.option, self._pools[where], self._free[where], self._ready[where])
-        nodes = np.flatnonzero(fits)
+        pool, free, ready = self._pools[where], self._free[where], self._ready[where]
+        nodes = nodes_with_room(offer, pool, free, ready)
+        if not len(nodes):
+            return iter(())
         ranks = self._ranks(key, offer, nodes)
         if len(nodes) > count + MOST_TRIES:
             best = np.argpartition(ranks, count + MOST_TRIES)[: count + MOST_TRIES]
             nodes, ranks = nodes[best], ranks[best]
-        return map(_Entry, ranks.tolist(), repeat(number), nodes.tolist(), fits[nodes].tolist())
+        room = room_on(nodes, offer, pool, free, ready)
+        return map(_Entry, ranks.tolist(), repeat(number), nodes.tolist(), room.tolist())
 
     def _ranks(self, key: ClassKey, offer: Offer, nodes: Integers) -> Floats:
         place, need = offer.place, offer.need
@@ -187,17 +125,12 @@ class Placer:
         if offer.option.setup_s:
             waits: Floats = pool.set_up_s[nodes, place.host]
             return waits
-        free = self._free[place.pool][nodes]
-        capacity = np.maximum(pool.capacity, 1)
-        packed = np.flatnonzero(need[: pool.resources])
-        if len(packed):
-            left: Floats = ((free[:, packed] - need[packed]) / capacity[packed]).sum(axis=1)
-            return left
-        spread = np.flatnonzero(need)
-        if len(spread):
-            used: Floats = (1.0 - free[:, spread] / capacity[spread]).max(axis=1)
-            return used
-        return np.array([len(self.manager_of(place, node).attempts) for node in nodes.tolist()], np.float64)
+        if not len(offer.charged):
+            return np.array([len(self.manager_of(place, node).attempts) for node in nodes.tolist()], np.float64)
+        ranked = offer.packed if len(offer.packed) else offer.charged
+        left = (self._free[place.pool][nodes[:, None], ranked] - need[ranked]) / np.maximum(pool.capacity[ranked], 1)
+        ranks: Floats = left.sum(axis=1) if len(offer.packed) else -left.min(axis=1)
+        return ranks
 
     def _choose(self, offers: Sequence[Offer], queue: list[_Entry], member: Action) -> _Entry | None:
         """Takes the best node with room that the member need not avoid; if all those tried are to be avoided, the best.

@@ -126,14 +126,13 @@ class Pool:
                 row.append(offered.description.slots - offered.busy)
             load = backlog = 0.0
             for number, manager in enumerate(managers):
-                running = placed.settle(manager.manager_id)
-                for each in running:
-                    load += each.load
+                running = placed.settle(manager)
+                load += running.load
                 for job, _ in manager.sandboxes:
                     load += cores[job]
                 if number in self.shared:
                     column, shared = self.shared[number]
-                    row.insert(column, SHARED_BURST * shared * MILLI - sum(each.milli_use for each in running))
+                    row.insert(column, SHARED_BURST * shared * MILLI - running.milli_use)
                     backlog += max(len(manager.attempts) - shared / USUAL_USE, 0.0)
             rows.append(row)
             self.load[index] = load

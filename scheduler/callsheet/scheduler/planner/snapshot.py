@@ -23,8 +23,9 @@ from callsheet.scheduler.planner.instance import (
     Resource,
 )
 from callsheet.scheduler.planner.lateness import backlog_s, hold_after_s, late_after_s
+from callsheet.scheduler.planner.offers import fitting, make_offer, need_of, nodes_with_room, place_of, room_on
 from callsheet.scheduler.planner.options import Chunk, Ready, Rows, option_block
-from callsheet.scheduler.planner.placement import Frees, fitting, need_of, place_of, room_for
+from callsheet.scheduler.planner.placement import Frees
 from callsheet.scheduler.planner.pools import Fleet, Place
 
 # Pools of more nodes than this are taken as one heap of units, but for their chunks.
@@ -281,7 +282,9 @@ def _limits(block: OptionBlock, fleet: Fleet, free: Frees) -> Integers:
         number = place_of(option).pool
         pool = fleet.pools[number]
         if len(pool.nodes) <= EXACT_POOL_NODES:
-            limits[index] = min(int(room_for(option, pool, free[number], pool.ready).sum()), NO_LIMIT)
+            offer = make_offer(option, pool)
+            nodes = nodes_with_room(offer, pool, free[number], pool.ready)
+            limits[index] = min(int(room_on(nodes, offer, pool, free[number], pool.ready).sum()), NO_LIMIT)
     return limits
 
 

@@ -6,7 +6,7 @@ what they leave then goes to whoever can use it, in a stage without shares.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -24,7 +24,7 @@ class Stage:
     Only options that pay (cost below leave) are in it. Rows: members of a class, units of a resource, the dispatch cap.
 
     Attributes:
-        class_names: For names in the model.
+        class_keys: For names in the model.
         every_option: The options of all classes of the instance.
         row_names: Names of the resources, the dispatch cap and the fair shares.
         options: Index of each option among all options of the instance, shape (n,).
@@ -41,7 +41,7 @@ class Stage:
         charges: (row, units) that a member takes, by option.
     """
 
-    class_names: tuple[str, ...]
+    class_keys: tuple[Hashable, ...]
     every_option: tuple[Option, ...]
     row_names: tuple[str, ...]
     options: Integers
@@ -174,7 +174,7 @@ def make_stage(
     charged[charged < 0] = unlimited
     amount = np.concatenate(amounts, axis=1)
     return Stage(
-        tuple(str(instance.classes[index].key) for index in classes),
+        tuple(instance.classes[index].key for index in classes),
         tuple(chain.from_iterable(each.block.options for each in instance.classes)),
         tuple(rows.names),
         options,
@@ -236,7 +236,8 @@ def _share_rows(
     A job may hold its weight's share of what there is of a kind among the jobs that want it. A share is never below
     what one member needs, or a small job could never run a wide action.
     """
-    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(each.kind for each in instance.resources))}
+    kinds = dict.fromkeys(each.kind for each in instance.resources if each.priced)
+    numbers = {kind: number for number, kind in enumerate(kinds)}
     # The last entry stands for "no resource", which an index of -1 finds.
     kind_of_row = np.array([numbers[each.kind] if each.priced else -1 for each in instance.resources] + [-1], np.int64)
     charged = np.where(amount > 0, kind_of_row[row], -1)

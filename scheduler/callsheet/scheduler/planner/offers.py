@@ -1,0 +1,121 @@
+"""What an option of a fleet takes of the nodes of its pool: worked out once for each option, as rounds place by few."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from callsheet.scheduler.planner.instance import Integers, Option
+from callsheet.scheduler.planner.pools import SHARED_CPU, Fleet, Place, Pool
+from numpy.typing import NDArray
+
+PLENTY = 1 << 40
+MOST_OFFERS = 8192
+
+
+class Offer(NamedTuple):
+    """An option on the nodes of its pool.
+
+    Attributes:
+        option: The option.
+        place: Where it is.
+        need: What a member takes of each column of the pool.
+        charged: The columns that it takes anything of.
+        packed: Those of them that are the node's own resources, booked by units; the others are shared or slots.
+        milli_use: Thousandths of the cores that a manager shares which a member is expected to use.
+        step: By how much a node's rank changes with each member.
+    """
+
+    option: Option
+    place: Place
+    need: Integers
+    charged: Integers
+    packed: Integers
+    milli_use: int
+    step: float
+
+
+class Offers:
+    """The offers of a fleet's options; forgotten when its pools become others."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        """Starts with none."""
+        self._fleet = fleet
+        self._generation = -1
+        # An offer has its option, so that no other object can come to have its id.
+        self._known: dict[int, Offer] = {}
+
+    def of(self, option: Option) -> Offer:
+        """The offer of an option."""
+        if self._generation != self._fleet.generation or len(self._known) >= MOST_OFFERS:
+            self._generation = self._fleet.generation
+            self._known.clear()
+        known = self._known.get(id(option))
+        if known is None:
+            known = self._known[id(option)] = make_offer(option, self._fleet.pools[place_of(option).pool])
+        return known
+
+
+def make_offer(option: Option, pool: Pool) -> Offer:
+    """An option's offer."""
+    need = need_of(option, pool)
+    charged = np.flatnonzero(need)
+    packed = charged[charged < pool.resources]
+    taken = need / np.maximum(pool.capacity, 1)
+    step = -float(taken[packed].sum()) if len(packed) else float(taken.max(initial=0.0)) or 1.0
+    use = sum(int(need[column]) for column in charged.tolist() if pool.columns[column].startswith(SHARED_CPU))
+    return Offer(option, place_of(option), need, charged, packed, use, step)
+
+
+def place_of(option: Option) -> Place:
+    """Where an option of a fleet is."""
+    if not isinstance(option.place, Place):
+        raise TypeError(f"{option.place!r} is not a place of a fleet")
+    return option.place
+
+
+def need_of(option: Option, pool: Pool) -> Integers:
+    """What a member takes of each column of its pool."""
+    need = np.zeros(len(pool.columns), np.int64)
+    for row, units in option.charges:
+        if pool.first_row <= row < pool.first_row + len(pool.columns):
+            need[row - pool.first_row] = units
+    return need
+
+
+def fitting(free: Integers, need: Integers) -> Integers:
+    """How many members with a need fit on each node, shape (nodes,)."""
+    charged = np.flatnonzero(need)
+    if not len(charged):
+        return np.full(len(free), PLENTY, np.int64)
+    fits: Integers = np.maximum((free[:, charged] // need[charged]).min(axis=1), 0)
+    return fits
+
+
+def nodes_with_room(offer: Offer, pool: Pool, free: Integers, ready: Integers) -> Integers:
+    """The nodes on which a member could start by an offer.
+
+    Args:
+        offer: An offer of the pool.
+        pool: The pool.
+        free: What is free, as `Pool.free`.
+        ready: What needs no set-up, as `Pool.ready`.
+    """
+    charged, host = offer.charged, offer.place.host
+    fits: NDArray[np.bool_] = np.all(free[:, charged] >= offer.need[charged], axis=1)
+    if host in pool.brings_in:
+        there = ready[:, host]
+        fits &= there == 0 if offer.option.setup_s else there > 0
+    return fits.nonzero()[0]
+
+
+def room_on(nodes: Integers, offer: Offer, pool: Pool, free: Integers, ready: Integers) -> Integers:
+    """How many members could start on each of some nodes that have room for one; see `nodes_with_room`."""
+    charged, host = offer.charged, offer.place.host
+    if len(charged):
+        room: Integers = (free[nodes[:, None], charged] // offer.need[charged]).min(axis=1)
+    else:
+        room = np.full(len(nodes), PLENTY, np.int64)
+    if host in pool.brings_in and not offer.option.setup_s:
+        room = np.minimum(room, ready[nodes, host])
+    return room
