@@ -107,7 +107,7 @@ async def told(call: Awaitable[BaseModel]) -> dict[str, Any] | str:
 
 async def test_steps_of_a_session(runtimes: tuple[RemoteRuntime, RemoteRuntime]) -> None:
     ours, _ = runtimes
-    await ours.create_session(CreateBashSessionRequest(session="steps", startup_timeout=10))
+    await ours.create_session(CreateBashSessionRequest(session="steps", startup_timeout=60))
     answers = []
     for text, _, _ in STEPS:
         action = BashAction(command=text, session="steps", check="silent", timeout=30)
@@ -122,7 +122,7 @@ async def test_what_a_session_refuses(
     runtimes: tuple[RemoteRuntime, RemoteRuntime], action: BashAction, error: type[SwerexException]
 ) -> None:
     ours, _ = runtimes
-    await ours.create_session(CreateBashSessionRequest(startup_timeout=10))
+    await ours.create_session(CreateBashSessionRequest(startup_timeout=60))
     try:
         with pytest.raises(error) as caught:
             await ours.run_in_session(action)
@@ -136,7 +136,7 @@ async def test_what_a_session_refuses(
 async def test_a_session_that_is_there_or_not(runtimes: tuple[RemoteRuntime, RemoteRuntime]) -> None:
     answers = []
     for runtime in runtimes:
-        request = CreateBashSessionRequest(session="once", startup_timeout=10)
+        request = CreateBashSessionRequest(session="once", startup_timeout=60)
         await runtime.create_session(request)
         answers.append(
             [
@@ -154,7 +154,7 @@ async def test_a_step_that_times_out_is_interrupted_and_its_session_goes_on(
     runtimes: tuple[RemoteRuntime, RemoteRuntime],
 ) -> None:
     ours, _ = runtimes
-    await ours.create_session(CreateBashSessionRequest(session="slow", startup_timeout=10))
+    await ours.create_session(CreateBashSessionRequest(session="slow", startup_timeout=60))
     step = BashAction(command="y=1; echo begun; sleep 60; echo no", session="slow", timeout=0.5)
     with pytest.raises(CommandTimeoutError, match=r"timeout after 0\.5 seconds while running command 'y=1"):
         await ours.run_in_session(step)

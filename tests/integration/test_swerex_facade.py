@@ -29,7 +29,7 @@ from tests.support.swerex_servers import TOKEN, WAIT_S, facade_process, runtime_
 
 pytestmark = pytest.mark.anyio
 
-SESSION = CreateBashSessionRequest(startup_timeout=10)
+SESSION = CreateBashSessionRequest(startup_timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ async def test_what_needs_a_terminal_is_refused(runtime: RemoteRuntime, option: 
 
 async def test_startup_files_are_sourced(runtime: RemoteRuntime) -> None:
     await runtime.write_file(WriteFileRequest(path="setup.sh", content='[ -z "$PS1" ] && return\necho sourced; X=1\n'))
-    request = CreateBashSessionRequest(startup_source=["./setup.sh", "./missing.sh"], startup_timeout=10)
+    request = CreateBashSessionRequest(startup_source=["./setup.sh", "./missing.sh"], startup_timeout=60)
     begun = await runtime.create_session(request)
     assert begun.output.startswith("sourced\n")
     assert "missing.sh" in begun.output
@@ -158,7 +158,7 @@ async def test_startup_files_are_sourced(runtime: RemoteRuntime) -> None:
     hanging = CreateBashSessionRequest(session="hanging", startup_source=["./hang.sh"], startup_timeout=0.1)
     with pytest.raises(CommandTimeoutError):
         await runtime.create_session(hanging)
-    await runtime.create_session(CreateBashSessionRequest(session="hanging", startup_timeout=10))
+    await runtime.create_session(CreateBashSessionRequest(session="hanging", startup_timeout=60))
 
 
 async def test_output_that_is_not_all_there_is_no_result(runtime: RemoteRuntime) -> None:

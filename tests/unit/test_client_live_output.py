@@ -12,7 +12,7 @@ OUT, ERR = OutputStream.STDOUT, OutputStream.STDERR
 
 
 async def read(output: LiveOutput) -> list[OutputChunk]:
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         return [chunk async for chunk in output.chunks()]
 
 

@@ -137,7 +137,7 @@ async def test_ends_are_learned_from_beside_the_loop() -> None:
         tasks.start_soon(learning.run)
         for turn in range(3):
             learning.attempts_ended(world.state, [end(attempt)] * ENDS_PER_TURN)
-            with anyio.fail_after(5):
+            with anyio.fail_after(60):
                 while seen(learning) < (turn + 1) * ENDS_PER_TURN:
                     await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()
