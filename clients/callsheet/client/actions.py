@@ -232,7 +232,8 @@ class EnvReset(Action[EnvResetResult]):
     Attributes:
         files: Written before the set-up command.
         set_up: Run once the files are there; a non-zero exit fails the action as ENV.
-        disk_mib: Size of the writable file system in MiB; None takes the default (256).
+        disk_mib: Size of the writable file system in MiB; what is used of it counts as memory. None takes half of the
+            memory, at most 256.
         max_processes: The most processes; None takes the default (128).
         service: Name of the hosted service that must serve it; empty takes any that has the image.
         image: Name of the root file system it sees, all of it writable; empty is the manager's system, read-only.

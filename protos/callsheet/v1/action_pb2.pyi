@@ -611,7 +611,7 @@ class EnvResetInput(google.protobuf.message.Message):
     REPEAT_SET_UP_FIELD_NUMBER: builtins.int
     NETWORK_FIELD_NUMBER: builtins.int
     disk_mib: builtins.int
-    """Size of the writable file system in MiB; 0 takes the default (256)."""
+    """Size of the writable file system in MiB; 0 takes half of the memory, at most 256. What is used counts as memory."""
     max_processes: builtins.int
     """The most processes; 0 takes the default (128)."""
     image: builtins.str

@@ -6,7 +6,8 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from callsheet.managers.sandbox.backend import (
     SandboxBackend,
     SandboxCreateError,
     SandboxLostError,
+    SandboxOutOfMemoryError,
     SandboxSpec,
     StepSpec,
     StoppedError,
@@ -97,6 +99,7 @@ class AgentSandbox:
         self._held: list[OutputPipe] = []
         self._destroying = anyio.Lock()
         self._destroyed = False
+        self._ran_out_of_memory = False
         self._releases: list[Callable[[], None]] = []
 
     @property
@@ -154,7 +157,8 @@ class AgentSandbox:
         """Writes a file or unpacks an archive, inside, by the agent."""
         content = await self._jobs.memory_file(file.content)
         details = {"path": file.path, "unpack": file.unpack, "mode": file.mode & 0o777}
-        result = await self._jobs.ask("write", details, content, stop)
+        async with self._telling_out_of_memory():
+            result = await self._jobs.ask("write", details, content, stop)
         if result.refused is not None:
             raise file_refused(file, *result.refused)
         if result.status != 0:
@@ -164,6 +168,12 @@ class AgentSandbox:
         self, command: CommandSpec, stop: anyio.Event, on_output: OutputListener | None = None
     ) -> CommandOutcome:
         """Runs a command."""
+        async with self._telling_out_of_memory():
+            return await self._execute(command, stop, on_output)
+
+    async def _execute(
+        self, command: CommandSpec, stop: anyio.Event, on_output: OutputListener | None
+    ) -> CommandOutcome:
         self._jobs.check()
         if stop.is_set():
             raise StoppedError
@@ -197,7 +207,8 @@ class AgentSandbox:
         self, step: StepSpec, stop: anyio.Event, on_output: OutputListener | None = None
     ) -> CommandOutcome:
         """Runs a step in its session."""
-        return await self._sessions.run(step, stop, on_output)
+        async with self._telling_out_of_memory():
+            return await self._sessions.run(step, stop, on_output)
 
     def temporary_path(self, name: str) -> str:
         """Returns the path of a temporary file as commands see it."""
@@ -278,6 +289,19 @@ class AgentSandbox:
                     self._destroyed = True
                     await self._end()
 
+    @asynccontextmanager
+    async def _telling_out_of_memory(self) -> AsyncIterator[None]:
+        """Tells a loss as out of memory where it was that: files fill the memory until the agent is killed too."""
+        try:
+            yield
+        except SandboxLostError as error:
+            # Only what ended has final counts.
+            await self.destroy()
+            if self._ran_out_of_memory:
+                message = "the sandbox used up its memory, files included, and is gone"
+                raise SandboxOutOfMemoryError(message) from error
+            raise
+
     async def _end(self) -> None:
         parts = self._parts
         self._connection.close("it was destroyed")
@@ -289,6 +313,7 @@ class AgentSandbox:
             await self._jobs.in_thread(parts.group.kill)
         await parts.first_process.finish()
         if parts.group is not None:
+            self._ran_out_of_memory = await self._jobs.in_thread(parts.group.ran_out_of_memory)
             await self._jobs.in_thread(parts.group.remove)
         if parts.changes is not None:
             parts.changes.close()

@@ -174,6 +174,10 @@ class SandboxLostError(Exception):
     """The sandbox is gone: its first process died or was destroyed."""
 
 
+class SandboxOutOfMemoryError(SandboxLostError):
+    """The sandbox is gone because the kernel, to keep its memory limit, killed everything inside: files count too."""
+
+
 class CannotExecuteError(Exception):
     """A command could not be started: no such program, no such directory, or no process left for it.
 

@@ -95,10 +95,12 @@ def sandbox_spec(sandbox_id: str, attempt: Attempt, cores: frozenset[int], setti
         NetworkRefusedError: It wants to reach what it may not.
     """
     reset = attempt.action.env_reset
+    memory_mib = attempt.grant.resources.get("memory", 0) or settings.default_memory_mib
     return SandboxSpec(
         sandbox_id=sandbox_id,
-        memory_mib=attempt.grant.resources.get("memory", 0) or settings.default_memory_mib,
-        disk_mib=reset.disk_mib or settings.default_disk_mib,
+        memory_mib=memory_mib,
+        # Files count as memory: a disk as large as that would be full only after the kernel has killed everything.
+        disk_mib=reset.disk_mib or min(settings.default_disk_mib, max(1, memory_mib // 2)),
         max_processes=reset.max_processes or settings.default_max_processes,
         cores=cores,
         network=_network(reset.network, settings),

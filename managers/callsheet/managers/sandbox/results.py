@@ -11,6 +11,7 @@ from callsheet.managers.sandbox.backend import (
     FileRefusedError,
     SandboxCreateError,
     SandboxLostError,
+    SandboxOutOfMemoryError,
 )
 from callsheet.managers.sandbox.env_step import Download
 from callsheet.managers.sandbox.images.store import ImageError
@@ -30,7 +31,7 @@ FORESEEN = (
     SandboxCreateError,
     SandboxLostError,
 )
-_LIMIT_REASONS = frozenset({"pids", "disk_full"})
+_LIMIT_REASONS = frozenset({"pids", "disk_full", "out_of_memory"})
 
 
 async def command_result(
@@ -83,10 +84,10 @@ def describe_error(error: Exception, action: action_pb2.ActionSpec) -> outcome_p
     their files and commands come from whoever set the task.
     """
     reason = _reason(error)
-    if isinstance(error, (SandboxLostError, SandboxCreateError, ImageError)):
-        kind = outcome_pb2.FAILURE_KIND_INFRA
-    elif reason in _LIMIT_REASONS:
+    if reason in _LIMIT_REASONS:
         kind = outcome_pb2.FAILURE_KIND_RESOURCE_LIMIT
+    elif isinstance(error, (SandboxLostError, SandboxCreateError, ImageError)):
+        kind = outcome_pb2.FAILURE_KIND_INFRA
     elif action.WhichOneof("payload") == "env_step":
         kind = outcome_pb2.FAILURE_KIND_POLICY
     else:
@@ -105,4 +106,6 @@ def _reason(error: Exception) -> str:
         return "network_refused"
     if isinstance(error, ImageError):
         return "image_unavailable"
+    if isinstance(error, SandboxOutOfMemoryError):
+        return "out_of_memory"
     return "state_lost" if isinstance(error, SandboxLostError) else "sandbox_not_created"

@@ -62,7 +62,7 @@ class SandboxSettings:
         stages: Directories to show in all sandboxes.
         cores: Core ids that grants may name and that a command without cores runs on.
         default_memory_mib: For a sandbox whose grant holds no memory.
-        default_disk_mib: For an env_reset that names no size.
+        default_disk_mib: For an env_reset that names no size; half of its memory if that is less.
         default_max_processes: For an env_reset that names none.
         max_output_bytes: The most that a command may ask to keep of stdout and of stderr, each.
         max_download_bytes: The most that the files which one env_step returns have together.

@@ -45,6 +45,7 @@ class SandboxGroup:
         self._owned = owned
         self._limits: Limits = LegacyLimits(trees) if trees else UnifiedLimits(core, controllers)
         self._leaves = 0
+        self._before = LimitEvents(0, 0)
         self.weight_file: Path | None = None
 
     @classmethod
@@ -141,11 +142,21 @@ class SandboxGroup:
     def begin_measuring(self) -> LimitEvents:
         """Forgets the peak of memory so far; returns the counters as they are."""
         self._limits.begin_peak()
-        return self._limits.events()
+        self._before = self._limits.events()
+        return self._before
 
     def peak_memory_bytes(self) -> int:
         """Most memory used since `begin_measuring`; 0 if it is not counted."""
         return self._limits.peak_bytes()
+
+    def ran_out_of_memory(self) -> bool:
+        """Whether something was killed for the memory limit since `begin_measuring`; False if the groups are gone."""
+        try:
+            return self._limits.events().out_of_memory > self._before.out_of_memory
+        except OSError as error:
+            if files.is_gone(error):
+                return False
+            raise
 
     def limit_events(self) -> LimitEvents:
         """Returns the counters."""

@@ -1,0 +1,65 @@
+"""A command that fills its sandbox's disk, which counts as memory, fails for that and not as the infrastructure."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from callsheet.managers.executor import AttemptResult, Broken, Completed
+from callsheet.managers.sandbox.build import build_sandbox_executor
+from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
+from callsheet.v1 import outcome_pb2
+
+from tests.support.sandbox_attempts import attempt_of, reset, step
+from tests.support.sandboxes import Variant, settings_for, tells, variants
+
+pytestmark = pytest.mark.anyio
+
+MEMORY_MIB = 64
+FILL = "head -c 200000000 /dev/zero > fill"
+
+
+@pytest.fixture(params=variants(Isolation.BUBBLEWRAP), ids=str)
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
+    variant: Variant = request.param
+    return settings_for(variant, tmp_path)
+
+
+@pytest.fixture
+async def executor(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
+    built = build_sandbox_executor(settings)
+    yield built
+    await built.close()
+
+
+async def run(executor: SandboxExecutor, script: str, *, disk_mib: int = 0, session: str = "") -> AttemptResult:
+    """Runs an env_reset that must succeed, and a step in its sandbox."""
+    action, filling = reset(), step(script)
+    action.env_reset.disk_mib, filling.env_step.session = disk_mib, session
+    made = await executor.run(attempt_of(action, resources={"memory": MEMORY_MIB}))
+    assert isinstance(made, Completed), made
+    return await executor.run(attempt_of(filling, sandbox_id=made.succeeded.env_reset.sandbox_id))
+
+
+async def test_the_disk_is_full_before_the_memory_is(executor: SandboxExecutor) -> None:
+    result = await run(executor, f"{FILL}; echo ended with $?; rm fill; echo alive")
+    assert isinstance(result, Completed), result
+    assert result.succeeded.env_step.stdout.inline == b"ended with 1\nalive\n"
+    assert b"No space left" in result.succeeded.env_step.stderr.inline
+
+
+@pytest.mark.parametrize("session", ["", "main"])
+async def test_files_that_take_all_memory_are_the_models_own_limit(
+    executor: SandboxExecutor, settings: SandboxSettings, session: str
+) -> None:
+    result = await run(executor, FILL, disk_mib=2 * MEMORY_MIB, session=session)
+    if tells(settings, "memory"):
+        assert isinstance(result, Broken), result
+        assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_RESOURCE_LIMIT, "out_of_memory")
+        assert executor.sandboxes() == []
+    else:
+        # Only processes are limited there, and files by the size of the disk.
+        assert isinstance(result, Completed), result
+        assert b"No space left" in result.succeeded.env_step.stderr.inline
