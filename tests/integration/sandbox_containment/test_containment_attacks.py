@@ -250,7 +250,8 @@ while True: time.sleep(1)
 
 
 async def test_orphaned_daemons_end_with_their_trajectory(executor: SandboxExecutor, measured: Measured) -> None:
-    code = "import subprocess\nfor _ in range(3): subprocess.Popen(['setsid', 'sleep', '1000'])"
+    # Popen waits for the exec: the sandbox is frozen as soon as the step ends.
+    code = "import subprocess\nfor _ in range(3): subprocess.Popen(['sleep', '1000'], start_new_session=True)"
     async with neighbour(executor, measured):
         sandbox_id = await make(executor, "attacker")
         result = await executor.run(attempt_of(python_step(code), sandbox_id=sandbox_id))
