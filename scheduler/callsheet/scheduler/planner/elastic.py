@@ -84,6 +84,9 @@ class RoundReport:
     wall_s: float = 0.0
 
 
+_ALL_PLACED = RoundReport(Status.BOUND)
+
+
 @dataclass(slots=True)
 class ElasticPlan(Plan):
     """A plan that says how it was decided."""
@@ -189,8 +192,7 @@ class ElasticPlanner:
             else:
                 placed += found
         capped = len(placed) >= self.settings.dispatch_cap
-        report = RoundReport(Status.BOUND)
-        plan = ElasticPlan(tuple(self._assign(placer, placed)), truncated=capped, report=report)
+        plan = ElasticPlan(tuple(self._assign(placer, placed)), truncated=capped, report=_ALL_PLACED)
         if capped or not contested:
             return Proposal(plan)
         return self._try_greedy(plan, self._ask(state, contested, self.settings.dispatch_cap - len(placed), now))

@@ -18,6 +18,7 @@ from callsheet.scheduler.planner.price import DEFAULT_DURATION
 LEAST_DURATION_S = 1e-3
 # Size classes to an octave of duration.
 SIZES_PER_OCTAVE = 2
+MOST_ANSWERED = 1024
 
 
 def size_of_duration(seconds: float) -> int:
@@ -35,10 +36,22 @@ class Estimates:
 
     def __init__(self, predictors: Predictors | None = None) -> None:
         self._predictors = predictors
+        # What was answered since the predictors last learned. An action is mostly asked about twice at once: when it
+        # becomes ready and when it is placed. It has its request, so that no other object can come to have its id.
+        self._answered: dict[int, tuple[ActionRequest, Prediction]] = {}
+        self._answered_at = -1
 
     def of_request(self, request: ActionRequest) -> Prediction | None:
         """The prediction for one action; None without predictors."""
-        return predict(self._predictors, request) if self._predictors is not None else None
+        if self._predictors is None:
+            return None
+        if self._answered_at != self._predictors.revision or len(self._answered) >= MOST_ANSWERED:
+            self._answered_at = self._predictors.revision
+            self._answered.clear()
+        known = self._answered.get(id(request))
+        if known is None:
+            known = self._answered[id(request)] = (request, predict(self._predictors, request))
+        return known[1]
 
     def duration(self, request: ActionRequest) -> float:
         """Seconds at the fewest units."""

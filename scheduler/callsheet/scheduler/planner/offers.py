@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from callsheet.scheduler.planner.instance import Integers, Option
+from callsheet.scheduler.planner.instance import Floats, Integers, Option
 from callsheet.scheduler.planner.pools import SHARED_CPU, Fleet, Place, Pool
 from numpy.typing import NDArray
 
@@ -21,7 +21,11 @@ class Offer(NamedTuple):
         place: Where it is.
         need: What a member takes of each column of the pool.
         charged: The columns that it takes anything of.
-        packed: Those of them that are the node's own resources, booked by units; the others are shared or slots.
+        taken: What it takes of them.
+        packs: Whether it takes units of the node's own, not only of what is shared, or slots.
+        ranked: The columns by which nodes are ranked: those that are booked by units, otherwise all charged ones.
+        share: What it takes of them, as a share of a node's.
+        per_node: 1 / what a node has of them.
         milli_use: Thousandths of the cores that a manager shares which a member is expected to use.
         step: By how much a node's rank changes with each member.
     """
@@ -30,7 +34,11 @@ class Offer(NamedTuple):
     place: Place
     need: Integers
     charged: Integers
-    packed: Integers
+    taken: Integers
+    packs: bool
+    ranked: Integers
+    share: Floats
+    per_node: Floats
     milli_use: int
     step: float
 
@@ -61,10 +69,13 @@ def make_offer(option: Option, pool: Pool) -> Offer:
     need = need_of(option, pool)
     charged = np.flatnonzero(need)
     packed = charged[charged < pool.resources]
-    taken = need / np.maximum(pool.capacity, 1)
-    step = -float(taken[packed].sum()) if len(packed) else float(taken.max(initial=0.0)) or 1.0
+    packs = len(packed) > 0
+    ranked = packed if packs else charged
+    per_node = 1.0 / np.maximum(pool.capacity[ranked], 1)
+    share = need[ranked] * per_node
+    step = -float(share.sum()) if packs else float(share.max(initial=0.0)) or 1.0
     use = sum(int(need[column]) for column in charged.tolist() if pool.columns[column].startswith(SHARED_CPU))
-    return Offer(option, place_of(option), need, charged, packed, use, step)
+    return Offer(option, place_of(option), need, charged, need[charged], packs, ranked, share, per_node, use, step)
 
 
 def place_of(option: Option) -> Place:
@@ -101,8 +112,8 @@ def nodes_with_room(offer: Offer, pool: Pool, free: Integers, ready: Integers) -
         free: What is free, as `Pool.free`.
         ready: What needs no set-up, as `Pool.ready`.
     """
-    charged, host = offer.charged, offer.place.host
-    fits: NDArray[np.bool_] = np.all(free[:, charged] >= offer.need[charged], axis=1)
+    host = offer.place.host
+    fits: NDArray[np.bool_] = np.logical_and.reduce(free[:, offer.charged] >= offer.taken, axis=1)
     if host in pool.brings_in:
         there = ready[:, host]
         fits &= there == 0 if offer.option.setup_s else there > 0
@@ -111,9 +122,9 @@ def nodes_with_room(offer: Offer, pool: Pool, free: Integers, ready: Integers) -
 
 def room_on(nodes: Integers, offer: Offer, pool: Pool, free: Integers, ready: Integers) -> Integers:
     """How many members could start on each of some nodes that have room for one; see `nodes_with_room`."""
-    charged, host = offer.charged, offer.place.host
-    if len(charged):
-        room: Integers = (free[nodes[:, None], charged] // offer.need[charged]).min(axis=1)
+    host = offer.place.host
+    if len(offer.charged):
+        room: Integers = np.minimum.reduce(free[nodes[:, None], offer.charged] // offer.taken, axis=1)
     else:
         room = np.full(len(nodes), PLENTY, np.int64)
     if host in pool.brings_in and not offer.option.setup_s:

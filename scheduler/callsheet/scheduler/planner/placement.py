@@ -118,18 +118,16 @@ class Placer:
         return map(_Entry, ranks.tolist(), repeat(number), nodes.tolist(), room.tolist())
 
     def _ranks(self, key: ClassKey, offer: Offer, nodes: Integers) -> Floats:
-        place, need = offer.place, offer.need
-        pool = self._pools[place.pool]
+        place = offer.place
         if key.kind is ActionKind.ENV_RESET:
             return self._load[place.pool][nodes]
         if offer.option.setup_s:
-            waits: Floats = pool.set_up_s[nodes, place.host]
+            waits: Floats = self._pools[place.pool].set_up_s[nodes, place.host]
             return waits
         if not len(offer.charged):
             return np.array([len(self.manager_of(place, node).attempts) for node in nodes.tolist()], np.float64)
-        ranked = offer.packed if len(offer.packed) else offer.charged
-        left = (self._free[place.pool][nodes[:, None], ranked] - need[ranked]) / np.maximum(pool.capacity[ranked], 1)
-        ranks: Floats = left.sum(axis=1) if len(offer.packed) else -left.min(axis=1)
+        left = self._free[place.pool][nodes[:, None], offer.ranked] * offer.per_node - offer.share
+        ranks: Floats = np.add.reduce(left, axis=1) if offer.packs else -np.minimum.reduce(left, axis=1)
         return ranks
 
     def _choose(self, offers: Sequence[Offer], queue: list[_Entry], member: Action) -> _Entry | None:

@@ -77,6 +77,8 @@ class _Kept(NamedTuple):
 
 def set_ups_of(fleet: Fleet, block: OptionBlock) -> tuple[float | None, ...]:
     """What the options of a class would have to be set up for now, by place."""
+    if not any(pool.brings_in for pool in fleet.pools):
+        return ()
     places = dict.fromkeys(place_of(option) for option in block.options)
     pools = [(fleet.pools[place.pool], place.host) for place in places]
     return tuple(pool.cold_s(host) for pool, host in pools if host in pool.brings_in)

@@ -64,6 +64,9 @@ class Predictors:
     """See the module's docstring. Not for several threads.
 
     Predicting changes nothing; `observe` takes constant time, and the number of nodes is bounded.
+
+    Attributes:
+        revision: Grows whenever predictions may have become others.
     """
 
     def __init__(self, settings: PredictorSettings | None = None) -> None:
@@ -71,6 +74,7 @@ class Predictors:
         self.nodes = Nodes(self.settings)
         self._errors: dict[ActionKind, RunningErrors] = {}
         self._unlearned = LabelStatistics.assumed(self.settings)
+        self.revision = 0
 
     def predict(
         self, key: PredictionKey, hint_s: float = 0.0, *, amdahl_hint: float = 1.0, timeout_s: float = math.inf
@@ -105,6 +109,7 @@ class Predictors:
             ValueError: A number of the observation is not finite or negative, or it ran with less than one unit.
         """
         _check(observation)
+        self.revision += 1
         key = observation.key
         branch = self.nodes.touch(key)
         statistics = branch.job_label.statistics
@@ -126,6 +131,7 @@ class Predictors:
 
     def restore(self, saved: Iterable[SavedNode]) -> int:
         """Continues from saved nodes; returns how many were left out because they are not what this version saves."""
+        self.revision += 1
         return restore(self.nodes, saved)
 
     def to_dict(self) -> dict[str, Any]:
