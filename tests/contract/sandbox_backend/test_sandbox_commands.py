@@ -55,6 +55,14 @@ async def test_a_program_that_does_not_exist_is_refused(sandbox: Sandbox) -> Non
     assert caught.value.reason == "cannot_execute"
 
 
+async def test_a_program_is_looked_for_in_all_of_its_path(sandbox: Sandbox) -> None:
+    await shell(sandbox, "mkdir first second && touch first/tool && printf '#!/bin/sh\necho found' > second/tool")
+    await shell(sandbox, "chmod +x second/tool")
+    with pytest.raises(CannotExecuteError, match="Permission denied"):
+        await run(sandbox, "tool", environment={"PATH": "first:missing"})
+    assert (await run(sandbox, "tool", environment={"PATH": "first:missing:second"})).stdout == b"found\n"
+
+
 async def test_a_working_directory_that_does_not_exist_is_refused(sandbox: Sandbox) -> None:
     with pytest.raises(CannotExecuteError) as caught:
         await sandbox.execute(CommandSpec(("true",), working_directory="missing"), anyio.Event())
