@@ -7,6 +7,8 @@ import subprocess
 import sys
 
 import pytest
+from callsheet.cli.app import app
+from typer.testing import CliRunner
 
 from tests.support.sandboxes import require_bubblewrap
 
@@ -34,19 +36,19 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
 
 
-# Two services, one after another: on a machine that is busy otherwise, minutes.
+# A service for each number, one after another: on a machine that is busy otherwise, minutes.
 @pytest.mark.timeout(_LIMIT_S + 10)
-@pytest.mark.parametrize("isolation", ["bubblewrap", "none"])
-def test_one_object_is_printed_for_each_number_of_sandboxes(isolation: str) -> None:
+@pytest.mark.parametrize(("isolation", "numbers"), [("bubblewrap", [1, 3]), ("none", [2])])
+def test_one_object_is_printed_for_each_number_of_sandboxes(isolation: str, numbers: list[int]) -> None:
     if isolation == "bubblewrap":
         require_bubblewrap()
     done = _run(
-        "--json", "--isolation", isolation, "--sandboxes", "1,3", "--samples", "4", "--long-actions", "1",
-        "--competitors", "2",
+        "--json", "--isolation", isolation, "--sandboxes", ",".join(map(str, numbers)), "--samples", "4",
+        "--long-actions", "1", "--competitors", "2",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert [each["sandboxes"] for each in found] == [1, 3]
+    assert [each["sandboxes"] for each in found] == numbers
     for each in found:
         assert [name for name in _FIGURES if not isinstance(each[name], float)] == []
         assert each["create_p99_ms"] >= each["create_p50_ms"]
@@ -65,6 +67,6 @@ def test_one_object_is_printed_for_each_number_of_sandboxes(isolation: str) -> N
     ],
 )
 def test_bad_input_is_refused_by_name(arguments: tuple[str, ...], says: str) -> None:
-    refused = _run(*arguments)
-    assert refused.returncode == 2
+    refused = CliRunner().invoke(app, ["bench", "sandbox", *arguments])
+    assert refused.exit_code == 2
     assert says in refused.stderr

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from callsheet.cli.app import app
+from typer.testing import CliRunner
 
 POLICIES = (
     "callsheet",
@@ -100,6 +102,6 @@ def test_ranges_decide_the_exit_code(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_refused_by_name(arguments: tuple[str, ...], says: str) -> None:
-    refused = _run(*arguments)
-    assert refused.returncode == 2
+    refused = CliRunner().invoke(app, ["bench", "sim", *arguments])
+    assert refused.exit_code == 2
     assert says in refused.stderr
