@@ -22,7 +22,10 @@ SANDBOX = service("sandbox", [ActionKind.ENV_RESET, ActionKind.ENV_STEP], shared
 class Unattached:
     """Takes what the loop hands on, where nobody waits for it."""
 
-    backlog = 0
+    @property
+    def backlog(self) -> int:
+        """Nothing waits."""
+        return 0
 
     def submit(self, records: Sequence[Record], on_committed: Callable[[], None]) -> None:
         """Keeps no journal."""

@@ -100,6 +100,17 @@ def test_another_body_under_the_same_key_is_refused(finished: bool) -> None:
     assert (refused.value.code, refused.value.field) == (RefusalCode.ALREADY_EXISTS, "action_id")
 
 
+def test_who_attaches_takes_the_place_of_sessions_that_are_gone() -> None:
+    world, gone = CoreWorld(), {"one", "two"}
+    world.state.watcher_gone = gone.__contains__
+    world.job()
+    world.manager()
+    for watcher in ("one", "two", "three"):
+        world.submit(action_request("a"), watcher=watcher)
+    world.watch("a", "four")
+    assert world.live("a").watchers == ["three", "four"]
+
+
 def test_a_submit_without_a_watcher_is_carried_out_all_the_same() -> None:
     world, manager = world_with_trajectory()
     world.submit(action_request("a"), watcher=None)

@@ -68,10 +68,25 @@ class SchedulerState:
             actions came. A job without any has no entry.
     """
 
-    def __init__(self, epoch: int, encode_outcome: OutcomeEncoder, settings: CoreSettings | None = None) -> None:
+    def __init__(
+        self,
+        epoch: int,
+        encode_outcome: OutcomeEncoder,
+        settings: CoreSettings | None = None,
+        watcher_gone: Callable[[object], bool] = lambda _: False,
+    ) -> None:
+        """Starts empty.
+
+        Args:
+            epoch: Of its tokens.
+            encode_outcome: See there.
+            settings: Its bounds.
+            watcher_gone: Whether nobody would read what a watcher of an action is sent.
+        """
         self.epoch = epoch
         self.settings = settings or CoreSettings()
         self.encode_outcome = encode_outcome
+        self.watcher_gone = watcher_gone
         self.jobs: dict[str, Job] = {}
         self.managers: dict[str, Manager] = {}
         self.nodes: dict[str, Node] = {}

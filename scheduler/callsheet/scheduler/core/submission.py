@@ -211,6 +211,8 @@ def _attach(state: SchedulerState, event: events.ActionSubmitted, known: Action 
 
 def _watch(state: SchedulerState, known: Action | FinishedAction, watcher: object, job_id: str, action_id: str) -> None:
     if isinstance(known, Action):
+        # A client that comes back, or asks time and again, leaves its earlier sessions behind.
+        known.watchers = [each for each in known.watchers if not state.watcher_gone(each)]
         if watcher not in known.watchers:
             known.watchers.append(watcher)
     else:

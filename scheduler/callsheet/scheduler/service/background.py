@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Background:
-    """Works off two queues. Each entry stands for a request in a stream, and those are bounded by their streams."""
+    """Works off two queues; each entry stands for a request. Streams are not read while `backlog` is long."""
 
     def __init__(self, journal: Journal, payloads: PayloadStore, job_is_open: Callable[[str], bool]) -> None:
         self._journal = journal
@@ -28,6 +28,11 @@ class Background:
         self._reads: deque[tuple[Watcher, ActionKey]] = deque()
         self._closed_jobs: deque[str] = deque()
         self._wake = anyio.Event()
+
+    @property
+    def backlog(self) -> int:
+        """Stored outcomes that wait to be read."""
+        return len(self._reads)
 
     def deliver_stored(self, watcher: Watcher, key: ActionKey) -> None:
         """Sends the committed outcome of an action to a watcher."""
@@ -46,6 +51,7 @@ class Background:
             self._wake = anyio.Event()
             while self._reads:
                 batch = [self._reads.popleft() for _ in range(min(len(self._reads), READS_PER_THREAD_CALL))]
+                batch = [(watcher, key) for watcher, key in batch if not watcher.gone]
                 stored = await anyio.to_thread.run_sync(self._read, [key for _, key in batch])
                 for (watcher, key), encoded in zip(batch, stored, strict=True):
                     self._deliver(watcher, key, encoded)

@@ -39,12 +39,15 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
     ) -> None:
         """One session of one client."""
         session = ClientStream()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._write, session, context)
-            async for request in request_iterator:
-                await self._loop.wait_for_room()
-                await self._read(session, request)
-            tasks.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._write, session, context)
+                async for request in request_iterator:
+                    await self._loop.wait_for_room()
+                    await self._read(session, request)
+                tasks.cancel_scope.cancel()
+        finally:
+            session.outbox.abandon()
 
     async def _write(self, session: ClientStream, context: Context) -> None:
         while (batch := await session.outbox.next_batch()) is not None:
@@ -135,12 +138,15 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         response = client_service_pb2.GetOutcomeResponse()
         try:
             wait = min(seconds("wait", request.wait), MAX_OUTCOME_WAIT)
+            await self._loop.wait_for_room()
             self._loop.post([events.OutcomeRequested(events.ReplyTo(reply, 0), decode_key(request.key), reply)])
             await reply.result(ANSWER_TIMEOUT)
+            # A stored outcome takes a read of the journal even for those who do not wait.
+            outcome = await reply.outcome(max(wait, 1.0 if self._loop.has_outcome(request.key) else 0.0))
         except RefusedError as refusal:
             await abort(context, refusal)
-        # A stored outcome takes a read of the journal even for those who do not wait.
-        outcome = await reply.outcome(max(wait, 1.0 if self._loop.has_outcome(request.key) else 0.0))
+        finally:
+            reply.gone = True
         if outcome is not None:
             response.outcome.CopyFrom(outcome)
         return response

@@ -18,11 +18,12 @@ from callsheet.scheduler.core.records import JobClosed, Record
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.protocol import Planner
 from callsheet.scheduler.service.manager_wire import ManagerCommand
-from callsheet.scheduler.service.sessions import ManagerStream, ReplySession, Watcher
+from callsheet.scheduler.service.sessions import ManagerStream, ReplySession, Watcher, as_watcher
 from callsheet.v1 import common_pb2, outcome_pb2
 
 MAX_EVENTS_PER_STEP = 128
 MAX_PENDING_EVENTS = 50_000
+MAX_STORED_READS = 10_000
 # A round that has something for pinned actions, or admits trajectories, leaves all others to the next one.
 MAX_ROUNDS_PER_STEP = 4
 IDLE_WAIT = 3600.0
@@ -51,6 +52,10 @@ class Aftercare(Protocol):
 
     def release_payloads(self, job_id: str) -> None:
         """Lets go of the payloads that only this job used."""
+
+    @property
+    def backlog(self) -> int:
+        """Stored outcomes that wait to be read."""
 
 
 class Learner(Protocol):
@@ -143,9 +148,17 @@ class CoreLoop:
 
     async def wait_for_room(self) -> None:
         """Waits until the core and the journal keep up, so that a flood stays in its client's stream."""
-        while len(self._pending) > MAX_PENDING_EVENTS or self._commit_queue.backlog > self._max_journal_backlog:
+        while not self._has_room:
             with anyio.move_on_after(ROOM_POLL):
                 await self._room.wait()
+
+    @property
+    def _has_room(self) -> bool:
+        return (
+            len(self._pending) <= MAX_PENDING_EVENTS
+            and self._commit_queue.backlog <= self._max_journal_backlog
+            and self._aftercare.backlog <= MAX_STORED_READS
+        )
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -254,10 +267,10 @@ class CoreLoop:
         if not isinstance(outcome, outcome_pb2.Outcome):
             raise TypeError(f"{outcome!r} is not what the outcome encoder makes")
         for watcher in command.watchers:
-            _watcher(watcher).put_outcome(outcome)
+            as_watcher(watcher).put_outcome(outcome)
 
     def _deliver_stored(self, command: commands.DeliverStored) -> None:
-        self._aftercare.deliver_stored(_watcher(command.watcher), command.key)
+        self._aftercare.deliver_stored(as_watcher(command.watcher), command.key)
 
     def _accept_manager(self, command: commands.AcceptManager) -> None:
         if isinstance(command.session, ManagerStream):
@@ -294,9 +307,3 @@ def _reply_session(reply_to: ReplyTo) -> ReplySession:
     if not hasattr(session, "put_result"):
         raise TypeError(f"{session!r} takes no replies")
     return session
-
-
-def _watcher(watcher: object) -> Watcher:
-    if not hasattr(watcher, "put_outcome"):
-        raise TypeError(f"{watcher!r} takes no outcomes")
-    return watcher

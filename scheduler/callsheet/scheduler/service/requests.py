@@ -96,13 +96,18 @@ def _decode_close_trajectory(
 
 
 class UnaryReply:
-    """Waits for the answer to one request, and for one outcome."""
+    """Waits for the answer to one request, and for one outcome.
+
+    Attributes:
+        gone: Its rpc is over; see `Watcher`.
+    """
 
     def __init__(self) -> None:
         self._answered = anyio.Event()
         self._refusal: RefusedError | None = None
         self._has_outcome = anyio.Event()
         self._outcome: outcome_pb2.Outcome | None = None
+        self.gone = False
 
     def put_result(self, sequence: int, refusal: RefusedError | None) -> None:
         """See `ReplySession`."""

@@ -24,6 +24,7 @@ from callsheet.scheduler.service.outcomes import encode_outcome
 from callsheet.scheduler.service.payload_servicer import PayloadServicer
 from callsheet.scheduler.service.planning import PlanningTask, make_planning
 from callsheet.scheduler.service.requests import ClientRequests
+from callsheet.scheduler.service.sessions import is_gone
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.scheduler.store.journal import Journal, open_journal
 from callsheet.scheduler.store.local_payloads import LocalPayloadStore
@@ -135,7 +136,7 @@ def _recover(settings: SchedulerSettings, journal: Journal, planning: PlanningTa
         manager_lease=settings.manager_lease,
         cancel_grace=settings.cancel_grace,
     )
-    state = SchedulerState(epoch, encode_outcome, core)
+    state = SchedulerState(epoch, encode_outcome, core, is_gone)
     planning.attach(state)
     actions = ActionDecoder()
     decoder = RequestDecoder(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import anyio
@@ -14,8 +15,8 @@ from callsheet.v1 import client_service_pb2, manager_service_pb2, outcome_pb2
 
 MAX_ITEMS = 1024
 MAX_BYTES = 1024 * 1024
-# Batches, not items: a reader this far behind has stopped reading.
-MAX_BATCHES = 10_000
+# A reader this far behind has stopped reading.
+MAX_WAITING_BYTES = 256 * 1024 * 1024
 # Batches waiting beyond which what commands print is dropped: a reader this far behind does not watch.
 MAX_BATCHES_BEFORE_OUTPUT = 4
 
@@ -32,40 +33,74 @@ class ReplySession(Protocol):
 class Watcher(Protocol):
     """Takes the outcome of an action."""
 
+    @property
+    def gone(self) -> bool:
+        """Whether nobody would read it any more."""
+
     def put_outcome(self, outcome: outcome_pb2.Outcome) -> None:
         """Takes an outcome."""
+
+
+def as_watcher(watcher: object) -> Watcher:
+    """What the core was given to deliver to, as what it is.
+
+    Raises:
+        TypeError: It takes no outcomes.
+    """
+    if not (hasattr(watcher, "put_outcome") and hasattr(watcher, "gone")):
+        raise TypeError(f"{watcher!r} takes no outcomes")
+    return watcher
+
+
+def is_gone(watcher: object) -> bool:
+    """Whether a watcher is gone; for the core, which does not know what it is."""
+    return as_watcher(watcher).gone
+
+
+@dataclass(slots=True, eq=False)
+class _Batch(Generic[M]):
+    """A message being filled, and about how many bytes it has."""
+
+    message: M
+    items: int = 0
+    size: int = 0
 
 
 class Outbox(Generic[M]):
     """Messages waiting to be written to a stream, filled item by item.
 
-    Bounded by `MAX_BATCHES`; past it the session is closed, since its reader has stopped reading.
+    Bounded by `MAX_WAITING_BYTES`; past it the session is closed, since its reader has stopped reading.
+
+    Attributes:
+        closing: Why the session ends, once it does.
+        abandoned: Nothing is written any more: what still comes is dropped.
     """
 
     def __init__(self, message_type: type[M]) -> None:
         self._message_type: type[M] = message_type
-        self._batches: deque[M] = deque()
-        self._items = 0
-        self._bytes = 0
+        self._batches: deque[_Batch[M]] = deque()
+        self._size = 0
         self._filled = anyio.Event()
         self.closing: RefusedError | None = None
+        self.abandoned = False
 
     def room_for(self, size: int) -> M:
         """The batch that the next item of about this many bytes goes into."""
-        if not self._batches or self._items >= MAX_ITEMS or (self._items and self._bytes + size > MAX_BYTES):
-            if len(self._batches) >= MAX_BATCHES:
-                self.close(
-                    RefusedError(
-                        RefusalCode.RESOURCE_EXHAUSTED, "session", len(self._batches), "does not read its stream", 1.0
-                    )
-                )
-                self._batches.clear()
-            self._batches.append(self._message_type())
-            self._items = self._bytes = 0
-        self._items += 1
-        self._bytes += size
+        if self.abandoned:
+            return self._message_type()
+        if self._batches and self._size + size > MAX_WAITING_BYTES:
+            waiting, rule = f"{self._size} bytes", "does not read its stream"
+            self.close(RefusedError(RefusalCode.RESOURCE_EXHAUSTED, "session", waiting, rule, retry_after=1.0))
+            self._clear()
+        last = self._batches[-1] if self._batches else None
+        if last is None or last.items >= MAX_ITEMS or last.size + size > MAX_BYTES:
+            last = _Batch(self._message_type())
+            self._batches.append(last)
+        last.items += 1
+        last.size += size
+        self._size += size
         self._filled.set()
-        return self._batches[-1]
+        return last.message
 
     @property
     def backlog(self) -> int:
@@ -77,6 +112,15 @@ class Outbox(Generic[M]):
         self.closing = self.closing or reason
         self._filled.set()
 
+    def abandon(self) -> None:
+        """Its stream has ended: lets go of what waits, as whoever still has the session may have it for hours."""
+        self.abandoned = True
+        self._clear()
+
+    def _clear(self) -> None:
+        self._batches.clear()
+        self._size = 0
+
     async def next_batch(self) -> M | None:
         """Waits for a batch; None when the session is closing and nothing is left."""
         while not self._batches:
@@ -85,9 +129,8 @@ class Outbox(Generic[M]):
             self._filled = anyio.Event()
             await self._filled.wait()
         batch = self._batches.popleft()
-        if not self._batches:
-            self._items = self._bytes = 0
-        return batch
+        self._size -= batch.size
+        return batch.message
 
 
 class ClientStream:
@@ -96,9 +139,14 @@ class ClientStream:
     def __init__(self) -> None:
         self.outbox: Outbox[client_service_pb2.ClientSessionResponse] = Outbox(client_service_pb2.ClientSessionResponse)
 
+    @property
+    def gone(self) -> bool:
+        """See `Watcher`."""
+        return self.outbox.abandoned
+
     def put_result(self, sequence: int, refusal: RefusedError | None) -> None:
         """See `ReplySession`."""
-        batch = self.outbox.room_for(16 if refusal is None else 512)
+        batch = self.outbox.room_for(64 if refusal is None else 512)
         result = batch.results.add(sequence=sequence)
         if refusal is not None:
             result.status.CopyFrom(to_status(refusal))
@@ -109,7 +157,7 @@ class ClientStream:
 
     def put_output(self, output: client_service_pb2.ActionOutput) -> None:
         """Takes what a command printed, or drops it if the reader is behind; the offset of the next one tells."""
-        if self.outbox.backlog <= MAX_BATCHES_BEFORE_OUTPUT:
+        if not self.gone and self.outbox.backlog <= MAX_BATCHES_BEFORE_OUTPUT:
             self.outbox.room_for(output.ByteSize()).output.append(output)
 
 
