@@ -21,7 +21,7 @@ from tests.support.sandboxes import ANSWER_SECONDS, Variant, settings_for, varia
 
 pytestmark = pytest.mark.anyio
 
-STORM = 120
+STORM = 60
 
 
 @pytest.fixture(params=variants(Isolation.BUBBLEWRAP, Isolation.NONE), ids=str)
