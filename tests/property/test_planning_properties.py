@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from callsheet.scheduler.planner.assignment import SOLVED_GAP, Budget, assign
@@ -48,10 +50,11 @@ def test_greedy_relaxation_and_model_each_keep_their_promise(instance: PlanningI
     assert relaxation.bound <= best + SLACK
     assert stage.feasible(relaxation.rounded.starts, relaxation.rounded.brought_in)
     assert (relaxation.price <= SLACK).all()
-    assigned = assign(stage, relaxation, start, AMPLE, seed=1)
-    assert stage.feasible(assigned.counts.starts, assigned.counts.brought_in)
-    assert assigned.counts.objective <= start.objective + SLACK
-    assert assigned.bound <= best + SLACK
+    for most in (AMPLE.max_options, 1):
+        assigned = assign(stage, relaxation, start, replace(AMPLE, max_options=most), seed=1)
+        assert stage.feasible(assigned.counts.starts, assigned.counts.brought_in)
+        assert assigned.counts.objective <= start.objective + SLACK
+        assert assigned.bound <= best + SLACK
 
 
 @settings(max_examples=100, deadline=None)

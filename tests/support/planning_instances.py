@@ -25,10 +25,10 @@ def resource(name: str, free: int, *, capacity: int | None = None, hold_s: float
     return Resource(name, name.partition("@")[0], free if capacity is None else capacity, free, hold_s=hold_s)
 
 
-def one_stage(instance: PlanningInstance) -> Stage:
-    """All classes of an instance in one stage without shares."""
+def one_stage(instance: PlanningInstance, *, fair: bool = False) -> Stage:
+    """All classes of an instance in one stage, with the jobs' shares or without."""
     costs = option_costs(instance)
-    return make_stage(instance, costs, range(len(instance.classes)), Leftovers.of(instance), fair=False)
+    return make_stage(instance, costs, range(len(instance.classes)), Leftovers.of(instance), fair=fair)
 
 
 def solutions(stage: Stage) -> Iterator[Counts]:

@@ -28,6 +28,7 @@ def test_every_length_has_its_figures() -> None:
         assert (each["nodes"], each["pools"]) == (24, 8)
         assert 1 <= each["classes"] <= 12
         assert 0.0 < each["round_p50_ms"] <= each["round_p99_ms"]
+        assert 0.0 < each["round_cpu_p50_ms"] <= each["round_cpu_p99_ms"]
         assert 0.0 <= each["gap"] < 0.05
         assert 0.0 < each["starts_per_round"] <= 16
     assert len(lines) == 4

@@ -15,6 +15,8 @@ class QueueResult:
     Attributes:
         round_p50_ms: From the core's state to a plan, model building and placement included.
         round_p99_ms: The same.
+        round_cpu_p50_ms: CPU time of the same; beside other load it tells more than wall time.
+        round_cpu_p99_ms: The same.
         gap: (objective - bound) / |bound|, the worst of all rounds.
         starts_per_round: Actions started by a round, on average.
     """
@@ -25,6 +27,8 @@ class QueueResult:
     classes: int
     round_p50_ms: float
     round_p99_ms: float
+    round_cpu_p50_ms: float
+    round_cpu_p99_ms: float
     gap: float
     starts_per_round: float
 
