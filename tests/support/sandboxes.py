@@ -199,7 +199,8 @@ def _roots() -> Iterator[psutil.Process]:
     """This process, and the agents in containers, which are children of the engine."""
     yield psutil.Process()
     for process in psutil.process_iter(["cmdline"]):
-        if AGENT_INSIDE in (process.info["cmdline"] or ()) and MANAGER_INSIDE in " ".join(process.info["cmdline"]):
+        line = " ".join(process.info["cmdline"] or ())
+        if AGENT_INSIDE in line and MANAGER_INSIDE in line:
             yield process
 
 

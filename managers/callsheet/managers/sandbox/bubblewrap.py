@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from callsheet.managers.sandbox.agent_program import agent_files
+from callsheet.managers.sandbox.agent_program import AGENT_START, agent_files
 from callsheet.managers.sandbox.backend import SandboxCreateError, SandboxSpec
 from callsheet.managers.sandbox.cgroups import GroupLayout
 from callsheet.managers.sandbox.host_python import python_below
@@ -127,7 +127,7 @@ class BubblewrapPlanner:
             resources.callback(os.close, descriptor)
             return descriptor
 
-        agent = {f"{_AGENT_INSIDE}/{name}": content for name, content in agent_files().items()}
+        agent = {f"{_AGENT_INSIDE}/{name}": content for name, content in agent_files(Path(self._python)).items()}
         files = agent if spec.root.image else {**_WRITTEN_FILES, **agent}
         inherited = [opened(memory_file("callsheet-seccomp", self._filter))]
         inherited += [opened(memory_file("callsheet-file", content)) for content in files.values()]
@@ -179,7 +179,7 @@ class BubblewrapPlanner:
             *_device_options(spec),
             *([] if image else [*(binds or _memory_options(spec)), "--remount-ro", "/"]),
             *("--seccomp", "{fd:1}", "--chdir", WORK, "--", *python, "-I", "-S"),
-            *(_AGENT_INSIDE, "{fd:0}", WORK, TEMPORARY),
+            *(f"{_AGENT_INSIDE}/{AGENT_START}", "{fd:0}", WORK, TEMPORARY),
         ]
 
     def _limits(self, spec: SandboxSpec) -> Mapping[str, int]:

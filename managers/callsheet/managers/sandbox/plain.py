@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from callsheet.managers.sandbox.agent_program import AGENT_DIRECTORY
+from callsheet.managers.sandbox.agent_program import AGENT_DIRECTORY, AGENT_START
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.bubblewrap import find_system_python
 from callsheet.managers.sandbox.cgroups import GroupLayout
@@ -58,7 +58,7 @@ class PlainPlanner:
         path = COMMAND_PATH if find_system_python() is not None else f"{COMMAND_PATH}:{Path(sys.executable).parent}"
         controllers = self._layout.controllers if self._layout is not None else {}
         return ProcessPlan(
-            argv=[sys.executable, "-I", "-S", str(AGENT_DIRECTORY), "{fd:0}", str(work), str(temporary)],
+            argv=[sys.executable, "-I", "-S", str(AGENT_DIRECTORY / AGENT_START), "{fd:0}", str(work), str(temporary)],
             program=None,
             path=sys.executable,
             process_environment={},

@@ -1,8 +1,8 @@
 """The agent: the first process of a sandbox, which starts commands and moves files on the manager's word.
 
-A program of its own, run by the system's Python inside the sandbox as `python3 -I -S agent SOCKET WORK TEMPORARY`,
-where `agent` is this directory and SOCKET an inherited descriptor; in a container SOCKET is a path, and the path of a
-seccomp filter follows. It imports nothing but the standard library and works with Python 3.8. As PID 1 of the sandbox
+A program of its own, run by the system's Python inside the sandbox as `python3 -I -S agent/__main__.py SOCKET WORK
+TEMPORARY`, where SOCKET is an inherited descriptor; in a container SOCKET is a path, and the path of a seccomp filter
+follows. It imports nothing but the standard library and works with Python 3.8. As PID 1 of the sandbox
 it adopts every orphan and its end is the sandbox's end; with plain processes it is a subreaper instead. It ends when
 the manager closes the socket.
 

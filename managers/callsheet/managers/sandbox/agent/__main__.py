@@ -6,9 +6,10 @@ import os
 import sys
 
 if not __package__:
-    # Run as a directory: its parent is where the package is found.
-    sys.path[0] = os.path.dirname(sys.path[0])
-    __package__ = os.path.basename(os.path.dirname(os.path.abspath(__file__)))
+    # Run as a file: the package is found beside the directory that it is in.
+    directory = os.path.dirname(os.path.abspath(__file__))
+    sys.path.append(os.path.dirname(directory))
+    __package__ = os.path.basename(directory)
 
 from .loop import main
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from callsheet.managers.sandbox.agent_program import AGENT_DIRECTORY
+from callsheet.managers.sandbox.agent_program import AGENT_DIRECTORY, AGENT_START
 from callsheet.managers.sandbox.backend import SandboxSpec
 
 WORK = "/work"
@@ -74,7 +74,7 @@ def plan_container(
     return ContainerPlan(
         name=name,
         image=image,
-        command=("python3", "-I", "-S", AGENT_INSIDE, *words),
+        command=("python3", "-I", "-S", f"{AGENT_INSIDE}/{AGENT_START}", *words),
         uid=uid,
         memory_bytes=spec.memory_mib << 20,
         # One more for the agent.
