@@ -108,6 +108,10 @@ def test_no_more_live_than_a_trainer_consumes_before_they_are_stale() -> None:
     admitted(world)
     # Four end to a version, so those of this one and of the next may live.
     assert world.state.jobs["job"].live_trajectories == 8
+    world.close_job()
+    world.job(job_request(max_staleness=1))
+    begin(world, 12)
+    assert len(admitted(world)) == 12, "a job that is opened again has another trainer"
 
 
 def test_beyond_a_load_nobody_begins() -> None:

@@ -9,7 +9,7 @@ take turns by weight. The wait to start is charged to trajectories, apart from t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,32 +92,47 @@ def choose(
     return chosen
 
 
+@dataclass(slots=True)
+class _Consumed:
+    """What was seen of a job when its present version was published."""
+
+    job: Job
+    version: int
+    ended: int
+    per_version: float = 0.0
+
+
 class Consumption:
     """Trajectories completed to a policy version, by job, learned as versions are published."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[int, int]] = {}
-        self._per_version: dict[str, float] = {}
+        self._known: dict[str, _Consumed] = {}
 
     def observe(self, job: Job) -> None:
-        """Takes a look at a job."""
+        """Takes a look at a job. One that was closed and opened again under its name is another one."""
         name, version = job.request.job_id, job.policy_version
-        seen = self._seen.get(name)
-        if seen is not None and version == seen[0]:
+        known = self._known.get(name)
+        if known is not None and known.job is job and known.version == version:
             return
         ended = sum(end == COMPLETED for end in job.closed_trajectories.values())
-        self._seen[name] = (version, ended)
-        if seen is not None:
-            found = (ended - seen[1]) / (version - seen[0])
-            known = self._per_version.get(name, found)
-            self._per_version[name] = known + LEARNING_RATE * (found - known)
+        if known is None or known.job is not job:
+            self._known[name] = _Consumed(job, version, ended)
+            return
+        found = (ended - known.ended) / (version - known.version)
+        known.per_version += LEARNING_RATE * (found - known.per_version) if known.per_version else found
+        known.version, known.ended = version, ended
+
+    def keep_only(self, open_jobs: Container[str]) -> None:
+        """Forgets jobs that are closed."""
+        for name in [name for name in self._known if name not in open_jobs]:
+            del self._known[name]
 
     def most_live(self, job: Job) -> float:
         """How many of a job's trajectories may live so that none ends too stale; infinite if that is not known."""
-        per_version = self._per_version.get(job.request.job_id, 0.0)
-        if not job.request.max_staleness or per_version <= 0.0:
+        known = self._known.get(job.request.job_id)
+        if known is None or not job.request.max_staleness or known.per_version <= 0.0:
             return float("inf")
-        return max((job.request.max_staleness + 1) * per_version, 1.0)
+        return max((job.request.max_staleness + 1) * known.per_version, 1.0)
 
 
 class Admission:
@@ -143,6 +158,7 @@ class Admission:
             room: See `choose`.
         """
         candidates = []
+        self._consumption.keep_only(state.jobs)
         for job_id, waiting in state.waiting_trajectories.items():
             job = state.jobs[job_id]
             self._consumption.observe(job)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -93,6 +93,13 @@ class PlacedActions:
             self._count(mine, mine.running.pop(token), -1)
         return mine
 
+    def keep_only(self, managers: Container[str]) -> None:
+        """Forgets what was placed on managers other than these: they are lost, and all that ran there with them."""
+        for manager_id in [manager_id for manager_id in self._on if manager_id not in managers]:
+            lost = self._on.pop(manager_id)
+            for running in (*lost.fresh, *lost.running.values()):
+                self._count(lost, running, -1)
+
     def _count(self, mine: OnManager, running: Running, times: int) -> None:
         mine.milli_use += times * running.milli_use
         mine.load += times * running.load
@@ -102,3 +109,5 @@ class PlacedActions:
             held = self.held.setdefault(running.job, {})
             for resource, units in running.units.items():
                 held[resource] = held.get(resource, 0) + times * units
+            if not any(held.values()):
+                del self.held[running.job]

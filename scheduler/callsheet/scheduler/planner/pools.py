@@ -202,6 +202,7 @@ class Fleet:
         """
         if self._version != state.fleet_version:
             self._rebuild(state)
+            placed.keep_only(state.managers)
         cores = _Memo(cores_of_job)
         for pool, indexes in self._old():
             known = len(pool.brings_in)
