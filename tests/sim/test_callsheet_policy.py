@@ -95,10 +95,10 @@ class Runs:
         return self.policy
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("settings", ABLATIONS.values(), ids=ABLATIONS.keys())
-def test_every_action_gets_one_outcome(seed: int, settings: CallsheetSettings) -> None:
-    runs = Runs(settings)
+# One seed for each ablation, three for what is used.
+@pytest.mark.parametrize(("name", "seed"), [*((name, 1) for name in ABLATIONS), ("elastic", 2), ("elastic", 3)])
+def test_every_action_gets_one_outcome(name: str, seed: int) -> None:
+    runs = Runs(ABLATIONS[name])
     simulate(draw_scenario(seed), runs)
     assert runs.policy is not None
     counts = runs.policy.counts()
