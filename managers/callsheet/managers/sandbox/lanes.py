@@ -16,10 +16,12 @@ from callsheet.managers.sandbox.node_sharing import Lane
 from callsheet.managers.sandbox.process_tree import cpu_seconds_below, for_every_thread, processes_below
 
 _AUTOGROUP_SETTING = Path("/proc/sys/kernel/sched_autogroup_enabled")
-# The kernel lets an unprivileged user change the weight of a session ten times a second.
+# What is waited for below cannot be waited for otherwise: the kernel tells an unprivileged user neither that a session
+# was opened (its connector takes CAP_NET_ADMIN) nor when it lets a weight be changed again, which is ten times a second.
+# A word of the agent would come from a process that the sandbox's own can stop.
 _AUTOGROUP_PAUSE_S = 0.11
 _AUTOGROUP_TRIES = 5
-# How long a command that was just forked may take to open its session.
+# 0.1 s for a command that was just forked; what opens its session later is found when lanes are carried out again.
 _SESSION_TRIES = 50
 _SESSION_PAUSE_S = 0.002
 _AUTOGROUP_NICE = {Lane.FOREGROUND: 0, Lane.BACKGROUND: 19}
