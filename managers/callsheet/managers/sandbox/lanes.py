@@ -17,7 +17,7 @@ from callsheet.managers.sandbox.process_tree import cpu_seconds_below, for_every
 
 _AUTOGROUP_SETTING = Path("/proc/sys/kernel/sched_autogroup_enabled")
 # What is waited for below cannot be waited for otherwise: the kernel tells an unprivileged user neither that a session
-# was opened (its connector takes CAP_NET_ADMIN) nor when it lets a weight be changed again, which is ten times a second.
+# was opened (its connector takes CAP_NET_ADMIN) nor when a weight may be changed again, ten times a second.
 # A word of the agent would come from a process that the sandbox's own can stop.
 _AUTOGROUP_PAUSE_S = 0.11
 _AUTOGROUP_TRIES = 5
