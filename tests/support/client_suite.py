@@ -6,8 +6,10 @@ A test module makes it run by a subclass whose name begins with "Test" and a fix
 from __future__ import annotations
 
 import asyncio
+import functools
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import anyio
@@ -171,10 +173,14 @@ class ClientSuite:
         action = Generate([1], model=scheduler.service)
         handle = await job.submit(action, action_id="started first", expected_duration_s=_LONG_S)
         await handle.accepted()
-        with anyio.move_on_after(0.05) as scope:
-            await job.generate([1], model=scheduler.service, action_id="a", expected_duration_s=_LONG_S)
-        assert scope.cancelled_caught
         async with AdminClient(scheduler.address) as admin:
+            async with anyio.create_task_group() as caller:
+                generate = functools.partial(
+                    job.generate, [1], model=scheduler.service, action_id="a", expected_duration_s=_LONG_S
+                )
+                caller.start_soon(generate)
+                await _until_known(admin, job.job_id, "a")
+                caller.cancel_scope.cancel()
             assert isinstance(await admin.outcome(job.job_id, "a", wait_s=_LONG_S), Cancelled)
         await handle.cancel()
 
@@ -278,8 +284,17 @@ class ClientSuite:
                 await admin.outcome(job.job_id, "a", wait_s=601)
 
 
-async def _explain_once_running(admin: AdminClient, job_id: str, action_id: str) -> Explanation:
+async def _until_known(admin: AdminClient, job_id: str, action_id: str) -> None:
     # Tools have nothing to wait on but the next answer.
+    with anyio.fail_after(_LONG_S):
+        while True:
+            with suppress(NotFoundError):
+                await admin.explain(job_id, action_id)
+                return
+            await anyio.sleep(0.01)
+
+
+async def _explain_once_running(admin: AdminClient, job_id: str, action_id: str) -> Explanation:
     with anyio.fail_after(_LONG_S):
         while (explanation := await admin.explain(job_id, action_id)).state is not ActionState.RUNNING:  # noqa: ASYNC110
             await anyio.sleep(0.01)

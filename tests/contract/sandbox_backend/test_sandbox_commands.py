@@ -215,7 +215,10 @@ async def test_cores_that_do_not_exist_are_an_error(sandbox: Sandbox) -> None:
 
 
 async def test_a_cancelled_command_is_killed(sandbox: Sandbox) -> None:
-    with anyio.move_on_after(0.3):
-        await sandbox.execute(CommandSpec(("/bin/sh", "-c", "while :; do echo x >> ticks; done")), anyio.Event())
+    command = CommandSpec(("/bin/sh", "-c", "while :; do echo x >> ticks; done"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sandbox.execute, command, anyio.Event())
+        await until_file(sandbox, "ticks")
+        tasks.cancel_scope.cancel()
     before = await shell(sandbox, "wc -c < ticks")
     assert await shell(sandbox, "sleep 0.1; wc -c < ticks") == before

@@ -205,8 +205,10 @@ async def test_a_long_text_that_nobody_reads_ends_with_the_sandbox(sandbox: Sand
 
 
 async def test_a_cancelled_step_is_ended(sandbox: Sandbox) -> None:
-    with anyio.move_on_after(0.5):
-        await sh(sandbox, "x=1; while :; do echo x >> ticks; done")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sh, sandbox, "x=1; while :; do echo x >> ticks; done")
+        await until_file(sandbox, "ticks")
+        tasks.cancel_scope.cancel()
     before = await shell(sandbox, "wc -c < ticks")
     assert await shell(sandbox, "sleep 0.1; wc -c < ticks") == before
     assert (await sh(sandbox, "echo $x")).stdout == b"1\n"
