@@ -6,7 +6,6 @@ import io
 import os
 import shutil
 import stat
-import sys
 import tarfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,7 +21,7 @@ from callsheet.managers.sandbox.provisioning.settings import ProvisioningSetting
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 
-from tests.support.other_user import REPOSITORY, directory_of_other_user, run_as_other_user
+from tests.support.other_user import TESTS_TIMEOUT_S, run_tests_as_other_user
 from tests.support.root_filesystems import make_root, require_overlays
 from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step
 from tests.support.sandboxes import DOCKER_IMAGE, Variant, settings_for, variants
@@ -292,20 +291,11 @@ async def test_a_docker_engine_has_images_of_its_own(variant: Variant, tmp_path:
 
 if os.geteuid() == 0:
 
-    @pytest.mark.timeout(400)
+    @pytest.mark.timeout(TESTS_TIMEOUT_S + 20)
     def test_all_of_this_holds_for_an_unprivileged_user() -> None:
-        with directory_of_other_user() as home:
-            done = run_as_other_user(
-                [
-                    *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={home}/pytest"),
-                    *(f"--rootdir={REPOSITORY}", "-c", str(REPOSITORY / "pyproject.toml")),
-                    # Plain processes need no rights that root has.
-                    *("-k", "not none-affinity"),
-                    str(REPOSITORY / "tests/integration/test_sandbox_images.py"),
-                    str(REPOSITORY / "tests/integration/test_sandbox_set_ups.py"),
-                ],
-                home,
-                {"CI": os.environ.get("CI", "")},
-                timeout_s=380,
-            )
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+        # Plain processes need no rights that root has.
+        run_tests_as_other_user(
+            "not none-affinity",
+            "tests/integration/test_sandbox_images.py",
+            "tests/integration/test_sandbox_set_ups.py",
+        )

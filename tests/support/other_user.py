@@ -1,4 +1,4 @@
-"""Runs a command as an unprivileged user from a test that runs as root."""
+"""Runs commands, and tests again, as an unprivileged user from a test that runs as root."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import pytest
 # Outside of the pool of sandboxes and of every range that distributions use.
 OTHER_UID = 81_234
 REPOSITORY = Path(__file__).resolve().parents[2]
+TESTS_TIMEOUT_S = 380
 # Shows the directories that the command needs although the way to them leads through directories that only root may
 # enter, in a mount namespace of its own: "hold" keeps them reachable while the closed directory is covered.
 _SCRIPT = """
@@ -37,7 +38,7 @@ exec setpriv --reuid "$uid" --regid "$uid" --clear-groups -- "$@"
 
 
 @contextmanager
-def directory_of_other_user() -> Iterator[Path]:
+def _directory_of_other_user() -> Iterator[Path]:
     """A temporary directory that belongs to the other user."""
     path = Path(tempfile.mkdtemp(prefix="callsheet-other-user-"))
     os.chown(path, OTHER_UID, OTHER_UID)
@@ -47,7 +48,7 @@ def directory_of_other_user() -> Iterator[Path]:
         shutil.rmtree(path)
 
 
-def run_as_other_user(
+def _run_as_other_user(
     command: Sequence[str], home: Path, environment: Mapping[str, str], timeout_s: float
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command with this Python and this repository, as a user who owns nothing but `home`.
@@ -79,6 +80,27 @@ def run_as_other_user(
             },
             timeout=timeout_s,
         )
+
+
+def run_tests_as_other_user(chosen: str, *tests: str) -> None:
+    """Runs tests again as an unprivileged user; fails with their output if one of them fails.
+
+    Args:
+        chosen: What to choose of them, as pytest's -k has it.
+        tests: Paths in the repository.
+    """
+    with _directory_of_other_user() as home:
+        done = _run_as_other_user(
+            [
+                *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={home}/pytest"),
+                *(f"--rootdir={REPOSITORY}", "-c", str(REPOSITORY / "pyproject.toml")),
+                *("-k", chosen, *(str(REPOSITORY / path) for path in tests)),
+            ],
+            home,
+            {"CI": os.environ.get("CI", "")},
+            timeout_s=TESTS_TIMEOUT_S,
+        )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 
 def _closed_parents(path: Path) -> list[Path]:
