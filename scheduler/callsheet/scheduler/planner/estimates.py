@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from math import log2
 
 from callsheet.scheduler.core.entities import Action
@@ -36,9 +36,9 @@ class Estimates:
 
     def __init__(self, predictors: Predictors | None = None) -> None:
         self._predictors = predictors
-        # What was answered since the predictors last learned. An action is mostly asked about twice at once: when it
-        # becomes ready and when it is placed. It has its request, so that no other object can come to have its id.
-        self._answered: dict[int, tuple[ActionRequest, Prediction]] = {}
+        # What was answered since the predictors last learned: alike actions come in batches, and each is asked about
+        # when it becomes ready and when it is placed.
+        self._answered: dict[Hashable, Prediction] = {}
         self._answered_at = -1
 
     def of_request(self, request: ActionRequest) -> Prediction | None:
@@ -48,10 +48,19 @@ class Estimates:
         if self._answered_at != self._predictors.revision or len(self._answered) >= MOST_ANSWERED:
             self._answered_at = self._predictors.revision
             self._answered.clear()
-        known = self._answered.get(id(request))
+        likeness = (
+            request.key.job_id,
+            request.kind,
+            request.label,
+            request.task,
+            request.expected_duration,
+            request.demand,
+            request.timeouts.start_to_close,
+        )
+        known = self._answered.get(likeness)
         if known is None:
-            known = self._answered[id(request)] = (request, predict(self._predictors, request))
-        return known[1]
+            known = self._answered[likeness] = predict(self._predictors, request)
+        return known
 
     def duration(self, request: ActionRequest) -> float:
         """Seconds at the fewest units."""

@@ -26,7 +26,10 @@ def predict(predictors: Predictors, request: ActionRequest) -> Prediction:
 
 def elastic_entry(demand: Demand) -> ResourceDemand | None:
     """The resource of which more units make it faster; the first, if there are several."""
-    return next((entry for entry in demand.entries if entry.elastic), None)
+    for entry in demand.entries:
+        if entry.elastic:
+            return entry
+    return None
 
 
 def amdahl_hint(demand: Demand) -> float:
