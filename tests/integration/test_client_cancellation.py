@@ -15,11 +15,8 @@ from callsheet.client import (
     Generate,
     Succeeded,
 )
-from callsheet.v1 import action_pb2, outcome_pb2
 
-from tests.support.faulty_client_service import FaultyClientService, serving
-
-_FAST = ClientOptions(backoff_initial_s=0.01, backoff_max_s=0.05, give_up_after_s=30.0)
+from tests.support.faulty_client_service import FAST, FaultyClientService, never, serving
 
 
 @pytest.fixture
@@ -29,20 +26,12 @@ def service() -> FaultyClientService:
 
 @pytest.fixture
 async def client(service: FaultyClientService) -> AsyncIterator[Client]:
-    async with serving(service) as target, Client(target, _FAST) as client:
+    async with serving(service) as target, Client(target, FAST) as client:
         yield client
 
 
-def _never(spec: action_pb2.ActionSpec) -> outcome_pb2.Outcome | None:
-    return None
-
-
-def _kinds(service: FaultyClientService) -> list[str | None]:
-    return [item.WhichOneof("item") for item in service.items]
-
-
 async def test_cancelling_the_caller_cancels_the_action(client: Client, service: FaultyClientService) -> None:
-    service.decide = _never
+    service.decide = never
     job = await client.open_job("j")
     async with anyio.create_task_group() as group:
         group.start_soon(lambda: job.generate([1], action_id="a"))
@@ -55,7 +44,7 @@ async def test_cancelling_the_caller_cancels_the_action(client: Client, service:
 async def test_a_cancelled_caller_leaves_others_of_the_action_alone(
     client: Client, service: FaultyClientService
 ) -> None:
-    service.decide = _never
+    service.decide = never
     job = await client.open_job("j")
     handle = await job.submit(Generate([1]), action_id="a")
     with anyio.move_on_after(0.01):
@@ -64,22 +53,22 @@ async def test_a_cancelled_caller_leaves_others_of_the_action_alone(
         await handle.outcome()
     await service.end_action(("j", "a"))
     assert isinstance(await handle.outcome(), Succeeded)
-    assert "cancel" not in _kinds(service)
+    assert "cancel" not in service.kinds()
 
 
 async def test_a_caller_cancelled_before_its_submit_left_sends_nothing(service: FaultyClientService) -> None:
     async with serving(service) as target:
-        async with Client(target, _FAST) as client:
+        async with Client(target, FAST) as client:
             job = client.job("j")
             with anyio.CancelScope() as scope:
                 scope.cancel()
                 await job.generate([1])
             await client.open_job("j")
-        assert _kinds(service) == ["open_job"]
+        assert service.kinds() == ["open_job"]
 
 
 async def test_a_handle_cancels_its_action(client: Client, service: FaultyClientService) -> None:
-    service.decide = _never
+    service.decide = never
     job = await client.open_job("j")
     handle = await job.submit(Generate([1]))
     await handle.cancel("enough")
@@ -87,11 +76,11 @@ async def test_a_handle_cancels_its_action(client: Client, service: FaultyClient
     assert isinstance(outcome, Cancelled)
     assert outcome.reason == "enough"
     await handle.cancel("again")
-    assert _kinds(service).count("cancel") == 1
+    assert service.kinds().count("cancel") == 1
 
 
 async def test_a_cancel_is_resent_after_a_break(client: Client, service: FaultyClientService) -> None:
-    service.decide = _never
+    service.decide = never
     job = await client.open_job("j")
     service.break_after_items.add(3)
     handle = await job.submit(Generate([1]))
@@ -109,7 +98,7 @@ async def test_a_block_that_raises_abandons_its_trajectory(client: Client, servi
 
 
 async def test_a_cancelled_block_abandons_its_trajectory(client: Client, service: FaultyClientService) -> None:
-    service.decide = _never
+    service.decide = never
     job = await client.open_job("j")
 
     async def rollout() -> None:
@@ -121,7 +110,7 @@ async def test_a_cancelled_block_abandons_its_trajectory(client: Client, service
         await service.wait_until(lambda: len(service.actions) == 1)
         group.cancel_scope.cancel()
     assert service.closed == {("j", "t"): 2}
-    assert _kinds(service)[-2:] == ["cancel", "close_trajectory"]
+    assert service.kinds()[-2:] == ["cancel", "close_trajectory"]
 
 
 async def test_a_trajectory_cancelled_while_it_opens_is_closed(client: Client, service: FaultyClientService) -> None:
@@ -145,9 +134,9 @@ async def test_a_trajectory_that_the_scheduler_closed_ends_its_block_quietly(
 
 
 async def test_closing_ends_what_waits(service: FaultyClientService) -> None:
-    service.decide = _never
+    service.decide = never
     async with serving(service) as target:
-        client = Client(target, _FAST)
+        client = Client(target, FAST)
         job = await client.open_job("j")
         handle = await job.submit(Generate([1]), action_id="a")
         await handle.accepted()
@@ -156,13 +145,13 @@ async def test_closing_ends_what_waits(service: FaultyClientService) -> None:
             await handle.outcome()
         with pytest.raises(ClientClosedError):
             await job.generate([1])
-    assert "cancel" not in _kinds(service)
+    assert "cancel" not in service.kinds()
 
 
 async def test_closing_waits_for_cancels_to_arrive(service: FaultyClientService) -> None:
-    service.decide = _never
+    service.decide = never
     async with serving(service) as target:
-        async with Client(target, _FAST) as client:
+        async with Client(target, FAST) as client:
             job = await client.open_job("j")
             with anyio.CancelScope() as scope:
                 async with anyio.create_task_group() as group:

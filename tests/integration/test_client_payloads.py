@@ -17,9 +17,8 @@ from callsheet.client import (
 )
 from callsheet.v1 import action_pb2, outcome_pb2
 
-from tests.support.faulty_client_service import FaultyClientService, serving, succeed
+from tests.support.faulty_client_service import FAST, FaultyClientService, serving, succeed
 
-_FAST = ClientOptions(backoff_initial_s=0.01, backoff_max_s=0.05)
 _LARGE = bytes(range(256)) * 12_000  # 3 MB: several chunks, encoded in a thread
 
 
@@ -30,7 +29,7 @@ def service() -> FaultyClientService:
 
 @pytest.fixture
 async def client(service: FaultyClientService) -> AsyncIterator[Client]:
-    async with serving(service) as target, Client(target, _FAST) as client:
+    async with serving(service) as target, Client(target, FAST) as client:
         yield client
 
 
@@ -70,7 +69,7 @@ async def test_closing_a_job_forgets_what_was_put(client: Client, service: Fault
     assert len(service.puts) == 2
 
 
-async def test_a_payload_that_never_arrives_is_refused_in_the_end(client: Client, service: FaultyClientService) -> None:
+async def test_a_payload_thatnever_arrives_is_refused_in_the_end(client: Client, service: FaultyClientService) -> None:
     class Forgetful(dict[str, bytes]):
         def __setitem__(self, key: str, value: bytes) -> None:
             """Keeps nothing."""
@@ -114,7 +113,7 @@ async def test_a_result_that_is_gone_or_wrong_can_be_awaited_again(
 async def test_a_put_waits_for_a_server(service: FaultyClientService) -> None:
     async with serving(service) as target:
         pass
-    async with Client(target, _FAST) as client, anyio.create_task_group() as group:
+    async with Client(target, FAST) as client, anyio.create_task_group() as group:
         group.start_soon(_open_and_reset, client)
         async with serving(service, port=int(target.rpartition(":")[2])):
             await service.wait_until(lambda: ("j", "t") in service.closed)
@@ -135,7 +134,7 @@ async def test_a_put_gives_up_after_its_time() -> None:
 
 
 async def test_a_put_can_be_cancelled_by_a_scope(service: FaultyClientService) -> None:
-    async with serving(service) as target, Client(target, _FAST) as client:
+    async with serving(service) as target, Client(target, FAST) as client:
         await client.open_job("j")
         service.storing.clear()
         with anyio.move_on_after(0.05) as scope:

@@ -29,11 +29,9 @@ from callsheet.client import (
     Succeeded,
     TrajectoryEnd,
 )
-from callsheet.v1 import action_pb2, client_service_pb2, outcome_pb2
+from callsheet.v1 import client_service_pb2
 
-from tests.support.faulty_client_service import FaultyClientService, Status, refusal, serving
-
-_FAST = ClientOptions(backoff_initial_s=0.01, backoff_max_s=0.05, give_up_after_s=30.0)
+from tests.support.faulty_client_service import FAST, FaultyClientService, Status, never, refusal, serving
 
 
 @pytest.fixture
@@ -43,16 +41,8 @@ def service() -> FaultyClientService:
 
 @pytest.fixture
 async def client(service: FaultyClientService) -> AsyncIterator[Client]:
-    async with serving(service) as target, Client(target, _FAST) as client:
+    async with serving(service) as target, Client(target, FAST) as client:
         yield client
-
-
-def _never(spec: action_pb2.ActionSpec) -> outcome_pb2.Outcome | None:
-    return None
-
-
-def _kinds(service: FaultyClientService) -> list[str | None]:
-    return [item.WhichOneof("item") for item in service.items]
 
 
 async def test_a_whole_trajectory(client: Client, service: FaultyClientService) -> None:
@@ -131,7 +121,7 @@ async def test_many_broken_streams_under_load(client: Client, service: FaultyCli
 async def test_outcomes_that_come_after_a_resume_reach_their_callers(
     client: Client, service: FaultyClientService
 ) -> None:
-    service.decide = _never
+    service.decide = never
     job = await client.open_job("j")
     handles = [await job.submit(Generate([n]), action_id=str(n)) for n in range(3)]
     for handle in handles:
@@ -148,7 +138,7 @@ async def test_outcomes_that_come_after_a_resume_reach_their_callers(
 async def test_resume_keeps_the_order_of_what_was_not_acknowledged(
     client: Client, service: FaultyClientService
 ) -> None:
-    service.decide = _never
+    service.decide = never
     job = await client.open_job("j")
     async with job.trajectory("t") as trajectory:
         service.answering.clear()
@@ -182,7 +172,7 @@ async def test_a_close_whose_answer_was_lost_succeeds_on_its_replay(
     await trajectory.close(TrajectoryEnd.ABANDONED)
     await job.close()
     assert service.closed == {("j", "t"): 2}
-    assert _kinds(service)[2:] == ["close_trajectory", "close_trajectory", "close_job", "close_job"]
+    assert service.kinds()[2:] == ["close_trajectory", "close_trajectory", "close_job", "close_job"]
     with pytest.raises(NotFoundError):
         await job.close()
 
@@ -228,7 +218,7 @@ async def test_a_job_with_another_body_is_refused(client: Client) -> None:
 
 
 async def test_the_same_action_twice_at_once_is_one_action(client: Client, service: FaultyClientService) -> None:
-    service.decide = _never
+    service.decide = never
     job = await client.open_job("j")
     first = await job.submit(Generate([1]), action_id="a")
     second = await job.submit(Generate([1]), action_id="a")
@@ -237,7 +227,7 @@ async def test_the_same_action_twice_at_once_is_one_action(client: Client, servi
     await first.accepted()
     await service.end_action(("j", "a"))
     assert await first.outcome() == await second.outcome()
-    assert _kinds(service).count("submit") == 1
+    assert service.kinds().count("submit") == 1
 
 
 async def test_an_action_ended_before_with_another_body_is_refused(client: Client) -> None:
@@ -278,9 +268,9 @@ async def test_a_full_outbox_makes_callers_wait(service: FaultyClientService) ->
 
 
 async def test_a_restarted_server_is_found_again(service: FaultyClientService) -> None:
-    service.decide = _never
+    service.decide = never
     async with serving(service) as target:
-        client = Client(target, _FAST)
+        client = Client(target, FAST)
         job = await client.open_job("j")
         handle = await job.submit(RewardModel([1]), action_id="a")
         await handle.accepted()

@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from callsheet.client import ClientOptions
 from callsheet.v1 import (
     action_pb2,
     admin_service_pb2,
@@ -29,6 +30,8 @@ from callsheet.v1 import (
 from callsheet.v1.google_rpc import status_pb2
 
 Key = tuple[str, str]
+FAST = ClientOptions(backoff_initial_s=0.01, backoff_max_s=0.05, give_up_after_s=30.0)
+"""For clients of such a service: its faults are over at once."""
 Status = Any  # google.rpc.Status, whichever module declares it
 
 
@@ -57,6 +60,11 @@ def succeed(spec: action_pb2.ActionSpec) -> outcome_pb2.Outcome:
     else:
         outcome.succeeded.reward.score = 1.0
     return outcome
+
+
+def never(spec: action_pb2.ActionSpec) -> outcome_pb2.Outcome | None:
+    """For `decide`: no action ends by itself."""
+    return None
 
 
 class FaultyClientService:
@@ -109,6 +117,10 @@ class FaultyClientService:
         self.puts: list[str] = []
         self.changed = asyncio.Condition()
         self._sessions: list[_Session] = []
+
+    def kinds(self) -> list[str | None]:
+        """What each received item was, in their order."""
+        return [item.WhichOneof("item") for item in self.items]
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Returns once a condition on this service holds."""
@@ -350,4 +362,4 @@ async def serving(
         await server.stop(grace=None)
 
 
-__all__ = ["FaultyClientService", "abort", "admin_service_pb2", "refusal", "serving", "succeed"]
+__all__ = ["FAST", "FaultyClientService", "abort", "admin_service_pb2", "never", "refusal", "serving", "succeed"]
