@@ -26,7 +26,7 @@ from tests.support.sandboxes import tells, until_sleepers_are
 
 pytestmark = pytest.mark.anyio
 
-_BEFORE = 20
+_BEFORE = 5
 _PROCESSES = 32
 _MEMORY_MIB = 128
 _DISK_MIB = 16
