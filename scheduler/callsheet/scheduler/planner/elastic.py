@@ -24,7 +24,7 @@ from callsheet.scheduler.planner.arrivals import ArrivalRates, thinking_weight
 from callsheet.scheduler.planner.assignment import Budget, Status
 from callsheet.scheduler.planner.costs import option_costs
 from callsheet.scheduler.planner.estimates import Estimates
-from callsheet.scheduler.planner.groups import Servable, competing, rows_of
+from callsheet.scheduler.planner.groups import Servable, competing, rows_of, some_fit
 from callsheet.scheduler.planner.instance import NO_ARRIVALS, Arrivals, PlanningInstance
 from callsheet.scheduler.planner.offers import Offers, place_of
 from callsheet.scheduler.planner.pinned import PinnedRound
@@ -180,17 +180,17 @@ class ElasticPlanner:
         self._fleet.refresh(state, self._placed, self._estimates.cores_of_job)
         placer = self._placer([pool.free for pool in self._fleet.pools])
         placed: list[Placed] = []
-        contested: list[Servable] = []
+        choosing: list[list[Servable]] = []
         occupied = rows_of(solving.instance) if solving is not None else frozenset()
         for group in competing(self._servable(waiting, now)):
             if not occupied.isdisjoint(group.rows):
                 continue
             found = _place_without_choice(placer, group.classes, self.settings.dispatch_cap - len(placed))
             if found is None:
-                if ask and self._snapshots.some_fit(self._fleet, group.classes):
-                    contested += group.classes
+                choosing.append(group.classes)
             else:
                 placed += found
+        contested = self._that_could_start(choosing) if ask and choosing else []
         capped = len(placed) >= self.settings.dispatch_cap
         plan = ElasticPlan(tuple(self._assign(placer, placed)), truncated=capped, report=_ALL_PLACED)
         if capped or not contested:
@@ -231,6 +231,10 @@ class ElasticPlanner:
     def _servable(self, waiting: list[ReadyClass], now: float) -> list[Servable]:
         pairs = [Servable(ready, self._snapshots.block(ready.key, self._fleet, now)) for ready in waiting]
         return [each for each in pairs if each.block.options]
+
+    def _that_could_start(self, groups: list[list[Servable]]) -> list[Servable]:
+        free = self._snapshots.free_units(self._fleet)
+        return [each for classes in groups if some_fit(classes, free) for each in classes]
 
     def _ask(self, state: SchedulerState, contested: list[Servable], cap: int, now: float) -> Snapshot:
         thinking = thinking_weight(state, self._placed.generating)

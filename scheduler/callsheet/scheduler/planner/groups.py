@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from callsheet.scheduler.core.ready import ReadyClass
-from callsheet.scheduler.planner.instance import OptionBlock, PlanningInstance
+from callsheet.scheduler.planner.instance import Integers, OptionBlock, PlanningInstance
 
 
 class Servable(NamedTuple):
@@ -36,6 +36,16 @@ def competing(servable: Sequence[Servable]) -> list[Group]:
                 mine = Group(group.classes + mine.classes, group.rows | mine.rows)
         groups = [*apart, mine]
     return groups
+
+
+def some_fit(classes: Sequence[Servable], free: Integers) -> bool:
+    """Whether any member of some classes could start now, as far as rows tell.
+
+    Args:
+        classes: The classes.
+        free: What is free of each row; the last one stands for "no row".
+    """
+    return any(bool((block.amount <= free[block.resource]).all(axis=1).any()) for _, block in classes)
 
 
 def rows_of(instance: PlanningInstance) -> frozenset[int]:

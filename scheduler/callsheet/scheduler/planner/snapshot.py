@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -142,13 +142,12 @@ class Snapshots:
         )
         return Snapshot(instance, tuple(ready for ready, _ in parts), free, fleet.generation)
 
-    def some_fit(self, fleet: Fleet, classes: Sequence[Servable]) -> bool:
-        """Whether any member of some classes could start now, as far as pools as a whole tell."""
+    def free_units(self, fleet: Fleet) -> Integers:
+        """What is free of each row now, and without end of "no row", which an index of -1 finds."""
         free = [pool.free for pool in fleet.pools]
-        rows = chain(fleet.resources(free, 0.0), self._further_rows(fleet, free, 0.0))
-        units = [row.free for row in rows]
-        left = np.array([*units, 1 << 50], np.int64)
-        return any(bool((block.amount <= left[block.resource]).all(axis=1).any()) for _, block in classes)
+        own = [np.maximum(units, 0).sum(axis=0) for units in free]
+        further = [row.free for row in self._further_rows(fleet, free, 0.0)]
+        return np.concatenate([*own, np.array([*further, 1 << 50], np.int64)])
 
     def renew(self, snapshot: Snapshot, fleet: Fleet, now: float) -> Snapshot:
         """A snapshot with what is free now; the fleet's pools must be the same."""
