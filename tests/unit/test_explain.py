@@ -6,7 +6,7 @@ from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.planner.explain import Explanation, Shortage, WaitReason, explain
 from callsheet.v1 import admin_service_pb2
 
-from tests.support.core_requests import action_request, fixed
+from tests.support.core_requests import action_request, fixed, kept
 from tests.support.core_world import CoreWorld, service, world_with_sandbox, world_with_trajectory
 
 
@@ -114,6 +114,26 @@ def test_free_units_are_kept_for_an_older_action() -> None:
         WaitReason.HELD_FOR_OLDER, "it fits, but units are kept for the older action wide, which needs 4 cpu"
     )
     assert why(world, "wide").reason is WaitReason.RESOURCES
+
+
+def test_what_a_hold_does_not_keep_is_not_said_to_be_held() -> None:
+    """While trajectories have the memory that the older action lacks, a round keeps memory for it, but no cores."""
+    world = CoreWorld()
+    manager = world.manager(cores=4, memory=100)
+    world.job()
+    world.trajectory("t")
+    world.submit(action_request("reset", ActionKind.ENV_RESET, "t", demand=kept(memory=60, start_cpu=1)))
+    world.plan()
+    manager.run("reset")
+    world.submit(action_request("older", demand=fixed(cpu=2, memory=50)))
+    manager.live(6.0)
+    world.submit(action_request("cores", demand=fixed(cpu=1)))
+    world.submit(action_request("memory", demand=fixed(memory=10)))
+    assert why(world, "cores").reason is WaitReason.NEXT_ROUND
+    assert why(world, "memory").reason is WaitReason.HELD_FOR_OLDER
+    world.plan()
+    assert manager.has("cores")
+    assert not manager.has("memory")
 
 
 def test_a_backoff_has_not_run_out() -> None:

@@ -11,6 +11,7 @@ from callsheet.scheduler.core.quotas import TokenBucket
 from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
 from callsheet.scheduler.core.servability import can_ever_serve, service_of
 from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.holding import held_resources
 
 
 class WaitReason(IntEnum):
@@ -151,11 +152,13 @@ def _explain_quotas(short: list[Shortage], quotas: dict[str, TokenBucket], now: 
 
 
 def _older_that_holds(state: SchedulerState, action: Action, managers: list[Manager]) -> Action | None:
-    """An action that goes first, fits nowhere now, and waits for what these managers have.
+    """An action that goes first, fits nowhere now, and has units kept for it (`holding`) that this one wants, too.
 
-    A round dispatches whatever fits and is not held, so what fits after a round is held.
+    A round dispatches whatever fits and is not held, so what fits after a round is held. What is pinned never is.
     """
     key = ReadyQueue.key_of(action)
+    if key.pinned_to:
+        return None
     wanted = key.demand.minimum()
     for other, ready_class in state.ready.classes.items():
         head = ready_class.head()
@@ -163,9 +166,19 @@ def _older_that_holds(state: SchedulerState, action: Action, managers: list[Mana
             continue
         minimum = other.demand.minimum()
         able = [manager for manager in managers if can_ever_serve(manager, other.kind, other.service, other.demand)]
-        if able and not wanted.keys().isdisjoint(minimum) and not any(_fits(each, other, minimum) for each in able):
+        if any(_fits(each, other, minimum) for each in able):
+            continue
+        if any(not wanted.keys().isdisjoint(_kept_for(state, each, other, minimum)) for each in able):
             return head
     return None
+
+
+def _kept_for(state: SchedulerState, manager: Manager, key: ClassKey, minimum: dict[str, int]) -> frozenset[str]:
+    """Resources that a manager's node would keep for a class."""
+    service = service_of(manager, key.kind, key.service)
+    node = manager.node
+    managers = [state.managers[name] for name in node.managers if name in state.managers]
+    return held_resources(service.booked(minimum), node.free, managers) if service is not None else frozenset()
 
 
 def _fits(manager: Manager, key: ClassKey, minimum: dict[str, int]) -> bool:
