@@ -7,9 +7,11 @@ import json
 import pytest
 from callsheet.benchmarks.simulator.calibration import CalibrationTable
 from callsheet.benchmarks.simulator.calibration.fitting import bisect
+from callsheet.benchmarks.simulator.calibration.gpu_mix import H20, H800, engine_of, scenario_of
 from callsheet.benchmarks.simulator.calibration.lockstep import LOCKSTEP
 from callsheet.benchmarks.simulator.calibration.render import render
 from callsheet.benchmarks.simulator.calibration.table import Experiment, FittedParameter, Role, fitted_row, row
+from callsheet.benchmarks.simulator.policies.callsheet import CALLSHEET
 from callsheet.benchmarks.simulator.policies.os_sharing import OS_SHARING
 from callsheet.benchmarks.simulator.scenario import (
     Cluster,
@@ -70,6 +72,19 @@ def test_lockstep_waits_for_the_slowest_environment_of_every_turn() -> None:
 def test_lockstep_goes_on_without_trajectories_that_ended() -> None:
     scenario = _scenario((1.0,), (1.0, 1.0, 1.0))
     assert simulate(scenario, LOCKSTEP).step_s == pytest.approx(6.0)
+
+
+def test_the_rates_of_gpus_follow_from_their_published_figures() -> None:
+    compute, bandwidth = engine_of(H800, 1), engine_of(H20, 1)
+    assert compute.prefill_tokens_per_s / bandwidth.prefill_tokens_per_s == pytest.approx(989.5 / 148)
+    assert compute.step_s / bandwidth.step_s == pytest.approx(4.0 / 3.35)
+    assert bandwidth.kv_tokens > compute.kv_tokens
+
+
+def test_callsheet_uses_two_classes_of_gpus_for_what_each_is_good_at() -> None:
+    scenario = scenario_of(((H800, 2), (H20, 3)), ("frozenlake", "gem-math"), 100.0, 120.0)
+    ours, spread = (simulate(scenario, policy).trajectories_per_hour for policy in (CALLSHEET, OS_SHARING))
+    assert ours > spread
 
 
 def _table() -> CalibrationTable:

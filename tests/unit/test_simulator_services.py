@@ -217,6 +217,11 @@ class TestEngines:
         assert self.ends(self.on_engine(*three)) == pytest.approx([5.0, 5.0, 8.0])
         assert self.ends(self.on_engine(*three, kv_tokens=1_500)) == pytest.approx([3.0, 6.0, 9.0])
 
+    def test_an_engine_that_keeps_no_prefixes_prefills_every_turn_anew(self) -> None:
+        turns = self.generating("a", (1000, 100), (1100, 100))
+        assert self.ends(self.on_engine(turns)) == pytest.approx([3.0 + 2.0])
+        assert self.ends(self.on_engine(turns, keeps_prefixes=False)) == pytest.approx([3.0 + 1.1 + 2.0])
+
     def test_a_policy_routes_by_what_engines_tell(self) -> None:
         seen: list[list[EngineLoad]] = []
 

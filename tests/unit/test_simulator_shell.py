@@ -24,7 +24,7 @@ from callsheet.benchmarks.simulator.shell.fleet import join_all
 from callsheet.benchmarks.simulator.shell.overheads import OverheadModel
 from callsheet.benchmarks.simulator.shell.prediction import Oracle, key_of
 from callsheet.benchmarks.simulator.shell.requests import FRESH_MEMORY, GPU, RequestBook, rounded_up
-from callsheet.benchmarks.simulator.shell.routing import cheapest_engine
+from callsheet.benchmarks.simulator.shell.routing import FIRST_GUESS_TOKENS, OutputTokens, cheapest_engine
 from callsheet.scheduler.core.commands import Dispatch
 from callsheet.scheduler.core.events import ManagerJoined
 from callsheet.scheduler.core.model import CPU, MEMORY, ActionKey, ActionKind, ActionRequest, Token
@@ -99,16 +99,29 @@ BANDWIDTH = EngineType("bandwidth", 1, 8, 10_000.0, 0.01, 0.0002, 64, 1_000_000)
 
 def test_prefill_goes_to_compute_and_decode_to_bandwidth() -> None:
     idle = [EngineLoad(COMPUTE, 0, 0, 0), EngineLoad(BANDWIDTH, 0, 0, 0)]
-    assert cheapest_engine(Generation(prompt_tokens=30_000, output_tokens=10), idle) == 0
-    assert cheapest_engine(Generation(prompt_tokens=100, output_tokens=2_000), idle) == 1
+    assert cheapest_engine(30_000, 10.0, idle) == 0
+    assert cheapest_engine(100, 2_000.0, idle) == 1
 
 
 def test_a_cached_prefix_keeps_a_trajectory_until_its_engine_is_too_busy() -> None:
-    turn = Generation(prompt_tokens=30_000, output_tokens=200)
     cached = EngineLoad(COMPUTE, 8, 0, 0, cached_tokens=29_000)
-    assert cheapest_engine(turn, [cached, EngineLoad(COMPUTE, 4, 0, 0)]) == 0
+    assert cheapest_engine(30_000, 200.0, [cached, EngineLoad(COMPUTE, 4, 0, 0)]) == 0
     busy = EngineLoad(COMPUTE, 64, 64, 0, cached_tokens=29_000)
-    assert cheapest_engine(turn, [busy, EngineLoad(COMPUTE, 4, 0, 0)]) == 1
+    assert cheapest_engine(30_000, 200.0, [busy, EngineLoad(COMPUTE, 4, 0, 0)]) == 1
+
+
+def test_what_a_generation_will_write_is_learned_from_those_that_ended() -> None:
+    outputs = OutputTokens()
+    first, second, stopped = (LiveRollout(ROLLOUT, 0.0) for _ in range(3))
+    assert outputs.expected(first, Generation(output_tokens=1_000)) == FIRST_GUESS_TOKENS
+    assert outputs.expected(second, Generation(output_tokens=50)) == FIRST_GUESS_TOKENS
+    learned = (FIRST_GUESS_TOKENS + 1_000) / 2
+    assert outputs.expected(first, Generation(output_tokens=9_999)) == learned
+    assert outputs.expected(stopped, Generation(output_tokens=7)) == learned
+    stopped.cancelled = True
+    outputs.finished(stopped)
+    outputs.finished(second)
+    assert outputs.expected(stopped, Generation()) == (FIRST_GUESS_TOKENS + 1_000 + 50) / 3
 
 
 def test_lane_changes_are_charged_on_average() -> None:

@@ -209,6 +209,7 @@ class EngineType:
 
     Attributes:
         kv_tokens: Tokens of KV cache; a sequence that does not fit waits.
+        keeps_prefixes: Whether a trajectory's context stays there between its turns, as far as there is room.
     """
 
     name: str
@@ -219,6 +220,7 @@ class EngineType:
     step_per_sequence_s: float
     max_batch: int
     kv_tokens: int
+    keeps_prefixes: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from pathlib import Path
 
 from callsheet.benchmarks.simulator.calibration import arl_tangram, rollart
 from callsheet.benchmarks.simulator.calibration.coding_traces import coding_traces
+from callsheet.benchmarks.simulator.calibration.gpu_mix import gpu_mix
 from callsheet.benchmarks.simulator.calibration.table import CalibrationTable, Experiment
+from callsheet.benchmarks.simulator.worker_pool import worker_pool
 
 Progress = Callable[[str], None]
 
@@ -20,6 +21,7 @@ _EXPERIMENTS: tuple[Callable[[], Experiment], ...] = (
     rollart.slow_environments,
     rollart.redundancy,
     rollart.software_step,
+    gpu_mix,
 )
 
 
@@ -45,8 +47,7 @@ def calibrate(
             found[name] = _run(name, trace)
             progress(_summary(found[name]))
         return CalibrationTable(tuple(found[name] for name in names))
-    # Not fork: the parent may have threads.
-    with ProcessPoolExecutor(min(processes, len(names)), mp_context=multiprocessing.get_context("spawn")) as pool:
+    with worker_pool(min(processes, len(names))) as pool:
         # The longest first.
         futures = {pool.submit(_run, name, trace): name for name in reversed(names)}
         found = {}

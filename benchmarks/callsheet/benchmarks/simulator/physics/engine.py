@@ -167,7 +167,8 @@ class Engine:
 
     def _finish(self, sequence: Sequence) -> None:
         self._remove(sequence)
-        if self._kv_tokens + self._cached_tokens + sequence.kv_tokens <= self.kind.kv_tokens:
+        room = self.kind.kv_tokens - self._kv_tokens - self._cached_tokens
+        if self.kind.keeps_prefixes and sequence.kv_tokens <= room:
             self._cached[sequence.owner] = sequence.kv_tokens
             self._cached_tokens += sequence.kv_tokens
         sequence.decoded = True

@@ -21,7 +21,7 @@ from callsheet.benchmarks.simulator.shell.models import ModelStates
 from callsheet.benchmarks.simulator.shell.planning import make_planning
 from callsheet.benchmarks.simulator.shell.prediction import LEAST_USE, make_knowledge
 from callsheet.benchmarks.simulator.shell.requests import SANDBOX_SERVICE, RequestBook, job_request, trajectory_request
-from callsheet.benchmarks.simulator.shell.routing import cheapest_engine
+from callsheet.benchmarks.simulator.shell.routing import OutputTokens, cheapest_engine
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 from callsheet.managers.sandbox.node_sharing import Command, NodeSharingSettings
 from callsheet.scheduler.core import commands, events
@@ -71,6 +71,7 @@ class Callsheet:
             checked=self.settings.checked,
         )
         self._models = ModelStates(world)
+        self._outputs = OutputTokens()
         for share in scenario.jobs:
             self._loop.note(events.JobOpenRequested(NOBODY, job_request(share)))
         for joined in join_all(scenario):
@@ -113,11 +114,13 @@ class Callsheet:
 
     def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineLoad]) -> int:
         """The engine where the generation is expected to end first, set-up and the delay to others included."""
-        return cheapest_engine(generation, engines)
+        expected = self._outputs.expected(live, generation)
+        return cheapest_engine(generation.prompt_tokens, expected, engines)
 
     def finished(self, live: LiveRollout) -> None:
         """Closes the trajectory."""
         rollout = live.rollout
+        self._outputs.finished(live)
         self._waiting.pop((rollout.job, rollout.name), None)
         completed = not live.cancelled
         self._loop.post(events.TrajectoryCloseRequested(NOBODY, rollout.job, rollout.name, completed))
