@@ -225,6 +225,17 @@ def test_a_draining_manager_that_leaves_early_has_its_lease() -> None:
     assert manager.has("b"), "it registered again, so it takes attempts again"
 
 
+def test_a_manager_that_was_told_to_drain_is_told_again_when_it_comes_back() -> None:
+    world, manager = running()
+    manager.disconnect()
+    world.drain("m")
+    manager.join([manager.running(manager.grant("a"))])
+    assert manager.stream.all(commands.DrainManager)
+    world.submit(action_request("b"))
+    world.plan()
+    assert not manager.has("b")
+
+
 def test_a_plan_that_does_not_fit_is_refused_without_effect() -> None:
     world = CoreWorld()
     manager = world.manager("m", cores=2)

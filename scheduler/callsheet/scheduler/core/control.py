@@ -82,7 +82,7 @@ def on_drain(state: SchedulerState, event: events.DrainRequested, now: float) ->
     manager = state.managers.get(event.manager_id)
     if manager is None:
         raise RefusedError(RefusalCode.NOT_FOUND, "manager_id", event.manager_id, "names no registered manager")
-    manager.draining = True
+    manager.draining = manager.drain_asked = True
     state.fleet_changed()
     if manager.session is not None:
         state.emit(DrainManager(manager.session))

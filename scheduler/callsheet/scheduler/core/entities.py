@@ -64,6 +64,8 @@ class Manager:
 
     Attributes:
         session: Where its commands go; None while its stream is down.
+        draining: It takes no new attempts.
+        drain_asked: An operator wants it so; it is told again when it registers again.
         reconciled: Everything it kept over a broken stream has arrived, so new attempts may be sent.
         unlisted: Attempts it did not list as running when it registered; decided at its first heartbeat.
         listed_sandboxes: Sandboxes it had when it registered; those nobody owns are released at the first heartbeat.
@@ -77,6 +79,7 @@ class Manager:
     last_seen: float
     capabilities: Mapping[str, str]
     draining: bool = False
+    drain_asked: bool = False
     reconciled: bool = False
     unlisted: set[Token] = field(default_factory=set)
     listed_sandboxes: tuple[SandboxRef, ...] = ()

@@ -6,11 +6,19 @@ from typing import TYPE_CHECKING
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import adopt_running
-from callsheet.scheduler.core.commands import AcceptManager, Cancellation, RefuseManager, ReleaseSandbox
+from callsheet.scheduler.core.commands import AcceptManager, Cancellation, DrainManager, RefuseManager, ReleaseSandbox
 from callsheet.scheduler.core.entities import Attempt, Manager, Service, pool_of
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.lifecycle import STATE_LOST, drop_attempt, drop_sandbox, fail_or_retry, finish
-from callsheet.scheduler.core.model import CPU, FailureKind, NodeDescription, RefusalCode, RefusedError, ServiceState
+from callsheet.scheduler.core.model import (
+    CPU,
+    FailureKind,
+    NodeDescription,
+    RefusalCode,
+    RefusedError,
+    ServiceDescription,
+    ServiceState,
+)
 from callsheet.scheduler.core.quotas import buckets_of
 
 if TYPE_CHECKING:
@@ -28,17 +36,11 @@ def on_joined(state: SchedulerState, event: events.ManagerJoined, now: float) ->
     if known is not None and known.incarnation != event.incarnation:
         lose_manager(state, known, now)
         known = None
-    if known is not None:
-        _reconnect(state, known, event)
-        manager = known
-    else:
-        try:
-            node = _node_for(state, event)
-            _check_room_for_services(node, event)
-        except RefusedError as refusal:
-            state.emit(RefuseManager(event.session, refusal))
-            return
-        manager = _register(state, event, node, now)
+    try:
+        manager = _reconnect(state, known, event) if known is not None else _register(state, event, now)
+    except RefusedError as refusal:
+        state.emit(RefuseManager(event.session, refusal))
+        return
     manager.last_seen = now
     # The answer comes first in the stream, before commands about what the manager still runs.
     state.emit(AcceptManager(event.session, manager.manager_id, manager.node.pool_cores.get(manager.manager_id, ())))
@@ -51,11 +53,18 @@ def on_joined(state: SchedulerState, event: events.ManagerJoined, now: float) ->
         for token, attempt in state.attempts.items()
         if attempt.manager_id == manager.manager_id and token not in listed
     }
+    if manager.drain_asked:
+        state.emit(DrainManager(event.session))
     state.timers.set(("manager", manager.manager_id), now + state.settings.manager_lease)
     state.fleet_changed()
 
 
-def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoined) -> None:
+def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoined) -> Manager:
+    """Takes a manager's new stream, and what it takes to begin on its services now; else it is what it was.
+
+    One that drains by itself says so again. One that was told to may have lost that command with its old stream.
+    """
+    _check_unchanged(manager, event)
     if manager.session is not None and manager.session is not event.session:
         replaced = RefusedError(
             RefusalCode.FAILED_PRECONDITION, "manager_id", manager.manager_id, "registered again on another stream"
@@ -63,7 +72,36 @@ def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoi
         state.emit(RefuseManager(manager.session, replaced))
     manager.session = event.session
     manager.reconciled = False
-    manager.draining = False
+    manager.draining = manager.drain_asked
+    for description in event.services:
+        service = manager.services[description.name]
+        service.description = description
+        service.setup_s, service.instances = description.setup_s, description.instances
+    manager.node.changed.add(manager.node)
+    return manager
+
+
+def _check_unchanged(manager: Manager, event: events.ManagerJoined) -> None:
+    """What attempts and sandboxes are booked on must not change under them.
+
+    Raises:
+        RefusedError: FAILED_PRECONDITION naming what did.
+    """
+    rule = "must be what this incarnation registered first: {}"
+    if event.node != manager.node.description:
+        registered = rule.format(_short(manager.node.description))
+        raise RefusedError(RefusalCode.FAILED_PRECONDITION, "registration.node", _short(event.node), registered)
+    before = sorted(_lasting(service.description) for service in manager.services.values())
+    after = sorted(_lasting(description) for description in event.services)
+    if after != before:
+        registered = rule.format(before)
+        raise RefusedError(RefusalCode.FAILED_PRECONDITION, "registration.services", after, registered)
+
+
+def _lasting(description: ServiceDescription) -> tuple[object, ...]:
+    """What a service is for as long as its manager lives."""
+    reserved, shared = sorted(description.reserved.items()), sorted(description.shared.items())
+    return description.name, sorted(description.kinds), description.slots, reserved, shared
 
 
 def _node_for(state: SchedulerState, event: events.ManagerJoined) -> Node:
@@ -105,7 +143,9 @@ def _short(description: NodeDescription) -> str:
     return f"{description.node_id}: {cores} cores, {dict(sorted(description.capacity.items()))}"
 
 
-def _register(state: SchedulerState, event: events.ManagerJoined, node: Node, now: float) -> Manager:
+def _register(state: SchedulerState, event: events.ManagerJoined, now: float) -> Manager:
+    node = _node_for(state, event)
+    _check_room_for_services(node, event)
     services = {
         description.name: Service(description, setup_s=description.setup_s, instances=description.instances)
         for description in event.services
