@@ -145,3 +145,23 @@ def test_of_two_orphans_of_one_action_the_later_attempt_counts() -> None:
     after.submit(request)
     spare.end(second)
     assert after.outcomes[key_of("a")].attempts == 2
+
+
+def test_an_adopted_attempt_is_in_the_journal_so_its_cancel_outlives_another_restart() -> None:
+    world = CoreWorld()
+    manager = world.manager()
+    world.job()
+    world.submit(action_request("a"))
+    without_dispatch = deepcopy(world.journal)
+    world.plan()
+    grant = manager.start("a")
+    after = manager.world = world.restart(without_dispatch)
+    manager.join([manager.running(grant)])
+    assert after.state_of("a") is ActionState.RUNNING
+    after.cancel("a")
+    again = manager.world = after.restart()
+    again.watch("a", "late")
+    manager.join([manager.running(grant)])
+    assert manager.stream.last(commands.CancelAttempt).token == grant.token
+    manager.end(grant, events.AttemptCancelled())
+    assert again.cancellation("a")

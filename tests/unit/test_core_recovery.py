@@ -37,6 +37,17 @@ def test_everything_acknowledged_is_there_again() -> None:
         after.submit(action_request("done", body="other"))
 
 
+def test_a_clock_that_was_set_back_puts_no_deadline_off() -> None:
+    world = CoreWorld()
+    world.job()
+    world.submit(action_request("a", timeouts=Timeouts(60.0, 60.0, 60.0), wait=True))
+    world.now -= 86_400.0
+    after = world.restart()
+    after.watch("a", "late")
+    after.wait(61.0)
+    assert after.expiry("a").timeout is TimeoutKind.SCHEDULE_TO_CLOSE
+
+
 def test_tokens_grow_over_restarts() -> None:
     world, manager = world_with_sandbox()
     world.step("a")

@@ -10,6 +10,7 @@ from callsheet.scheduler.core.entities import Action, Attempt, Manager, Orphan
 from callsheet.scheduler.core.events import AttemptEnded, AttemptSucceeded
 from callsheet.scheduler.core.lifecycle import arm_attempt, enqueue
 from callsheet.scheduler.core.model import ActionKey, ActionState, RunningAttempt, SandboxRef
+from callsheet.scheduler.core.records import ActionDispatched
 from callsheet.scheduler.core.resizing import note_booked
 from callsheet.scheduler.core.servability import service_of
 
@@ -75,7 +76,10 @@ def book_attempt(attempt: Attempt, manager: Manager, units: dict[str, int], core
 
 
 def adopt_orphan(state: SchedulerState, action: Action, orphan: Orphan, now: float) -> None:
-    """Makes an orphan the current attempt of its action. If it has ended, handling its end comes next."""
+    """Makes an orphan the current attempt of its action. If it has ended, handling its end comes next.
+
+    The journal is told, as of a dispatch: a cancel that is acknowledged from now on is for this attempt.
+    """
     if state.orphans.pop(action.key, None) is not None:
         state.timers.drop(("orphan", action.key))
     manager = state.managers.get(orphan.manager_id)
@@ -90,6 +94,7 @@ def adopt_orphan(state: SchedulerState, action: Action, orphan: Orphan, now: flo
     note_booked(state, attempt)
     state.attempts[orphan.token] = attempt
     action.attempt = attempt
+    state.persist(ActionDispatched(*action.key, orphan.attempt, *orphan.token, manager.manager_id))
     action.attempts = max(action.attempts, orphan.attempt)
     action.first_dispatched_at = action.first_dispatched_at or now
     action.state = ActionState.DISPATCHED

@@ -101,10 +101,11 @@ def _restore_action(state: SchedulerState, row: RecoveredAction, decode: Request
         closed = decode.trajectory(job.trajectory_specs[row.trajectory_id])
         trajectory = Trajectory(closed, job, job.policy_version, now, lost=True, admitted_at=0.0)
     action = add_action(state, job, request, trajectory, now)
-    action.submitted_at = row.submitted_at
+    # A clock that was set back since must not put deadlines off.
+    action.submitted_at = min(row.submitted_at, now)
     # The time that the scheduler was away counts; what has run out meanwhile ends at the first timer.
     timeouts = request.timeouts
-    first_deadline = row.submitted_at + min(timeouts.schedule_to_start, timeouts.schedule_to_close)
+    first_deadline = action.submitted_at + min(timeouts.schedule_to_start, timeouts.schedule_to_close)
     state.timers.set(("action", request.key), first_deadline)
     action.attempts = row.attempt
     action.story.append((now, "recovered after a restart of the scheduler"))
