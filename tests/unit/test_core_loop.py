@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import anyio
+import pytest
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.entities import Action
 from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState
@@ -12,8 +14,9 @@ from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.service.loop import Clock, CoreLoop
 from callsheet.scheduler.service.sessions import Watcher
+from callsheet.scheduler.store.errors import JournalBackloggedError
 
-from tests.support.core_requests import action_request
+from tests.support.core_requests import action_request, job_request
 from tests.support.core_world import CoreWorld, service
 
 SANDBOX = service("sandbox", [ActionKind.ENV_RESET, ActionKind.ENV_STEP], shared={"cpu": 2})
@@ -75,3 +78,65 @@ def test_a_steady_stream_of_pinned_actions_holds_up_nobody() -> None:
         # In every step one command has just ended and the next one has come.
         loop.post([end_of(world.live(f"s{number}")), events.ActionSubmitted(reply, following, None)])
     assert world.state_of("reward") is ActionState.DISPATCHED
+
+
+class SetClock(Clock):
+    """A clock that tests set."""
+
+    def __init__(self, now: float) -> None:
+        self.set_to = now
+
+    def now(self) -> float:
+        """See `Clock.now`."""
+        return self.set_to
+
+
+def stalling_loop() -> tuple[CoreWorld, CoreLoop, SetClock]:
+    """A loop with one manager that has a lease of ten seconds."""
+    world = CoreWorld()
+    world.manager()
+    loop = loop_of(world)
+    clock = loop.clock = SetClock(world.now)
+    loop.step()
+    return world, loop, clock
+
+
+def test_silence_that_the_loop_slept_through_ends_no_lease() -> None:
+    world, loop, clock = stalling_loop()
+    clock.set_to += 60.0
+    loop.step()
+    assert "m" in world.state.managers, "what it said meanwhile has not been read yet"
+    for _ in range(9):
+        clock.set_to += 1.0
+        loop.step()
+    assert "m" in world.state.managers
+    clock.set_to += 1.0
+    loop.step()
+    assert "m" not in world.state.managers, "it had another lease to say something in"
+
+
+def test_silence_that_the_loop_heard_ends_a_lease() -> None:
+    world, loop, clock = stalling_loop()
+    for _ in range(11):
+        clock.set_to += 1.0
+        loop.step()
+    assert "m" not in world.state.managers
+
+
+class FullJournal(Unattached):
+    """A journal that takes nothing more."""
+
+    def submit(self, records: Sequence[Record], on_committed: Callable[[], None]) -> None:
+        """Refuses."""
+        raise JournalBackloggedError(1, 1)
+
+
+async def test_records_that_the_journal_does_not_take_end_the_loop() -> None:
+    world, journal = CoreWorld(), FullJournal()
+    nothing = Unattached()
+    loop = CoreLoop(
+        world.state, world.planner, journal, nothing, nothing, heartbeat_interval=3.0, max_journal_backlog=1000
+    )
+    loop.post([events.JobOpenRequested(events.ReplyTo("client", 1), job_request())])
+    with anyio.fail_after(20.0), pytest.raises(JournalBackloggedError):
+        await loop.run()

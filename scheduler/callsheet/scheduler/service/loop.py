@@ -31,6 +31,8 @@ IDLE_WAIT = 3600.0
 COMMIT_DELAY = 0.001
 # The journal works off its backlog without telling anybody.
 ROOM_POLL = 0.1
+# A loop that is back so much later than it had to be was stopped, or starved of its processor.
+STALL_S = 1.0
 
 
 class CommitQueue(Protocol):
@@ -115,6 +117,9 @@ class CoreLoop:
         self._replan = False
         self._uncommitted = _Committable()
         self._flush_timer: asyncio.TimerHandle | None = None
+        self._flush_error: Exception | None = None
+        self._back_by = self.clock.now()
+        self._timers_from = 0.0
         # Bound here and not at import: logging is configured in between, and an unbound logger is slow.
         self._log = structlog.get_logger(__name__).bind()
         self._carriers: dict[type, Callable[[Any], None]] = {
@@ -164,6 +169,8 @@ class CoreLoop:
         """Runs until cancelled."""
         while True:
             await self._wait_for_work()
+            if self._flush_error is not None:
+                raise self._flush_error
             self._wake = anyio.Event()
             committable = self.step()
             # Sockets are served between steps, however many events are waiting. What is to be dispatched leaves first:
@@ -174,18 +181,33 @@ class CoreLoop:
     async def _wait_for_work(self) -> None:
         if self._pending or self._replan:
             return
+        now = self._look_at_clock()
         deadline = self.state.next_deadline()
-        wait = IDLE_WAIT if deadline is None else max(deadline - self.clock.now(), 0.0)
+        wait = IDLE_WAIT if deadline is None else max(deadline, self._timers_from) - now
         with anyio.move_on_after(wait):
             await self._wake.wait()
+        self._back_by = now + max(wait, 0.0)
+
+    def _look_at_clock(self) -> float:
+        """Now. While the loop was stopped it heard nobody, so for as long deadlines wait, a manager's lease at most.
+
+        What was said meanwhile is still in the sockets: ends of attempts, and the heartbeats that renew leases.
+        """
+        now = self.clock.now()
+        late = now - self._back_by
+        if late > STALL_S:
+            self._timers_from = now + min(late, self.state.settings.manager_lease)
+            self._log.warning("loop_stalled", seconds=round(late, 3))
+        self._back_by = now
+        return now
 
     def step(self) -> _Committable:
         """Handles what is pending, plans, and carries out the commands that wait for no commit."""
-        now = self.clock.now()
+        now = self._look_at_clock()
         batch = self._pending[:MAX_EVENTS_PER_STEP]
         del self._pending[:MAX_EVENTS_PER_STEP]
         deadline = self.state.next_deadline()
-        if deadline is not None and deadline <= now:
+        if deadline is not None and max(deadline, self._timers_from) <= now:
             batch.append(TimerFired())
         ends = [event for event in batch if type(event) is AttemptEnded]
         if ends:
@@ -237,7 +259,15 @@ class CoreLoop:
         if any(type(command) in _URGENT for command in committable.deferred):
             self._flush()
         elif self._flush_timer is None and (committable.records or committable.deferred):
-            self._flush_timer = asyncio.get_running_loop().call_later(COMMIT_DELAY, self._flush)
+            self._flush_timer = asyncio.get_running_loop().call_later(COMMIT_DELAY, self._flush_on_time)
+
+    def _flush_on_time(self) -> None:
+        """An error of a timer would only be logged, and its records missing from the journal: `run` raises it."""
+        try:
+            self._flush()
+        except Exception as error:
+            self._flush_error = error
+            self._wake.set()
 
     def _flush(self) -> None:
         if self._flush_timer is not None:
