@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 from callsheet.managers.sandbox.node_sharing import Lane, NodeSharingSettings
+from callsheet.managers.sandbox.node_sharing.rank import level_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,17 +54,23 @@ def test_no_cycle_is_lost_and_every_command_ends(commands: list[FluidCommand]) -
 
 @given(st.lists(_COMMANDS, min_size=2, max_size=25))
 @settings(max_examples=60, deadline=None)
-def test_the_foreground_is_filled_in_the_order_of_ranks(commands: list[FluidCommand]) -> None:
+def test_the_foreground_is_filled_by_levels_and_then_first_come(commands: list[FluidCommand]) -> None:
+    sharing_settings = NodeSharingSettings(beta=0.0)
+
+    def order(node: FluidNode, index: int) -> tuple[int, float]:
+        command = commands[index]
+        counted_s = max(node.sharing.explain(index, node.now).attained_s, command.predicted_cpu_s)
+        return level_of(counted_s / command.weight, sharing_settings), command.arrives
+
     def check(node: FluidNode) -> None:
         waiting = [index for index, run in node.live.items() if run.lane is Lane.BACKGROUND]
         if not waiting:
             return
-        told = {index: node.sharing.explain(index, node.now) for index in waiting}
-        first_rank = min(explanation.rank_s for explanation in told.values())
-        first_uses = [explanation.use for explanation in told.values() if explanation.rank_s <= first_rank + 1e-6]
-        assert max(first_uses) > _CORES - node.sharing.foreground_use - 1e-6
+        first = min(order(node, index) for index in waiting)
+        uses = [node.sharing.explain(index, node.now).use for index in waiting if order(node, index) == first]
+        assert max(uses) > _CORES - node.sharing.foreground_use - 1e-6
 
-    FluidNode(_CORES, check=check).run(commands)
+    FluidNode(_CORES, sharing_settings, check).run(commands)
 
 
 @given(st.lists(_COMMANDS, min_size=1, max_size=20), st.sampled_from([0.1, 0.2, 0.5, 1.0]))

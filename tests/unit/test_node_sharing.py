@@ -80,17 +80,57 @@ def test_a_prediction_keeps_a_long_command_behind_short_ones() -> None:
     assert _lanes(sharing.end("short", 0.3)) == {"long": FOREGROUND}
 
 
-def test_an_overdue_command_takes_its_place_back() -> None:
-    sharing = NodeSharing(1.0, NodeSharingSettings(beta=0.5, max_stall_s=1000.0))
+def test_within_a_level_the_first_to_come_goes_first() -> None:
+    sharing = NodeSharing(1.0, NodeSharingSettings(beta=0.0, max_stall_s=1000.0))
+    _start(sharing, "old")
+    sharing.measured({"old": 4.0}, 4.0)
+    assert _start(sharing, "young", 4.0) == {"old": BACKGROUND, "young": FOREGROUND}
+    # Both are past their first quantum now, and the old one has got more; but it was first.
+    assert _lanes(sharing.measured({"young": 1.0}, 5.0)) == {"old": FOREGROUND, "young": BACKGROUND}
+
+
+def test_a_command_of_a_higher_level_gives_its_place_to_a_lower_one() -> None:
+    sharing = NodeSharing(1.0, NodeSharingSettings(beta=0.0, growth=10.0, max_stall_s=1000.0))
+    _start(sharing, "long")
+    sharing.measured({"long": 10.0}, 10.0)
+    assert _start(sharing, "middling", 10.0) == {"long": BACKGROUND, "middling": FOREGROUND}
+    # Past its first quantum it goes on before the one that has attained ten times as much.
+    assert sharing.measured({"middling": 9.9}, 19.9) == []
+    assert _lanes(sharing.measured({"middling": 10.0}, 20.001)) == {"long": FOREGROUND, "middling": BACKGROUND}
+
+
+def _with_overdue(cores: float, rewards: int) -> NodeSharing:
+    """Returns a node with a command in the background that becomes overdue at 11 s."""
+    sharing = NodeSharing(cores, NodeSharingSettings(beta=0.5, growth=2.0, max_stall_s=1000.0))
+    for index in range(rewards):
+        _start(sharing, f"reward {index}", demotable=False)
     _start(sharing, "old")
     sharing.measured({"old": 4.0}, 4.0)
     _start(sharing, "young", 4.0)
-    # 4 CPU seconds less 0.5 a second of waiting is half a quantum after 7 seconds.
+    # By levels the young one would go first until it has attained 4 CPU seconds; 4 CPU seconds less 0.5 a second of
+    # waiting is half a quantum after 7 seconds.
     sharing.measured({"young": 2.0}, 6.0)
-    sharing.measured({"young": 3.9}, 10.5)
+    sharing.measured({"young": 3.8}, 10.5)
+    return sharing
+
+
+def test_an_overdue_command_takes_its_place_back() -> None:
+    sharing = _with_overdue(cores=1.0, rewards=0)
     assert sharing.lane("old") is BACKGROUND
     assert sharing.next_review(10.8) == pytest.approx(11.0, abs=1e-3)
-    assert _lanes(sharing.measured({"old": 4.0, "young": 3.9}, 11.001)) == {"old": FOREGROUND, "young": BACKGROUND}
+    assert _lanes(sharing.measured({"old": 4.0, "young": 3.8}, 11.001)) == {"old": FOREGROUND, "young": BACKGROUND}
+
+
+def test_overdue_commands_are_promoted_only_while_all_claims_fit() -> None:
+    sharing = _with_overdue(cores=2.0, rewards=1)
+    _start(sharing, "other reward", 10.9, demotable=False)
+    sharing.measured({"old": 4.0, "young": 3.8}, 11.001)
+    told = sharing.explain("old", 11.001)
+    assert (told.lane, told.claimed_use, told.feasible) == (BACKGROUND, 3.0, False)
+    assert sharing.lane("young") is BACKGROUND
+    # With the first claim that goes it has its place.
+    assert _lanes(sharing.end("reward 0", 12.0)) == {"old": FOREGROUND}
+    assert sharing.explain("old", 12.0).feasible
 
 
 def test_the_clock_charges_granted_time_and_cpu_received() -> None:

@@ -15,7 +15,7 @@ class Explanation:
     Attributes:
         lane: None while it is paused.
         use: Cores that it is thought to use in the foreground.
-        rank_s: Its rank in CPU seconds; lower is served first.
+        rank_s: Attained CPU seconds less ageing; a command whose rank has fallen far enough is overdue.
         attained_s: CPU seconds it has attained.
         clock_s: Its execution clock.
         waited_s: Seconds since its start that the clock did not count.
@@ -24,7 +24,7 @@ class Explanation:
         cores: The node's.
         foreground_use: Cores that the foreground is thought to use.
         claimed_use: Cores of all commands with a claim to the foreground: those that cannot be demoted, new ones, and
-            overdue ones.
+            overdue ones. Overdue ones are promoted only while all fit.
         waiting: Commands in the background.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from callsheet.managers.sandbox.node_sharing.command import Command, Lane
-from callsheet.managers.sandbox.node_sharing.rank import CLAIM_LEVEL, PROTECTED_LEVEL
+from callsheet.managers.sandbox.node_sharing.rank import NEW_LEVEL, OVERDUE_LEVEL
 
 
 @dataclass(slots=True, eq=False)
@@ -20,7 +20,8 @@ class Member:
         use: Cores that it is now thought to use in the foreground.
         counted_from: Start, moved on by pauses: wait = now - counted_from - clock.
         lane: None while it is paused.
-        level: Level of rank that it was put into the foreground with; its protection there.
+        level: Of what it has attained, or why it is in the foreground; lower goes first.
+        overdue: It is in the background, and its rank has fallen so far that it has a claim to the foreground.
         attained_s: CPU seconds, as of the last measurement or lane change.
         charged_s: Execution clock, likewise.
         seen: Time, or `granted` in the foreground, of the last measurement or lane change.
@@ -37,7 +38,8 @@ class Member:
     use: float
     counted_from: float
     lane: Lane | None = None
-    level: int = CLAIM_LEVEL
+    level: int = NEW_LEVEL
+    overdue: bool = False
     attained_s: float = 0.0
     charged_s: float = 0.0
     seen: float = 0.0
@@ -55,9 +57,21 @@ class Member:
         return self._weighted(self.attained_s)
 
     @property
+    def order(self) -> tuple[int, float]:
+        """Its place among others: by level, and within one first come, first served."""
+        return self.level, self.counted_from
+
+    @property
     def displaceable(self) -> bool:
-        """Whether another command may take its place in the foreground: one of a lower level, with a claim or new."""
-        return self.command.demotable and self.lane is Lane.FOREGROUND and self.level > PROTECTED_LEVEL
+        """Whether another command may take its place in the foreground: one of a lower level, or an overdue one."""
+        return self.command.demotable and self.lane is Lane.FOREGROUND and self.level > NEW_LEVEL
+
+    @property
+    def has_claim(self) -> bool:
+        """Whether it is to be in the foreground whatever other commands do: it cannot be demoted, is new or overdue."""
+        if self.lane is None:
+            return False
+        return self.overdue or not self.command.demotable or self.level <= OVERDUE_LEVEL
 
     def clock(self, granted: float) -> float:
         """Returns its execution clock: time granted in the foreground, and CPU received in the background."""
@@ -74,10 +88,6 @@ class Member:
 
     def _weighted(self, attained_s: float) -> float:
         return max(attained_s, self.command.predicted_cpu_s) / self.command.weight
-
-    def background_rank_at_zero(self) -> float:
-        """Returns what its rank in the background would be at time 0: it falls by `ageing` a second from there."""
-        return self.weighted_s + self.ageing * (self.counted_from + self.charged_s)
 
     def extrapolated(self, granted: float) -> float:
         """Returns the CPU seconds that it should have attained by now."""

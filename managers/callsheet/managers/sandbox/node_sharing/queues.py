@@ -1,4 +1,4 @@
-"""Queues of commands by rank. Entries that went stale stay in the heaps until they come to the top."""
+"""Queues of commands by level. Entries that went stale stay in the heaps until they come to the top."""
 
 from __future__ import annotations
 
@@ -6,21 +6,16 @@ import heapq
 from collections.abc import Iterator
 
 from callsheet.managers.sandbox.node_sharing.member import Member
-from callsheet.managers.sandbox.node_sharing.rank import CLAIM_LEVEL
 
-_Entry = tuple[float, float, int, Member]
+_Entry = tuple[int, float, int, Member]
 
 
 class BackgroundQueue:
-    """Commands in the background; the one of lowest rank first.
-
-    Ranks fall with time, those of one rate of ageing alike, so their order among each other never changes: one heap for
-    each rate, and the first of all is the lowest of a few.
-    """
+    """Commands in the background; the first to be promoted first: of the lowest level the one that came first."""
 
     def __init__(self, numbers: Iterator[int]) -> None:
         """Args: numbers: Rising from 1, shared by all queues that a command may be in."""
-        self._heaps: dict[float, list[_Entry]] = {}
+        self._heap: list[_Entry] = []
         self._numbers = numbers
         self._live = 0
 
@@ -30,76 +25,90 @@ class BackgroundQueue:
     def put(self, member: Member) -> None:
         """Adds a command."""
         self._live += 1
-        self._push(member)
+        self.reorder(member)
 
     def reorder(self, member: Member) -> None:
-        """Follows a change of a command's rank."""
-        self._push(member)
+        """Follows a change of a command's level."""
+        member.entry = number = next(self._numbers)
+        heapq.heappush(self._heap, (*member.order, number, member))
+        _compact(self._heap, self._live)
 
     def remove(self, member: Member) -> None:
         """Takes a command out."""
         self._live -= 1
         member.entry = 0
 
-    def first(self, now: float) -> Member | None:
-        """Returns the command of lowest rank."""
-        best: Member | None = None
-        best_rank = float("inf")
-        for ageing, heap in self._heaps.items():
-            while heap and heap[0][3].entry != heap[0][2]:
-                heapq.heappop(heap)
-            if heap and heap[0][0] - ageing * now < best_rank:
-                best_rank, best = heap[0][0] - ageing * now, heap[0][3]
-        return best
-
-    def _push(self, member: Member) -> None:
-        member.entry = number = next(self._numbers)
-        heap = self._heaps.setdefault(member.ageing, [])
-        heapq.heappush(heap, (member.background_rank_at_zero(), 0.0, number, member))
-        _compact(heap, self._live)
+    def first(self) -> Member | None:
+        """Returns the command to promote first."""
+        return _first(self._heap)
 
 
 class ForegroundQueue:
-    """Commands in the foreground that may lose their place; the one of highest level, then highest rank, first."""
+    """Commands in the foreground that may lose their place; of the highest level the one that came last first."""
 
     def __init__(self, numbers: Iterator[int]) -> None:
         """Args: numbers: Rising from 1, shared by all queues that a command may be in."""
         self._heap: list[_Entry] = []
         self._numbers = numbers
-        self._live = 0
-        self._use = 0.0
-        self._claimed_use = 0.0
+        self._live: dict[int, int] = {}
+        self._use: dict[int, float] = {}
 
     def use_behind(self, level: int) -> float:
-        """Returns the cores used by commands of higher levels than this one, which is a claim's or a new command's."""
-        return self._use - self._claimed_use if level >= CLAIM_LEVEL else self._use
+        """Returns the cores used by commands of higher levels than this one."""
+        return sum(use for other, use in self._use.items() if other > level)
 
-    def put(self, member: Member, rank_s: float) -> None:
+    def put(self, member: Member) -> None:
         """Adds a command."""
+        level, came = member.order
         member.entry = number = next(self._numbers)
-        self._live += 1
-        self._use += member.use
-        if member.level == CLAIM_LEVEL:
-            self._claimed_use += member.use
-        heapq.heappush(self._heap, (-member.level, -rank_s, number, member))
-        _compact(self._heap, self._live)
+        self._live[level] = self._live.get(level, 0) + 1
+        self._use[level] = self._use.get(level, 0.0) + member.use
+        heapq.heappush(self._heap, (-level, -came, number, member))
+        _compact(self._heap, sum(self._live.values()))
 
     def remove(self, member: Member) -> None:
-        """Takes a command out."""
+        """Takes a command out, with the level and the use that it was put in with."""
         member.entry = 0
-        self._live -= 1
-        self._use = self._use - member.use if self._live else 0.0
-        if member.level == CLAIM_LEVEL:
-            self._claimed_use -= member.use
-        if not self._live:
-            self._claimed_use = 0.0
+        self._live[member.level] -= 1
+        self._use[member.level] -= member.use
+        if not self._live[member.level]:
+            del self._live[member.level], self._use[member.level]
 
     def first(self) -> Member | None:
         """Returns the command to demote first."""
-        heap = self._heap
-        while heap and heap[0][3].entry != heap[0][2]:
-            heapq.heappop(heap)
-        return heap[0][3] if heap else None
+        return _first(self._heap)
+
+
+class Claims:
+    """Commands with a claim to the foreground, and the cores that they use together."""
+
+    def __init__(self) -> None:
+        self._uses: dict[Member, float] = {}
+        self._overdue: dict[Member, None] = {}
+        self.use = 0.0
+
+    def update(self, member: Member) -> None:
+        """Follows a change of a command's lane, level or use."""
+        self.use -= self._uses.pop(member, 0.0)
+        if member.has_claim:
+            self._uses[member] = member.use
+            self.use += member.use
+        elif not self._uses:
+            self.use = 0.0
+        if member.overdue:
+            self._overdue[member] = None
+        else:
+            self._overdue.pop(member, None)
+
+    def overdue(self) -> list[Member]:
+        """Returns the overdue commands in the background, those that have been overdue for longest first."""
+        return list(self._overdue)
+
+
+def _first(heap: list[_Entry]) -> Member | None:
+    while heap and heap[0][3].entry != heap[0][2]:
+        heapq.heappop(heap)
+    return heap[0][3] if heap else None
 
 
 def _compact(heap: list[_Entry], live: int) -> None:

@@ -10,16 +10,17 @@ from callsheet.managers.deadlines import Deadlines
 from callsheet.managers.sandbox.node_sharing.command import Command, Lane, LaneChange
 from callsheet.managers.sandbox.node_sharing.explanation import Explanation
 from callsheet.managers.sandbox.node_sharing.member import Member
-from callsheet.managers.sandbox.node_sharing.queues import BackgroundQueue, ForegroundQueue
+from callsheet.managers.sandbox.node_sharing.queues import BackgroundQueue, Claims, ForegroundQueue
 from callsheet.managers.sandbox.node_sharing.rank import (
-    CLAIM_LEVEL,
-    PROTECTED_LEVEL,
+    NEW_LEVEL,
+    OVERDUE_LEVEL,
     ageing,
     claim_rank,
     level_of,
-    quantum,
+    quantum_end,
 )
 from callsheet.managers.sandbox.node_sharing.settings import NodeSharingSettings
+from callsheet.managers.sandbox.node_sharing.stalls import check_after_s, turn
 
 _TINY = 1e-9
 # Claims and turns are noticed this much late rather than early, when rounding would hide them.
@@ -27,26 +28,26 @@ _LATE_S = 1e-6
 # A command that used less than was thought is reviewed again after this part of its clock, so that reviews stay few.
 _REVIEW_PART = 0.1
 _LEAST_USE = 0.25
-# A stall may begin just after a check that found progress, so that two checks bound it.
-_STALL_CHECKS = 2
-# All turns that end stalls take at most this part of the node.
-_TURNS_PART = 0.5
 
 
 class NodeSharing:
     """Which commands of a node are in the foreground.
 
-    Commands are admitted in the order of their rank, attained CPU - beta * wait, until their predicted use fills the
-    cores. The others stay runnable in the background. Ranks are compared by geometric levels: when a command has used
-    up its quantum; at once only for one with a claim, which is a new or an overdue one. So a command changes its lane
-    few times. Every operation costs O(log n).
+    Commands are admitted until their predicted use fills the cores: by levels of attained CPU, and within a level first
+    come, first served. The others stay runnable in the background. One of a lower level takes the place of one of a
+    higher level at once; levels grow geometrically, so a command changes its lane few times. Every operation costs
+    O(log n).
 
-    The slowdown of a command that may be demoted, (clock + wait) / clock, stays at most 1 + 1 / (beta * weight) as long
-    as that is feasible: all commands that cannot be demoted, that have not attained their first quantum or that are
-    overdue use no more than the cores together, commands use what is predicted, and reviews come when `next_review`
-    asks for them. For one that ends before its predicted CPU seconds the bound is against the predicted time. Whether
-    or not it is feasible, no command stays in the background for longer than `max_stall_s` without CPU, as far as the
-    turns that end stalls can serve all that are due.
+    A command whose rank, attained CPU - beta * wait, has fallen far enough is overdue. Commands that cannot be demoted,
+    that are in their first quantum or that are overdue have a claim. Overdue ones are promoted at once as long as all
+    claims fit the cores together. Where they do not, no bound could be kept for all, and serving overdue commands first
+    would only delay those that are about to end: then they wait in their levels.
+
+    So the slowdown of a command that may be demoted, (clock + wait) / clock, stays at most 1 + 1 / (beta * weight) as
+    long as all claims fit the cores, commands use what is predicted, and reviews come when `next_review` asks for them.
+    For one that ends before its predicted CPU seconds the bound is against the predicted time. Whether or not claims
+    fit, no command stays in the background for longer than `max_stall_s` without CPU, as far as the turns that end
+    stalls can serve all that are due.
     """
 
     def __init__(self, cores: float, settings: NodeSharingSettings | None = None) -> None:
@@ -59,11 +60,12 @@ class NodeSharing:
             raise ValueError(f"cores: {cores}: must be finite and more than 0")
         self._cores = cores
         self._settings = settings or NodeSharingSettings()
-        self._limit = cores * (1.0 + self._settings.overfill) + _TINY
+        self._limit = cores + self._settings.overfill + _TINY
         numbers = count(1)
         self._members: dict[Hashable, Member] = {}
         self._background = BackgroundQueue(numbers)
         self._displaceable = ForegroundQueue(numbers)
+        self._claims = Claims()
         self._foreground: int = 0
         self._use = 0.0
         self._reviews: Deadlines[Hashable] = Deadlines()
@@ -166,8 +168,7 @@ class NodeSharing:
         due = self.due(now)
         self._due.clear()
         for command_id, attained_s in attained.items():
-            member = self._members.get(command_id)
-            if member is not None:
+            if (member := self._members.get(command_id)) is not None:
                 self._measure(member, attained_s)
         for command_id in due:
             self._review(self._members[command_id])
@@ -183,7 +184,7 @@ class NodeSharing:
         return self._members[command_id].clock(self._granted_at(now))
 
     def explain(self, command_id: Hashable, now: float) -> Explanation:
-        """Returns why a command is in its lane, and whether its slowdown is bounded now. Costs O(n)."""
+        """Returns why a command is in its lane, and whether its slowdown is bounded now."""
         member, settings, granted = self._members[command_id], self._settings, self._granted_at(now)
         clock_s, waited_s = member.clock(granted), member.wait(now, granted)
         return Explanation(
@@ -198,16 +199,9 @@ class NodeSharing:
             bound=1.0 + 1.0 / (settings.beta * member.command.weight) if settings.beta else math.inf,
             cores=self._cores,
             foreground_use=self._use,
-            claimed_use=sum(other.use for other in self._members.values() if self._has_claim(other, now, granted)),
+            claimed_use=self._claims.use,
             waiting=len(self._background),
         )
-
-    def _has_claim(self, member: Member, now: float, granted: float) -> bool:
-        if member.lane is None:
-            return False
-        if not member.command.demotable or (member.lane is Lane.FOREGROUND and member.level <= CLAIM_LEVEL):
-            return True
-        return level_of(member.rank(now, granted), self._settings) == CLAIM_LEVEL
 
     def _pass_time(self, now: float) -> None:
         self._granted = self._granted_at(now)
@@ -215,9 +209,7 @@ class NodeSharing:
 
     def _granted_at(self, now: float) -> float:
         passed = now - self._now
-        if not 0.0 < passed < math.inf:
-            return self._granted
-        return self._granted + passed * self._grant_rate()
+        return self._granted + passed * self._grant_rate() if 0.0 < passed < math.inf else self._granted
 
     def _grant_rate(self) -> float:
         return 1.0 if self._use <= self._cores else self._cores / self._use
@@ -225,21 +217,13 @@ class NodeSharing:
     def _enter(self, member: Member) -> list[LaneChange]:
         """Puts a command that is in no lane into one."""
         self._note(member)
-        if not member.command.demotable or self._may_go_first(member):
-            self._put_foreground(member, PROTECTED_LEVEL)
-            self._make_room()
-        else:
+        if member.command.demotable:
             self._put_background(member)
+        else:
+            self._put_foreground(member, level_of(member.weighted_s, self._settings))
+            self._make_room()
         self._admit()
         return self._changes()
-
-    def _may_go_first(self, member: Member) -> bool:
-        """Whether a command is new and there is room for its first quantum, if need be by overdue ones' giving way.
-
-        Most commands end in their first quantum: were overdue ones in the way, all would wait for them under overload.
-        """
-        is_new = member.clock(self._granted) == 0.0 and member.weighted_s <= claim_rank(self._settings)
-        return is_new and self._missing(member) <= self._displaceable.use_behind(PROTECTED_LEVEL)
 
     def _leave(self, member: Member) -> None:
         """Takes a command out of its lane."""
@@ -247,6 +231,7 @@ class NodeSharing:
         self._reviews.discard(member.command.command_id)
         if member.lane is Lane.BACKGROUND:
             self._background.remove(member)
+            member.overdue = False
             member.leave_background(self._now)
         elif member.lane is Lane.FOREGROUND:
             if member.displaceable:
@@ -255,6 +240,7 @@ class NodeSharing:
             self._foreground -= 1
             self._use = self._use - member.use if self._foreground else 0.0
         member.lane = None
+        self._claims.update(member)
 
     def _promote(self, member: Member, level: int) -> None:
         self._leave(member)
@@ -272,25 +258,30 @@ class NodeSharing:
 
     def _put_background(self, member: Member) -> None:
         member.lane, member.seen, member.turn = Lane.BACKGROUND, self._now, False
+        member.level = level_of(member.weighted_s, self._settings)
         self._background.put(member)
+        self._note_overdue(member)
         self._begin_stall(member)
 
     def _admit(self) -> None:
-        """Promotes commands in the order of their rank while they fit, or while those with a claim can be made fit."""
-        while (first := self._background.first(self._now)) is not None:
-            level = level_of(first.rank(self._now, self._granted), self._settings)
+        """Promotes the overdue while all claims fit, then commands in their order while they fit or can be made fit."""
+        if self._claims.use <= self._cores:
+            for member in self._claims.overdue():
+                self._promote(member, OVERDUE_LEVEL)
+                self._make_room()
+        while (first := self._background.first()) is not None:
             missing = self._missing(first)
-            if missing > 0 and (level > CLAIM_LEVEL or missing > self._displaceable.use_behind(level)):
+            if missing > 0 and missing > self._displaceable.use_behind(first.level):
                 return
-            self._promote(first, level)
+            self._promote(first, first.level)
             self._make_room()
 
     def _missing(self, member: Member) -> float:
         """Returns the cores that a command in the background lacks for the foreground."""
-        return member.use * (1.0 - self._settings.overfill) - (self._cores + _TINY - self._use)
+        return member.use + self._use - self._limit
 
     def _make_room(self) -> None:
-        """Demotes commands without a claim, the highest rank first, until the foreground fits."""
+        """Demotes commands, the last in order first, until the foreground fits."""
         while self._use > self._limit and (last := self._displaceable.first()) is not None:
             self._demote(last)
 
@@ -302,8 +293,16 @@ class NodeSharing:
             self._change_use(member, after)
         elif member.lane is Lane.BACKGROUND:
             member.take_background_measurement(attained_s, self._now)
+            member.level = level_of(member.weighted_s, self._settings)
             self._background.reorder(member)
+            self._note_overdue(member)
             self._watch_background(member)
+
+    def _note_overdue(self, member: Member) -> None:
+        """Notes whether a command in the background is overdue now."""
+        late = member.rank(self._now, self._granted) <= claim_rank(self._settings) + _TINY
+        member.overdue = late and member.level > NEW_LEVEL
+        self._claims.update(member)
 
     def _change_use(self, member: Member, use: float) -> None:
         """Changes the use of a command in the foreground."""
@@ -313,7 +312,8 @@ class NodeSharing:
         self._use += use - member.use
         member.use = use
         if queued:
-            self._displaceable.put(member, member.rank(self._now, self._granted))
+            self._displaceable.put(member)
+        self._claims.update(member)
 
     def _review(self, member: Member) -> None:
         """Compares a command that is due with the others, or lets it go on."""
@@ -324,74 +324,67 @@ class NodeSharing:
         if member.attained_s < member.quantum_ends_s - _TINY:
             passed_s = self._settings.max_stall_s if member.turn else member.charged_s
             self._watch_quantum(member, _REVIEW_PART * max(passed_s, self._settings.quantum_s))
+        elif member.command.demotable and self._must_yield(member):
+            self._demote(member)
         else:
-            level = level_of(member.rank(self._now, self._granted), self._settings)
-            if member.command.demotable and self._must_yield(member, level):
-                self._demote(member)
-            else:
-                if member.displaceable:
-                    self._displaceable.remove(member)
-                self._begin_quantum(member, level)
+            if member.displaceable:
+                self._displaceable.remove(member)
+            self._begin_quantum(member, level_of(member.weighted_s, self._settings))
 
-    def _must_yield(self, member: Member, level: int) -> bool:
-        """Whether a command at the end of its quantum gives its place to one of lower level, or to nobody."""
-        if self._use > self._limit and (level > CLAIM_LEVEL or member.turn):
+    def _must_yield(self, member: Member) -> bool:
+        """Whether a command at the end of its quantum gives its place to one before it in order, or to nobody."""
+        level = level_of(member.weighted_s, self._settings)
+        if self._use > self._limit and (level > NEW_LEVEL or member.turn):
             return True
-        first = self._background.first(self._now)
+        first = self._background.first()
         if first is None or self._missing(first) > member.use:
             return False
-        return level_of(first.rank(self._now, self._granted), self._settings) < level
+        return first.order < (level, member.counted_from)
 
     def _begin_quantum(self, member: Member, level: int) -> None:
         """Begins a quantum of a command in the foreground that is not in its queue."""
-        rank_s = member.rank(self._now, self._granted)
         member.level, member.turn = level, False
-        length_s = quantum(rank_s, member.weighted_s, self._settings)
-        member.quantum_ends_s = member.attained_s + length_s * member.command.weight
+        member.quantum_ends_s = quantum_end(level, member.weighted_s, self._settings) * member.command.weight
         if member.displaceable:
-            self._displaceable.put(member, rank_s)
+            self._displaceable.put(member)
+        self._claims.update(member)
         self._watch_quantum(member)
 
     def _watch_quantum(self, member: Member, least_s: float = _LATE_S) -> None:
         """Asks for a review when a command should have used up its quantum, in `least_s` at the earliest."""
         left_s = (member.quantum_ends_s - member.extrapolated(self._granted)) / max(member.use, _LEAST_USE)
-        # Time passes at least as fast as grants.
-        after_s = max(left_s / self._grant_rate(), least_s)
+        # Time passes at least as fast as grants. Quanta become long: use is measured whenever the clock has doubled.
+        after_s = max(min(left_s / self._grant_rate(), max(self._settings.quantum_s, member.charged_s)), least_s)
         self._reviews.set(member.command.command_id, self._now + after_s)
 
     def _begin_stall(self, member: Member) -> None:
         member.stall_mark_s = member.attained_s
-        member.stall_ends = self._now + self._settings.max_stall_s / _STALL_CHECKS
+        member.stall_ends = self._now + check_after_s(self._settings)
         self._watch_background(member)
 
     def _watch_background(self, member: Member) -> None:
-        """Asks for a review when a command gets a claim, or has stalled for too long."""
+        """Asks for a review when a command becomes overdue, or has stalled for too long."""
         at = member.stall_ends
-        if member.ageing > 0:
-            above_s = member.background_rank_at_zero() - member.ageing * self._now - claim_rank(self._settings)
+        if member.ageing > 0 and not member.overdue:
+            above_s = member.rank(self._now, self._granted) - claim_rank(self._settings)
             if above_s > 0:
                 at = min(at, self._now + above_s / member.ageing + _LATE_S)
         self._reviews.set(member.command.command_id, at)
 
     def _review_stall(self, member: Member) -> None:
+        self._note_overdue(member)
         if self._now < member.stall_ends - _TINY:
             self._watch_background(member)
             return
-        turn_s = self._turn()
+        turn_s = turn(self._cores, len(self._members), self._settings)
         if member.attained_s - member.stall_mark_s >= turn_s - _TINY:
             self._begin_stall(member)
             return
-        self._promote(member, PROTECTED_LEVEL)
+        self._promote(member, NEW_LEVEL)
         member.turn = True
         member.quantum_ends_s = member.attained_s + turn_s
         self._watch_quantum(member)
         self._make_room()
-
-    def _turn(self) -> float:
-        """Returns the CPU seconds of a turn that ends a stall: so short that all can have theirs in time."""
-        settings = self._settings
-        within_s = settings.max_stall_s / _STALL_CHECKS
-        return min(settings.quantum_s, _TURNS_PART * within_s * self._cores / len(self._members))
 
     def _note(self, member: Member) -> None:
         self._before.setdefault(member.command.command_id, member.lane)
