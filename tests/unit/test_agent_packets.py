@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 from typing import Any
 
@@ -47,6 +48,26 @@ async def test_a_job_ends_with_what_the_agent_says() -> None:
             await job.finished.wait()
         assert job.result is not None
         assert (job.result.status, job.result.cpu_s, job.result.peak_memory_bytes) == (256, 1.5, 10240)
+    finally:
+        agent.close()
+
+
+@pytest.mark.anyio
+async def test_what_was_killed_with_everything_is_known_before_its_end_is_told() -> None:
+    agent = Agent()
+    try:
+        say(agent.socket, event="hello")
+        await agent.connection.until_hello()
+        session, command = [await agent.connection.start("run", {}, []) for _ in range(2)]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(agent.connection.signal, signal.SIGKILL)
+            await anyio.wait_all_tasks_blocked()
+            later = await agent.connection.start("run", {}, [])
+            say(agent.socket, event="exited", id=command.number, status=9, cpu_us=0, peak_kib=0, refused=None)
+            with anyio.fail_after(60):
+                await command.finished.wait()
+            tasks.cancel_scope.cancel()
+        assert (session.killed, session.finished.is_set(), later.killed) == (True, False, False)
     finally:
         agent.close()
 
