@@ -121,8 +121,9 @@ raise SystemExit('reached')
 """Attacks that end by themselves."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def executor(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
+    """One for all attacks, each of which it must survive unharmed."""
     built = build_sandbox_executor(settings)
     yield built
     await built.close()
