@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import anyio
+import psutil
 import pytest
 from callsheet.cli.choices import Role
 from callsheet.cli.errors import first_error
@@ -72,6 +73,24 @@ async def test_a_first_start_that_fails_is_an_error_at_once() -> None:
     supervisor = Supervisor(Role.NOOP, lambda: child_spec("fail"), _QUICK, grace_s=5.0)
     with anyio.fail_after(_DEADLINE_S), pytest.raises(ProcessFailedError, match="exit code 3"):
         await supervisor.run()
+
+
+async def test_a_start_that_is_cancelled_ends_its_process(tmp_path: Path) -> None:
+    marker = tmp_path / "started"
+    supervisor = Supervisor(Role.NOOP, lambda: child_spec("silent", str(marker)), _QUICK, grace_s=5.0)
+    with anyio.fail_after(_DEADLINE_S):
+        async with anyio.create_task_group() as tasks, anyio.create_task_group() as starts:
+            starts.start_soon(tasks.start, supervisor.run)
+            await _until_written(marker)
+            starts.cancel_scope.cancel()
+    assert not psutil.pid_exists(int(marker.read_text()))
+
+
+async def _until_written(marker: Path) -> None:
+    """A process that says nothing gives no other sign."""
+    path = anyio.Path(marker)
+    while not await path.exists() or not await path.read_text():  # noqa: ASYNC110 - see above
+        await anyio.sleep(0.01)
 
 
 async def test_what_does_not_run_cannot_be_killed() -> None:

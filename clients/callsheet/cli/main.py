@@ -6,14 +6,16 @@ import sys
 
 
 def main() -> None:
-    """Runs the command named on the command line; exits with 0, 1 (failure) or 2 (usage)."""
+    """Runs the command named on the command line; exits with 0, 1 (failure), 2 (usage) or 130 (a signal ended it)."""
     try:
         from callsheet.cli.app import app
+        from callsheet.cli.signals import interrupt_on_terminate
     except ModuleNotFoundError as error:
         if error.name not in {"typer", "rich"}:
             raise
         sys.stderr.write(f"callsheet: module {error.name} is not installed; pip install 'callsheet[cli]' brings it\n")
         raise SystemExit(1) from None
+    interrupt_on_terminate()
     app()
 
 

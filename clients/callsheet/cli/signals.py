@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import signal
+from types import FrameType
 
 import anyio
+
+
+def interrupt_on_terminate() -> None:
+    """Lets SIGTERM end a command as Ctrl-C does, so that what it started is stopped and its files are removed."""
+    signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell without job control starts background processes so.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.raise_signal(signal.SIGINT)
 
 
 async def cancel_on_signal(scope: anyio.CancelScope) -> None:

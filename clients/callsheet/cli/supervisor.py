@@ -29,19 +29,25 @@ class Supervisor:
         self._spec = spec
         self._policy = policy
         self._grace_s = grace_s
-        self._scope = anyio.CancelScope(shield=True)
+        self._scope = anyio.CancelScope()
         self._changed = anyio.Event()
         self._start_requested = anyio.Event()
         self._expected_end = False
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Runs until `stop`; shielded, so that the owner decides the order in which processes stop.
+        """Runs until `stop`; shielded once the process serves, so that the owner decides the order in which they stop.
 
         Raises:
             ProcessFailedError: The first start failed, or there were too many failures in a row.
         """
+
+        def ready() -> None:
+            # Not before: who waits for the start, and is cancelled, waits for the end of this as well.
+            self._scope.shield = True
+            task_status.started()
+
         with self._scope:
-            await self._serve(task_status.started)
+            await self._serve(ready)
             failures = 0
             while True:
                 failures = await self._wait_to_start(failures)

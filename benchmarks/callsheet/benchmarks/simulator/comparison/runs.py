@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, as_completed
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +19,7 @@ from callsheet.benchmarks.simulator.policy import World
 from callsheet.benchmarks.simulator.scenario import Mode
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 from callsheet.benchmarks.simulator.simulation import simulate
+from callsheet.benchmarks.simulator.worker_pool import worker_pool
 
 QUANTILES = 400
 
@@ -51,19 +51,13 @@ def run_all(runs: Sequence[Run], processes: int, progress: Progress) -> list[See
     if processes == 1 or len(runs) == 1:
         return [_reported(run, run_one(run), progress) for run in runs]
     results: list[SeedResult | None] = [None] * len(runs)
-    # Not fork: the parent may have threads (progress, a test's).
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(runs)), mp_context=context) as pool:
+    with worker_pool(min(processes, len(runs))) as pool:
         places: dict[Future[SeedResult | None], int] = {
             pool.submit(run_one, run): place for place, run in enumerate(runs)
         }
-        try:
-            for future in as_completed(places):
-                place = places[future]
-                results[place] = _reported(runs[place], future.result(), progress)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        for future in as_completed(places):
+            place = places[future]
+            results[place] = _reported(runs[place], future.result(), progress)
     return results
 
 
