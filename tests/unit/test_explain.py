@@ -60,7 +60,7 @@ def test_the_managers_that_could_serve_it_are_away_or_draining() -> None:
     world.submit(action_request("a"))
     world.drain("m")
     assert why(world, "a").reason is WaitReason.MANAGER_AWAY
-    manager.join()
+    manager.join(incarnation="second")
     assert why(world, "a").reason is WaitReason.NEXT_ROUND
     manager.disconnect()
     assert why(world, "a").reason is WaitReason.MANAGER_AWAY
