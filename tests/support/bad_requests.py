@@ -151,12 +151,12 @@ BAD: dict[str, Bad] = {
         "amdahl_fraction",
         "only for an elastic entry",
     ),
-    "empty table": Bad(table(), INVALID, "demand.resources[0].speed_up.table.points", "[]", "at least one point"),
+    "empty table": Bad(table(), INVALID, "demand.resources[0].speed_up.table.points", "0 points", "1 to 256 points"),
     "table that goes back": Bad(
         table((2, 1.5), (2, 1.6)), INVALID, "demand.resources[0].speed_up.table.points[1].units", "2", "at least 3"
     ),
     "speed-up of 0": Bad(
-        table((2, 0.0)), INVALID, "demand.resources[0].speed_up.table.points[0].speed_up", "0", "above 0"
+        table((2, 0.0)), INVALID, "demand.resources[0].speed_up.table.points[0].speed_up", "0", "between 0.01"
     ),
     "more than any node has": Bad(
         need(min_units=10_000), PRECONDITION, "demand.resources[cpu].min_units", "10000", "more than any node"
