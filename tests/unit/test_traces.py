@@ -159,6 +159,12 @@ def test_more_requests_than_the_trace_has_go_round(tmp_path: Path) -> None:
     assert all(len(rollout.turns) == 1 and rollout.turns[0].actions for rollout in scenario.rollouts)
 
 
+def test_files_of_other_systems_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "azure.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + _AZURE.replace("\n", "\r\n").encode())
+    assert len(read_trace(path).requests) == 3
+
+
 def test_mooncake_requests(tmp_path: Path) -> None:
     path = tmp_path / "mooncake.jsonl"
     path.write_text(_MOONCAKE, encoding="utf-8")
@@ -177,7 +183,12 @@ def test_mooncake_requests(tmp_path: Path) -> None:
         (_MOONCAKE.replace("6000", "-1"), r"a:1\.input_length: -1: must be at least 0"),
         (_MOONCAKE + "{", r"a:3: '{': must be JSON"),
         ("hello", r"a:1: 'hello': must begin one of the formats"),
-        ("", r"a:1: '': must begin one"),
+        ("", r"a: '': must hold at least one"),
+        (
+            "TIMESTAMP,ContextTokens\n",
+            r"a:1: 'TIMESTAMP,ContextTokens': must be TIMESTAMP,ContextTokens,GeneratedTokens",
+        ),
+        ("TIMESTAMP,GeneratedTokens,ContextTokens\n", r"must be TIMESTAMP,ContextTokens,GeneratedTokens"),
     ],
 )
 def test_wrong_requests_are_refused(tmp_path: Path, text: str, message: str) -> None:

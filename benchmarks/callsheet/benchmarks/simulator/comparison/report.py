@@ -33,7 +33,7 @@ class ComparisonReport:
         ablations: Callsheet without one of its pieces, by what is missing.
         by_cores: The sweep over cores, by policy.
         by_ageing: The sweep over callsheet's ageing setting.
-        equal_act: How many cores callsheet needs for the ACT of a reservation.
+        equal_act: How many cores callsheet needs for the ACT of a reservation; None where nobody asked, or none are.
         wall_s: Real seconds that everything took.
     """
 
@@ -105,8 +105,8 @@ class ComparisonReport:
             }
         if self.by_ageing:
             report["by_ageing"] = [_rounded(asdict(point)) for point in self.by_ageing]
-        if self.equal_act is not None:
-            report["equal_act"] = {**asdict(self.equal_act), "saved": significant(self.equal_act.saved)}
+        equal = self.equal_act
+        report["equal_act"] = {**asdict(equal), "saved": significant(equal.saved)} if equal is not None else None
         return report
 
     def _policy(self, result: PolicyResult | None) -> dict[str, Any] | None:

@@ -13,6 +13,8 @@ from callsheet.benchmarks.simulator.input_table import InputError, InputTable
 
 # A line beyond this is no trajectory but a mistake; it bounds memory.
 _LONGEST_LINE = 64 * 1024 * 1024
+# With or without the mark that some programs put in front.
+_TEXT = "utf-8-sig"
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -30,8 +32,8 @@ def read_lines(path: Path) -> Iterator[str]:
 
 def _open(path: Path) -> TextIO:
     if path.suffix == ".gz":
-        return cast(TextIO, gzip.open(path, "rt", encoding="utf-8"))
-    return path.open(encoding="utf-8")
+        return cast(TextIO, gzip.open(path, "rt", encoding=_TEXT))
+    return path.open(encoding=_TEXT)
 
 
 def _next_line(file: TextIO, name: str) -> str:

@@ -42,7 +42,9 @@ def read_trace(path: Path) -> Trace:
     lines = read_lines(path)
     first = next(lines, "")
     whole = chain([first], lines)
-    if first.strip().startswith(",".join(AZURE_HEADER)):
+    if not first:
+        raise InputError(path.name, "", "must hold at least one trajectory or request")
+    if first.split(",")[0].strip() == AZURE_HEADER[0]:
         trace = Trace(requests=tuple(read_azure(whole, path.name)))
     elif '"input_length"' in first:
         trace = Trace(requests=tuple(read_mooncake(whole, path.name)))
