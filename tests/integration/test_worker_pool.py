@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from multiprocessing.process import BaseProcess
 
 import pytest
 from callsheet.benchmarks.simulator.worker_pool import worker_pool
@@ -14,7 +15,7 @@ _END_S = 60.0
 
 def test_an_interrupt_ends_busy_workers_at_once() -> None:
     others = set(multiprocessing.active_children())
-    workers = []
+    workers: list[BaseProcess] = []
 
     def be_interrupted() -> None:
         with worker_pool(1) as pool:
