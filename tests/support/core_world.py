@@ -334,7 +334,7 @@ class CoreWorld(CoreClients):
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
-    def live(self, action: str) -> Action:
+    def live(self, action: str | ActionKey) -> Action:
         """An action without an outcome."""
         found = self.state.find_action(key_of(action))
         assert isinstance(found, Action), f"{action} is {found}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from callsheet.scheduler.core.model import ActionKind, PriorityClass, TrajectoryKey
+from callsheet.scheduler.core import events
+from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState, PriorityClass, TrajectoryKey
 from callsheet.scheduler.planner.admission import Candidate, CpuLoad, choose
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 
@@ -21,12 +22,19 @@ def sandbox_world(*, memory: int, admission: bool = True) -> tuple[CoreWorld, Fa
     return world, manager
 
 
-def begin(world: CoreWorld, count: int, *, job_id: str = "job", memory: int = 100, first: int = 0) -> None:
+def begin(
+    world: CoreWorld, count: int, *, job_id: str = "job", memory: int = 100, first: int = 0, image: str = ""
+) -> None:
     """Trajectories that want a sandbox."""
     for index in range(first, first + count):
         world.trajectory(trajectory_request(f"{job_id}-t{index}", job_id=job_id))
         request = action_request(
-            f"{job_id}-r{index}", ActionKind.ENV_RESET, f"{job_id}-t{index}", job_id=job_id, demand=kept(memory=memory)
+            f"{job_id}-r{index}",
+            ActionKind.ENV_RESET,
+            f"{job_id}-t{index}",
+            job_id=job_id,
+            demand=kept(memory=memory),
+            service=image,
         )
         world.submit(request)
 
@@ -112,6 +120,48 @@ def test_no_more_live_than_a_trainer_consumes_before_they_are_stale() -> None:
     world.job(job_request(max_staleness=1))
     begin(world, 12)
     assert len(admitted(world)) == 12, "a job that is opened again has another trainer"
+
+
+def test_each_image_has_the_room_of_its_own_managers() -> None:
+    world = CoreWorld(planner=ElasticPlanner())
+    for name, memory in (("one", 100), ("two", 500)):
+        world.manager(name, service(f"sandbox:{name}", IN_SANDBOX, shared={"cpu": 4}), cores=4, memory=memory)
+    world.job()
+    world.job(job_request("other"))
+    begin(world, 3, image="sandbox:one")
+    begin(world, 3, job_id="other", image="sandbox:two")
+    assert Counter(key[0] for key in admitted(world)) == {"job": 1, "other": 3}
+
+
+def test_a_large_sandbox_is_not_passed_over_for_ever_by_small_ones() -> None:
+    world, _ = sandbox_world(memory=400)
+    world.manager("m2", service("sandbox", IN_SANDBOX, shared={"cpu": 4}), cores=4, memory=400)
+    world.job()
+    world.job(job_request("small"))
+    begin(world, 9, job_id="small")
+    admitted(world)
+    begin(world, 1, memory=300)
+    for turn in range(150):
+        # Whatever a small one gives back, the next small one wants.
+        run_small(world, turn)
+        begin(world, 1, job_id="small", first=9 + turn)
+        for manager_id in ("m", "m2"):
+            world.handle(events.ManagerHeartbeat(manager_id, world.state.managers[manager_id].session))
+        world.now += 1.0
+        admitted(world)
+    assert world.state_of("job-r0") is ActionState.DISPATCHED
+    assert world.state.jobs["small"].live_trajectories > 0
+
+
+def run_small(world: CoreWorld, number: int) -> None:
+    """The reset of a small trajectory ends, and the trajectory with it."""
+    action = world.live(ActionKey("small", f"small-r{number}"))
+    attempt = action.attempt
+    if attempt is not None:
+        made = events.AttemptSucceeded("made", f"sandbox-{number}", f"small-t{number}")
+        body_hash = action.request.body_hash
+        world.handle(events.AttemptEnded(attempt.manager_id, attempt.token, action.key, 1, made, True, 0.5, body_hash))
+    world.close_trajectory(f"small-t{number}", job_id="small")
 
 
 def test_beyond_a_load_nobody_begins() -> None:

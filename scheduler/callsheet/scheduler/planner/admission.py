@@ -1,27 +1,24 @@
 """How many trajectories live at once: which of those that wait may begin.
 
-Four rules bound it. A sandbox must find its memory, or its reset would only wait elsewhere. A job with a bound on
-staleness has no more trajectories than its trainer consumes in time (AReaL's rule: one that begins now ends after all
-that live have ended, so with B of them to a version no more than (bound + 1) * B may live). Where more trajectories
-would bring next to no throughput, since their commands would only wait for each other's cores, none is added. And jobs
-take turns by weight. The wait to start is charged to trajectories, apart from their actions' completion times.
+Four rules bound it. A sandbox must find its memory, or its reset would only wait elsewhere (`sandbox_room`). A job
+with a bound on staleness has no more trajectories than its trainer consumes in time (AReaL's rule: one that begins now
+ends after all that live have ended, so with B of them to a version no more than (bound + 1) * B may live). Where more
+trajectories would bring next to no throughput, since their commands would only wait for each other's cores, none is
+added. And jobs take turns by weight. The wait to start is charged to trajectories, apart from their actions'
+completion times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
-from callsheet.scheduler.core.admission import first_actions
 from callsheet.scheduler.core.entities import Job, Trajectory
-from callsheet.scheduler.core.model import ActionKind, Demand, TrajectoryKey
-from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
+from callsheet.scheduler.core.model import TrajectoryKey
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.submission import COMPLETED
-from callsheet.scheduler.planner.instance import Integers, OptionBlock
-from callsheet.scheduler.planner.offers import fitting, need_of, place_of
-from callsheet.scheduler.planner.pools import Fleet
+from callsheet.scheduler.planner.sandbox_room import SandboxRoom
 
 # A new figure of trajectories to a version counts this much beside those before it.
 LEARNING_RATE = 0.3
@@ -135,27 +132,38 @@ class Consumption:
         return max((job.request.max_staleness + 1) * known.per_version, 1.0)
 
 
+class _Head(NamedTuple):
+    """A job's first waiting trajectory, and since when it is the first."""
+
+    trajectory: Trajectory
+    since: float
+
+
 class Admission:
     """Decides in rounds; keeps what it learned between them."""
 
-    def __init__(self, most_load: float) -> None:
+    def __init__(self, most_load: float, hold_after: float) -> None:
         """Starts with nothing learned.
 
         Args:
             most_load: Load of the cores up to which trajectories are let begin; infinite for no such bound.
+            hold_after: Seconds that a job's first trajectory finds no room before a node is held for it.
         """
         self._most_load = most_load
+        self._hold_after = hold_after
         self._consumption = Consumption()
+        self._first_since: dict[str, _Head] = {}
 
     def decide(
-        self, state: SchedulerState, load: CpuLoad | None, room: Callable[[Trajectory], bool]
+        self, state: SchedulerState, load: CpuLoad | None, room: SandboxRoom, now: float
     ) -> tuple[TrajectoryKey, ...]:
         """The trajectories that may begin now.
 
         Args:
             state: The core.
             load: How busy live trajectories keep the cores; None if that is not known.
-            room: See `choose`.
+            room: Where their sandboxes could go.
+            now: Seconds since the epoch.
         """
         candidates = []
         self._consumption.keep_only(state.jobs)
@@ -172,59 +180,31 @@ class Admission:
         elsewhere = sum(
             job.live_trajectories for name, job in state.jobs.items() if name not in state.waiting_trajectories
         )
-        most = float("inf") if load is None else load.most_live(self._most_load) - elsewhere
         # Somebody must live for anything to be learned.
-        return tuple(choose(candidates, room, max(most, 1.0)))
+        most = max(float("inf") if load is None else load.most_live(self._most_load) - elsewhere, 1.0)
+        heads = self._heads(state, now)
+        passed_over = self._passed_over(candidates, heads, room, most, now)
+        return (*passed_over, *choose(candidates, room.book, most))
 
+    def _heads(self, state: SchedulerState, now: float) -> list[_Head]:
+        """The first waiting trajectory of each job."""
+        heads: dict[str, _Head] = {}
+        for job_id, waiting in state.waiting_trajectories.items():
+            first = next(iter(waiting.values()))
+            known = self._first_since.get(job_id)
+            heads[job_id] = known if known is not None and known.trajectory is first else _Head(first, now)
+        self._first_since = heads
+        return list(heads.values())
 
-class SandboxRoom:
-    """Room for what sandboxes hold between actions, booked trajectory by trajectory."""
-
-    def __init__(self, state: SchedulerState, fleet: Fleet, block_of: Callable[[ClassKey], OptionBlock]) -> None:
-        """Starts from what is free now, less what resets that are ready are going to take.
-
-        Args:
-            state: The core.
-            fleet: Refreshed for it.
-            block_of: The options of a class.
-        """
-        self._pools = fleet.pools
-        self._free = [pool.free.copy() for pool in fleet.pools]
-        self._block_of = block_of
-        self._needs: dict[Demand, list[tuple[int, Integers]]] = {}
-        for key, ready in state.ready.classes.items():
-            if key.kind is ActionKind.ENV_RESET:
-                self._take(key, ready.count)
-
-    def book(self, trajectory: Trajectory) -> bool:
-        """Books a trajectory's sandbox; False if there is no room. One without a sandbox needs none."""
-        resets = [action for action in first_actions(trajectory) if action.request.kind is ActionKind.ENV_RESET]
-        return not resets or self._take(ReadyQueue.key_of(resets[0]), 1) == 1
-
-    def _take(self, key: ClassKey, count: int) -> int:
-        """Books sandboxes on the nodes with the most room, as many as fit, and returns how many."""
-        needs = self._needs.get(key.demand)
-        if needs is None:
-            needs = self._needs[key.demand] = self._held_needs(key)
-        if not needs:
-            # What nothing can serve now must not wait here, where nobody says so.
-            return count
-        for taken in range(count):
-            room = [(fitting(self._free[pool], need), pool, need) for pool, need in needs]
-            fits, pool, need = max(room, key=lambda each: int(each[0].max(initial=0)))
-            if not fits.any():
-                return taken
-            self._free[pool][int(np.argmax(fits))] -= need
-        return count
-
-    def _held_needs(self, key: ClassKey) -> list[tuple[int, Integers]]:
-        """(pool, what a sandbox holds of each column), for each pool that can have it."""
-        held = {entry.resource for entry in key.demand.entries if entry.held_by_trajectory}
-        found: dict[int, Integers] = {}
-        for option in self._block_of(key).options:
-            place = place_of(option)
-            pool = self._pools[place.pool]
-            need = need_of(option, pool)
-            need[[name not in held for name in pool.columns]] = 0
-            found[place.pool] = need
-        return list(found.items())
+    def _passed_over(
+        self, candidates: Sequence[Candidate], heads: Sequence[_Head], room: SandboxRoom, most: float, now: float
+    ) -> list[TrajectoryKey]:
+        """Those first ones that have found no room for too long: they begin, and their resets get a node held."""
+        chosen = []
+        pairs = sorted(zip(candidates, heads, strict=True), key=lambda pair: (pair[0].priority, pair[1].since))
+        for job, head in pairs:
+            may = job.live < job.most and sum(each.live for each in candidates) < most
+            if may and now - head.since >= self._hold_after and room.hold_for(head.trajectory):
+                job.live += 1
+                chosen.append(next(job.waiting).key)
+        return chosen

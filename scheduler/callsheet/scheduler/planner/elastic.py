@@ -19,13 +19,14 @@ from callsheet.scheduler.core.model import CPU, ActionKind, TrajectoryKey
 from callsheet.scheduler.core.plan import Assignment, Plan
 from callsheet.scheduler.core.ready import ReadyClass
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.planner.admission import Admission, CpuLoad, SandboxRoom
+from callsheet.scheduler.planner.admission import Admission, CpuLoad
 from callsheet.scheduler.planner.arrivals import ArrivalRates, thinking_weight
 from callsheet.scheduler.planner.assignment import Budget, Status
 from callsheet.scheduler.planner.costs import option_costs
 from callsheet.scheduler.planner.estimates import Estimates
 from callsheet.scheduler.planner.groups import Servable, competing, rows_of, some_fit
 from callsheet.scheduler.planner.instance import NO_ARRIVALS, Arrivals, PlanningInstance
+from callsheet.scheduler.planner.lateness import MOST_PATIENCE
 from callsheet.scheduler.planner.offers import Offers, place_of
 from callsheet.scheduler.planner.pinned import PinnedRound
 from callsheet.scheduler.planner.placed import PlacedActions, Running
@@ -33,6 +34,7 @@ from callsheet.scheduler.planner.placement import Frees, Placed, Placer
 from callsheet.scheduler.planner.pools import Fleet
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.reclaim import give_back
+from callsheet.scheduler.planner.sandbox_room import SandboxRoom
 from callsheet.scheduler.planner.snapshot import Snapshot, Snapshots, SnapshotSettings
 from callsheet.scheduler.planner.solve import Solution, solve
 
@@ -125,7 +127,7 @@ class ElasticPlanner:
         self._offers = Offers(self._fleet)
         self._placed = PlacedActions()
         self._arrivals = ArrivalRates()
-        self._admission = Admission(self.settings.most_load)
+        self._admission = Admission(self.settings.most_load, MOST_PATIENCE * self.settings.hold_after)
         chosen = self.settings
         self._snapshots = Snapshots(
             SnapshotSettings(chosen.dispatch_cap, chosen.ageing, chosen.hold_after), self._estimates
@@ -209,7 +211,7 @@ class ElasticPlanner:
             return tuple(each.key for job in state.waiting_trajectories.values() for each in job.values())
         self._fleet.refresh(state, self._placed, self._estimates.cores_of_job)
         room = SandboxRoom(state, self._fleet, lambda key: self._snapshots.block(key, self._fleet, now))
-        return self._admission.decide(state, self._cpu_load(state), room.book)
+        return self._admission.decide(state, self._cpu_load(state), room, now)
 
     def _cpu_load(self, state: SchedulerState) -> CpuLoad | None:
         """How busy live trajectories keep the cores; None while that is not known."""
