@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core import commands, events
+from callsheet.scheduler.core.entities import MAX_STORY
 from callsheet.scheduler.core.model import ActionKind, ActionState, RefusalCode, RefusedError
 from callsheet.scheduler.core.plan import Assignment, GrantPrediction, Plan
 
@@ -250,3 +251,13 @@ def test_a_plan_that_does_not_fit_is_refused_without_effect() -> None:
     assert manager.free["cpu"] == 2
     assert world.propose("a", "m", cpu=2)
     assert not world.propose("a", "m", cpu=1), "it has been dispatched"
+
+
+def test_the_story_of_an_action_is_bounded() -> None:
+    world, _ = running()
+    for _ in range(MAX_STORY):
+        world.pause("a")
+        world.pause("a", paused=False)
+    story = world.state.story(key_of("a"))
+    assert len(story) == MAX_STORY
+    assert (story[0][1], story[-1][1]) == ("submitted", "resumed")

@@ -15,6 +15,7 @@ from callsheet.scheduler.core.model import (
     RefusedError,
     Timeouts,
 )
+from callsheet.scheduler.core.servability import MAX_CACHED, check_servable
 
 from tests.support.core_requests import action_request, fixed, job_request, trajectory_request
 from tests.support.core_world import SETTINGS, CoreWorld, service, world_with_sandbox, world_with_trajectory
@@ -304,3 +305,13 @@ def test_a_handled_submit_returns_its_record_before_its_acknowledgement() -> Non
     todo = world.handle(events.ActionSubmitted(events.ReplyTo("client", 99), request, None))
     kinds = [type(command.record) if isinstance(command, commands.Persist) else type(command) for command in todo]
     assert kinds == [records.ActionSubmitted, commands.Accept]
+
+
+def test_what_can_be_served_is_remembered_of_so_many_demands_only() -> None:
+    world = CoreWorld()
+    world.manager(memory=2 * MAX_CACHED)
+    world.job()
+    for memory in range(1, MAX_CACHED + 10):
+        request = action_request("a", demand=fixed(memory=memory))
+        check_servable(world.state, request, None)
+    assert len(world.state.servable_cache) <= MAX_CACHED

@@ -26,7 +26,7 @@ def admit(state: SchedulerState, trajectory: Trajectory, now: float) -> None:
         if action.state is ActionState.QUEUED:
             action.start_wait_s = now - action.queued_since
             if action.start_wait_s:
-                action.story.append((now, "its trajectory was admitted"))
+                action.tell(now, "its trajectory was admitted")
             if not action.request.in_sandbox:
                 await_turn(state, action, now)
     advance_line(state, trajectory, now)

@@ -102,7 +102,7 @@ def adopt_orphan(state: SchedulerState, action: Action, orphan: Orphan, now: flo
         action.trajectory.occupied = attempt
     if action.trajectory is not None:
         admit(state, action.trajectory, now)
-    action.story.append((now, f"adopted attempt {orphan.attempt} running on {manager.manager_id}"))
+    action.tell(now, f"adopted attempt {orphan.attempt} running on {manager.manager_id}")
     _mark_alive(state, attempt, orphan.started, now)
     if orphan.paused:
         _mark_paused(attempt, now)

@@ -105,7 +105,7 @@ def _dispatch(
     action.first_dispatched_at = action.first_dispatched_at or now
     if request.in_sandbox and trajectory is not None:
         trajectory.occupied = attempt
-    action.story.append((now, f"attempt {attempt.number} dispatched to {manager.manager_id}"))
+    action.tell(now, f"attempt {attempt.number} dispatched to {manager.manager_id}")
     arm_attempt(state, attempt, now)
     key = action.key
     state.persist(
@@ -145,7 +145,7 @@ def on_started(state: SchedulerState, event: events.AttemptStarted, now: float) 
     action = attempt.action
     if action.attempt is attempt and action.state is ActionState.DISPATCHED:
         action.state = ActionState.RUNNING
-        action.story.append((now, f"attempt {attempt.number} started"))
+        action.tell(now, f"attempt {attempt.number} started")
 
 
 def on_progressed(state: SchedulerState, event: events.AttemptProgressed, now: float) -> None:

@@ -72,7 +72,7 @@ def on_pause(state: SchedulerState, event: events.PauseRequested, now: float) ->
         attempt.paused_s, attempt.paused_since = attempt.paused_for(now), 0.0
         attempt.last_progress = now
         arm_attempt(state, attempt, now)
-    action.story.append((now, "paused" if event.paused else "resumed"))
+    action.tell(now, "paused" if event.paused else "resumed")
     state.emit(PauseAttempt(manager.session, attempt.token, event.paused))
     state.accept(event.reply_to)
 

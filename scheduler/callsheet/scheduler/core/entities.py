@@ -22,6 +22,9 @@ from callsheet.scheduler.core.model import (
 )
 from callsheet.scheduler.core.plan import GrantPrediction
 
+# Plans may change the cores of an attempt as often as commands come to its node.
+MAX_STORY = 256
+
 
 @dataclass(slots=True)
 class Service:
@@ -177,6 +180,12 @@ class Action:
     def key(self) -> ActionKey:
         """Its key."""
         return self.request.key
+
+    def tell(self, now: float, event: str) -> None:
+        """Adds to its story; of a long one the first event and the last ones are kept."""
+        self.story.append((now, event))
+        if len(self.story) > MAX_STORY:
+            del self.story[1]
 
 
 @dataclass(slots=True)

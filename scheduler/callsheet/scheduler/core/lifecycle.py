@@ -180,7 +180,7 @@ def fail_or_retry(
     may_repeat = not (action.request.needs_sandbox and started)
     if failed.kind in RETRIED and may_repeat and action.attempts < action.request.retry.max_attempts:
         backoff = max(action.request.retry.backoff(action.attempts), failed.retry_after)
-        action.story.append((now, f"attempt {action.attempts} failed ({failed.reason}); again in {backoff:.1f} s"))
+        action.tell(now, f"attempt {action.attempts} failed ({failed.reason}); again in {backoff:.1f} s")
         action.backoff_until = now + backoff
         action.failed_on = ended.manager_id if ended is not None else ""
         state.persist(ActionRequeued(*action.key, action.attempts))
@@ -220,7 +220,7 @@ def cancel(state: SchedulerState, action: Action, reason: str, now: float) -> No
     """Cancels an action: at once if it waits, else by stopping its attempt."""
     if action.cancel_reason is None:
         action.cancel_reason = reason
-        action.story.append((now, f"cancel requested: {reason}"))
+        action.tell(now, f"cancel requested: {reason}")
         if action.attempt is not None:
             state.persist(ActionCancelRequested(*action.key, reason))
     if action.attempt is None:
@@ -281,7 +281,7 @@ def finish(
         start_wait_s=action.start_wait_s if admitted else waited_s,
     )
     message, encoded = state.encode_outcome(facts)
-    action.story.append((now, f"outcome: {action.state.value}{_reason_of(result)}"))
+    action.tell(now, f"outcome: {action.state.value}{_reason_of(result)}")
     state.persist(ActionFinished(*action.key, action.state.value, encoded, now))
     if action.watchers:
         state.emit(Deliver(tuple(action.watchers), action.key, message))

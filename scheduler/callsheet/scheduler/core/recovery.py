@@ -108,7 +108,7 @@ def _restore_action(state: SchedulerState, row: RecoveredAction, decode: Request
     first_deadline = action.submitted_at + min(timeouts.schedule_to_start, timeouts.schedule_to_close)
     state.timers.set(("action", request.key), first_deadline)
     action.attempts = row.attempt
-    action.story.append((now, "recovered after a restart of the scheduler"))
+    action.tell(now, "recovered after a restart of the scheduler")
     return action
 
 

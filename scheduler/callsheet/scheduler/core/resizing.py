@@ -38,7 +38,7 @@ def resize(state: SchedulerState, attempt: Attempt, manager: Manager, cores: int
     """
     _rebook(attempt, manager, cores)
     attempt.granted = {**attempt.granted, CPU: cores}
-    attempt.action.story.append((now, f"resized to {cores} cores"))
+    attempt.action.tell(now, f"resized to {cores} cores")
     state.emit(
         ResizeAttempt(manager.session, attempt.token, dict(attempt.granted), (*attempt.lent_cores, *attempt.cores))
     )

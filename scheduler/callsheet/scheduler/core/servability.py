@@ -10,6 +10,9 @@ from callsheet.scheduler.core.model import ActionKind, ActionRequest, Demand, Re
 if TYPE_CHECKING:
     from callsheet.scheduler.core.state import SchedulerState
 
+# Some clients ask for other units with each action.
+MAX_CACHED = 4096
+
 
 def service_of(manager: Manager, kind: ActionKind, name: str) -> Service | None:
     """The manager's service for a kind: the named one, or for an empty name the one with the most free slots."""
@@ -47,6 +50,8 @@ def check_servable(state: SchedulerState, request: ActionRequest, trajectory: Tr
     class_key = (request.kind, request.service, request.demand)
     servable = state.servable_cache.get(class_key)
     if servable is None:
+        if len(state.servable_cache) >= MAX_CACHED:
+            state.servable_cache.clear()
         servable = any(can_ever_serve(manager, *class_key) for manager in state.managers.values())
         state.servable_cache[class_key] = servable
     if not servable and not (request.needs_sandbox and trajectory is not None):

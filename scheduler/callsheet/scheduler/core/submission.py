@@ -280,7 +280,7 @@ def add_action(
 ) -> Action:
     """Adds an action without an outcome to its job and trajectory and arms its deadlines."""
     action = Action(request, job, trajectory, state.next_arrival(), now, now)
-    action.story.append((now, "submitted"))
+    action.tell(now, "submitted")
     job.actions[request.key.action_id] = action
     job.open_actions += 1
     state.open_actions += 1
