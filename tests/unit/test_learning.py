@@ -121,6 +121,21 @@ def test_odd_measurements_count_as_none(odd: float) -> None:
     Predictors().observe(observation)
 
 
+def test_no_run_is_taken_to_be_longer_than_its_timeout() -> None:
+    _, attempt = world_running()
+    observation = observation_of(attempt, end(attempt, execution_s=1e18))
+    assert observation is not None
+    assert observation.execution_s == attempt.action.request.timeouts.start_to_close
+
+
+def test_an_end_that_cannot_be_learned_from_is_passed_over() -> None:
+    world, attempt = world_running()
+    learning = Learning(Predictors(), MemoryStore(), 1.0)
+    learning.attempts_ended(world.state, [end(attempt, execution_s=math.nan), end(attempt)])
+    learning.learn(2)
+    assert seen(learning) == 1
+
+
 def test_of_a_flood_of_ends_the_oldest_are_passed_over() -> None:
     world, attempt = world_running()
     learning = Learning(Predictors(), MemoryStore(), 1.0)

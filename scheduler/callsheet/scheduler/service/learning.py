@@ -73,11 +73,16 @@ class Learning:
         await self.save()
 
     def learn(self, most: int) -> None:
-        """Learns from up to `most` of the ends that wait."""
+        """Learns from up to `most` of the ends that wait. One that cannot be learned from is only logged."""
         for _ in range(min(most, len(self._ended))):
-            observation = observation_of(*self._ended.popleft())
-            if observation is not None:
-                self.predictors.observe(observation)
+            attempt, event = self._ended.popleft()
+            try:
+                observation = observation_of(attempt, event)
+                if observation is not None:
+                    self.predictors.observe(observation)
+            except Exception:
+                job_id, action_id = attempt.action.key
+                _log.exception("end_not_learned_from", job_id=job_id, action_id=action_id, attempt=attempt.number)
 
     async def _learn(self) -> None:
         while True:
@@ -116,7 +121,10 @@ def load_predictors(store: PredictorStore) -> Predictors:
 
 
 def observation_of(attempt: Attempt, event: AttemptEnded) -> Observation | None:
-    """What the end of an attempt says; None if it says nothing of what the action needs."""
+    """What the end of an attempt says; None if it says nothing of what the action needs.
+
+    Whatever its manager measured: its execution clock ended with its timeout.
+    """
     if not event.started or event.execution_s <= 0.0:
         return None
     request = attempt.action.request
@@ -124,7 +132,7 @@ def observation_of(attempt: Attempt, event: AttemptEnded) -> Observation | None:
     timed_out = _timed_out(event)
     return Observation(
         key_of(request),
-        event.execution_s,
+        min(event.execution_s, request.timeouts.start_to_close),
         relative_units(request.demand, attempt.granted),
         cpu_s=_amount(usage.cpu_s),
         peak_memory_mb=_amount(usage.peak_memory_bytes / BYTES_PER_MB),
