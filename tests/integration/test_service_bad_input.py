@@ -159,6 +159,16 @@ async def test_other_rpcs_name_what_is_wrong(service: RawService) -> None:
     assert without_job.value == "none"
 
 
+@pytest.mark.parametrize("data", [b"\x0a\x04\x0a\x02\xff\xfe", b"\xff\xff\xff"], ids=["not UTF-8", "no message"])
+async def test_bytes_that_are_no_message_are_refused(service: RawService, data: bytes) -> None:
+    method = "/callsheet.v1.ClientService/OpenJob"
+    open_job: Any = service.channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
+    refusal = await refusal_of(open_job(data, timeout=ANSWER_S))
+    assert refusal is not None
+    assert (refusal.code, refusal.field) == (INVALID, "request")
+    assert method in refusal.rule
+
+
 async def test_what_is_not_running_cannot_be_steered(service: RawService) -> None:
     item = spec(service="later", unservable=action_pb2.UNSERVABLE_WAIT)
     assert await service.ask(item) is None

@@ -19,6 +19,7 @@ from callsheet.scheduler.service.client_servicer import ClientServicer
 from callsheet.scheduler.service.decode import ActionDecoder, decode_job, decode_trajectory
 from callsheet.scheduler.service.learning import Learning, load_predictors
 from callsheet.scheduler.service.loop import Clock, CoreLoop
+from callsheet.scheduler.service.malformed import MalformedRequestRefuser
 from callsheet.scheduler.service.manager_servicer import ManagerServicer
 from callsheet.scheduler.service.outcomes import encode_outcome
 from callsheet.scheduler.service.payload_servicer import PayloadServicer
@@ -170,6 +171,7 @@ async def _grpc_server(
     settings: SchedulerSettings, loop: CoreLoop, payloads: PayloadStore, predictors: Predictors
 ) -> AsyncIterator[str]:
     server = grpc.aio.server(
+        interceptors=[MalformedRequestRefuser()],
         options=[
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -179,7 +181,7 @@ async def _grpc_server(
             # Idle streams are kept alive by their clients; without these the server would end them for it.
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-        ]
+        ],
     )
     client_service_pb2_grpc.add_ClientServiceServicer_to_server(ClientServicer(loop, ClientRequests(payloads)), server)
     manager_service_pb2_grpc.add_ManagerServiceServicer_to_server(ManagerServicer(loop, payloads), server)
