@@ -304,3 +304,28 @@ def test_an_outcome_that_is_known_while_recovering_is_recorded_and_delivered() -
     assert again.journal.actions["job", "a"].state == "failed"
     again.watch("a", "client")
     assert again.delivered == [("client", key_of("a"))]
+
+
+def test_what_an_attempt_holds_whose_action_is_over_is_not_granted_to_others() -> None:
+    world = CoreWorld()
+    manager = world.manager(cores=2)
+    world.job()
+    world.submit(action_request("a", demand=fixed(cpu=2)))
+    world.plan()
+    grant = manager.start("a")
+    world.cancel("a")
+    manager.live(world.settings.cancel_grace + 1.0)
+    assert world.state_of("a") is ActionState.CANCELLED
+    assert manager.free["cpu"] == 0, "it did not stop when it was told to"
+    after = restarted(world, manager)
+    manager.join([manager.running(grant)])
+    assert manager.free["cpu"] == 0
+    manager.end(grant, events.AttemptCancelled())
+    assert manager.free["cpu"] == 2
+    manager.join([manager.running(grant)])
+    manager.join()
+    assert manager.free["cpu"] == 2, "it is not listed any more"
+    manager.join([manager.running(grant)], incarnation="second")
+    assert after.state.managers["m"].strangers
+    manager.join(incarnation="third")
+    assert manager.free["cpu"] == 2

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from callsheet.scheduler.core.admission import admit
 from callsheet.scheduler.core.commands import AcknowledgeEnd, CancelAttempt, PauseAttempt, ReleaseSandbox, ResizeAttempt
-from callsheet.scheduler.core.entities import Action, Attempt, Manager, Orphan
+from callsheet.scheduler.core.entities import Action, Attempt, Manager, Orphan, Stranger
 from callsheet.scheduler.core.events import AttemptEnded, AttemptSucceeded
 from callsheet.scheduler.core.lifecycle import arm_attempt, enqueue
-from callsheet.scheduler.core.model import ActionKey, ActionState, RunningAttempt, SandboxRef
+from callsheet.scheduler.core.model import ActionKey, ActionState, RunningAttempt, SandboxRef, Token
 from callsheet.scheduler.core.records import ActionDispatched
 from callsheet.scheduler.core.resizing import note_booked
 from callsheet.scheduler.core.servability import service_of
@@ -44,12 +44,24 @@ def adopt_running(state: SchedulerState, manager: Manager, running: RunningAttem
         running.cores,
         paused=running.paused,
     )
+    if isinstance(action, Action) and waits_for(action, running.body_hash):
+        adopt_orphan(state, action, orphan, now)
+        return
+    # Until it has ended, nobody else gets what it holds.
+    release_stranger(manager, running.token)
+    booked = {resource: units for resource, units in running.resources.items() if resource not in manager.pool}
+    manager.strangers[running.token] = Stranger(*manager.node.take_existing(booked, running.cores))
     if action is None:
         _keep_orphan(state, running.key, orphan, now)
-    elif isinstance(action, Action) and waits_for(action, running.body_hash):
-        adopt_orphan(state, action, orphan, now)
     elif manager.session is not None:
         state.emit(CancelAttempt(manager.session, running.token, "another attempt has taken its place"))
+
+
+def release_stranger(manager: Manager, token: Token) -> None:
+    """Gives back what was booked for an attempt that the core did not know, if anything was."""
+    stranger = manager.strangers.pop(token, None)
+    if stranger is not None:
+        manager.node.give_back(stranger.units, stranger.cores)
 
 
 def waits_for(action: Action, body_hash: bytes) -> bool:
@@ -87,6 +99,7 @@ def adopt_orphan(state: SchedulerState, action: Action, orphan: Orphan, now: flo
         enqueue(state, action, now)
         return
     state.ready.remove(action)
+    release_stranger(manager, orphan.token)
     attempt = Attempt(orphan.token, action, manager.manager_id, manager, "", orphan.attempt, now)
     # An end does not say what its grant was; the fewest units keep the books of a sandbox it made.
     units = action.request.demand.minimum() if orphan.ended is not None else orphan.units

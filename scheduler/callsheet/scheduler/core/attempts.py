@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.admission import admit
-from callsheet.scheduler.core.adoption import adopt_orphan, book_attempt, discard_end, keep_orphan_end, waits_for
+from callsheet.scheduler.core.adoption import (
+    adopt_orphan,
+    book_attempt,
+    discard_end,
+    keep_orphan_end,
+    release_stranger,
+    waits_for,
+)
 from callsheet.scheduler.core.commands import AcknowledgeEnd, Cancellation, Dispatch, Expiry
 from callsheet.scheduler.core.entities import Action, Attempt, Manager, Orphan, Service
 from callsheet.scheduler.core.lifecycle import (
@@ -164,6 +171,7 @@ def on_ended(state: SchedulerState, event: events.AttemptEnded, now: float) -> N
     if manager is None:
         return
     manager.last_seen = now
+    release_stranger(manager, event.token)
     attempt = state.attempts.get(event.token)
     if attempt is None or attempt.manager_id != manager.manager_id:
         _unknown_end(state, manager, event, now)

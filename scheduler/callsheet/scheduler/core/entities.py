@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from callsheet.scheduler.core.commands import OutcomeResult
 from callsheet.scheduler.core.events import AttemptEnded
@@ -61,6 +62,13 @@ def pool_of(services: Iterable[ServiceDescription]) -> dict[str, int]:
     return pool
 
 
+class Stranger(NamedTuple):
+    """Units and cores of an attempt that a manager runs and the core does not know."""
+
+    units: dict[str, int]
+    cores: tuple[int, ...]
+
+
 @dataclass(slots=True, eq=False)
 class Manager:
     """A registered manager.
@@ -71,6 +79,7 @@ class Manager:
         drain_asked: An operator wants it so; it is told again when it registers again.
         reconciled: Everything it kept over a broken stream has arrived, so new attempts may be sent.
         unlisted: Attempts it did not list as running when it registered; decided at its first heartbeat.
+        strangers: What is booked for attempts that it runs and that are no action's any more, or not yet.
         listed_sandboxes: Sandboxes it had when it registered; those nobody owns are released at the first heartbeat.
     """
 
@@ -85,6 +94,7 @@ class Manager:
     drain_asked: bool = False
     reconciled: bool = False
     unlisted: set[Token] = field(default_factory=set)
+    strangers: dict[Token, Stranger] = field(default_factory=dict)
     listed_sandboxes: tuple[SandboxRef, ...] = ()
     attempts: dict[Token, Attempt] = field(default_factory=dict)
     sandboxes: dict[TrajectoryKey, Trajectory] = field(default_factory=dict)

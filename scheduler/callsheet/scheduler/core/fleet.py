@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.adoption import adopt_running
+from callsheet.scheduler.core.adoption import adopt_running, release_stranger
 from callsheet.scheduler.core.commands import AcceptManager, Cancellation, DrainManager, RefuseManager, ReleaseSandbox
 from callsheet.scheduler.core.entities import Attempt, Manager, Service, pool_of
 from callsheet.scheduler.core.ledger import Node
@@ -46,6 +46,7 @@ def on_joined(state: SchedulerState, event: events.ManagerJoined, now: float) ->
     state.emit(AcceptManager(event.session, manager.manager_id, manager.node.pool_cores.get(manager.manager_id, ())))
     manager.listed_sandboxes = event.sandboxes
     listed = {running.token for running in event.running}
+    _release_strangers(manager)
     for running in event.running:
         adopt_running(state, manager, running, now)
     manager.unlisted = {
@@ -239,6 +240,11 @@ def _reconcile(state: SchedulerState, manager: Manager, now: float) -> None:
     state.fleet_changed()
 
 
+def _release_strangers(manager: Manager) -> None:
+    for token in list(manager.strangers):
+        release_stranger(manager, token)
+
+
 def _release_strays(state: SchedulerState, manager: Manager) -> None:
     """Destroys sandboxes that the manager had when it registered and that belong to no trajectory.
 
@@ -282,6 +288,7 @@ def lose_manager(state: SchedulerState, manager: Manager, now: float) -> None:
     del state.managers[manager.manager_id]
     state.timers.drop(("manager", manager.manager_id))
     state.fleet_changed()
+    _release_strangers(manager)
     node = manager.node
     node.managers.discard(manager.manager_id)
     if node.managers:

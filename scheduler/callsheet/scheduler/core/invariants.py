@@ -52,6 +52,7 @@ def _check_node(state: SchedulerState, node: Node) -> None:
         manager = state.managers[manager_id]
         holders = [(attempt.units, attempt.cores) for attempt in manager.attempts.values()]
         holders += [(trajectory.held, trajectory.held_cores) for trajectory in manager.sandboxes.values()]
+        holders += list(manager.strangers.values())
         for units, held_cores in holders:
             cores.extend(held_cores)
             for resource, count in units.items():
