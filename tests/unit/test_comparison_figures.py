@@ -16,6 +16,9 @@ from callsheet.benchmarks.simulator.comparison.figures import (
     significant,
 )
 from callsheet.benchmarks.simulator.comparison.ranges import Range, RangeFile, RangeFileError, check, load_ranges
+from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings, ScenarioSource
+from callsheet.benchmarks.simulator.comparison.sweeps import OURS, cores_for_equal_act
+from callsheet.benchmarks.simulator.scenario import Mode
 
 FIGURES = Figures(
     act_mean_s=1.0,
@@ -86,6 +89,15 @@ def test_only_the_span_of_the_mode_is_reported() -> None:
 @pytest.mark.parametrize(("value", "rounded"), [(1.23456789, 1.23457), (12, 12), (None, None), (0.0, 0.0)])
 def test_numbers_are_rounded_to_significant_digits(value: float | None, rounded: float | None) -> None:
     assert significant(value) == rounded
+
+
+def test_fewer_cores_give_the_act_of_a_reservation_but_for_our_overhead() -> None:
+    settings = ComparisonSettings(ScenarioSource("math", Mode.ONESHOT, trajectories=8), (1,), (OURS,))
+    equal = cores_for_equal_act(settings, "reserve_1", 8, lambda _: None)
+    assert equal is not None
+    assert (equal.policy, equal.against, equal.against_cores) == (OURS, "reserve_1", 8)
+    assert 1 <= equal.cores < 8
+    assert equal.saved == 1.0 - equal.cores / 8
 
 
 REPORT = {
