@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+from callsheet.benchmarks.planner.fleet import fleet_events
 from callsheet.benchmarks.planner.report import PlannerBenchReport
 from callsheet.benchmarks.planner.run import run_planner_bench
 from callsheet.benchmarks.planner.settings import PlannerBenchSettings
 from callsheet.cli.app import app
+from callsheet.scheduler.core.state import CoreSettings, SchedulerState
+from callsheet.scheduler.planner.placed import PlacedActions
+from callsheet.scheduler.planner.pools import Fleet
 from typer.testing import CliRunner
 
 
@@ -26,12 +30,32 @@ def test_every_length_has_its_figures() -> None:
     assert [each["queued"] for each in results] == [40, 200]
     for each in results:
         assert (each["nodes"], each["pools"]) == (24, 8)
-        assert 1 <= each["classes"] <= 12
+        assert each["classes"] == 12
         assert 0.0 < each["round_p50_ms"] <= each["round_p99_ms"]
         assert 0.0 < each["round_cpu_p50_ms"] <= each["round_cpu_p99_ms"]
         assert 0.0 <= each["gap"] < 0.05
         assert 0.0 < each["starts_per_round"] <= 16
     assert len(lines) == 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rounds_have_the_sizes_that_were_asked_for(seed: int) -> None:
+    odd = PlannerBenchSettings(
+        queued=(7, 53), nodes=19, pools=7, classes=7, rounds=12, warm_up=0, ends=5, solver_s=0.05, seed=seed
+    )
+    report = run_planner_bench(odd, lambda _: None)
+    sizes = [(each.queued, each.nodes, each.pools, each.classes) for each in report.results]
+    assert sizes == [(7, 19, 7, 7), (53, 19, 7, 7)]
+
+
+@pytest.mark.parametrize(("nodes", "pools"), [(8, 8), (19, 7), (5, 1)])
+def test_the_fleet_has_as_many_pools_as_were_asked_for(nodes: int, pools: int) -> None:
+    state = SchedulerState(1, lambda facts: (facts.state, b""), CoreSettings(manager_lease=1e12))
+    state.handle(list(fleet_events(nodes, pools)), 1.0)
+    fleet = Fleet()
+    fleet.refresh(state, PlacedActions(), lambda _: 1.0)
+    assert len(state.nodes) == sum(len(pool.nodes) for pool in fleet.pools) == nodes
+    assert len(fleet.pools) == pools
 
 
 def test_the_command_prints_a_list() -> None:

@@ -13,6 +13,10 @@ class QueueResult:
     """Rounds with one length of the queue.
 
     Attributes:
+        queued: Actions that wait when a round begins; the fewest of all rounds, as with `classes`.
+        nodes: Of the fleet.
+        pools: Pools they make.
+        classes: Classes that the waiting actions make.
         round_p50_ms: From the core's state to a plan, model building and placement included.
         round_p99_ms: The same.
         round_cpu_p50_ms: CPU time of the same; beside other load it tells more than wall time.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import count
 
 from callsheet.benchmarks.dispatch.statistics import percentile
-from callsheet.benchmarks.planner.fleet import JOBS, ActionClass, draw_classes, fleet_events
+from callsheet.benchmarks.planner.fleet import JOBS, draw_classes, fleet_events
 from callsheet.benchmarks.planner.report import PlannerBenchReport, QueueResult
 from callsheet.benchmarks.planner.settings import PlannerBenchSettings
 from callsheet.scheduler.core.commands import Dispatch, OutcomeFacts
@@ -23,6 +23,7 @@ from callsheet.scheduler.core.events import (
     ReplyTo,
 )
 from callsheet.scheduler.core.model import JobRequest, PriorityClass
+from callsheet.scheduler.core.ready import ClassKey
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
 from callsheet.scheduler.planner.assignment import Budget
 from callsheet.scheduler.planner.elastic import ElasticPlan, ElasticPlanner, ElasticSettings
@@ -88,10 +89,14 @@ class _World:
         taken: list[float] = []
         used: list[float] = []
         gaps: list[float] = []
+        classes: list[int] = []
+        queued: list[int] = []
         starts = 0
         for number in range(settings.warm_up + settings.rounds):
             self._end_some()
             self._submit()
+            classes.append(len(self._waiting_classes()))
+            queued.append(len(self._state.ready))
             began = time.thread_time()
             plan = self._planner.plan(self._state, self._now)
             cpu_s = time.thread_time() - began
@@ -103,10 +108,10 @@ class _World:
                 gaps.append((report.objective - report.bound) / max(abs(report.bound), 1e-12))
                 starts += len(plan.assignments)
         return QueueResult(
-            queued=self._queued,
-            nodes=settings.nodes,
+            queued=min(queued),
+            nodes=len(self._state.nodes),
             pools=settings.pools,
-            classes=len(self._state.ready.classes),
+            classes=min(classes),
             round_p50_ms=percentile(taken, 0.5),
             round_p99_ms=percentile(taken, 0.99),
             round_cpu_p50_ms=percentile(used, 0.5),
@@ -126,13 +131,20 @@ class _World:
         self._handle([PlanReady(plan)])
         return plan
 
-    def _submit(self) -> None:
-        lacking = self._queued - len(self._state.ready)
-        self._handle([self._draw_action() for _ in range(lacking)])
+    def _waiting_classes(self) -> list[ClassKey]:
+        """Classes with actions in the queue."""
+        return [key for key, members in self._state.ready.classes.items() if members.count]
 
-    def _draw_action(self) -> ActionSubmitted:
-        drawn: ActionClass = self._draw.choice(self._classes)
-        return ActionSubmitted(NOBODY, drawn.request(next(self._numbers)), None)
+    def _submit(self) -> None:
+        """Gives the queue its length again: one action of each class that has left it whole, then any.
+
+        There is room for them, as a class that has left took at least one action out of the queue.
+        """
+        waiting = {key.label for key in self._waiting_classes()}
+        absent = [each for each in self._classes if each.label not in waiting]
+        lacking = self._queued - len(self._state.ready) - len(absent)
+        drawn = [*absent, *(self._draw.choice(self._classes) for _ in range(lacking))]
+        self._handle([ActionSubmitted(NOBODY, each.request(next(self._numbers)), None) for each in drawn])
 
     def _end_some(self) -> None:
         self._now += STEP_S
