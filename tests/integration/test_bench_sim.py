@@ -68,6 +68,21 @@ def test_sustained_runs_report_a_rate(tmp_path: Path) -> None:
     assert {"index.html", "act.png"} <= {path.name for path in (tmp_path / "page").iterdir()}
 
 
+def test_no_policy_beats_the_bounds_of_a_sustained_run() -> None:
+    # A policy that reserves cores comes to other trajectories within the run than one that shares them.
+    report = _report(
+        "--workload", "coding", "--mode", "sustained", "--trajectories", "24", "--cores", "8", "--policy", "reserve_4",
+        "--policy", "os_sharing",
+    )  # fmt: skip
+    bounds = report["bounds"]
+    assert bounds["step_s"] is None
+    assert report["long_run"]["trajectories_per_hour"] > 0
+    for figures in report["policies"].values():
+        for key in ("act_mean_s", "act_p50_s", "act_p99_s", "act_p999_s"):
+            assert figures[key] >= bounds[key] * 0.99999 > 0
+        assert figures["trajectories_per_hour"] <= bounds["trajectories_per_hour"]
+
+
 def test_a_trace_is_replayed(tmp_path: Path) -> None:
     action = {"kind": "env_step", "label": "test", "duration_s": 1.0, "cpu_s": 0.8}
     trajectory = {

@@ -39,6 +39,10 @@ EXCLUSIVE = (fixed_size(1, 0.0), fixed_size(4, 0.0), tangram(TangramSettings(ove
 SEEDS = (1, 2, 3)
 
 
+# Virtual times are no finer.
+CLOCK_S = 1e-9
+
+
 def named(factory: PolicyFactory) -> str:
     return factory.name
 
@@ -66,9 +70,7 @@ class TestEveryBaseline:
         assert measured.rollouts.finished.all()
         assert bounds.step_s is not None
         assert measured.step_s >= bounds.step_s * (1 - 1e-9)
-        assert measured.act_mean_s >= bounds.act_mean_s * (1 - 1e-9)
-        for percentile, bound in ((50, bounds.act_p50_s), (99, bounds.act_p99_s), (99.9, bounds.act_p999_s)):
-            assert measured.act_percentile_s(percentile) >= bound * (1 - 1e-9)
+        assert np.all(measured.actions.act_s >= measured.actions.best_s - CLOCK_S)
 
     def test_survives_the_cancelling_of_redundant_siblings(self, factory: PolicyFactory) -> None:
         measured = simulate(mixed_scenario(4, trajectories=40, quorum=2), factory)
@@ -85,6 +87,7 @@ class TestEveryBaseline:
         most = bounds_of(scenario).trajectories_per_hour
         assert most is not None
         assert 0 < measured.trajectories_per_hour <= most
+        assert np.all(measured.actions.act_s >= measured.actions.best_s - CLOCK_S)
 
     def test_sends_generations_to_engines(self, factory: PolicyFactory) -> None:
         scenario = mixed_scenario(7, engines=True)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from callsheet.benchmarks.simulator.bounds import ActBounds
 from callsheet.benchmarks.simulator.comparison.figures import (
     Figures,
     JobFigures,
@@ -46,6 +47,7 @@ def _result(name: str, *means: float) -> PolicyResult:
             seed,
             replace(FIGURES, act_mean_s=mean, wait_max_s=mean),
             {"job": JobFigures(seed, mean, mean, None)},
+            ActBounds(mean, mean, mean, mean),
             (0.0, mean),
             Series((), (), ()),
             0.1,

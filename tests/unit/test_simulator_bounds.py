@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from callsheet.benchmarks.simulator.bounds import bounds_of
+from callsheet.benchmarks.simulator.best_case import action_s
+from callsheet.benchmarks.simulator.bounds import ActBounds, act_bounds, bounds_of, least, long_run_of
 from callsheet.benchmarks.simulator.scenario import (
     Cluster,
     CpuNodes,
@@ -27,14 +29,23 @@ SUITE = Work(ActionKind.REWARD, "suite", cpu_s=8.0, parallel_fraction=0.5, max_w
 
 def test_an_action_is_bounded_by_its_best_width_its_attempts_and_its_timeout() -> None:
     works = (replace(step(3.0), fails=1), step(9.0, timeout_s=4.0))
+    # 3 s twice; cut off after 4 s; 8 / 0.5 s at a speed-up of 1 / (0.5 + 0.5 / 4).
+    assert list(map(action_s, (*works, SUITE))) == pytest.approx([6.0, 4.0, 10.0])
     bounds = bounds_of(one_node([trajectory("t", works, rewards=(SUITE,))], 1))
-    # Reset 0.5; 3 s twice; cut off after 4 s; 8 / 0.5 s at a speed-up of 1 / (0.5 + 0.5 / 4).
-    assert bounds.act_mean_s == pytest.approx((0.5 + 6.0 + 4.0 + 10.0) / 4)
     assert bounds.longest_trajectory_s == pytest.approx(0.5 + 1.0 + 6.0 + 1.0 + 4.0 + 10.0)
     # On its core: 0.5, 3 twice, 4 up to the timeout, 8.
     assert bounds.work_s == pytest.approx(0.5 + 6.0 + 4.0 + 8.0)
     assert bounds.step_s == pytest.approx(22.5)
     assert bounds.trajectories_per_hour is None
+
+
+def test_a_narrow_action_may_be_cut_off_sooner_than_a_wide_one_is_done() -> None:
+    suite = replace(SUITE, fails=1, timeout_s=12.0)
+    # Two attempts of 10 s at its best width; but of the 16 s at one core the first is cut off for good.
+    assert action_s(suite) == 12.0
+    # Over with half of 12 CPU seconds.
+    assert bounds_of(one_node([trajectory("t", (), rewards=(suite,))], 1)).work_s == pytest.approx(0.5 + 6.0)
+    assert action_s(replace(suite, timeout_s=16.0)) == pytest.approx(20.0)
 
 
 def test_a_step_is_bounded_by_the_work_where_that_is_more() -> None:
@@ -73,16 +84,25 @@ def test_gpus_quotas_and_engines_bound_the_step_too() -> None:
 
 def test_a_sustained_run_is_bounded_by_its_slots_and_its_cores() -> None:
     rollouts = [trajectory(f"t{index}", (step(3.5),)) for index in range(100)]
-    idle = bounds_of(sustained(one_node(rollouts, 50), live=10, horizon_s=100.0))
-    # A life of 5 s in 10 slots; the closed loop adds nothing to the actions' own time.
-    assert idle.long_run_trajectories_per_hour == pytest.approx(3600 * 10 / 5.0)
-    assert idle.closed_loop_act_s == pytest.approx(2.0)
     busy = bounds_of(sustained(one_node(rollouts, 2), live=10, horizon_s=100.0))
-    # 4 core-seconds each on 2 cores; so a cycle takes 20 s, of which 1 s is generation, for 2 actions.
-    assert busy.long_run_trajectories_per_hour == pytest.approx(3600 / 2.0)
-    assert busy.closed_loop_act_s == pytest.approx((20.0 - 1.0) / 2)
-    # All 50 of the horizon after the warm-up of a quarter.
+    # 4 core-seconds each on 2 cores: all 50 of the horizon after the warm-up of a quarter.
     assert busy.trajectories_per_hour == pytest.approx(3600 * 50 / 75.0)
+    assert (busy.longest_trajectory_s, busy.work_s, busy.step_s) == (None, None, None)
+
+
+def test_the_long_run_is_the_closed_loop() -> None:
+    rollouts = [trajectory(f"t{index}", (step(3.5),)) for index in range(100)]
+    idle = long_run_of(sustained(one_node(rollouts, 50), live=10, horizon_s=100.0))
+    assert idle is not None
+    # A life of 5 s in 10 slots; the closed loop adds nothing to the actions' own time.
+    assert idle.trajectories_per_hour == pytest.approx(3600 * 10 / 5.0)
+    assert idle.act_mean_s == pytest.approx(2.0)
+    busy = long_run_of(sustained(one_node(rollouts, 2), live=10, horizon_s=100.0))
+    assert busy is not None
+    # 4 core-seconds each on 2 cores; so a cycle takes 20 s, of which 1 s is generation, for 2 actions.
+    assert busy.trajectories_per_hour == pytest.approx(3600 / 2.0)
+    assert busy.act_mean_s == pytest.approx((20.0 - 1.0) / 2)
+    assert long_run_of(one_node(rollouts, 2)) is None
 
 
 def test_where_trajectories_may_be_cancelled_no_throughput_is_promised() -> None:
@@ -93,5 +113,11 @@ def test_where_trajectories_may_be_cancelled_no_throughput_is_promised() -> None
 def test_without_actions_there_is_nothing_to_bound() -> None:
     rollout = replace(trajectory("t", ()), reset=None)
     bounds = bounds_of(replace(one_node([rollout], 1), cluster=Cluster(cpu=(CpuNodes(1, 1),))))
-    assert bounds.act_mean_s == 0.0
     assert bounds.step_s == 0.0
+    assert act_bounds(np.array([])) == least([]) == ActBounds(0.0, 0.0, 0.0, 0.0)
+
+
+def test_none_of_several_runs_beats_the_least_of_their_bounds() -> None:
+    few_long, many_short = act_bounds(np.array([1.0, 9.0])), act_bounds(np.array([2.0] * 8))
+    assert few_long.act_mean_s == 5.0
+    assert least([few_long, many_short]) == ActBounds(2.0, 2.0, 2.0, 2.0)

@@ -97,3 +97,10 @@ def test_a_sustained_run_leaves_its_warm_up_out_and_counts_what_is_unfinished() 
     assert measured.wait_max_s == pytest.approx(98.5)
     assert measured.trajectories_per_hour == pytest.approx(360, rel=0.15)
     assert "step_s" not in measured.summary()
+
+
+def test_what_is_below_the_resolution_of_virtual_time_is_no_wait() -> None:
+    rollouts = [trajectory(f"t{index}", (step(0.1 + index / 7),), arrives=index / 3) for index in range(8)]
+    measured = simulate(one_node(rollouts, 8), StartAtOnce)
+    assert (measured.actions.act_s != measured.actions.alone_s).any()
+    assert measured.wait_max_s == 0.0

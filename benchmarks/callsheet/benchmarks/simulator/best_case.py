@@ -10,14 +10,23 @@ from callsheet.benchmarks.simulator.policies.parts.needs import runs_on_cpu, wor
 from callsheet.benchmarks.simulator.scenario import Cluster, EngineType, Model, Quota, Rollout, Work
 
 
+def may_time_out(work: Work) -> bool:
+    """Whether a timeout ends an action at its least width, if not at its best."""
+    return work.alone_s() > work.timeout_s
+
+
 def attempts(work: Work) -> int:
-    """How often an action runs: a timeout is final, other failures are tried again."""
-    return 1 if work.alone_s(work.max_width) > work.timeout_s else work.fails + 1
+    """The fewest times that an action runs: a timeout is final, other failures are tried again."""
+    return 1 if may_time_out(work) else work.fails + 1
 
 
 def action_s(work: Work) -> float:
-    """An action's execution time at its best width, over all attempts."""
-    return attempts(work) * min(work.alone_s(work.max_width), work.timeout_s)
+    """An action's shortest execution time over all attempts: at its best width, or until its timeout if that is less.
+
+    An action that fails and is tried again may be over sooner if it is narrow and its first attempt times out.
+    """
+    finishes_s = (work.fails + 1) * work.alone_s(work.max_width)
+    return min(finishes_s, work.timeout_s) if may_time_out(work) else finishes_s
 
 
 def trajectory_s(rollout: Rollout, engines: Sequence[EngineType]) -> float:

@@ -1,9 +1,12 @@
-"""What no policy can beat on a scenario: bounds on ACT, on the step, and on the throughput of a sustained run.
+"""What no policy can beat: bounds on ACT, on the step, and on the throughput of a sustained run.
 
 All are relaxations: an action alone at its best width for ACT; the longest trajectory alone, and the total work over
-the capacity, for the step; the asymptotes of the closed loop for throughput. Where not all trajectories must finish
-(quorums), the cheapest are counted. Trajectories that grow too stale are counted as if they had to finish. Source of
-the closed-loop bounds: Denning and Buzen, "The operational analysis of queueing network models", 1978.
+the capacity, for the step; the slots and the scarcest resource for throughput. Where not all trajectories must finish
+(quorums), the cheapest are counted. Trajectories that grow too stale are counted as if they had to finish.
+
+Which actions a run measures is up to its policy, where it cancels trajectories or ends before they all do. So ACT is
+bounded by the best case of the very actions that were measured. What a run without end tends to is no bound and stands
+apart; its source: Denning and Buzen, "The operational analysis of queueing network models", 1978.
 """
 
 from __future__ import annotations
@@ -11,16 +14,43 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
 from itertools import cycle
 from statistics import fmean
 
 import numpy as np
 from callsheet.benchmarks.simulator.best_case import Demand, action_s, demands, generations_s, trajectory_s
-from callsheet.benchmarks.simulator.measurements import WARM_UP
+from callsheet.benchmarks.simulator.measurements import WARM_UP, Floats
 from callsheet.benchmarks.simulator.policies.parts.needs import works
 from callsheet.benchmarks.simulator.scenario import Mode, Rollout, Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class ActBounds:
+    """Figures that the ACT of given actions cannot be below, as each takes its best case at least. In seconds."""
+
+    act_mean_s: float
+    act_p50_s: float
+    act_p99_s: float
+    act_p999_s: float
+
+
+_NOTHING_MEASURED = ActBounds(0.0, 0.0, 0.0, 0.0)
+
+
+def act_bounds(best_s: Floats) -> ActBounds:
+    """The bounds for actions with these best cases; 0 without any."""
+    if not best_s.size:
+        return _NOTHING_MEASURED
+    return ActBounds(float(best_s.mean()), *np.percentile(best_s, (50.0, 99.0, 99.9)).tolist())
+
+
+def least(bounds: Sequence[ActBounds]) -> ActBounds:
+    """What none of several runs can beat: the least of each figure; 0 without any."""
+    if not bounds:
+        return _NOTHING_MEASURED
+    return ActBounds(*(min(getattr(each, field.name) for each in bounds) for field in fields(ActBounds)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,57 +58,53 @@ class Bounds:
     """Lower bounds of times in seconds, and an upper bound of throughput.
 
     Attributes:
-        act_mean_s: Mean duration of external actions, each alone at its best width.
-        act_p50_s: Median of these durations.
-        act_p99_s: Their 99th percentile.
-        act_p999_s: Their 99.9th percentile.
-        longest_trajectory_s: End of the last trajectory that must finish, if each had the machines to itself.
+        longest_trajectory_s: End of the last trajectory that must finish, if each had the machines to itself; None in
+            sustained runs, as are the next two.
         work_s: Total work by capacity, for the resource that is scarcest.
-        step_s: The greater of the two; None in sustained runs.
+        step_s: The greater of the two.
         trajectories_per_hour: What so many trajectories at once, and the scarcest resource, allow if those that the end
             of the run cuts off are the most expensive ones, and all others finish after the warm-up. None in one-shot
             runs, and where trajectories may be cancelled.
-        long_run_trajectories_per_hour: What they allow in a run without end; short ones may be above it. None in
-            one-shot runs.
-        closed_loop_act_s: Mean ACT in the long run if all trajectories are let in at once; None in one-shot runs.
     """
 
-    act_mean_s: float
-    act_p50_s: float
-    act_p99_s: float
-    act_p999_s: float
-    longest_trajectory_s: float
-    work_s: float
+    longest_trajectory_s: float | None
+    work_s: float | None
     step_s: float | None
     trajectories_per_hour: float | None
-    long_run_trajectories_per_hour: float | None
-    closed_loop_act_s: float | None
 
     def as_json(self) -> dict[str, float | None]:
         """The bounds by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return asdict(self)
 
 
 def bounds_of(scenario: Scenario) -> Bounds:
     """The bounds of a scenario."""
-    durations = [action_s(work) for rollout in scenario.rollouts for work in works(rollout)] or [0.0]
-    p50, p99, p999 = np.percentile(durations, (50.0, 99.0, 99.9)).tolist()
+    if scenario.mode is Mode.SUSTAINED:
+        return Bounds(None, None, None, _most_per_hour(scenario))
     engines = scenario.cluster.engines
     longest_s = _least(scenario, lambda rollout: rollout.arrives + trajectory_s(rollout, engines), max)
     work_s = max((_work_s(scenario, demand) for demand in demands(scenario.cluster)), default=0.0)
-    oneshot = scenario.mode is Mode.ONESHOT
-    return Bounds(
-        act_mean_s=fmean(durations),
-        act_p50_s=p50,
-        act_p99_s=p99,
-        act_p999_s=p999,
-        longest_trajectory_s=longest_s,
-        work_s=work_s,
-        step_s=max(longest_s, work_s) if oneshot else None,
-        trajectories_per_hour=None if oneshot else _most_per_hour(scenario),
-        long_run_trajectories_per_hour=None if oneshot else _throughput(scenario) * 3600.0,
-        closed_loop_act_s=None if oneshot else _closed_loop_act_s(scenario, fmean(durations)),
-    )
+    return Bounds(longest_s, work_s, max(longest_s, work_s), None)
+
+
+@dataclass(frozen=True, slots=True)
+class LongRun:
+    """What a sustained run without end tends to at best. A short one may be above it or below it.
+
+    Attributes:
+        trajectories_per_hour: What so many trajectories at once, and the scarcest resource, allow.
+        act_mean_s: Mean ACT at that rate, if all trajectories are let in at once.
+    """
+
+    trajectories_per_hour: float
+    act_mean_s: float
+
+
+def long_run_of(scenario: Scenario) -> LongRun | None:
+    """What a scenario tends to; None for one-shot runs."""
+    if scenario.mode is Mode.ONESHOT:
+        return None
+    return LongRun(_throughput(scenario) * 3600.0, _closed_loop_act_s(scenario))
 
 
 def _work_s(scenario: Scenario, demand: Demand) -> float:
@@ -95,12 +121,17 @@ def _throughput(scenario: Scenario) -> float:
 
 
 def _most_per_hour(scenario: Scenario) -> float | None:
-    """Most trajectories that can finish by the horizon, all after the warm-up; None where some may be cancelled."""
+    """Most trajectories that can finish by the horizon, all after the warm-up.
+
+    None where some may be cancelled, and where they take no time.
+    """
     if scenario.training is not None or any(job.quorum or job.groups_needed for job in scenario.jobs):
         return None
     engines = scenario.cluster.engines
     slots = Demand(lambda rollout: trajectory_s(rollout, engines) / scenario.live)
     most = min(_most_served(scenario, demand) for demand in (slots, *demands(scenario.cluster)))
+    if math.isinf(most):
+        return None
     return most / (scenario.horizon_s * (1.0 - WARM_UP)) * 3600.0
 
 
@@ -127,11 +158,12 @@ def _most_served(scenario: Scenario, demand: Demand) -> float:
     return served
 
 
-def _closed_loop_act_s(scenario: Scenario, alone_s: float) -> float:
+def _closed_loop_act_s(scenario: Scenario) -> float:
     """The response time law: of a trajectory's cycle of N / X seconds, all that is not generation is actions' time.
 
     It needs generations that take the same time whatever is decided; otherwise the actions' time alone is the bound.
     """
+    alone_s = fmean([action_s(work) for rollout in scenario.rollouts for work in works(rollout)] or [0.0])
     if scenario.cluster.engines or scenario.training is not None or any(job.quorum for job in scenario.jobs):
         return alone_s
     actions = fmean(sum(1 for _ in works(rollout)) for rollout in scenario.rollouts)

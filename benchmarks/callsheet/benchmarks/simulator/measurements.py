@@ -30,6 +30,7 @@ class Actions:
         execution_s: Between starts and ends, less overhead, over all attempts.
         overhead_s: What the policy's machinery added.
         alone_s: What one attempt takes with its cores to itself.
+        best_s: What all attempts take at the best width with the machines to themselves; no policy is faster.
     """
 
     rollout: npt.NDArray[np.int64]
@@ -41,6 +42,7 @@ class Actions:
     execution_s: Floats
     overhead_s: Floats
     alone_s: Floats
+    best_s: Floats
 
     def __len__(self) -> int:
         return len(self.ready_at)
@@ -52,8 +54,11 @@ class Actions:
 
     @property
     def wait_s(self) -> Floats:
-        """What of the ACT is not the work itself: queue, overhead, failed attempts, and slowness from sharing."""
-        return self.act_s - self.alone_s
+        """What of the ACT is not the work itself: queue, overhead, failed attempts, and slowness from sharing.
+
+        Whole nanoseconds: differences of virtual times are no finer, and what is left of them is rounding.
+        """
+        return np.round(self.act_s - self.alone_s, 9) + 0.0
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> Actions:
         """Only the rows that are chosen."""
@@ -271,6 +276,7 @@ def _actions(columns: ActionColumns) -> Actions:
         execution_s=np.array(columns.execution_s),
         overhead_s=np.array(columns.overhead_s),
         alone_s=np.array(columns.alone_s),
+        best_s=np.array(columns.best_s),
     )
 
 

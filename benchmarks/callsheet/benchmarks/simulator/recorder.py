@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 
+from callsheet.benchmarks.simulator.best_case import action_s
 from callsheet.benchmarks.simulator.events import EventQueue
 from callsheet.benchmarks.simulator.level import Level
 from callsheet.benchmarks.simulator.policy import LiveRollout, Task
@@ -14,6 +15,7 @@ class ActionColumns:
 
     __slots__ = (
         "alone_s",
+        "best_s",
         "ended_at",
         "execution_s",
         "kind",
@@ -34,6 +36,7 @@ class ActionColumns:
         self.execution_s = array("d")
         self.overhead_s = array("d")
         self.alone_s = array("d")
+        self.best_s = array("d")
 
 
 class RolloutColumns:
@@ -120,3 +123,4 @@ class Recorder:
         actions.execution_s.append(task.execution_s)
         actions.overhead_s.append(task.overhead_s)
         actions.alone_s.append(min(work.alone_s(task.width), work.timeout_s))
+        actions.best_s.append(action_s(work))

@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 from statistics import fmean
 from typing import Final
 
+from callsheet.benchmarks.simulator.bounds import ActBounds
+
 
 @dataclass(frozen=True, slots=True)
 class Figures:
@@ -90,6 +92,7 @@ class SeedResult:
 
     Attributes:
         jobs: By job.
+        act_bounds: What the ACT of the very actions that were measured cannot be below.
         act_quantiles_s: ACT at evenly spaced fractions, from the least to the greatest.
         wall_s: Real seconds that the simulation took.
     """
@@ -97,6 +100,7 @@ class SeedResult:
     seed: int
     figures: Figures
     jobs: Mapping[str, JobFigures]
+    act_bounds: ActBounds
     act_quantiles_s: tuple[float, ...]
     cores: Series
     wall_s: float

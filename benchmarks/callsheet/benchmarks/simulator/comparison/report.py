@@ -29,7 +29,9 @@ class ComparisonReport:
     Attributes:
         jobs: Of the scenario.
         results: By policy, in the order asked for; None where a policy does not apply.
-        bounds: What no policy can beat, by name; means over the seeds.
+        bounds: What no policy can beat, by name; means over the seeds. Those of ACT are of the actions that were
+            measured, the least over the policies.
+        long_run: What a sustained run without end tends to, by name; None for one-shot runs.
         ablations: Callsheet without one of its pieces, by what is missing.
         by_cores: The sweep over cores, by policy.
         by_ageing: The sweep over callsheet's ageing setting.
@@ -43,6 +45,7 @@ class ComparisonReport:
     jobs: tuple[JobShare, ...]
     results: Mapping[str, PolicyResult | None]
     bounds: Mapping[str, float | None]
+    long_run: Mapping[str, float | None] | None
     ablations: Mapping[str, PolicyResult] = field(default_factory=dict)
     by_cores: Mapping[str, Sequence[CoresPoint]] = field(default_factory=dict)
     by_ageing: Sequence[AgeingPoint] = ()
@@ -90,7 +93,8 @@ class ComparisonReport:
             "trace": str(source.trace) if source.trace is not None else None,
             "generation_scale": source.generation_scale,
             "policies": {name: self._policy(result) for name, result in self.results.items()},
-            "bounds": {name: significant(value) for name, value in self.bounds.items()},
+            "bounds": _rounded(self.bounds),
+            "long_run": None if self.long_run is None else _rounded(self.long_run),
             "ratios_over_callsheet": {
                 name: {key: _rounded(asdict(ratio)) for key, ratio in by_figure.items()}
                 for name, by_figure in self.ratios().items()
@@ -123,5 +127,5 @@ def _jobs(figures: Mapping[str, JobFigures]) -> dict[str, dict[str, float | int 
     return {name: each.as_json() for name, each in figures.items()}
 
 
-def _rounded(values: Mapping[str, float]) -> dict[str, float | int | None]:
+def _rounded(values: Mapping[str, float | None]) -> dict[str, float | int | None]:
     return {name: significant(value) for name, value in values.items()}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from statistics import fmean
 
-from callsheet.benchmarks.simulator.bounds import bounds_of
+from callsheet.benchmarks.simulator.bounds import bounds_of, least, long_run_of
 from callsheet.benchmarks.simulator.comparison.figures import PolicyResult
 from callsheet.benchmarks.simulator.comparison.load import load_of
 from callsheet.benchmarks.simulator.comparison.report import ComparisonReport
@@ -53,13 +53,15 @@ def run_comparison(
     began = time.perf_counter()
     first = settings.source.scenario(settings.seeds[0])
     cores = sum(nodes.count * nodes.cores for nodes in first.cluster.cpu)
+    results = _results(settings, progress)
     report = ComparisonReport(
         settings=settings,
         load=load_of(first),
         cores=cores,
         jobs=first.jobs,
-        results=_results(settings, progress),
-        bounds=_bounds(settings),
+        results=results,
+        bounds=_bounds(settings, results),
+        long_run=_long_run(settings),
     )
     if extras.ablations:
         report.ablations = _ablations(settings, progress)
@@ -98,9 +100,23 @@ def _ablations(settings: ComparisonSettings, progress: Progress) -> dict[str, Po
     return results
 
 
-def _bounds(settings: ComparisonSettings) -> Mapping[str, float | None]:
-    """Means over the seeds."""
-    by_seed = [bounds_of(settings.source.scenario(seed)).as_json() for seed in settings.seeds]
+def _bounds(settings: ComparisonSettings, results: Mapping[str, PolicyResult | None]) -> Mapping[str, float | None]:
+    """Means over the seeds; a seed's bounds of ACT are the least over its runs."""
+    runs = [run for result in results.values() if result is not None for run in result.by_seed]
+    by_seed = []
+    for seed in settings.seeds:
+        acts = least([run.act_bounds for run in runs if run.seed == seed])
+        by_seed.append(asdict(acts) | bounds_of(settings.source.scenario(seed)).as_json())
+    return _means(by_seed)
+
+
+def _long_run(settings: ComparisonSettings) -> Mapping[str, float | None] | None:
+    """Means over the seeds; None for one-shot runs."""
+    by_seed = [asdict(found) for seed in settings.seeds if (found := long_run_of(settings.source.scenario(seed)))]
+    return _means(by_seed) if by_seed else None
+
+
+def _means(by_seed: Sequence[Mapping[str, float | None]]) -> Mapping[str, float | None]:
     means: dict[str, float | None] = {}
     for name in by_seed[0]:
         values = [value for each in by_seed if (value := each[name]) is not None]

@@ -9,6 +9,7 @@ from concurrent.futures import Future, as_completed
 from dataclasses import dataclass
 
 import numpy as np
+from callsheet.benchmarks.simulator.bounds import act_bounds
 from callsheet.benchmarks.simulator.comparison.figures import NO_ACTIONS, Figures, JobFigures, SeedResult, Series
 from callsheet.benchmarks.simulator.comparison.settings import ScenarioSource
 from callsheet.benchmarks.simulator.measurements import Floats, Measurements
@@ -83,6 +84,7 @@ def run_one(run: Run) -> SeedResult | None:
         seed=run.seed,
         figures=figures_of(measured),
         jobs={job: _job_figures(measured.act_of_job_s(job)) for job in measured.jobs},
+        act_bounds=act_bounds(measured.actions.best_s),
         act_quantiles_s=measured.act_quantiles(QUANTILES),
         cores=_cores(measured),
         wall_s=time.perf_counter() - began,
