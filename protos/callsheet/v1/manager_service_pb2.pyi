@@ -366,6 +366,22 @@ class HostedService(google.protobuf.message.Message):
         ) -> None: ...
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
+    @typing.final
+    class KeptSetUpsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     NAME_FIELD_NUMBER: builtins.int
     KINDS_FIELD_NUMBER: builtins.int
     SLOTS_FIELD_NUMBER: builtins.int
@@ -374,6 +390,7 @@ class HostedService(google.protobuf.message.Message):
     SHARED_FIELD_NUMBER: builtins.int
     SETUP_S_FIELD_NUMBER: builtins.int
     INSTANCES_FIELD_NUMBER: builtins.int
+    KEPT_SET_UPS_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Name: "sandbox", "test-suite", a model, an API; "sandbox:" and an image for sandboxes with it, which serves only
     actions that ask for it.
@@ -403,6 +420,10 @@ class HostedService(google.protobuf.message.Message):
         core ids for them. All services of a manager share one pool, which has the most units that any of them names.
         """
 
+    @property
+    def kept_set_ups(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
+        """For sandboxes: as in ServiceState, which may change it."""
+
     def __init__(
         self,
         *,
@@ -414,8 +435,9 @@ class HostedService(google.protobuf.message.Message):
         shared: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         setup_s: builtins.float = ...,
         instances: builtins.int = ...,
+        kept_set_ups: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["instances", b"instances", "kinds", b"kinds", "name", b"name", "policy_version", b"policy_version", "reserved", b"reserved", "setup_s", b"setup_s", "shared", b"shared", "slots", b"slots"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["instances", b"instances", "kept_set_ups", b"kept_set_ups", "kinds", b"kinds", "name", b"name", "policy_version", b"policy_version", "reserved", b"reserved", "setup_s", b"setup_s", "shared", b"shared", "slots", b"slots"]) -> None: ...
 
 global___HostedService = HostedService
 
@@ -616,23 +638,47 @@ class ServiceState(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class KeptSetUpsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     NAME_FIELD_NUMBER: builtins.int
     SETUP_S_FIELD_NUMBER: builtins.int
     INSTANCES_FIELD_NUMBER: builtins.int
+    KEPT_SET_UPS_FIELD_NUMBER: builtins.int
     name: builtins.str
     """One of the registered services."""
     setup_s: builtins.float
     """As in HostedService."""
     instances: builtins.int
     """As in HostedService."""
+    @property
+    def kept_set_ups(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
+        """Set-ups whose results the manager keeps, by a name that follows from the EnvResetInput (callsheet.v1.set_ups), with
+        the seconds that each took. An env_reset with one of them begins with its files instead of running it.
+        """
+
     def __init__(
         self,
         *,
         name: builtins.str = ...,
         setup_s: builtins.float = ...,
         instances: builtins.int = ...,
+        kept_set_ups: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["instances", b"instances", "name", b"name", "setup_s", b"setup_s"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["instances", b"instances", "kept_set_ups", b"kept_set_ups", "name", b"name", "setup_s", b"setup_s"]) -> None: ...
 
 global___ServiceState = ServiceState
 

@@ -35,6 +35,7 @@ class Service:
     busy: int = 0
     setup_s: float = 0.0
     instances: int = 0
+    kept_set_ups: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def free_slots(self) -> int | None:

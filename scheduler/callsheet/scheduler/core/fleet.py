@@ -77,7 +77,7 @@ def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoi
     for description in event.services:
         service = manager.services[description.name]
         service.description = description
-        service.setup_s, service.instances = description.setup_s, description.instances
+        _begin_on(state, service, description)
     manager.node.changed.add(manager.node)
     return manager
 
@@ -147,10 +147,9 @@ def _short(description: NodeDescription) -> str:
 def _register(state: SchedulerState, event: events.ManagerJoined, now: float) -> Manager:
     node = _node_for(state, event)
     _check_room_for_services(node, event)
-    services = {
-        description.name: Service(description, setup_s=description.setup_s, instances=description.instances)
-        for description in event.services
-    }
+    services = {description.name: Service(description) for description in event.services}
+    for service in services.values():
+        _begin_on(state, service, service.description)
     if not node.managers:
         node.describe(event.node)
     manager = Manager(event.manager_id, event.incarnation, node, services, event.session, now, event.capabilities)
@@ -217,12 +216,19 @@ def on_heartbeat(state: SchedulerState, event: events.ManagerHeartbeat, now: flo
 def _update_service(state: SchedulerState, manager: Manager, told: ServiceState) -> None:
     service = manager.services.get(told.name)
     if service is not None:
-        service.setup_s, service.instances = told.setup_s, told.instances
+        _begin_on(state, service, told)
         manager.node.changed.add(manager.node)
     elif manager.session is not None:
         rule = f"must be one of the services it registered: {sorted(manager.services)}"
         refusal = RefusedError(RefusalCode.INVALID_ARGUMENT, "heartbeat.services.name", told.name, rule)
         state.emit(RefuseManager(manager.session, refusal))
+
+
+def _begin_on(state: SchedulerState, service: Service, told: ServiceDescription | ServiceState) -> None:
+    """Takes over what it takes to begin on a service."""
+    service.setup_s, service.instances = told.setup_s, told.instances
+    state.kept_set_ups.change(service.kept_set_ups, told.kept_set_ups)
+    service.kept_set_ups = told.kept_set_ups
 
 
 def _is_stale(manager: Manager, session: object | None) -> bool:
@@ -285,6 +291,8 @@ def lose_manager(state: SchedulerState, manager: Manager, now: float) -> None:
         state.emit(RefuseManager(manager.session, lost))
     manager.session = None
     lose_everything_on(state, manager.manager_id, now)
+    for service in manager.services.values():
+        state.kept_set_ups.change(service.kept_set_ups, {})
     del state.managers[manager.manager_id]
     state.timers.drop(("manager", manager.manager_id))
     state.fleet_changed()

@@ -5,6 +5,7 @@ Enumerations that cross the wire have the numbers of the contract.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NamedTuple
@@ -206,6 +207,7 @@ class ActionRequest:
         spec: The serialized ActionSpec.
         body_hash: Hash of the spec; two submits with one key must agree in it.
         expected_duration: Seconds at the fewest units; 0 if unknown.
+        set_up: Name of what its sandbox begins with, for an env_reset whose set-up may be kept; else empty.
     """
 
     key: ActionKey
@@ -224,6 +226,7 @@ class ActionRequest:
     body: object
     label: str = ""
     task: str = ""
+    set_up: str = ""
 
     @property
     def needs_sandbox(self) -> bool:
@@ -301,6 +304,7 @@ class ServiceDescription:
             up to all of these, however much is granted to the others. The services of a manager have one pool.
         setup_s: Seconds before an attempt sent now can begin, since its model or image is not there; 0 if it is.
         instances: Instances that are there; 0 if none is, or if the service has no such thing.
+        kept_set_ups: Seconds that each set-up took whose result is kept, by `ActionRequest.set_up`.
     """
 
     name: str
@@ -311,6 +315,7 @@ class ServiceDescription:
     shared: dict[str, int] = field(default_factory=dict)
     setup_s: float = 0.0
     instances: int = 0
+    kept_set_ups: Mapping[str, float] = field(default_factory=dict)
 
     def serves(self, kind: ActionKind, name: str) -> bool:
         """Whether it serves an action that asks for a service by this name, or for any of its kind by an empty one."""
@@ -329,6 +334,7 @@ class ServiceState:
     name: str
     setup_s: float
     instances: int
+    kept_set_ups: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from callsheet.scheduler.core.entities import Action
+from callsheet.scheduler.core.kept_set_ups import KeptSetUps
 from callsheet.scheduler.core.model import ActionKind, Demand, PriorityClass
 
 
@@ -22,6 +23,8 @@ class ClassKey(NamedTuple):
     Attributes:
         pinned_to: A manager id; empty if they are free to go anywhere, and then `job`, `label` and `size` are set.
         size: What whoever `sort_by_size` was given says; 0 if nobody can tell.
+        set_up: The set-up they ask for, if it was kept anywhere when they became ready: else no node is better than
+            another, and a class for each would only be work.
     """
 
     priority: PriorityClass
@@ -32,6 +35,7 @@ class ClassKey(NamedTuple):
     job: str = ""
     label: str = ""
     size: int = 0
+    set_up: str = ""
 
 
 _SLACK = 64
@@ -90,7 +94,9 @@ class ReadyQueue:
         arrived_weight: Weight that ever became ready for each resource; a planner derives rates of arrival from it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept_set_ups: KeptSetUps | None = None) -> None:
+        """Args: kept_set_ups: Those that make some nodes better than others; None for none."""
+        self._kept_set_ups = kept_set_ups or KeptSetUps()
         self.classes: dict[ClassKey, ReadyClass] = {}
         self.waiting_weight: dict[str, float] = {}
         self.arrived_weight: dict[str, float] = {}
@@ -115,20 +121,24 @@ class ReadyQueue:
             self._count_arrival(action, -action.request.weight)
 
     @staticmethod
-    def key_of(action: Action, size: int = 0) -> ClassKey:
-        """The class of an action, of a given size."""
+    def key_of(action: Action, size: int = 0, set_up: str = "") -> ClassKey:
+        """The class of an action, of a given size, and with a set-up that is kept somewhere."""
         request = action.request
         priority = action.job.request.priority_class
         trajectory = action.trajectory
         if request.needs_sandbox and trajectory is not None:
             return ClassKey(priority, request.kind, request.service, trajectory.manager_id, request.demand)
         job = request.key.job_id
-        return ClassKey(priority, request.kind, request.service, "", request.demand, job, request.label, size)
+        return ClassKey(priority, request.kind, request.service, "", request.demand, job, request.label, size, set_up)
 
     def add(self, action: Action) -> None:
         """Makes an action a member of its class."""
-        size_of = self._size_of
-        key = self.key_of(action, 0 if size_of is None or action.request.needs_sandbox else size_of(action))
+        size_of, set_up = self._size_of, action.request.set_up
+        key = self.key_of(
+            action,
+            0 if size_of is None or action.request.needs_sandbox else size_of(action),
+            set_up if set_up in self._kept_set_ups else "",
+        )
         ready_class = self.classes.get(key)
         if ready_class is None:
             ready_class = self.classes[key] = ReadyClass(key)

@@ -16,6 +16,7 @@ from callsheet.scheduler.core.commands import Accept, Command, OutcomeFacts, Per
 from callsheet.scheduler.core.deadlines import Deadlines
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Manager, Orphan, Trajectory
 from callsheet.scheduler.core.events import Event, ReplyTo
+from callsheet.scheduler.core.kept_set_ups import KeptSetUps
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState, Demand, RefusedError, Token
 from callsheet.scheduler.core.quotas import TokenBucket, next_refill
@@ -97,7 +98,8 @@ class SchedulerState:
         self.elastic_attempts: dict[Token, Attempt] = {}
         self.narrowed_attempts: dict[Token, Attempt] = {}
         self.orphans: dict[ActionKey, Orphan] = {}
-        self.ready = ReadyQueue()
+        self.kept_set_ups = KeptSetUps()
+        self.ready = ReadyQueue(self.kept_set_ups)
         self.waiting_trajectories: dict[str, dict[str, Trajectory]] = {}
         self.timers: Deadlines[TimerKey] = Deadlines()
         self.open_actions = 0

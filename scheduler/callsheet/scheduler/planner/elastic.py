@@ -180,11 +180,12 @@ class ElasticPlanner:
         if not waiting:
             return Proposal(ElasticPlan())
         self._fleet.refresh(state, self._placed, self._estimates.cores_of_job)
+        groups = competing(self._servable(waiting, now))
         placer = self._placer([pool.free for pool in self._fleet.pools])
         placed: list[Placed] = []
         choosing: list[list[Servable]] = []
         occupied = rows_of(solving.instance) if solving is not None else frozenset()
-        for group in competing(self._servable(waiting, now)):
+        for group in groups:
             if not occupied.isdisjoint(group.rows):
                 continue
             found = _place_without_choice(placer, group.classes, self.settings.dispatch_cap - len(placed))

@@ -81,8 +81,9 @@ def option_block(key: ClassKey, estimate: Estimate, fleet: Fleet, rows: Rows) ->
     """All options of a class; empty if nothing in the fleet can serve it."""
     options: list[Option] = []
     for number, pool in enumerate(fleet.pools):
-        for place, host in enumerate(pool.hosts):
-            if key.kind in host.kinds and is_meant(host.service, key.service):
+        for service, host in enumerate(pool.hosts):
+            if not host.set_up and key.kind in host.kinds and is_meant(host.service, key.service):
+                place = fleet.place_with(pool, service, key.set_up)
                 where = Place(number, place, f"{pool.name}/{host.service}")
                 options += _options_at(key, estimate, pool, where, rows)
     return OptionBlock.of(options)

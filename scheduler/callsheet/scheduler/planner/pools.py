@@ -7,6 +7,7 @@ cores that a manager shares among its attempts by itself, which are counted in t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 from callsheet.scheduler.core.entities import Manager, Service
+from callsheet.scheduler.core.kept_set_ups import KeptSetUps
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU, ActionKind
 from callsheet.scheduler.core.state import SchedulerState
@@ -27,6 +29,8 @@ USUAL_USE = 0.64
 # A manager that shares its cores ranks its commands by itself, and knows better than a prediction what they use. A
 # round only keeps a burst from flooding it: it starts commands until their predicted use is so many times the cores.
 SHARED_BURST = 4
+# Set-ups whose places a pool knows: each costs a look whenever a node's books change.
+MOST_SET_UPS = 64
 
 
 class Host(NamedTuple):
@@ -38,6 +42,7 @@ class Host(NamedTuple):
         kinds: What it serves.
         slots: Attempts at once on one node; 0 for no limit.
         shared: Units that its manager shares among its attempts.
+        set_up: Set-up that sandboxes of it begin with, where that is kept on some nodes; empty for any.
     """
 
     manager: int
@@ -45,6 +50,7 @@ class Host(NamedTuple):
     kinds: frozenset[ActionKind]
     slots: int
     shared: tuple[tuple[str, int], ...]
+    set_up: str = ""
 
 
 class Place(NamedTuple):
@@ -71,7 +77,7 @@ class Pool:
 
     Attributes:
         name: For a reader, and for questions about more nodes of it.
-        hosts: Services of each node.
+        hosts: Services of each node; behind them the same with set-ups that are kept on some, as they are asked for.
         resources: How many of the columns are the node's own resources; they come first.
         columns: Names of what can run out, in the order of `free`.
         capacity: Units of each column on one node, shape (columns,).
@@ -84,6 +90,7 @@ class Pool:
         ready: Attempts that need not wait for it, of services that have instances to bring in, shape (nodes, hosts).
         instances: Instances of such services that are there, busy or not, shape (nodes, hosts).
         brings_in: Hosts that were seen to need such set-ups.
+        took_s: Seconds that a set-up takes where it is not kept, by its host.
         backlog: Weight that shares each node's cores beyond what they can serve at once, shape (nodes,).
         first_row: Index of the first column among the rows of an instance.
     """
@@ -103,6 +110,7 @@ class Pool:
     ready: Integers = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     instances: Integers = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     brings_in: set[int] = field(default_factory=set)
+    took_s: dict[int, float] = field(default_factory=dict)
     first_row: int = 0
 
     def read(self, changed: Sequence[int], placed: PlacedActions, cores: Mapping[str, float]) -> None:
@@ -115,7 +123,7 @@ class Pool:
         """
         # Twice as fast as asking for one after the other; one more name makes it return a tuple.
         own = itemgetter(*self.columns[: self.resources], self.columns[0]) if self.resources else None
-        slotted = [(host.manager, host.service) for host in self.hosts if host.slots]
+        slotted = [(host.manager, host.service) for host in self.hosts if host.slots and not host.set_up]
         rows = []
         for index in changed:
             free = self.nodes[index].free
@@ -145,10 +153,45 @@ class Pool:
 
     def _read_set_up(self, index: int, place: int, service: Service) -> None:
         self.brings_in.add(place)
-        self.set_up_s[index, place] = service.setup_s
+        set_up, waits, at_once = self.hosts[place].set_up, service.setup_s, service.instances - service.busy
+        if set_up:
+            at_once = self._idle_room(index) if set_up in service.kept_set_ups else 0
+            waits += 0.0 if at_once else self.took_s[place]
+        self.set_up_s[index, place] = waits
         self.instances[index, place] = max(service.instances, service.busy)
         # Where an attempt could begin at once, at least one can; each of several needs an instance of its own.
-        self.ready[index, place] = 0 if service.setup_s else max(service.instances - service.busy, 1)
+        self.ready[index, place] = 0 if waits else max(at_once, 1)
+
+    def _idle_room(self, index: int) -> int:
+        """How many more trajectories a node has cores for; to crowd it would cost more than a set-up elsewhere."""
+        return max(math.ceil((self.cores - float(self.load[index])) / USUAL_USE), 0)
+
+    @property
+    def cores(self) -> int:
+        """Cores of one node, booked and shared ones."""
+        own = int(self.capacity[self.column(CPU)]) if CPU in self.columns else 0
+        return own + sum(shared for _, shared in self.shared.values())
+
+    def add_set_up(self, service: int, set_up: str, took_s: float) -> int:
+        """Returns the place of a host for a set-up, which is added if it is new.
+
+        Args:
+            service: Place of the host without it.
+            set_up: Its name.
+            took_s: Seconds that it takes where it is not kept.
+        """
+        host = self.hosts[service]._replace(set_up=set_up)
+        if host in self.hosts:
+            return self.hosts.index(host)
+        place = len(self.hosts)
+        self.hosts += (host,)
+        self.took_s[place] = took_s
+        for name in ("set_up_s", "instances", "ready"):
+            before = getattr(self, name)
+            setattr(self, name, np.column_stack([before, np.zeros(len(self.nodes), before.dtype)]))
+        for index, managers in enumerate(self.managers):
+            self._read_set_up(index, place, managers[host.manager].services[host.service])
+        return place
 
     def cold_s(self, place: int) -> float | None:
         """Shortest set-up of a service on the nodes that need one; None if none does."""
@@ -191,6 +234,19 @@ class Fleet:
         self._index: dict[Node, tuple[int, int]] = {}
         self._changed: set[Node] = set()
         self._metered: set[Node] = set()
+        self._kept_set_ups = KeptSetUps()
+
+    def place_with(self, pool: Pool, service: int, set_up: str) -> int:
+        """Place of a service, with what it takes to begin with a set-up there; without, if too many are asked for.
+
+        Args:
+            pool: One of the pools.
+            service: Place of the service among its hosts.
+            set_up: Name of a set-up; empty for none.
+        """
+        if not set_up or len(pool.took_s) >= MOST_SET_UPS:
+            return service
+        return pool.add_set_up(service, set_up, self._kept_set_ups.took_s(set_up))
 
     def refresh(self, state: SchedulerState, placed: PlacedActions, cores_of_job: Callable[[str], float]) -> None:
         """Takes over what changed.
@@ -200,7 +256,9 @@ class Fleet:
             placed: What runs unpinned.
             cores_of_job: Cores that a live trajectory of a job is expected to use.
         """
-        if self._version != state.fleet_version:
+        self._kept_set_ups = state.kept_set_ups
+        # Full pools begin anew with the set-ups that are asked for now.
+        if self._version != state.fleet_version or any(len(pool.took_s) >= MOST_SET_UPS for pool in self.pools):
             self._rebuild(state)
             placed.keep_only(state.managers)
         cores = _Memo(cores_of_job)
@@ -249,8 +307,7 @@ class Fleet:
         cores = 0.0
         for pool in self.pools:
             if any(ActionKind.ENV_RESET in host.kinds for host in pool.hosts):
-                own = int(pool.capacity[pool.column(CPU)]) if CPU in pool.columns else 0
-                cores += (own + sum(shared for _, shared in pool.shared.values())) * len(pool.nodes)
+                cores += pool.cores * len(pool.nodes)
         return cores
 
     def _rebuild(self, state: SchedulerState) -> None:

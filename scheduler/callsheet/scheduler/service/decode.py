@@ -27,6 +27,7 @@ from callsheet.scheduler.core.model import (
 from callsheet.scheduler.service import payload_rules
 from callsheet.scheduler.service.rules import at_least, identifier, invalid, known, seconds, short_text, within
 from callsheet.v1 import action_pb2, common_pb2, job_pb2
+from callsheet.v1.set_ups import set_up_name
 
 MAX_SPEC_BYTES = 2 * 1024 * 1024
 MAX_CACHED = 4096
@@ -144,6 +145,7 @@ class ActionDecoder:
             body=spec,
             label=short_text("label", spec.label),
             task=short_text("task", spec.task),
+            set_up=set_up_name(spec.env_reset) if kind is ActionKind.ENV_RESET else "",
         )
         return request, references
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from callsheet.scheduler.core import commands, events
@@ -114,6 +114,7 @@ def _decode_service(path: str, message: manager_service_pb2.HostedService) -> Se
         shared=dict(message.shared),
         setup_s=within(f"{path}.setup_s", message.setup_s, 0.0, MAX_SECONDS),
         instances=int(at_least(f"{path}.instances", message.instances, 0)),
+        kept_set_ups=_decode_kept(path, message.kept_set_ups),
     )
 
 
@@ -122,7 +123,15 @@ def _decode_service_state(path: str, message: manager_service_pb2.ServiceState) 
         name=identifier(f"{path}.name", message.name),
         setup_s=within(f"{path}.setup_s", message.setup_s, 0.0, MAX_SECONDS),
         instances=int(at_least(f"{path}.instances", message.instances, 0)),
+        kept_set_ups=_decode_kept(path, message.kept_set_ups),
     )
+
+
+def _decode_kept(path: str, kept: Mapping[str, float]) -> dict[str, float]:
+    for name, took_s in kept.items():
+        identifier(f"{path}.kept_set_ups", name)
+        within(f"{path}.kept_set_ups[{name}]", took_s, 0.0, MAX_SECONDS)
+    return dict(kept)
 
 
 def _decode_token(message: manager_service_pb2.FencingToken) -> Token:

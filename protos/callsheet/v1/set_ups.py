@@ -1,0 +1,23 @@
+"""Names of set-ups: a scheduler and its managers derive them alike from what an env_reset asks for."""
+
+from __future__ import annotations
+
+import hashlib
+
+from callsheet.v1 import action_pb2
+
+_DIGEST_BYTES = 16
+
+
+def set_up_name(reset: action_pb2.EnvResetInput) -> str:
+    """Returns the name of what a sandbox begins with: image, files, command and network; empty if nothing can be kept.
+
+    Two ends whose serializers differ find different names, and lose nothing but the knowledge of where it is kept.
+    """
+    if reset.repeat_set_up or not (reset.files or reset.HasField("set_up")):
+        return ""
+    asked = action_pb2.EnvResetInput()
+    asked.CopyFrom(reset)
+    # Sizes change nothing of what it begins with.
+    asked.disk_mib = asked.max_processes = 0
+    return hashlib.blake2b(asked.SerializeToString(deterministic=True), digest_size=_DIGEST_BYTES).hexdigest()
