@@ -32,6 +32,7 @@ from tests.support.raw_service import (
     NODE,
     RawService,
     Refusal,
+    read_to_end,
     refusal_of,
     running_noop,
     running_service,
@@ -193,11 +194,6 @@ async def test_an_action_id_of_two_jobs_must_be_told_apart(service: RawService) 
     assert refusal is not None
     assert (refusal.code, refusal.field) == (PRECONDITION, "key.job_id")
     assert "job, twin" in refusal.rule
-
-
-async def read_to_end(call: Any) -> None:
-    while await call.read() is not grpc.aio.EOF:
-        pass
 
 
 async def test_payloads_are_checked(tmp_path: Path) -> None:

@@ -157,6 +157,12 @@ class RawSession:
         self.outcomes.extend(response.outcomes)
 
 
+async def read_to_end(call: Any) -> None:
+    """Reads a stream to its end, and drops what comes."""
+    while await call.read() is not grpc.aio.EOF:
+        pass
+
+
 async def refusal_of(call: Any) -> Refusal | None:
     """Awaits a unary call; returns its refusal, or None if it succeeds."""
     try:

@@ -2,39 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import grpc
 import grpc.aio
+import structlog
+from callsheet.scheduler.core.model import RefusedError
 from callsheet.scheduler.service.refusals import abort
 from callsheet.scheduler.service.rules import invalid
 from google.protobuf.message import DecodeError
 
+_log = structlog.get_logger(__name__)
+Context = grpc.aio.ServicerContext[Any, Any]
+
 
 class MalformedRequestRefuser(grpc.aio.ServerInterceptor):
-    """Refuses them as INVALID_ARGUMENT in rpcs of one request; a stream of them ends with UNKNOWN."""
+    """Refuses them as INVALID_ARGUMENT. A stream ends with that; what came on it before has been taken."""
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Wraps the handler of such an rpc."""
+        """Wraps handlers that are coroutines, which takes in all of ours whose requests change anything."""
         handler: Any = await continuation(handler_call_details)
-        if handler is None or handler.unary_unary is None:
-            return handler  # type: ignore[no-any-return]
-        answer, parse = handler.unary_unary, handler.request_deserializer
+        for kind, wrap, make in _KINDS:
+            serve = getattr(handler, kind, None)
+            if serve is not None and inspect.iscoroutinefunction(serve):
+                return make(
+                    wrap(serve, handler_call_details.method),
+                    _parse_or_keep_error(handler.request_deserializer),
+                    handler.response_serializer,
+                )
+        return handler  # type: ignore[no-any-return]
 
-        def parse_or_keep_error(data: bytes) -> Any:
-            try:
-                return parse(data)
-            except DecodeError as error:
-                return error
 
-        async def answer_or_refuse(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            if isinstance(request, DecodeError):
-                await abort(context, invalid("request", request, f"must be a message of {handler_call_details.method}"))
-            return await answer(request, context)
+def _parse_or_keep_error(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def parsed(data: bytes) -> Any:
+        try:
+            return parse(data)
+        except DecodeError as error:
+            return error
 
-        return grpc.unary_unary_rpc_method_handler(answer_or_refuse, parse_or_keep_error, handler.response_serializer)
+    return parsed
+
+
+def _message(request: Any, method: str) -> Any:
+    """The request.
+
+    Raises:
+        RefusedError: It is none.
+    """
+    if isinstance(request, DecodeError):
+        raise invalid("request", request, f"must be a message of {method}")
+    return request
+
+
+def _answer_messages(answer: Callable[..., Awaitable[Any]], method: str) -> Callable[..., Awaitable[Any]]:
+    # Only an answer of one message is returned; a stream of them is written.
+    async def answer_or_refuse(request: Any, context: Context) -> Any:
+        try:
+            message = _message(request, method)
+        except RefusedError as refusal:
+            await abort(context, refusal)
+        return await answer(message, context)
+
+    return answer_or_refuse
+
+
+def _stream_messages(serve: Callable[..., Awaitable[Any]], method: str) -> Callable[..., Awaitable[Any]]:
+    async def serve_or_refuse(requests: AsyncIterator[Any], context: Context) -> Any:
+        async def messages() -> AsyncGenerator[Any, None]:
+            async for request in requests:
+                yield _message(request, method)
+
+        try:
+            async with aclosing(messages()) as parsed:
+                return await serve(parsed, context)
+        except* RefusedError as group:
+            refusal = _first(group)
+        _log.warning("stream_refused", method=method, peer=context.peer(), reason=str(refusal))
+        return await abort(context, refusal)
+
+    return serve_or_refuse
+
+
+def _first(group: BaseExceptionGroup[RefusedError]) -> RefusedError:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+_KINDS = (
+    ("unary_unary", _answer_messages, grpc.unary_unary_rpc_method_handler),
+    ("stream_unary", _stream_messages, grpc.stream_unary_rpc_method_handler),
+    ("stream_stream", _stream_messages, grpc.stream_stream_rpc_method_handler),
+)
