@@ -166,8 +166,29 @@ def test_a_speed_up_table() -> None:
         (EnvReset(disk_mib=0), {}, "env_reset.disk_mib"),
         (EnvReset((SandboxFile("a", "text"),)), {}, "env_reset.files[0].content"),  # type: ignore[arg-type]
         (Generate([1], top_p=0), {}, "generate.sampling.top_p"),
-        (Generate([2**40]), {}, "Generate"),
-        (Generate(["a"]), {}, "Generate"),  # type: ignore[list-item]
+        (Generate([1, 2**40]), {}, "generate.prompt_token_ids[1]"),
+        (Generate(["a"]), {}, "generate.prompt_token_ids[0]"),  # type: ignore[list-item]
+        (Generate(None), {}, "generate.prompt_token_ids"),  # type: ignore[arg-type]
+        (Generate([1], max_new_tokens=2**31), {}, "generate.sampling.max_new_tokens"),
+        (Generate([1], temperature="hot"), {}, "generate.sampling.temperature"),  # type: ignore[arg-type]
+        (Generate([1], top_p="all"), {}, "generate.sampling.top_p"),  # type: ignore[arg-type]
+        (Generate([1], top_k=-(2**40)), {}, "generate.sampling.top_k"),
+        (Generate([1], seed=-1), {}, "generate.sampling.seed"),
+        (Generate([1], stop_token_ids=(2**31,)), {}, "generate.sampling.stop_token_ids[0]"),
+        (RewardModel([2**31]), {}, "reward.model.token_ids[0]"),
+        (EnvReset(disk_mib=2**63), {}, "env_reset.disk_mib"),
+        (EnvReset(max_processes="many"), {}, "env_reset.max_processes"),  # type: ignore[arg-type]
+        (EnvReset((SandboxFile("a", b"", mode=-1),)), {}, "env_reset.files[0].mode"),
+        (EnvReset((SandboxFile("\ud800", b""),)), {}, "env_reset.files[0].path"),
+        (EnvStep(Command.argv("ls", 1)), {}, "env_step.command.argv.arguments[1]"),  # type: ignore[arg-type]
+        (EnvStep(Command.shell("ls", environment={"A": 1})), {}, "env_step.command.environment"),  # type: ignore[dict-item]
+        (EnvStep(Command.shell("ls", max_output_bytes=2**63)), {}, "env_step.command.max_output_bytes"),
+        (EnvReset(), {"demand": Demand(cpu=2**63)}, "demand.cpu.min_units"),
+        (EnvReset(), {"demand": Demand(cpu=Elastic(1, 2**63))}, "demand.cpu.max_units"),
+        (EnvReset(), {"demand": Demand(cpu=Elastic(1, 4, speed_up={2**63: 2.0}))}, "demand.cpu.speed_up[0].units"),
+        (EnvReset(), {"retry": Retry(max_attempts=2**31)}, "retry.max_attempts"),
+        (EnvReset(), {"timeouts": Timeouts(heartbeat_s=1e300)}, "timeouts.heartbeat"),
+        (EnvReset(), {"label": "\ud800"}, "label"),
         (EnvStep("ls"), {}, "EnvStep"),  # type: ignore[arg-type]
     ],
 )
@@ -176,6 +197,20 @@ def test_what_the_contract_cannot_carry_is_refused(action: Action[Any], options:
         _encode(action, **options)
     assert caught.value.field == field
     assert caught.value.rule
+
+
+def test_a_value_out_of_range_is_named_with_its_rule() -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        _encode(Generate([1], max_new_tokens=2**31))
+    assert caught.value.value == "2147483648"
+    assert caught.value.rule == "a whole number from -2147483648 to 2147483647"
+
+
+@pytest.mark.parametrize(("size", "quorum", "field"), [(2**31, None, "group.size"), (2, 2**31, "group.quorum")])
+def test_a_group_too_large_to_carry_is_refused(size: int, quorum: int | None, field: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        encode_trajectory(TrajectoryDescription("j", "t", Group("g", size, quorum)))
+    assert caught.value.field == field
 
 
 def test_large_content_goes_by_reference() -> None:
@@ -205,12 +240,19 @@ def test_a_job() -> None:
     assert encode_job(JobDescription("j")).max_actions == 0
 
 
-@pytest.mark.parametrize("field", ["weight", "max_actions", "max_staleness"])
-def test_a_job_refuses_a_zero_that_would_mean_a_default(field: str) -> None:
-    zero: dict[str, Any] = {field: 0}
+@pytest.mark.parametrize("value", [0, 2**63])
+@pytest.mark.parametrize("field", ["max_actions", "max_staleness"])
+def test_a_job_refuses_a_zero_that_would_mean_a_default_and_what_is_too_large(field: str, value: int) -> None:
+    given: dict[str, Any] = {field: value}
     with pytest.raises(InvalidArgumentError) as caught:
-        encode_job(JobDescription("j", **zero))
-    assert caught.value.field == field
+        encode_job(JobDescription("j", **given))
+    assert (caught.value.field, caught.value.value) == (field, str(value))
+
+
+def test_a_job_without_weight_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        encode_job(JobDescription("j", 0))
+    assert caught.value.field == "weight"
 
 
 def test_a_trajectory() -> None:

@@ -24,6 +24,7 @@ from callsheet.client.admin_values import Explanation, SchedulerStatus
 from callsheet.client.channel import answer_of, open_channel
 from callsheet.client.encode import duration
 from callsheet.client.errors import ClientClosedError, invalid
+from callsheet.client.fields import put
 from callsheet.client.outcomes import Outcome
 from callsheet.client.payloads import PayloadTransfer, read_outcome
 from callsheet.client.per_loop import PerLoop
@@ -95,7 +96,8 @@ class AdminClient:
         """
         if not 1 <= nodes <= MAX_WHAT_IF_NODES:
             raise invalid("nodes", nodes, f"must be between 1 and {MAX_WHAT_IF_NODES}")
-        request = admin_service_pb2.WhatIfRequest(pool=pool, nodes=nodes)
+        request = admin_service_pb2.WhatIfRequest()
+        put(request, "", pool=pool, nodes=nodes)
         return decode_what_if(await self._call(self._connection().admin.WhatIf, request))
 
     async def prediction_errors(self) -> tuple[PredictionErrors, ...]:
@@ -129,7 +131,8 @@ class AdminClient:
             FailedPreconditionError: It is not running, or the node lacks the units.
             InvalidArgumentError: The units are outside the demand's range.
         """
-        request = admin_service_pb2.ResizeActionRequest(key=_key(job_id, action_id), resource=resource, units=units)
+        request = admin_service_pb2.ResizeActionRequest(key=_key(job_id, action_id))
+        put(request, "", resource=resource, units=units)
         await self._call(self._connection().admin.ResizeAction, request)
 
     async def drain(self, manager_id: str) -> None:

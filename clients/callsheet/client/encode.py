@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable
+from numbers import Real
 from typing import Any
 
 from callsheet.client.actions import (
@@ -26,6 +27,7 @@ from callsheet.client.actions import (
 )
 from callsheet.client.demand import Demand, Hold, Resource
 from callsheet.client.errors import RefusedError, invalid
+from callsheet.client.fields import put, put_list, put_map
 from callsheet.client.jobs import JobDescription, PriorityClass, TrajectoryDescription, TrajectoryEnd
 from callsheet.v1 import action_pb2, common_pb2, job_pb2
 from google.protobuf import duration_pb2
@@ -34,6 +36,9 @@ MAX_INLINE_BYTES = 64 * 1024
 """The contract's limit for one inline blob."""
 MAX_INLINE_TOTAL_BYTES = 512 * 1024
 """Inline bytes of one action after which its further blobs go by reference too, to keep the streams thin."""
+
+# A Duration's most: ten thousand years.
+_MAX_SECONDS = 315_576_000_000
 
 _HOLD: dict[Hold, action_pb2.Hold.ValueType] = {
     Hold.ACTION: action_pb2.HOLD_ACTION,
@@ -88,7 +93,10 @@ def encode_submission(submission: Submission[Any]) -> tuple[action_pb2.ActionSpe
     """
     blobs = BlobWriter()
     try:
-        spec = action_pb2.ActionSpec(
+        spec = action_pb2.ActionSpec()
+        put(
+            spec,
+            "",
             job_id=submission.job_id,
             action_id=submission.action_id,
             trajectory_id=submission.trajectory_id,
@@ -98,7 +106,7 @@ def encode_submission(submission: Submission[Any]) -> tuple[action_pb2.ActionSpe
     except RefusedError:
         raise
     except (AttributeError, TypeError, ValueError) as error:
-        # Values of a wrong type, and protobuf's own check of types and ranges; it does not always name the field.
+        # Something of a wrong type where a value with parts belongs.
         raise invalid(type(submission.action).__name__, submission.action_id, str(error)) from error
     return spec, blobs.uploads
 
@@ -114,23 +122,26 @@ def content_bytes(action: Action[Any]) -> int:
 
 def encode_job(job: JobDescription) -> job_pb2.JobSpec:
     """Returns the message of a job."""
-    return job_pb2.JobSpec(
+    spec = job_pb2.JobSpec(priority_class=_PRIORITY_CLASS[job.priority_class])
+    put(
+        spec,
+        "",
         job_id=job.job_id,
         weight=_positive("weight", job.weight),
-        priority_class=_PRIORITY_CLASS[job.priority_class],
         max_actions=_at_least_one("max_actions", job.max_actions),
         max_staleness=_at_least_one("max_staleness", job.max_staleness),
     )
+    return spec
 
 
 def encode_trajectory(trajectory: TrajectoryDescription) -> job_pb2.TrajectorySpec:
     """Returns the message of a trajectory."""
-    spec = job_pb2.TrajectorySpec(job_id=trajectory.job_id, trajectory_id=trajectory.trajectory_id)
+    spec = job_pb2.TrajectorySpec()
+    put(spec, "", job_id=trajectory.job_id, trajectory_id=trajectory.trajectory_id)
     group = trajectory.group
     if group is not None:
-        spec.group.group_id = group.group_id
-        spec.group.size = group.size
-        spec.group.quorum = _at_least_one("group.quorum", group.quorum)
+        quorum = _at_least_one("group.quorum", group.quorum)
+        put(spec.group, "group", group_id=group.group_id, size=group.size, quorum=quorum)
     if trajectory.idle_timeout_s is not None:
         spec.idle_timeout.CopyFrom(duration("idle_timeout", trajectory.idle_timeout_s))
     return spec
@@ -145,16 +156,20 @@ def duration(field: str, seconds: float) -> duration_pb2.Duration:
     """Returns a duration.
 
     Raises:
-        InvalidArgumentError: `seconds` is negative or not finite.
+        InvalidArgumentError: `seconds` is negative, or more than a duration can be.
     """
-    if not 0 <= seconds < math.inf:
-        raise invalid(field, seconds, "seconds are 0 or more and finite")
+    if not (_is_number(seconds) and 0 <= seconds <= _MAX_SECONDS):
+        raise invalid(field, seconds, f"seconds are from 0 to {_MAX_SECONDS}")
     whole = int(seconds)
     return duration_pb2.Duration(seconds=whole, nanos=min(round((seconds - whole) * 1e9), 999_999_999))
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real)
+
+
 def _positive(field: str, value: float) -> float:
-    if not 0 < value < math.inf:
+    if not (_is_number(value) and 0 < value < math.inf):
         raise invalid(field, value, "above 0 and finite")
     return value
 
@@ -162,16 +177,16 @@ def _positive(field: str, value: float) -> float:
 def _at_least_one(field: str, value: int | None) -> int:
     if value is None:
         return 0
-    if value < 1:
+    if not (_is_number(value) and value >= 1):
         raise invalid(field, value, "at least 1, or None for the default")
     return value
 
 
 def _put_options(spec: action_pb2.ActionSpec, options: Options) -> None:
     if options.label:
-        spec.label = options.label
+        put(spec, "", label=options.label)
     if options.task:
-        spec.task = options.task
+        put(spec, "", task=options.task)
     if options.demand is not None:
         _put_demand(spec.demand, options.demand)
     if options.timeouts is not None:
@@ -189,20 +204,17 @@ def _put_options(spec: action_pb2.ActionSpec, options: Options) -> None:
 def _put_demand(message: action_pb2.Demand, demand: Demand) -> None:
     message.SetInParent()  # an empty demand differs from none
     for resource in demand.resources:
-        entry = message.resources.add(
-            resource=resource.name,
-            min_units=resource.min_units,
-            max_units=resource.max_units or 0,
-            hold=_HOLD[resource.hold],
-        )
-        _put_speed_up(entry, resource)
+        entry = message.resources.add(hold=_HOLD[resource.hold])
+        where = f"demand.{resource.name}"
+        put(entry, where, resource=resource.name, min_units=resource.min_units, max_units=resource.max_units or 0)
+        _put_speed_up(entry, where, resource)
 
 
-def _put_speed_up(entry: action_pb2.ResourceDemand, resource: Resource) -> None:
+def _put_speed_up(entry: action_pb2.ResourceDemand, where: str, resource: Resource) -> None:
     if resource.amdahl_fraction is not None:
-        entry.speed_up.amdahl_fraction = resource.amdahl_fraction
-    for units, gain in resource.speed_up:
-        entry.speed_up.table.points.add(units=units, speed_up=gain)
+        put(entry.speed_up, where, amdahl_fraction=resource.amdahl_fraction)
+    for index, (units, gain) in enumerate(resource.speed_up):
+        put(entry.speed_up.table.points.add(), f"{where}.speed_up[{index}]", units=units, speed_up=gain)
 
 
 def _put_timeouts(message: action_pb2.Timeouts, timeouts: Timeouts) -> None:
@@ -217,11 +229,11 @@ def _put_timeouts(message: action_pb2.Timeouts, timeouts: Timeouts) -> None:
 
 
 def _put_retry(message: action_pb2.RetryPolicy, retry: Retry) -> None:
-    message.max_attempts = _at_least_one("retry.max_attempts", retry.max_attempts)
+    put(message, "retry", max_attempts=_at_least_one("retry.max_attempts", retry.max_attempts))
     if retry.initial_backoff_s is not None:
         message.initial_backoff.CopyFrom(duration("retry.initial_backoff", retry.initial_backoff_s))
     if retry.backoff_multiplier is not None:
-        if not retry.backoff_multiplier >= 1:
+        if not (_is_number(retry.backoff_multiplier) and retry.backoff_multiplier >= 1):
             raise invalid("retry.backoff_multiplier", retry.backoff_multiplier, "at least 1, or None for the default")
         message.backoff_multiplier = retry.backoff_multiplier
     if retry.max_backoff_s is not None:
@@ -229,86 +241,93 @@ def _put_retry(message: action_pb2.RetryPolicy, retry: Retry) -> None:
 
 
 def _generate(spec: action_pb2.ActionSpec, action: Generate, blobs: BlobWriter) -> None:
-    if not 0 < action.top_p <= 1:
+    if not (_is_number(action.top_p) and 0 < action.top_p <= 1):
         raise invalid("generate.sampling.top_p", action.top_p, "above 0 and at most 1")
-    spec.service = action.model
-    spec.generate.prompt_token_ids.extend(action.prompt_token_ids)
-    sampling = spec.generate.sampling
-    sampling.max_new_tokens = action.max_new_tokens
-    sampling.temperature = action.temperature
-    sampling.top_p = action.top_p
-    sampling.top_k = action.top_k
-    sampling.seed = action.seed
-    sampling.stop_token_ids.extend(action.stop_token_ids)
+    put(spec, "", service=action.model)
+    put_list(spec.generate, "generate", "prompt_token_ids", action.prompt_token_ids)
+    put(
+        spec.generate.sampling,
+        "generate.sampling",
+        max_new_tokens=action.max_new_tokens,
+        temperature=action.temperature,
+        top_p=action.top_p,
+        top_k=action.top_k,
+        seed=action.seed,
+    )
+    put_list(spec.generate.sampling, "generate.sampling", "stop_token_ids", action.stop_token_ids)
 
 
 def _env_reset(spec: action_pb2.ActionSpec, action: EnvReset, blobs: BlobWriter) -> None:
     message = spec.env_reset
     message.SetInParent()
-    spec.service = action.service
+    put(spec, "", service=action.service)
     _put_files(message.files, "env_reset", action.files, blobs)
     if action.set_up is not None:
         _put_command(message.set_up, "env_reset.set_up", action.set_up, blobs)
-    message.disk_mib = _at_least_one("env_reset.disk_mib", action.disk_mib)
-    message.max_processes = _at_least_one("env_reset.max_processes", action.max_processes)
-    message.image = action.image
-    message.repeat_set_up = action.repeat_set_up
-    message.network.extend(action.network)
+    put(
+        message,
+        "env_reset",
+        disk_mib=_at_least_one("env_reset.disk_mib", action.disk_mib),
+        max_processes=_at_least_one("env_reset.max_processes", action.max_processes),
+        image=action.image,
+        repeat_set_up=action.repeat_set_up,
+    )
+    put_list(message, "env_reset", "network", action.network)
 
 
 def _env_step(spec: action_pb2.ActionSpec, action: EnvStep, blobs: BlobWriter) -> None:
     _put_files(spec.env_step.files, "env_step", action.files, blobs)
     _put_command(spec.env_step.command, "env_step.command", action.command, blobs)
-    spec.env_step.session = action.session
-    spec.env_step.download.extend(action.download)
-    spec.env_step.stream_output = action.stream_output
+    put(spec.env_step, "env_step", session=action.session, stream_output=action.stream_output)
+    put_list(spec.env_step, "env_step", "download", action.download)
 
 
 def _tool_call(spec: action_pb2.ActionSpec, action: ToolCall, blobs: BlobWriter) -> None:
-    spec.service = action.service
-    spec.tool_call.method = action.method
+    put(spec, "", service=action.service)
+    put(spec.tool_call, "tool_call", method=action.method)
     spec.tool_call.arguments.CopyFrom(blobs.blob("tool_call.arguments", action.arguments))
 
 
 def _reward_tests(spec: action_pb2.ActionSpec, action: RewardTests, blobs: BlobWriter) -> None:
     message = spec.reward.test_suite
-    spec.service = action.service
-    message.in_sandbox = action.in_sandbox
+    put(spec, "", service=action.service)
+    put(message, "reward.test_suite", in_sandbox=action.in_sandbox)
     _put_files(message.files, "reward.test_suite", action.files, blobs)
     _put_command(message.command, "reward.test_suite.command", action.command, blobs)
 
 
 def _reward_model(spec: action_pb2.ActionSpec, action: RewardModel, blobs: BlobWriter) -> None:
-    spec.service = action.model
-    spec.reward.model.token_ids.extend(action.token_ids)
+    put(spec, "", service=action.model)
+    put_list(spec.reward.model, "reward.model", "token_ids", action.token_ids)
     spec.reward.model.SetInParent()
 
 
 def _put_files(files: Any, where: str, given: Iterable[SandboxFile], blobs: BlobWriter) -> None:
     for index, file in enumerate(given):
-        files.add(
-            path=file.path,
-            content=blobs.blob(f"{where}.files[{index}].content", file.content),
-            unpack=file.unpack,
-            mode=file.mode or 0,
-        )
+        at = f"{where}.files[{index}]"
+        message = files.add(content=blobs.blob(f"{at}.content", file.content))
+        put(message, at, path=file.path, unpack=file.unpack, mode=file.mode or 0)
 
 
 def _put_command(message: action_pb2.Command, where: str, command: Command, blobs: BlobWriter) -> None:
     if isinstance(command.program, str):
         if command.language is Language.PYTHON:
-            message.python = command.program
+            put(message, where, python=command.program)
         else:
-            message.shell = command.program
+            put(message, where, shell=command.program)
     else:
         message.argv.SetInParent()
-        message.argv.arguments.extend(command.program)
+        put_list(message.argv, f"{where}.argv", "arguments", command.program)
     if command.environment:
-        message.environment.update(command.environment)
-    message.working_directory = command.working_directory
+        put_map(message, where, "environment", command.environment)
+    put(
+        message,
+        where,
+        working_directory=command.working_directory,
+        max_output_bytes=_at_least_one(f"{where}.max_output_bytes", command.max_output_bytes),
+    )
     if command.stdin:
         message.stdin.CopyFrom(blobs.blob(f"{where}.stdin", command.stdin))
-    message.max_output_bytes = _at_least_one(f"{where}.max_output_bytes", command.max_output_bytes)
 
 
 _ENCODERS: dict[type[Action[Any]], Callable[[action_pb2.ActionSpec, Any, BlobWriter], None]] = {

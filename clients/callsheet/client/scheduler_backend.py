@@ -18,6 +18,7 @@ from callsheet.client.encode import (
     encode_trajectory_end,
 )
 from callsheet.client.errors import AlreadyExistsError, FailedPreconditionError
+from callsheet.client.fields import put
 from callsheet.client.jobs import JobDescription, TrajectoryDescription, TrajectoryEnd
 from callsheet.client.live_output import LiveOutput
 from callsheet.client.outcomes import Outcome, OutputChunk
@@ -67,7 +68,8 @@ class SchedulerBackend:
 
     async def publish_policy_version(self, job_id: str, version: int) -> None:
         """Tells that a job's trainer has a new policy version."""
-        request = client_service_pb2.PublishPolicyVersionRequest(job_id=job_id, version=version)
+        request = client_service_pb2.PublishPolicyVersionRequest()
+        put(request, "", job_id=job_id, version=version)
         await self._control(client_service_pb2.ClientItem(publish_policy_version=request), _ALREADY_OVERTAKEN)
 
     async def open_trajectory(self, trajectory: TrajectoryDescription) -> None:
