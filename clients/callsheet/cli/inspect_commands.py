@@ -151,7 +151,7 @@ def _print_errors(found: tuple[PredictionErrors, ...]) -> None:
             str(errors.observations),
             f"{math.exp(errors.mean_absolute_log):.2f}",
             f"{math.exp(errors.mean_log):.2f}",
-            f"{errors.explained:.2f}",
+            "-" if errors.explained is None else f"{errors.explained:.2f}",
             f"{errors.peak_exceeded:.2f}",
         ]
         for errors in found

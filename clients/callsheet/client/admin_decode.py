@@ -69,7 +69,7 @@ def decode_prediction_errors(message: admin_service_pb2.PredictionErrors) -> Pre
         message.observations,
         message.mean_absolute_log,
         message.mean_log,
-        message.explained,
+        message.explained if message.HasField("explained") else None,
         message.peak_exceeded,
     )
 

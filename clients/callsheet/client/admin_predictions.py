@@ -111,7 +111,8 @@ class PredictionErrors:
         observations: Runs compared so far.
         mean_absolute_log: Mean of |log(actual / predicted)|; 0.7 is a factor of two.
         mean_log: Mean of log(actual / predicted).
-        explained: Share of the variance of log-seconds that predictions explain.
+        explained: Share of the variance of log-seconds that predictions explain, 0 where they are no better than the
+            mean; None for few runs, and for runs so alike that there is nothing to explain.
         peak_exceeded: Share of measured memory peaks above the predicted ones.
     """
 
@@ -119,5 +120,5 @@ class PredictionErrors:
     observations: int
     mean_absolute_log: float
     mean_log: float
-    explained: float
+    explained: float | None
     peak_exceeded: float

@@ -917,7 +917,9 @@ class PredictionErrors(google.protobuf.message.Message):
     mean_log: builtins.float
     """Mean of log(actual / predicted)."""
     explained: builtins.float
-    """Share of the variance of log-seconds that predictions explain."""
+    """Share of the variance of log-seconds that predictions explain, 0 where they are no better than the mean. Unset for
+    few runs, and for runs so alike that there is nothing to explain.
+    """
     peak_exceeded: builtins.float
     """Share of measured memory peaks above the predicted ones."""
     def __init__(
@@ -927,9 +929,11 @@ class PredictionErrors(google.protobuf.message.Message):
         observations: builtins.int = ...,
         mean_absolute_log: builtins.float = ...,
         mean_log: builtins.float = ...,
-        explained: builtins.float = ...,
+        explained: builtins.float | None = ...,
         peak_exceeded: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["explained", b"explained", "kind", b"kind", "mean_absolute_log", b"mean_absolute_log", "mean_log", b"mean_log", "observations", b"observations", "peak_exceeded", b"peak_exceeded"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_explained", b"_explained", "explained", b"explained"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_explained", b"_explained", "explained", b"explained", "kind", b"kind", "mean_absolute_log", b"mean_absolute_log", "mean_log", b"mean_log", "observations", b"observations", "peak_exceeded", b"peak_exceeded"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_explained", b"_explained"]) -> typing.Literal["explained"] | None: ...
 
 global___PredictionErrors = PredictionErrors

@@ -9,6 +9,9 @@ from callsheet.scheduler.core.model import ActionKind
 
 # Recent means reach back over about so many runs.
 _MEMORY = 1000.0
+# With fewer runs, or less variance of log-seconds, the first predictions, made from next to nothing, decide alone.
+_FEWEST_TO_EXPLAIN = 30
+_LEAST_VARIANCE = 0.1**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +22,16 @@ class KindErrors:
         observations: Runs compared so far.
         mean_absolute: Mean of |log error|; 0.7 is a factor of two.
         bias: Mean log error; above 0 things took longer than predicted.
-        explained: Share of the variance of log-seconds that the predictions explain; 0 until there is any variance.
+        explained: Share of the variance of log-seconds that the predictions explain; 0 where they are no better than
+            the mean. None for fewer than 30 runs, and where runs are so alike (a standard deviation below a tenth, so
+            within 10 % of each other) that there is nothing to explain.
         peak_exceeded: Share of measured memory peaks above the predicted ones.
     """
 
     observations: int
     mean_absolute: float
     bias: float
-    explained: float
+    explained: float | None
     peak_exceeded: float
 
 
@@ -65,5 +70,9 @@ class RunningErrors:
 
     def summary(self) -> KindErrors:
         """As of now."""
-        explained = 1.0 - self.square / self.variance if self.variance > 0.0 else 0.0
-        return KindErrors(self.observations, self.absolute, self.bias, explained, self.exceeded)
+        return KindErrors(self.observations, self.absolute, self.bias, self._explained(), self.exceeded)
+
+    def _explained(self) -> float | None:
+        if self.observations < _FEWEST_TO_EXPLAIN or self.variance < _LEAST_VARIANCE:
+            return None
+        return max(0.0, 1.0 - self.square / self.variance)
