@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from callsheet.benchmarks.real.holding import Span, held_core_s
 from callsheet.benchmarks.simulator.comparison.figures import Figures
 
 
@@ -15,13 +16,11 @@ class ActionRecord:
     Attributes:
         act_s: From submit to outcome, by the client's clock; a wait to start is left out.
         alone_s: What it takes by itself.
-        held_core_s: Core-seconds that were granted to it.
         cpu_s: CPU seconds that it used.
     """
 
     act_s: float
     alone_s: float
-    held_core_s: float
     cpu_s: float
 
 
@@ -32,13 +31,13 @@ class Measured:
     Attributes:
         actions: In the order of their ends.
         start_waits_s: One a trajectory.
-        reserved_core_s: Core-seconds kept for trajectories, in place of what their actions held.
+        held: The cores that actions were granted, or that were reserved for trajectories.
         step_s: End of the last trajectory.
     """
 
     actions: list[ActionRecord] = field(default_factory=list)
     start_waits_s: list[float] = field(default_factory=list)
-    reserved_core_s: float = 0.0
+    held: list[Span] = field(default_factory=list)
     acting_s: float = 0.0
     lives_s: float = 0.0
     step_s: float = 0.0
@@ -54,7 +53,6 @@ class Measured:
         acts = np.array([action.act_s for action in self.actions])
         waits = acts - np.array([action.alone_s for action in self.actions])
         capacity = cores * self.step_s
-        held = self.reserved_core_s or sum(action.held_core_s for action in self.actions)
         return Figures(
             act_mean_s=float(acts.mean()),
             act_p50_s=float(np.percentile(acts, 50)),
@@ -65,7 +63,7 @@ class Measured:
             act_with_start_mean_s=float(acts.mean()) + sum(self.start_waits_s) / len(acts),
             step_s=self.step_s,
             trajectories_per_hour=None,
-            held=held / capacity,
+            held=held_core_s(self.held, cores) / capacity,
             used=sum(action.cpu_s for action in self.actions) / capacity,
             gpu_held=None,
             gpu_used=None,

@@ -1,4 +1,4 @@
-"""The same trajectories through Ray, with commands that sleep: a task per command, one logical core each.
+"""The same trajectories through Ray, with commands that sleep: a task per command, one logical core each, no resets.
 
 Runs in a process of its own, since Ray takes over a process that initialises it. Real CPU work would measure the
 operating system instead: Ray's cores are tickets, and nothing keeps a task on its own.
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from callsheet.benchmarks.real.holding import Span
 from callsheet.benchmarks.real.measuring import ActionRecord, Measured
 from callsheet.benchmarks.simulator.scenario import Scenario
 from callsheet.cli.child import ParentLink
@@ -72,7 +73,9 @@ async def run_ray_asleep(scenario: Scenario, cores: int) -> Measured:
             words = log.read_text(errors="replace").strip()[-2000:]
             raise RayRunFailedError(f"Ray gave no result within {_DEADLINE_S:g} s; its last words:\n{words}")
         values = json.loads(result.read_text())
-    return Measured(**{**values, "actions": [ActionRecord(**action) for action in values["actions"]]})
+    values["actions"] = [ActionRecord(**action) for action in values["actions"]]
+    values["held"] = [Span(*span) for span in values["held"]]
+    return Measured(**values)
 
 
 async def _roll_out(script: Script, sleep: Any) -> Measured:
@@ -81,9 +84,11 @@ async def _roll_out(script: Script, sleep: Any) -> Measured:
     async def step(seconds: float) -> None:
         submitted = time.perf_counter()
         await sleep.remote(seconds)
-        act_s = time.perf_counter() - submitted
+        ended = time.perf_counter()
+        act_s = ended - submitted
         measured.acting_s += act_s
-        measured.actions.append(ActionRecord(act_s, seconds, seconds, 0.0))
+        measured.actions.append(ActionRecord(act_s, seconds, 0.0))
+        measured.held.append(Span(ended - seconds, ended, 1))
 
     async def trajectory(turns: list[tuple[float, list[float]]]) -> None:
         started = time.perf_counter()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callsheet.benchmarks.real.report import RealReport
+from callsheet.benchmarks.real.report import NOTES, RealReport
 from rich.console import Group, RenderableType
 from rich.table import Table
 
@@ -12,6 +12,7 @@ _FIGURES = (
     ("longest wait", "wait_max_s", ".1f"),
     ("start wait", "start_wait_mean_s", ".1f"),
     ("step", "step_s", ".1f"),
+    ("held", "held", ".0%"),
     ("used", "used", ".0%"),
 )
 
@@ -35,8 +36,9 @@ def render(report: RealReport) -> RenderableType:
             for _, figure, form in _FIGURES
         ]
         table.add_row(name, *cells, style="bold" if name == "callsheet" else None)
+    notes = "".join(f"{name}: {note}.\n" for name, note in NOTES.items() if name in report.policies)
     note = (
-        "callsheet_asleep and ray: commands sleep for as long as the others' take alone.\n"
+        f"{notes}"
         f"The smallest command takes {report.start_up_cpu_s * 1000:.0f} ms of CPU, and through the service "
         f"{report.overhead_s * 1000:.0f} ms more. {report.wall_s:.0f} s in all."
     )

@@ -11,6 +11,11 @@ from callsheet.benchmarks.simulator.comparison.figures import Figures, significa
 from callsheet.benchmarks.simulator.comparison.load import Load
 
 _SPAN = "step_s"
+NOTES = {
+    "callsheet_asleep": "its commands sleep for as long as the others' take alone",
+    "ray": "its commands sleep likewise, and nothing is reset, as Ray has no sandboxes: one action less a trajectory",
+}
+"""What is to be known of a policy's figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ class RealReport:
                     **pair.measured.as_json(_SPAN),
                     "measured": pair.measured.as_json(_SPAN),
                     "simulated": pair.simulated.as_json(_SPAN),
+                    "note": NOTES.get(name),
                 }
                 for name, pair in self.policies.items()
             },

@@ -9,9 +9,11 @@ from typing import Any, Final
 
 import anyio
 from callsheet.benchmarks.real import burner
+from callsheet.benchmarks.real.holding import Span
 from callsheet.benchmarks.real.measuring import ActionRecord, Measured
 from callsheet.benchmarks.simulator.scenario import Rollout, Scenario, Work
 from callsheet.client import Client, Command, Demand, Job, Outcome, SandboxFile, Succeeded, Timeouts, Trajectory
+from callsheet.client.outcomes import Timeline
 
 _BURNER: Final = SandboxFile("burner.py", Path(burner.__file__).read_bytes())
 _DEADLINE_S = 900.0
@@ -83,7 +85,8 @@ class _Runner:
                         tasks.start_soon(self._step, trajectory, work)
         life = time.perf_counter() - began
         self._measured.lives_s += life
-        self._measured.reserved_core_s += life * self._demands.reserves
+        if self._demands.reserves:
+            self._measured.held.append(Span(began, began + life, self._demands.reserves))
 
     async def _reset(self, trajectory: Trajectory) -> float:
         """Makes the sandbox; returns when the trajectory began."""
@@ -124,5 +127,15 @@ class _Runner:
         if not isinstance(outcome, Succeeded):
             raise RolloutFailedError(f"{work.label} of {self._rollout.name} did not succeed: {outcome}")
         self._measured.acting_s += act_s
-        held = outcome.usage.granted_unit_s.get("cpu", 0.0)
-        self._measured.actions.append(ActionRecord(act_s, work.alone_s(), held, outcome.usage.cpu_s))
+        self._measured.actions.append(ActionRecord(act_s, work.alone_s(), outcome.usage.cpu_s))
+        if not self._demands.reserves:
+            # Every command has one core, alone or shared.
+            now = time.perf_counter()
+            self._measured.held.append(Span(now - _ran_s(outcome.timeline), now, 1))
+
+
+def _ran_s(timeline: Timeline) -> float:
+    """How long the attempt was there, stalls included; by the scheduler's clock."""
+    if timeline.started_at is None or timeline.ended_at is None:
+        return 0.0
+    return timeline.ended_at - timeline.started_at

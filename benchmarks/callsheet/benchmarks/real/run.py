@@ -16,7 +16,7 @@ from callsheet.benchmarks.real.ray_asleep import run_ray_asleep
 from callsheet.benchmarks.real.report import Pair, RealReport
 from callsheet.benchmarks.real.rollouts import run_rollouts
 from callsheet.benchmarks.real.settings import RealSettings
-from callsheet.benchmarks.real.workload import asleep, real_scenario
+from callsheet.benchmarks.real.workload import asleep, real_scenario, without_resets
 from callsheet.benchmarks.simulator.comparison.figures import Figures
 from callsheet.benchmarks.simulator.comparison.load import load_of
 from callsheet.benchmarks.simulator.comparison.runs import figures_of
@@ -69,7 +69,7 @@ async def run_real(settings: RealSettings, progress: Progress = lambda _: None) 
         pairs[policy.name] = Pair(measured, _simulate(policy.simulated, given, overhead_s))
     progress(f"ray: {scenario.live} trajectories for real, asleep")
     in_ray = (await run_ray_asleep(sleeping, cores)).figures(cores)
-    pairs["ray"] = Pair(in_ray, _simulate("fixed_1", sleeping, 0.0))
+    pairs["ray"] = Pair(in_ray, _simulate("fixed_1", without_resets(sleeping), 0.0))
     return RealReport(
         settings=settings,
         load=load_of(scenario),

@@ -63,3 +63,15 @@ def asleep(scenario: Scenario) -> Scenario:
         for rollout in scenario.rollouts
     )
     return replace(scenario, workload="real, asleep", rollouts=rollouts)
+
+
+def without_resets(scenario: Scenario) -> Scenario:
+    """The same trajectories where there are no sandboxes."""
+
+    def anywhere(turn: Turn) -> Turn:
+        return Turn(turn.generation, tuple(replace(work, in_sandbox=False) for work in turn.actions))
+
+    rollouts = tuple(
+        replace(rollout, reset=None, turns=tuple(map(anywhere, rollout.turns))) for rollout in scenario.rollouts
+    )
+    return replace(scenario, rollouts=rollouts)

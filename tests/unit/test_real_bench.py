@@ -1,0 +1,43 @@
+"""What the real benchmark makes of what it measured: cores held, and workloads with and without sandboxes."""
+
+from __future__ import annotations
+
+import pytest
+from callsheet.benchmarks.real.holding import Span, held_core_s
+from callsheet.benchmarks.real.measuring import ActionRecord, Measured
+from callsheet.benchmarks.real.settings import RealSettings
+from callsheet.benchmarks.real.workload import asleep, real_scenario, without_resets
+from callsheet.benchmarks.simulator.comparison.runs import figures_of
+from callsheet.benchmarks.simulator.policies import POLICIES
+from callsheet.benchmarks.simulator.simulation import simulate
+
+
+@pytest.mark.parametrize(
+    ("spans", "held"),
+    [
+        ([], 0.0),
+        ([Span(0.0, 2.0, 1)], 2.0),
+        # Three of one core share two for a second.
+        ([Span(0.0, 3.0, 1), Span(1.0, 2.0, 1), Span(1.0, 2.0, 1)], 4.0),
+        ([Span(5.0, 6.0, 4)], 2.0),
+        # One after the other, without a gap and with one.
+        ([Span(1.0, 2.0, 2), Span(2.0, 3.0, 2), Span(9.0, 9.5, 1)], 4.5),
+        ([Span(1.0, 1.0, 2), Span(2.0, 1.0, 2)], 0.0),
+    ],
+)
+def test_no_more_cores_are_held_than_there_are(spans: list[Span], held: float) -> None:
+    assert held_core_s(spans, 2) == pytest.approx(held)
+    assert held_core_s(reversed(spans), 2) == pytest.approx(held)
+
+
+def test_cores_that_are_shared_are_held_once() -> None:
+    measured = Measured(actions=[ActionRecord(10.0, 5.0, 5.0)] * 4, held=[Span(100.0, 110.0, 1)] * 4, step_s=10.0)
+    assert measured.figures(cores=2).held == pytest.approx(1.0)
+
+
+def test_the_prediction_for_ray_has_its_actions() -> None:
+    scenario = asleep(real_scenario(RealSettings(trajectories=3, turns=2), 2, 0.01))
+    works = sum(len(turn.actions) for rollout in scenario.rollouts[: scenario.live] for turn in rollout.turns)
+    figures = figures_of(simulate(without_resets(scenario), POLICIES["fixed_1"]))
+    assert figures.actions == works
+    assert figures_of(simulate(scenario, POLICIES["fixed_1"])).actions == works + 3
