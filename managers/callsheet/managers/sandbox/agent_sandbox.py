@@ -94,7 +94,9 @@ class AgentSandbox:
         self._spec = spec
         self._connection = connection
         self._parts = parts
-        self._jobs = SandboxJobs(connection, parts.group, parts.limits, parts.threads, self.destroy)
+        self._jobs = SandboxJobs(
+            connection, parts.group, parts.limits, parts.threads, pin=parts.pin, give_up=self.destroy
+        )
         self._sessions = SandboxSessions(self._jobs, parts.environment, parts.agent_directory)
         self._held: list[OutputPipe] = []
         self._destroying = anyio.Lock()
@@ -125,12 +127,8 @@ class AgentSandbox:
     async def grant(self, cores: frozenset[int]) -> None:
         """Puts all its processes on these cores."""
         self._jobs.check()
-        group = self._parts.group
         try:
-            if group is not None:
-                await self._jobs.blocking(group.set_cores, cores)
-            if group is None or not group.pins_cores:
-                await self._jobs.blocking(self._parts.pin, self.agent_pid, cores)
+            await self._jobs.put_on_cores(cores)
         except ProcessLookupError as error:
             raise SandboxLostError(self.loss or "its first process is gone") from error
 

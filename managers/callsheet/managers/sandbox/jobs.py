@@ -56,11 +56,14 @@ class SandboxJobs:
         group: SandboxGroup | None,
         limits: Mapping[str, int],
         threads: anyio.CapacityLimiter,
+        *,
+        pin: Callable[[int, frozenset[int]], None],
         give_up: Callable[[], Awaitable[None]],
     ) -> None:
         """Args:
         connection: To the sandbox's agent.
         group: Its control groups, where there are any.
+        pin: Keeps everything below the agent on some cores, where no group does; called in a worker thread.
         limits: Resource limits of each process by their names in `resource`.
         threads: Bounds the worker threads.
         give_up: Destroys the sandbox; called when a job cannot be made to end.
@@ -71,6 +74,9 @@ class SandboxJobs:
         self.frozen = False
         self._limits = dict(limits)
         self._threads = threads
+        self._pin = pin
+        self._cores: frozenset[int] | None = None
+        self._pins = 0
         self._give_up = give_up
 
     def check(self) -> None:
@@ -101,6 +107,19 @@ class SandboxJobs:
             return memory_file("callsheet-content", content)
         return await self.blocking(memory_file, "callsheet-content", content)
 
+    async def put_on_cores(self, cores: frozenset[int]) -> None:
+        """Puts all that runs, and what is being started, on these cores.
+
+        Raises:
+            ProcessLookupError: The first process is gone.
+        """
+        if self.group is not None:
+            await self.blocking(self.group.set_cores, cores)
+        if self.group is None or not self.group.pins_cores:
+            self._cores = cores
+            self._pins += 1
+            await self.blocking(self._pin, self.connection.pid, cores)
+
     async def start(self, process: Process, leaf: CommandLeaf | None) -> Job:
         """Starts a process, in the lane and as frozen as the sandbox is. The descriptors stay the caller's."""
         details = {
@@ -111,11 +130,15 @@ class SandboxJobs:
             "limits": self._limits,
         }
         entries = leaf.entries if leaf is not None else []
+        pins = self._pins
         job = await self.connection.start("run", details, [*process.descriptors.values(), *entries])
-        if self.lanes.must_follow:
-            # It began as its parent, the agent, in the foreground.
+        if self.lanes.must_follow or self._cores is not None:
+            # It began as its parent, the agent, was at the fork: in the foreground, and on the cores of that moment.
             await job.started.wait()
+        if self.lanes.must_follow:
             await self.blocking(self.lanes.put, self.lanes.lane)
+        if self._cores is not None and self._pins != pins:
+            await self.blocking(self._pin, self.connection.pid, self._cores)
         if self.frozen and self.group is None:
             # Without a group only what ran at the time of the pause was stopped.
             await self.connection.signal(signal.SIGSTOP)
