@@ -15,6 +15,7 @@ from callsheet.managers.sandbox.executor import SandboxExecutor
 from callsheet.managers.sandbox.provisioning.settings import ProvisioningSettings
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, outcome_pb2
+from callsheet.v1.set_ups import set_up_name
 
 from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step
 from tests.support.sandboxes import ANSWER_SECONDS, Variant, settings_for, variants
@@ -81,6 +82,11 @@ async def storm(executor: SandboxExecutor, set_up: str, count: int, memory: int 
 def failure(result: AttemptResult) -> tuple[str, str]:
     assert isinstance(result, Broken), result
     return outcome_pb2.FailureKind.Name(result.failed.kind).removeprefix("FAILURE_KIND_"), result.failed.reason
+
+
+def kept_set_ups(executor: SandboxExecutor) -> dict[str, float]:
+    [sandboxes] = [service for service in executor.services() if service.name == "sandbox"]
+    return dict(sandboxes.kept_set_ups)
 
 
 SET_UP = (
@@ -276,3 +282,24 @@ async def test_failures_to_make_a_sandbox_slow_the_next_tries(settings: SandboxS
     assert set(outcomes) == {("INFRA", "sandbox_not_created"), ("INFRA", "creations_failing")}
     # The first eight at once; then pauses of at least 0.05, 0.1, 0.2, 0.4 ... s, one try after each.
     assert outcomes.count(("INFRA", "sandbox_not_created")) <= 8 + 5
+
+
+async def test_what_is_kept_is_told_until_it_is_given_up(settings: SandboxSettings) -> None:
+    noise = "head -c 600000 /dev/urandom > noise"
+    told: list[dict[str, float]] = []
+    async with running(settings, layer_cache_mib=1) as executor:
+        executor.on_service_change(lambda: told.append(kept_set_ups(executor)))
+        first = attempt_at(noise, "one")
+        name = set_up_name(first.action.env_reset)
+        await make(executor, first)
+        assert told[-1].keys() == {name}
+        assert told[-1][name] > 0
+        count = len(told)
+        await make(executor, attempt_at(noise, "two"))
+        await make(executor, attempt_at("true", "three", repeat=True))
+        assert len(told) == count, "nothing came or went"
+    async with running(settings, layer_cache_mib=1) as executor:
+        assert kept_set_ups(executor) == told[-1], "an earlier process kept it"
+        await make(executor, attempt_at(f"{noise}; true", "one"))
+        assert name not in kept_set_ups(executor)
+        assert len(kept_set_ups(executor)) == 1

@@ -11,7 +11,14 @@ from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
 from callsheet.managers.sandbox.provisioning.demand import DemandHistory, Share, pool_size, share_memory
 from callsheet.managers.sandbox.provisioning.memory_ledger import MemoryLedger
 from callsheet.managers.sandbox.provisioning.settings import ProvisioningSettings
-from callsheet.managers.sandbox.provisioning.snapshots import SetUp, decode_outcome, encode_outcome, snapshot_key
+from callsheet.managers.sandbox.provisioning.snapshots import (
+    KeptSetUp,
+    Note,
+    SetUp,
+    encode_note,
+    read_note,
+    snapshot_key,
+)
 
 OUTCOME = CommandOutcome(3, 0, b"\x00out\xff", b"err", 7, 0, 1.5, 0.25, 4096)
 
@@ -144,9 +151,10 @@ def test_only_short_set_ups_are_not_worth_keeping() -> None:
     assert not SetUp(tuple(FileSpec(str(number), b"") for number in range(100))).is_short
 
 
-def test_the_outcome_of_a_set_up_survives_being_kept() -> None:
-    assert decode_outcome(encode_outcome(OUTCOME)) == OUTCOME
-    assert decode_outcome(encode_outcome(None)) is None
+@pytest.mark.parametrize("outcome", [OUTCOME, None])
+def test_what_is_noted_of_a_set_up_survives_being_kept(outcome: CommandOutcome | None) -> None:
+    note = Note(KeptSetUp("name", "image", 2.5), outcome)
+    assert read_note(encode_note(note)) == note
 
 
 @pytest.mark.parametrize(

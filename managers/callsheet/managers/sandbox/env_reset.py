@@ -10,6 +10,7 @@ from callsheet.managers.sandbox.requests import read_command, read_files
 from callsheet.managers.sandbox.results import command_result, limit_failure, usage_of
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.v1 import outcome_pb2
+from callsheet.v1.set_ups import set_up_name
 
 
 async def read_env_reset(attempt: Attempt, specification: SandboxSpec, settings: SandboxSettings) -> Wanted:
@@ -17,7 +18,7 @@ async def read_env_reset(attempt: Attempt, specification: SandboxSpec, settings:
     reset, payloads = attempt.action.env_reset, attempt.payloads
     files = await read_files(reset.files, payloads)
     command = await read_command(reset.set_up, payloads, settings) if reset.HasField("set_up") else None
-    return Wanted(specification, reset.image, SetUp(tuple(files), command), reset.repeat_set_up)
+    return Wanted(specification, reset.image, SetUp(tuple(files), command), set_up_name(reset), reset.repeat_set_up)
 
 
 async def completed_reset(provided: Provided, attempt: Attempt) -> Completed:

@@ -61,30 +61,34 @@ class SandboxExecutor(TestSuiteExecutor):
 
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
         """Sandboxes, those with each image, and test-suite rewards inside and outside of them."""
-        kinds = [action_pb2.ACTION_KIND_ENV_RESET, action_pb2.ACTION_KIND_ENV_STEP]
-        with_images = []
+        described = []
         for state in self.service_states():
-            service = self._service(state.name, [action_pb2.ACTION_KIND_ENV_RESET])
+            # Steps need no image any more: their sandbox has it.
+            steps = [action_pb2.ACTION_KIND_ENV_STEP] if state.name == SANDBOX_SERVICE else []
+            service = self._service(state.name, [action_pb2.ACTION_KIND_ENV_RESET, *steps])
             service.setup_s, service.instances = state.setup_s, state.instances
-            with_images.append(service)
-        return [self._service(SANDBOX_SERVICE, kinds), *super().services(), *with_images]
+            service.kept_set_ups.update(state.kept_set_ups)
+            described.append(service)
+        return [*described, *super().services()]
 
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
-        """What it takes to begin a sandbox with each image."""
+        """What it takes to begin a sandbox without and with each image, and the set-ups that are kept for it."""
         images = self.provisioner.images
-        if images is None:
-            return []
-        states = []
-        for name, setup_s in images.setups_s().items():
+        plain = manager_service_pb2.ServiceState(name=SANDBOX_SERVICE)
+        states = {"": plain}
+        for name, setup_s in (images.setups_s() if images is not None else {}).items():
             # Once an image is there, as many sandboxes can begin with it as are made at a time.
             at_once = 0 if setup_s else self._settings.provisioning.most_creations
-            states.append(
-                manager_service_pb2.ServiceState(name=f"{SANDBOX_SERVICE}:{name}", setup_s=setup_s, instances=at_once)
-            )
-        return states
+            service = f"{SANDBOX_SERVICE}:{name}"
+            states[name] = manager_service_pb2.ServiceState(name=service, setup_s=setup_s, instances=at_once)
+        for kept in self.provisioner.kept_set_ups.told():
+            # An image that was put into the store later has no service of its own.
+            states.get(kept.image, plain).kept_set_ups[kept.name] = kept.took_s
+        return list(states.values())
 
     def on_service_change(self, report: Callable[[], None]) -> None:
-        """Takes the function to call when an image has become ready, or is so no more."""
+        """Takes the function to call when an image has become ready, or is so no more, and likewise a set-up."""
+        self.provisioner.kept_set_ups.on_change(report)
         if self.provisioner.images is not None:
             self.provisioner.images.on_change(report)
 

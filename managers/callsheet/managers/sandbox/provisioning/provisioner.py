@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -24,7 +25,15 @@ from callsheet.managers.sandbox.images.source import ImageSource, PreparedImage
 from callsheet.managers.sandbox.images.store import ImageError
 from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend
 from callsheet.managers.sandbox.provisioning.archives import ArchiveError, restore_archives, save_archives
-from callsheet.managers.sandbox.provisioning.snapshots import SetUp, decode_outcome, encode_outcome, snapshot_key
+from callsheet.managers.sandbox.provisioning.kept_set_ups import KeptSetUps
+from callsheet.managers.sandbox.provisioning.snapshots import (
+    KeptSetUp,
+    Note,
+    SetUp,
+    encode_note,
+    read_note,
+    snapshot_key,
+)
 from callsheet.managers.sandbox.provisioning.warm_pool import WarmPool
 from callsheet.managers.sandbox.stopping import unless_stopped
 
@@ -41,12 +50,14 @@ class Wanted:
         specification: Its id, sizes and cores; the files it begins with are found by the provisioner.
         image: Name of its image; empty for the machine's own system.
         set_up: What is done in it first.
-        repeat_set_up: Do that in any case, even where its result is kept.
+        set_up_name: As the scheduler knows that.
+        repeat_set_up: Do it in any case, even where its result is kept.
     """
 
     specification: SandboxSpec
     image: str = ""
     set_up: SetUp = field(default_factory=SetUp)
+    set_up_name: str = ""
     repeat_set_up: bool = False
 
 
@@ -71,11 +82,13 @@ class Provided:
         sandbox: It belongs to the caller, who destroys it.
         outcome: Of the set-up command; None if there was none.
         reused: Whether the outcome is that of an earlier run.
+        took_s: Seconds that its set-up took, in this or that run.
     """
 
     sandbox: Sandbox
     outcome: CommandOutcome | None
     reused: bool = False
+    took_s: float = 0.0
 
 
 class SetUpEndedError(Exception):
@@ -131,6 +144,7 @@ class Provisioner:
         self._keep_set_ups = keep_set_ups
         self._largest_bytes = largest_set_up_bytes
         self._environment = tuple(environment)
+        self.kept_set_ups = KeptSetUps(cache)
         self._report_loss: Callable[[str, str], None] | None = None
         self._unrepeatable: OrderedDict[str, None] = OrderedDict()
         self.pool = WarmPool(warm_memory_mib, self._make_ready, lambda: backend.creating > 0 or backend.is_slow)
@@ -169,7 +183,7 @@ class Provisioner:
             )
             if key in self._unrepeatable:
                 return await self._set_up(spec, wanted.set_up, use)
-            return await self._set_up_once(key, spec, wanted.set_up, use)
+            return await self._set_up_once(key, spec, wanted, use)
         finally:
             image.release()
 
@@ -191,6 +205,7 @@ class Provisioner:
     async def _set_up(self, spec: SandboxSpec, set_up: SetUp, use: Use) -> Provided:
         """Makes a sandbox and sets it up."""
         sandbox = await self._make(spec, use.stop)
+        began = time.monotonic()
         try:
             async with use.inside(sandbox):
                 for file in set_up.files:
@@ -204,17 +219,19 @@ class Provisioner:
         except BaseException:
             await sandbox.destroy()
             raise
-        return Provided(sandbox, outcome)
+        return Provided(sandbox, outcome, took_s=time.monotonic() - began)
 
-    async def _set_up_once(self, key: str, spec: SandboxSpec, set_up: SetUp, use: Use) -> Provided:
+    async def _set_up_once(self, key: str, spec: SandboxSpec, wanted: Wanted, use: Use) -> Provided:
         """Begins with what the same set-up left before; the first runs it while others wait for its result."""
+        set_up = wanted.set_up
         made: list[Provided] = []
         keeping = replace(spec, root=replace(spec.root, keeps_changes=self._backend.overlays))
 
         async def build(target: Path) -> BuiltLayer:
             made.append(await self._set_up(keeping, set_up, use))
             try:
-                return await self._keep(made[0], target, use)
+                size = await self._keep(made[0], target, use)
+                return BuiltLayer(size, encode_note(Note(_kept(wanted, made[0].took_s), made[0].outcome)))
             except (ChangesTooLargeError, ArchiveError, OSError) as error:
                 raise _NotKeptError(str(error)) from error
 
@@ -228,38 +245,39 @@ class Provisioner:
                 await provided.sandbox.destroy()
             raise
         try:
-            return made[0] if made else await self._from_snapshot(spec, lease, use)
+            provided = made[0] if made else await self._from_snapshot(spec, lease, use)
+            self.kept_set_ups.use(key, _kept(wanted, provided.took_s))
+            return provided
         except ArchiveError as error:
             self._note_unrepeatable(key, str(error))
             return await self._set_up(spec, set_up, use)
         finally:
             lease.release()
 
-    async def _keep(self, provided: Provided, target: Path, use: Use) -> BuiltLayer:
-        """Keeps the files of a sandbox that was just set up."""
+    async def _keep(self, provided: Provided, target: Path, use: Use) -> int:
+        """Keeps the files of a sandbox that was just set up; returns how many bytes they are."""
         sandbox = provided.sandbox
         if await sandbox.has_processes():
             raise _NotKeptError("processes stay behind")
         if self._backend.overlays:
-            size = await sandbox.save_changes(target, self._largest_bytes)
-        else:
-            async with use.inside(sandbox):
-                size = await save_archives(sandbox, target, self._largest_bytes, use.stop)
-        return BuiltLayer(size, encode_outcome(provided.outcome))
+            return await sandbox.save_changes(target, self._largest_bytes)
+        async with use.inside(sandbox):
+            return await save_archives(sandbox, target, self._largest_bytes, use.stop)
 
     async def _from_snapshot(self, spec: SandboxSpec, lease: Lease, use: Use) -> Provided:
-        outcome = decode_outcome(await anyio.to_thread.run_sync(lease.note))
+        note = read_note(await anyio.to_thread.run_sync(lease.note))
         if self._backend.overlays:
             root = replace(spec.root, snapshot=lease.path, keeps_changes=True)
-            return Provided(await self._begin(replace(spec, root=root), use.stop), outcome, reused=True)
-        sandbox = await self._make(spec, use.stop)
-        try:
-            async with use.inside(sandbox):
-                await restore_archives(sandbox, lease.path, use.stop)
-        except BaseException:
-            await sandbox.destroy()
-            raise
-        return Provided(sandbox, outcome, reused=True)
+            sandbox = await self._begin(replace(spec, root=root), use.stop)
+        else:
+            sandbox = await self._make(spec, use.stop)
+            try:
+                async with use.inside(sandbox):
+                    await restore_archives(sandbox, lease.path, use.stop)
+            except BaseException:
+                await sandbox.destroy()
+                raise
+        return Provided(sandbox, note.outcome, reused=True, took_s=note.set_up.took_s)
 
     async def _begin(self, spec: SandboxSpec, stop: anyio.Event) -> Sandbox:
         """Returns a sandbox in which nothing is left to do: a ready one or a new one."""
@@ -312,6 +330,10 @@ class Provisioner:
         self._unrepeatable[key] = None
         while len(self._unrepeatable) > _MOST_UNREPEATABLE:
             self._unrepeatable.popitem(last=False)
+
+
+def _kept(wanted: Wanted, took_s: float) -> KeptSetUp:
+    return KeptSetUp(wanted.set_up_name, wanted.image, took_s)
 
 
 def _release_all(leases: list[Lease]) -> None:

@@ -6,13 +6,14 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec
 
-# Part of every key: what was kept in another way, or set up in another environment, is not found any more.
-_FORM = 1
+# With a number: what was kept or noted in another way is not found any more.
+KEY_PREFIX = "set-up-2-"
 _FEW_FILES, _FEW_BYTES = 4, 1 << 20
+_OUTPUTS = ("stdout", "stderr")
 _NUMBERS = ("exit_code", "signal", "stdout_dropped", "stderr_dropped", "wall_s", "cpu_s", "peak_memory_bytes")
 
 
@@ -44,6 +45,29 @@ class SetUp:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class KeptSetUp:
+    """What the scheduler is told of a snapshot.
+
+    Attributes:
+        name: As `callsheet.v1.set_ups` derives it.
+        image: The image that it was set up in; empty for the machine's own system.
+        took_s: Seconds that it took.
+    """
+
+    name: str
+    image: str
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is noted beside a snapshot; `outcome` is that of its command, None if there was none."""
+
+    set_up: KeptSetUp
+    outcome: CommandOutcome | None
+
+
 def snapshot_key(image_digest: str, set_up: SetUp, environment: Sequence[str]) -> str:
     """Returns the name of a snapshot: alike exactly for alike images, files, commands and environments.
 
@@ -61,7 +85,7 @@ def snapshot_key(image_digest: str, set_up: SetUp, environment: Sequence[str]) -
             digest.update(f"{len(content)}:".encode())
             digest.update(content)
 
-    add(_FORM, image_digest, len(environment), *environment, len(set_up.files))
+    add(image_digest, len(environment), *environment, len(set_up.files))
     for file in set_up.files:
         add(file.path, file.unpack, file.mode, hashlib.sha256(file.content).digest())
     command = set_up.command
@@ -70,24 +94,24 @@ def snapshot_key(image_digest: str, set_up: SetUp, environment: Sequence[str]) -
         for name, value in sorted(command.environment.items()):
             add(name, value)
         add(command.working_directory, hashlib.sha256(command.stdin).digest(), command.max_output_bytes)
-    return f"set-up-{digest.hexdigest()}"
+    return f"{KEY_PREFIX}{digest.hexdigest()}"
 
 
-def encode_outcome(outcome: CommandOutcome | None) -> bytes:
-    """Returns a set-up command's outcome as it is kept beside the snapshot; empty for no command."""
-    if outcome is None:
-        return b""
-    kept: dict[str, object] = {name: getattr(outcome, name) for name in _NUMBERS}
-    for name in ("stdout", "stderr"):
-        kept[name] = base64.b64encode(getattr(outcome, name)).decode()
-    return json.dumps(kept).encode()
+def encode_note(note: Note) -> bytes:
+    """Returns a note as it is kept beside the snapshot."""
+    written: dict[str, object] = asdict(note.set_up)
+    if note.outcome is not None:
+        outcome: dict[str, object] = {name: getattr(note.outcome, name) for name in _NUMBERS}
+        for name in _OUTPUTS:
+            outcome[name] = base64.b64encode(getattr(note.outcome, name)).decode()
+        written["outcome"] = outcome
+    return json.dumps(written).encode()
 
 
-def decode_outcome(note: bytes) -> CommandOutcome | None:
-    """Undoes `encode_outcome`."""
-    if not note:
-        return None
-    kept = json.loads(note)
-    for name in ("stdout", "stderr"):
-        kept[name] = base64.b64decode(kept[name])
-    return CommandOutcome(**kept)
+def read_note(encoded: bytes) -> Note:
+    """Undoes `encode_note`."""
+    written = json.loads(encoded)
+    outcome = written.pop("outcome", None)
+    if outcome is not None:
+        outcome = CommandOutcome(**{**outcome, **{name: base64.b64decode(outcome[name]) for name in _OUTPUTS}})
+    return Note(KeptSetUp(**written), outcome)
