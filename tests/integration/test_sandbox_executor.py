@@ -12,7 +12,7 @@ from callsheet.managers.executor import Attempt, AttemptResult, Broken, Complete
 from callsheet.managers.sandbox.build import build_sandbox_executor, build_test_suite_executor
 from callsheet.managers.sandbox.executor import SandboxExecutor
 from callsheet.managers.sandbox.janitor import ManagerRunningError
-from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
+from callsheet.managers.sandbox.settings import FEWEST_MEMORY_MIB, Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
 from tests.support.sandbox_attempts import MemoryPayloads, attempt_of, inline_file, reset, step, suite
@@ -68,6 +68,17 @@ async def test_a_trajectory_keeps_its_sandbox(executor: SandboxExecutor) -> None
     assert first.succeeded.env_step.exit_code == 7
     second = step("cat more script", inline_file("script", b"sent"))
     assert output(await executor.run(attempt_of(second, sandbox_id=sandbox_id))) == "made\nstep\nsent"
+
+
+async def test_a_sandbox_has_at_least_the_memory_that_its_agent_takes(executor: SandboxExecutor) -> None:
+    result = await executor.run(attempt_of(reset(), resources={"memory": 1}))
+    assert failure(result) == ("ENV", "too_little_memory")
+    assert isinstance(result, Broken)
+    assert "memory: 1 MiB" in result.failed.message
+    assert f"at least {FEWEST_MEMORY_MIB} MiB" in result.failed.message
+    assert executor.sandboxes() == []
+    sandbox_id = await make(executor, memory=FEWEST_MEMORY_MIB)
+    assert output(await executor.run(attempt_of(step("echo works"), sandbox_id=sandbox_id))) == "works\n"
 
 
 async def test_a_step_uses_the_granted_cores(executor: SandboxExecutor, settings: SandboxSettings) -> None:

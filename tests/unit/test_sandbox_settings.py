@@ -10,7 +10,13 @@ from callsheet.managers.sandbox.agent_sandbox import command_environment
 from callsheet.managers.sandbox.backend import SandboxCreateError
 from callsheet.managers.sandbox.bubblewrap import find_bwrap
 from callsheet.managers.sandbox.pool_users import UserPool
-from callsheet.managers.sandbox.settings import POOL_UID_BASE, POOL_UID_COUNT, SandboxSettings, StageDirectory
+from callsheet.managers.sandbox.settings import (
+    FEWEST_MEMORY_MIB,
+    POOL_UID_BASE,
+    POOL_UID_COUNT,
+    SandboxSettings,
+    StageDirectory,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,7 +27,7 @@ from callsheet.managers.sandbox.settings import POOL_UID_BASE, POOL_UID_COUNT, S
         ({"data_directory": Path("relative")}, "data_directory"),
         ({"stages": (StageDirectory(Path("/does/not/exist")),)}, "stages"),
         ({"cores": frozenset()}, "cores"),
-        ({"default_memory_mib": 0}, "default_memory_mib"),
+        ({"default_memory_mib": FEWEST_MEMORY_MIB - 1}, "default_memory_mib"),
         ({"concurrent_creates": 0}, "concurrent_creates"),
     ],
 )

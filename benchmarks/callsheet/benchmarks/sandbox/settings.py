@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from callsheet.managers.sandbox.settings import Isolation
+from callsheet.managers.sandbox.settings import FEWEST_MEMORY_MIB, Isolation
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,12 @@ class SandboxBenchSettings:
         """Checks the numbers.
 
         Raises:
-            ValueError: One is not at least 1; the message names it.
+            ValueError: One is too small; the message names it.
         """
         if not self.sandboxes or min(self.sandboxes) < 1:
             raise ValueError(f"sandboxes: {self.sandboxes} must be at least one number, and each at least 1")
-        for name in ("samples", "long_actions", "competitors", "memory_mib", "concurrent"):
+        for name in ("samples", "long_actions", "competitors", "concurrent"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)} must be at least 1")
+        if self.memory_mib < FEWEST_MEMORY_MIB:
+            raise ValueError(f"memory_mib: {self.memory_mib} must be at least {FEWEST_MEMORY_MIB}")

@@ -9,7 +9,7 @@ from callsheet.managers.executor import Attempt, PayloadAccess
 from callsheet.managers.sandbox.backend import CommandSpec, FileSpec, SandboxSpec, SessionLanguage, StepSpec
 from callsheet.managers.sandbox.network.places import Place, covered
 from callsheet.managers.sandbox.paths import split_relative
-from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
+from callsheet.managers.sandbox.settings import FEWEST_MEMORY_MIB, Isolation, SandboxSettings
 from callsheet.v1 import action_pb2
 
 _DEFAULT_OUTPUT_BYTES = 1 << 20
@@ -18,6 +18,10 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LONGEST_STEP = 1 << 20
 # The kernel's MAX_ARG_STRLEN, less the NUL at the end.
 _LONGEST_ARGUMENT = 131071
+
+
+class MemoryRefusedError(ValueError):
+    """A sandbox would have less memory than it takes to start one; the message names field, value and rule."""
 
 
 class NetworkRefusedError(ValueError):
@@ -92,10 +96,14 @@ def sandbox_spec(sandbox_id: str, attempt: Attempt, cores: frozenset[int], setti
     """Returns what the sandbox of an attempt is to be: memory as granted, sizes as asked for or by default.
 
     Raises:
+        MemoryRefusedError: It has less memory than any sandbox needs.
         NetworkRefusedError: It wants to reach what it may not.
     """
     reset = attempt.action.env_reset
     memory_mib = attempt.grant.resources.get("memory", 0) or settings.default_memory_mib
+    if memory_mib < FEWEST_MEMORY_MIB:
+        needs = f"a sandbox needs at least {FEWEST_MEMORY_MIB} MiB, which its agent and the smallest command take"
+        raise MemoryRefusedError(f"memory: {memory_mib} MiB: {needs}")
     return SandboxSpec(
         sandbox_id=sandbox_id,
         memory_mib=memory_mib,

@@ -17,7 +17,7 @@ from callsheet.managers.sandbox.env_step import Download
 from callsheet.managers.sandbox.images.store import ImageError
 from callsheet.managers.sandbox.paths import PathRefusedError
 from callsheet.managers.sandbox.provisioning.admitting_backend import SandboxRefusedError
-from callsheet.managers.sandbox.requests import CommandRefusedError, NetworkRefusedError
+from callsheet.managers.sandbox.requests import CommandRefusedError, MemoryRefusedError, NetworkRefusedError
 from callsheet.v1 import action_pb2, outcome_pb2
 
 # What `describe_error` knows: everything foreseeable.
@@ -26,6 +26,7 @@ FORESEEN = (
     CommandRefusedError,
     FileRefusedError,
     ImageError,
+    MemoryRefusedError,
     NetworkRefusedError,
     PathRefusedError,
     SandboxCreateError,
@@ -102,6 +103,8 @@ def _reason(error: Exception) -> str:
         return "bad_path"
     if isinstance(error, CommandRefusedError):
         return "bad_command"
+    if isinstance(error, MemoryRefusedError):
+        return "too_little_memory"
     if isinstance(error, NetworkRefusedError):
         return "network_refused"
     if isinstance(error, ImageError):

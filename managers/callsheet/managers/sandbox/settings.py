@@ -15,6 +15,8 @@ from callsheet.managers.sandbox.provisioning.settings import ProvisioningSetting
 # Outside the ranges of system accounts, of systemd's dynamic and home users, and of subordinate ids (from 100,000).
 POOL_UID_BASE = 70_000
 POOL_UID_COUNT = 10_000
+# The agent and the smallest command take 5 MiB: with 4 a sandbox does not start, or dies with its first command.
+FEWEST_MEMORY_MIB = 8
 
 _MANAGER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
@@ -116,7 +118,9 @@ class SandboxSettings:
                 raise ValueError(f"stages: {str(stage.source)!r}: must be an absolute path of a directory")
         if not self.cores:
             raise ValueError("cores: must name at least one core")
-        positive = ("default_memory_mib", "default_disk_mib", "default_max_processes", "max_output_bytes")
+        if self.default_memory_mib < FEWEST_MEMORY_MIB:
+            raise ValueError(f"default_memory_mib: {self.default_memory_mib}: must be at least {FEWEST_MEMORY_MIB}")
+        positive = ("default_disk_mib", "default_max_processes", "max_output_bytes")
         for name in (*positive, "max_download_bytes", "concurrent_creates"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)}: must be at least 1")
