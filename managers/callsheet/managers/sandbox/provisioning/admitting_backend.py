@@ -30,6 +30,13 @@ class SandboxRefusedError(SandboxCreateError):
         self.reason = reason
 
 
+class CreationsFailingError(SandboxRefusedError):
+    """Making sandboxes failed, and so did the one that tried after the pause: it would fail for others as well."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__("creations_failing", f"sandboxes cannot be made here now: {problem}")
+
+
 class Spares(Protocol):
     """Sandboxes that nobody uses yet."""
 
@@ -150,7 +157,7 @@ class AdmittingBackend:
                 return await self._try_alone(create)
             await trial.ended.wait()
             if trial.problem:
-                raise SandboxRefusedError("creations_failing", f"sandboxes cannot be made here now: {trial.problem}")
+                raise CreationsFailingError(trial.problem)
         return await self._try(create)
 
     async def _try_alone(self, create: Callable[[], Awaitable[Sandbox]]) -> Sandbox:
@@ -160,7 +167,7 @@ class AdmittingBackend:
             return await self._try(create)
         except SandboxCreateError as error:
             trial.problem = str(error) or type(error).__name__
-            raise
+            raise CreationsFailingError(trial.problem) from error
         finally:
             self._trial = None
             trial.ended.set()

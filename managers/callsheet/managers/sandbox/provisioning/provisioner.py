@@ -23,7 +23,7 @@ from callsheet.managers.sandbox.changes import ChangesTooLargeError
 from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, Lease
 from callsheet.managers.sandbox.images.source import ImageSource, PreparedImage
 from callsheet.managers.sandbox.images.store import ImageError
-from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend
+from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend, CreationsFailingError
 from callsheet.managers.sandbox.provisioning.archives import ArchiveError, restore_archives, save_archives
 from callsheet.managers.sandbox.provisioning.kept_set_ups import KeptSetUps
 from callsheet.managers.sandbox.provisioning.snapshots import (
@@ -113,6 +113,10 @@ class _FilesGoneError(SandboxCreateError):
 
 class _NotKeptError(Exception):
     """What a set-up left cannot be begun with again."""
+
+
+# What befalls the one that runs a set-up is told to all who wait for it; after anything else the next of them runs it.
+_SHARED = (SetUpFailedError, CreationsFailingError, _NotKeptError)
 
 
 class Provisioner:
@@ -236,7 +240,7 @@ class Provisioner:
                 raise _NotKeptError(str(error)) from error
 
         try:
-            lease = await self._cache.obtain(key, build, use.stop, shared=(SetUpFailedError, _NotKeptError))
+            lease = await self._cache.obtain(key, build, use.stop, shared=_SHARED)
         except _NotKeptError as error:
             self._note_unrepeatable(key, str(error))
             return made[0] if made else await self._set_up(spec, set_up, use)
