@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
 from callsheet.scheduler.planner.assignment import AssignmentModel, Budget, Status
 from callsheet.scheduler.planner.greedy import greedy
 from callsheet.scheduler.planner.instance import JobShare, Option, PlanningInstance, SetUp, planning_class
@@ -130,3 +135,30 @@ def test_the_model_prints_with_names_a_reader_knows() -> None:
     text = str(AssignmentModel(stage, relax(stage, start), start, max_options=10))
     for name in ("x[tests of job-a | pool-0 | 2 cpu]", "members of tests of job-a", "cpu@pool-0", "bring in judge"):
         assert name in text
+
+
+@pytest.fixture
+def interrupt_caught() -> Iterator[Callable[[], bool]]:
+    """Tells whether this process catches SIGINT as the kernel sees it, which Python itself would not know."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def caught() -> bool:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        mask = next(line.split()[1] for line in lines if line.startswith("SigCgt:"))
+        return bool(int(mask, 16) >> (signal.SIGINT - 1) & 1)
+
+    yield caught
+    signal.signal(signal.SIGINT, before)
+
+
+def test_solvers_leave_the_handling_of_signals_alone(interrupt_caught: Callable[[], bool]) -> None:
+    options = [Option("a", {}, 2.0, charges=((0, 1),)), Option("b", {}, 2.0, 9.0, charges=((1, 1),))]
+    instance = PlanningInstance(
+        (resource("slots@a", 1), resource("slots@b", 1)), (planning_class("class", options, count=2),)
+    )
+    stage = one_stage(instance)
+    start = greedy(stage)
+    model = AssignmentModel(stage, relax(stage, start), start, max_options=10)
+    assert interrupt_caught()
+    assert model.solve(AMPLE, seed=1).status is Status.OPTIMAL
+    assert interrupt_caught()

@@ -99,6 +99,8 @@ class AssignmentModel:
         solver = cp_model.CpSolver()
         parameters = solver.parameters
         parameters.num_workers = 1
+        # Its handler would leave SIGINT at its default, and the next Ctrl-C would kill the process on the spot.
+        parameters.catch_sigint_signal = False
         parameters.random_seed = seed
         parameters.relative_gap_limit = SOLVED_GAP / 10.0
         # Presolve and symmetry cost more than they bring at this size.
