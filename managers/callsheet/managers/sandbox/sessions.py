@@ -188,7 +188,9 @@ class SandboxSessions:
             if self._jobs.frozen or asked_at[-1] - asked_at[0] > _INTERRUPT_SECONDS:
                 await self._jobs.kill(session.leaf)
             else:
-                await self._jobs.connection.interrupt(session.job, since)
+                # An agent that gets no CPU beside the step must not keep that from being killed from outside.
+                with anyio.move_on_after(_INTERRUPT_SECONDS):
+                    await self._jobs.connection.interrupt(session.job, since)
 
         return end
 
