@@ -125,6 +125,16 @@ def test_the_better_priority_class_is_served_first(first: PriorityClass) -> None
         assert train == pytest.approx(other, rel=0.2)
 
 
+def test_a_failed_call_is_retried_though_nothing_else_happens() -> None:
+    call = Work(ActionKind.REWARD, "judge", service="judge", service_s=1.0, fails=1)
+    rollout = Rollout("t", "job", "g", "task", "", 0, 0.0, None, (Turn(Generation(0.1), ()),), (call,))
+    cluster = Cluster(gpu=(GpuNodes(1, 2),), models=(Model("judge", 1, 0.0, 0.0),))
+    measured = simulate(
+        Scenario("one call", Mode.ONESHOT, 1, cluster, (JobShare("job"),), (rollout,), live=1), Callsheet
+    )
+    assert measured.actions.ended_at.max() < 10.0
+
+
 def test_same_seed_same_numbers() -> None:
     first, second = (simulate(draw_scenario(7), Runs(CallsheetSettings())) for _ in range(2))
     assert len(first.actions) > 100

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from callsheet.benchmarks.simulator.policy import World
 from callsheet.scheduler.core import commands
-from callsheet.scheduler.core.events import AttemptEnded, Event, PlanReady, ReplyTo, TimerFired
+from callsheet.scheduler.core.events import AttemptEnded, AttemptFailed, Event, PlanReady, ReplyTo, TimerFired
 from callsheet.scheduler.core.invariants import check_invariants
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
@@ -89,10 +89,10 @@ class CoreLoop:
             self._world.wake_at(self._step_at)
 
     def post_end(self, ended: AttemptEnded) -> None:
-        """Queues the end of an attempt; while nothing waits for what it gives back, it goes with the next step."""
+        """Queues the end of an attempt; if it is not retried, nor waited for, it goes with the next step."""
         trajectory = self.state.attempts[ended.token].action.trajectory
         in_line = trajectory is not None and len(trajectory.open_actions) > 1
-        if in_line or self.state.wants_plan:
+        if in_line or self.state.wants_plan or isinstance(ended.result, AttemptFailed):
             self.post(ended)
         else:
             self.note(ended)
