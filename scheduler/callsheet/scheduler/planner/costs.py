@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from callsheet.scheduler.planner.balance import balanced_shares
 from callsheet.scheduler.planner.instance import Floats, Integers, PlanningInstance, Resource
 from callsheet.scheduler.planner.option_table import OptionTable
 
@@ -59,7 +60,7 @@ class _Load:
         drain_s: Time the resource needs for half of the work that waits for it, and for one more release.
         inverse: 1 / C_r, 0 where units have no price.
         own: Part of W_r that one member of a class is, shape (classes, resources): its weight, divided among the
-            resources of a kind that the class can use by their sizes.
+            resources of a kind that the class can use (see `balance`).
     """
 
     capacity: Floats
@@ -117,7 +118,10 @@ def _load(instance: PlanningInstance, members: _Members) -> _Load:
     # One entry for each class and each resource that it touches.
     owner = np.repeat(np.arange(len(blocks)), [len(block.touched) for block in blocks])
     touched = np.concatenate([block.touched for block in blocks])
-    share = _shares_of_kind(resources, capacity, owner, touched)
+    kinds = {kind: index for index, kind in enumerate(dict.fromkeys(each.kind for each in resources))}
+    kind = np.array([kinds[each.kind] for each in resources], np.int64)[touched]
+    waiting = (members.weight * members.count)[owner]
+    share = balanced_shares(owner * len(kinds) + kind, touched, waiting, capacity, weight)
     unit_s = np.concatenate([block.touched_units * block.touched_s for block in blocks])
     own = np.zeros((len(blocks), len(capacity)))
     own[owner, touched] = members.weight[owner] * share
@@ -126,17 +130,6 @@ def _load(instance: PlanningInstance, members: _Members) -> _Load:
     drain_s = np.divide(0.5 * work + hold, capacity, out=np.zeros(len(capacity)), where=capacity > 0)
     capacity[-1] = np.inf
     return _Load(capacity, weight, drain_s, inverse, own)
-
-
-def _shares_of_kind(resources: tuple[Resource, ...], capacity: Floats, owner: Integers, touched: Integers) -> Floats:
-    """Share of each touched resource among those of its kind that its class touches."""
-    kinds = {kind: index for index, kind in enumerate(dict.fromkeys(each.kind for each in resources))}
-    kind_of = np.array([kinds[each.kind] for each in resources], np.int64)
-    size = capacity[touched]
-    group = owner * len(kinds) + kind_of[touched]
-    total = np.bincount(group, weights=size)[group] if len(group) else size
-    shares: Floats = np.divide(size, total, out=np.zeros(len(touched)), where=total > 0)
-    return shares
 
 
 def _best_when_idle(table: OptionTable, load: _Load, cost: Floats) -> Integers:
