@@ -192,6 +192,10 @@ TOKEN = "token { epoch: 1 sequence: 2 } "
             'heartbeat { services { name: "s" setup_s: 3.5 instances: 2 } }',
             events.ManagerHeartbeat("m", "session", (ServiceState("s", 3.5, 2),)),
         ),
+        (
+            'heartbeat { services { name: "s" setup_s: 3.5 no_room: true } }',
+            events.ManagerHeartbeat("m", "session", (ServiceState("s", 3.5, 0, no_room=True),)),
+        ),
         ("draining {}", events.ManagerDraining("m", "session")),
         (f"started {{ {TOKEN} }}", events.AttemptStarted("m", Token(1, 2))),
         (f"progress {{ {TOKEN} }}", events.AttemptProgressed("m", Token(1, 2))),

@@ -84,7 +84,7 @@ class TestGpus:
             def __init__(self, world: World) -> None:
                 super().__init__(world)
                 world.deploy("gpu-0", "small")
-                assert world.resident("gpu-0") == {"small"}
+                assert world.resident("gpu-0") == {"small": 1}
                 assert world.set_up_s("gpu-0", "small") == 0.0
                 assert world.set_up_s("gpu-0", "large") == 24.0
 
@@ -138,7 +138,7 @@ class TestGpus:
             node.take_slot(model, float(at)).calls = 0
         node.take_slot(models[0], 5.0).calls = 0
         node.take_slot(models[2], 6.0)
-        assert node.resident() == {"first", "third"}
+        assert node.resident() == {"first": 1, "third": 1}
 
 
 class TestApis:

@@ -658,12 +658,17 @@ class ServiceState(google.protobuf.message.Message):
     SETUP_S_FIELD_NUMBER: builtins.int
     INSTANCES_FIELD_NUMBER: builtins.int
     KEPT_SET_UPS_FIELD_NUMBER: builtins.int
+    NO_ROOM_FIELD_NUMBER: builtins.int
     name: builtins.str
     """One of the registered services."""
     setup_s: builtins.float
     """As in HostedService."""
     instances: builtins.int
     """As in HostedService."""
+    no_room: builtins.bool
+    """True: no attempt could begin now, nor could its model or image be brought in, whatever units of the node are free:
+    for instance its free GPUs are no neighbours. setup_s is then what bringing it in would take elsewhere or later.
+    """
     @property
     def kept_set_ups(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
         """Set-ups whose results the manager keeps, by a name that follows from the EnvResetInput (callsheet.v1.set_ups), with
@@ -677,8 +682,9 @@ class ServiceState(google.protobuf.message.Message):
         setup_s: builtins.float = ...,
         instances: builtins.int = ...,
         kept_set_ups: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+        no_room: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["instances", b"instances", "kept_set_ups", b"kept_set_ups", "name", b"name", "setup_s", b"setup_s"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["instances", b"instances", "kept_set_ups", b"kept_set_ups", "name", b"name", "no_room", b"no_room", "setup_s", b"setup_s"]) -> None: ...
 
 global___ServiceState = ServiceState
 

@@ -8,6 +8,7 @@ task, demand; the oracle alone looks into `Work`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -174,8 +175,8 @@ class World(Protocol):
     def free_memory_mb(self, node: str) -> int:
         """What a CPU node's sandboxes and running commands leave of its memory."""
 
-    def resident(self, node: str) -> frozenset[str]:
-        """Models that are on the node's GPUs now."""
+    def resident(self, node: str) -> Counter[str]:
+        """How many instances of which models are on the node's GPUs now."""
 
     def set_up_s(self, node: str, model: str) -> float | None:
         """Seconds before a call started now on that GPU node begins to be served; None where nothing is free for it.

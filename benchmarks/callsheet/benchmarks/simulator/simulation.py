@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -136,7 +137,7 @@ class _Simulation:
         """See `World`."""
         return self._cpus.node(node).free_memory_mb
 
-    def resident(self, node: str) -> frozenset[str]:
+    def resident(self, node: str) -> Counter[str]:
         """See `World`."""
         return self._gpus.node(node).resident()
 

@@ -29,13 +29,14 @@ MAX_STORY = 256
 
 @dataclass(slots=True)
 class Service:
-    """A hosted service: how many attempts it runs now, and its set-up cost as last told (see `ServiceDescription`)."""
+    """A hosted service: how many attempts it runs now, and its state as last told (see `ServiceState`)."""
 
     description: ServiceDescription
     busy: int = 0
     setup_s: float = 0.0
     instances: int = 0
     kept_set_ups: Mapping[str, float] = field(default_factory=dict)
+    no_room: bool = False
 
     @property
     def free_slots(self) -> int | None:

@@ -229,6 +229,7 @@ def _begin_on(state: SchedulerState, service: Service, told: ServiceDescription 
     service.setup_s, service.instances = told.setup_s, told.instances
     state.kept_set_ups.change(service.kept_set_ups, told.kept_set_ups)
     service.kept_set_ups = told.kept_set_ups
+    service.no_room = isinstance(told, ServiceState) and told.no_room
 
 
 def _is_stale(manager: Manager, session: object | None) -> bool:

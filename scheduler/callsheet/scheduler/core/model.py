@@ -329,12 +329,17 @@ def is_meant(service: str, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """What has changed of a service since its manager registered; see `ServiceDescription`."""
+    """What has changed of a service since its manager registered; see `ServiceDescription`.
+
+    Attributes:
+        no_room: Whether no attempt could begin now, whatever units are free: they lie in no one chunk.
+    """
 
     name: str
     setup_s: float
     instances: int
     kept_set_ups: Mapping[str, float] = field(default_factory=dict)
+    no_room: bool = False
 
 
 @dataclass(frozen=True, slots=True)

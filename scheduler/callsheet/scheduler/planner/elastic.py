@@ -268,7 +268,8 @@ class ElasticPlanner:
         fragmented: set[int] = set()
         for each in solution.started:
             ready = question.members[each.class_index]
-            found = placer.place(ready.key, [each.option], members.of(ready), each.members)
+            claimed = question.claimed[each.class_index]
+            found = placer.place(ready.key, [each.option], members.of(ready), each.members, claimed)
             if len(found) < each.members:
                 fragmented.add(place_of(each.option).pool)
             placed += found
@@ -288,10 +289,11 @@ class ElasticPlanner:
         priority = np.array([each.priority for each in question.instance.classes])[costs.option_class]
         placed: list[Placed] = []
         for index in np.lexsort((-benefit, priority)).tolist():
-            ready = question.members[int(costs.option_class[index])]
+            owner = int(costs.option_class[index])
+            ready, claimed = question.members[owner], question.claimed[owner]
             left = members.of(ready)
             if left and benefit[index] > 0.0 and place_of(options[index]).pool in pools and len(placed) < most:
-                placed += placer.place(ready.key, [options[index]], left, most - len(placed))
+                placed += placer.place(ready.key, [options[index]], left, most - len(placed), claimed)
         return placed
 
     def _assign(self, placer: Placer, placed: list[Placed]) -> Iterator[Assignment]:

@@ -16,6 +16,7 @@ from callsheet.scheduler.planner.pools import Fleet
 
 BACKLOGS = 2.0
 MOST_PATIENCE = 20.0
+HOLDING = 2.0
 
 
 def backlog_s(fleet: Fleet, servable: Sequence[Servable]) -> list[float]:
@@ -54,5 +55,8 @@ def late_after_s(duration_s: float, ageing: float, backlog: float) -> float:
 
 
 def hold_after_s(hold_after: float, backlog: float) -> float:
-    """Wait after which a node is held for an action that fits nowhere."""
-    return max(hold_after, min(BACKLOGS * backlog, MOST_PATIENCE * hold_after))
+    """Wait after which a node is held for an action that fits nowhere.
+
+    A node that is held runs empty. That is the last resort, once lateness has not helped for as long again.
+    """
+    return max(hold_after, HOLDING * min(BACKLOGS * backlog, MOST_PATIENCE * hold_after))

@@ -24,6 +24,7 @@ from callsheet.scheduler.planner.pools import Fleet, Place
 
 # What is free on the nodes of each pool, as `Pool.free`.
 Frees = list[Integers]
+NOTHING: Frees = []
 # Trying further for a node without a sibling or an earlier failure is not worth more.
 MOST_TRIES = 8
 
@@ -67,7 +68,9 @@ class Placer:
         self._cores_of_job = cores_of_job
         self._siblings: dict[tuple[str, str], set[str]] = {}
 
-    def place(self, key: ClassKey, options: Iterable[Option], members: deque[Action], count: int) -> list[Placed]:
+    def place(
+        self, key: ClassKey, options: Iterable[Option], members: deque[Action], count: int, claimed: Frees = NOTHING
+    ) -> list[Placed]:
         """Places members of a class by options that are equally good; stops where no node has room for one more.
 
         Args:
@@ -75,11 +78,14 @@ class Placer:
             options: Ways to start a member.
             members: In order; those placed are taken out.
             count: How many to place at most.
+            claimed: What they must leave to others where they would bring an instance in; none if empty.
         """
         count = min(count, len(members))
         offers = [self._offers.of(option) for option in options]
         resets = key.kind is ActionKind.ENV_RESET
-        queue = [entry for number, offer in enumerate(offers) for entry in self._entries(key, number, offer, count)]
+        queue = [
+            entry for number, offer in enumerate(offers) for entry in self._entries(key, number, offer, count, claimed)
+        ]
         heapq.heapify(queue)
         placed: list[Placed] = []
         while queue and len(placed) < count:
@@ -100,13 +106,15 @@ class Placer:
         pool = self._pools[place.pool]
         return pool.managers[node][pool.hosts[place.host].manager]
 
-    def _entries(self, key: ClassKey, number: int, offer: Offer, count: int) -> Iterator[_Entry]:
+    def _entries(self, key: ClassKey, number: int, offer: Offer, count: int, claimed: Frees) -> Iterator[_Entry]:
         """The best nodes with room, as many as could be needed.
 
         They are ranked by load for sandboxes, packed for what is booked by units, else spread.
         """
         where = offer.place.pool
         pool, free, ready = self._pools[where], self._free[where], self._ready[where]
+        if claimed and offer.option.setup_s:
+            free = free - claimed[where]
         nodes = nodes_with_room(offer, pool, free, ready)
         if not len(nodes):
             return iter(())

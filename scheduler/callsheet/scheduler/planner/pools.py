@@ -31,6 +31,7 @@ USUAL_USE = 0.64
 SHARED_BURST = 4
 # Set-ups whose places a pool knows: each costs a look whenever a node's books change.
 MOST_SET_UPS = 64
+NO_ROOM = -1
 
 
 class Host(NamedTuple):
@@ -87,7 +88,7 @@ class Pool:
         free: Units free now, shape (nodes, columns); below 0 where more is held than there is.
         load: Cores that a node's live trajectories are expected to use, shape (nodes,).
         set_up_s: What an attempt sent to a node now waits for before it can begin there, shape (nodes, hosts).
-        ready: Attempts that need not wait for it, of services that have instances to bring in, shape (nodes, hosts).
+        ready: Attempts that need not wait for it, of services that bring in instances; `NO_ROOM` where none can come.
         instances: Instances of such services that are there, busy or not, shape (nodes, hosts).
         brings_in: Hosts that were seen to need such set-ups.
         took_s: Seconds that a set-up takes where it is not kept, by its host.
@@ -147,7 +148,7 @@ class Pool:
             self.backlog[index] = backlog
             for place, host in enumerate(self.hosts):
                 service = managers[host.manager].services[host.service]
-                if service.setup_s or service.instances or place in self.brings_in:
+                if service.setup_s or service.instances or service.no_room or place in self.brings_in:
                     self._read_set_up(index, place, service)
         self.free[np.array(changed)] = rows
 
@@ -160,7 +161,7 @@ class Pool:
         self.set_up_s[index, place] = waits
         self.instances[index, place] = max(service.instances, service.busy)
         # Where an attempt could begin at once, at least one can; each of several needs an instance of its own.
-        self.ready[index, place] = 0 if waits else max(at_once, 1)
+        self.ready[index, place] = NO_ROOM if service.no_room else 0 if waits else max(at_once, 1)
 
     def _idle_room(self, index: int) -> int:
         """How many more trajectories a node has cores for; to crowd it would cost more than a set-up elsewhere."""

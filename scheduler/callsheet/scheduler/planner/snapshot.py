@@ -27,6 +27,7 @@ from callsheet.scheduler.planner.offers import fitting, make_offer, need_of, nod
 from callsheet.scheduler.planner.options import Chunk, Ready, Rows, option_block
 from callsheet.scheduler.planner.placement import Frees
 from callsheet.scheduler.planner.pools import Fleet, Place
+from callsheet.scheduler.planner.residency import Claims, Waiting, some_there
 
 # Pools of more nodes than this are taken as one heap of units, but for their chunks.
 EXACT_POOL_NODES = 32
@@ -58,12 +59,14 @@ class Snapshot:
     Attributes:
         members: The ready class behind each class of the instance.
         free: What is free on the nodes of each pool.
+        claimed: What each class of the instance must leave to others where it would bring an instance in.
         generation: Of the fleet; pools of another one are other pools.
     """
 
     instance: PlanningInstance
     members: tuple[ReadyClass, ...]
     free: Frees
+    claimed: tuple[Frees, ...]
     generation: int
 
 
@@ -127,11 +130,9 @@ class Snapshots:
         """
         backlogs = backlog_s(fleet, servable)
         free = held_back(fleet, servable, backlogs, now, self._settings.hold_after)
-        parts = [
-            (each.ready, part)
-            for each, backlog in zip(servable, backlogs, strict=True)
-            for part in self._parts(each, backlog, fleet, free, now)
-        ]
+        waiting = [self._waiting(each, backlog, now) for each, backlog in zip(servable, backlogs, strict=True)]
+        claims = Claims(fleet, free, waiting)
+        parts = [(each.servable.ready, part) for each in waiting for part in _parts(each, fleet, free, claims)]
         classes = tuple(part for _, part in parts)
         instance = PlanningInstance(
             tuple(self._resources(fleet, free, classes, arrivals)),
@@ -140,7 +141,9 @@ class Snapshots:
             _shares(state, classes, held),
             dispatch_cap=cap,
         )
-        return Snapshot(instance, tuple(ready for ready, _ in parts), free, fleet.generation)
+        members = tuple(ready for ready, _ in parts)
+        claimed = tuple(_claimed(part, claims) for part in classes)
+        return Snapshot(instance, members, free, claimed, fleet.generation)
 
     def free_units(self, fleet: Fleet) -> Integers:
         """What is free of each row now, and without end of "no row", which an index of -1 finds."""
@@ -153,8 +156,12 @@ class Snapshots:
         """A snapshot with what is free now; the fleet's pools must be the same."""
         by_class = {id(ready): Servable(ready, self.block(ready.key, fleet, now)) for ready in snapshot.members}
         servable = list(by_class.values())
-        free = held_back(fleet, servable, backlog_s(fleet, servable), now, self._settings.hold_after)
-        return replace(snapshot, free=free)
+        backlogs = backlog_s(fleet, servable)
+        free = held_back(fleet, servable, backlogs, now, self._settings.hold_after)
+        waiting = [self._waiting(each, backlog, now) for each, backlog in zip(servable, backlogs, strict=True)]
+        claims = Claims(fleet, free, waiting)
+        claimed = tuple(_claimed(part, claims) for part in snapshot.instance.classes)
+        return replace(snapshot, free=free, claimed=claimed)
 
     def block(self, key: ClassKey, fleet: Fleet, now: float) -> OptionBlock:
         """The options of a class, made anew now and then so that they follow what predictors learn."""
@@ -172,12 +179,8 @@ class Snapshots:
             columns = sum(len(pool.columns) for pool in fleet.pools)
             self._generation, self._rows, self._blocks = fleet.generation, Rows(columns), {}
 
-    def _parts(
-        self, servable: Servable, backlog: float, fleet: Fleet, free: Frees, now: float
-    ) -> Iterator[PlanningClass]:
-        """A class as planning classes: those of its members that are late, and the others."""
+    def _waiting(self, servable: Servable, backlog: float, now: float) -> Waiting:
         ready, block = servable
-        limits = _limits(block, fleet, free)
         late_after = late_after_s(float(block.duration_s.min()), self._settings.ageing, backlog)
         late = 0
         overdue = 0.0
@@ -186,13 +189,7 @@ class Snapshots:
                 break
             late += 1
             overdue = max(overdue, now - action.queued_since - late_after)
-        weight = ready.weight / ready.count
-        job, priority = ready.key.job, int(ready.key.priority)
-        if late:
-            yield PlanningClass(ClassPart(ready.key, True), job, priority, late, weight, block, limits, overdue)
-        if ready.count > late:
-            others = ready.count - late
-            yield PlanningClass(ClassPart(ready.key, False), job, priority, others, weight, block, limits)
+        return Waiting(servable, late, overdue)
 
     def _resources(
         self, fleet: Fleet, free: Frees, classes: Sequence[PlanningClass], arrivals: Callable[[str], Arrivals]
@@ -224,7 +221,7 @@ def _chunks(fleet: Fleet, row: Chunk, free: Frees) -> Resource:
 def _ready(fleet: Fleet, row: Ready, hold_s: float) -> Resource:
     pool = fleet.pools[row.pool]
     kind = f"{pool.hosts[row.host].service} there"
-    ready = int(pool.ready[:, row.host].sum())
+    ready = int(np.maximum(pool.ready[:, row.host], 0).sum())
     there = max(int(pool.instances[:, row.host].sum()), ready)
     return Resource(f"{kind}@{pool.name}", kind, there, ready, hold_s=hold_s, priced=False)
 
@@ -241,7 +238,9 @@ def held_back(
     overdue = []
     for (ready, block), backlog in zip(waiting, backlogs, strict=True):
         head = ready.head()
-        if head is not None and now - head.queued_since >= hold_after_s(hold_after, backlog):
+        if head is None or now - head.queued_since < hold_after_s(hold_after, backlog):
+            continue
+        if not some_there(fleet, block):
             overdue.append((ready.key.priority, head.arrival, block))
     considered: set[int] = set()
     for _, _, block in sorted(overdue, key=lambda each: each[:2]):
@@ -276,16 +275,34 @@ def _hold_nearest(fleet: Fleet, free: Frees, needs: Mapping[Place, Integers]) ->
         free[place.pool][node, lasting if lasting.any() else needs[place] > 0] = 0
 
 
-def _limits(block: OptionBlock, fleet: Fleet, free: Frees) -> Integers:
+def _parts(waiting: Waiting, fleet: Fleet, free: Frees, claims: Claims) -> Iterator[PlanningClass]:
+    """A class as planning classes: those of its members that are late, and the others."""
+    (ready, block), late, overdue_s = waiting
+    weight = ready.weight / ready.count
+    job, priority = ready.key.job, int(ready.key.priority)
+    for is_late, count in ((True, late), (False, ready.count - late)):
+        if count > 0:
+            limits = _limits(block, fleet, free, claims.on(job, priority, late=is_late))
+            overdue = overdue_s if is_late else 0.0
+            yield PlanningClass(ClassPart(ready.key, is_late), job, priority, count, weight, block, limits, overdue)
+
+
+def _claimed(part: PlanningClass, claims: Claims) -> Frees:
+    return claims.on(part.job, part.priority, late=part.overdue_s > 0.0)
+
+
+def _limits(block: OptionBlock, fleet: Fleet, free: Frees, claimed: Frees) -> Integers:
     """Most members that each option could start alone; exact for small pools, where fragments matter most."""
     limits = np.full(len(block.options), NO_LIMIT, np.int64)
     for index, option in enumerate(block.options):
         number = place_of(option).pool
         pool = fleet.pools[number]
-        if len(pool.nodes) <= EXACT_POOL_NODES:
+        claims = bool(claimed) and option.setup_s > 0.0
+        if claims or len(pool.nodes) <= EXACT_POOL_NODES:
             offer = make_offer(option, pool)
-            nodes = nodes_with_room(offer, pool, free[number], pool.ready)
-            limits[index] = min(int(room_on(nodes, offer, pool, free[number], pool.ready).sum()), NO_LIMIT)
+            left = free[number] - claimed[number] if claims else free[number]
+            nodes = nodes_with_room(offer, pool, left, pool.ready)
+            limits[index] = min(int(room_on(nodes, offer, pool, left, pool.ready).sum()), NO_LIMIT)
     return limits
 
 

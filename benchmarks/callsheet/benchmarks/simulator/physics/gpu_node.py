@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import inf
 
 from callsheet.benchmarks.simulator.scenario import Model
@@ -40,9 +41,9 @@ class GpuNode:
         self._by_gpu: list[Instance | None] = [None] * gpus
         self._in_host_memory: set[str] = set()
 
-    def resident(self) -> frozenset[str]:
-        """Models with an instance here."""
-        return frozenset(instance.model.name for instance in self.instances)
+    def resident(self) -> Counter[str]:
+        """How many instances of which models are here."""
+        return Counter(instance.model.name for instance in self.instances)
 
     def set_up_s(self, model: Model, now: float) -> float | None:
         """Seconds until a call could be served; None if every fitting GPU is busy."""

@@ -14,6 +14,7 @@ class ModelStates:
         self._world = world
         self._models = tuple(model.name for model in world.scenario.cluster.models)
         self._told: dict[tuple[str, str], ServiceState] = {}
+        self._brings_in_s: dict[tuple[str, str], float] = {}
 
     def news(self, node: str) -> ManagerHeartbeat | None:
         """What a node's manager tells after a call began or ended there; None if nothing changed."""
@@ -21,10 +22,13 @@ class ModelStates:
         changed = []
         for model in self._models:
             seconds = self._world.set_up_s(node, model)
-            # Where nothing is free for a model now, the core's books say so.
-            if seconds is not None:
-                state = ServiceState(model, seconds, int(model in resident))
-                if self._told.get((node, model)) != state:
-                    self._told[node, model] = state
-                    changed.append(state)
+            if seconds:
+                self._brings_in_s[node, model] = seconds
+            usual_s = self._brings_in_s.get((node, model), 0.0)
+            state = ServiceState(
+                model, usual_s if seconds is None else seconds, resident[model], no_room=seconds is None
+            )
+            if self._told.get((node, model)) != state:
+                self._told[node, model] = state
+                changed.append(state)
         return ManagerHeartbeat(node, services=tuple(changed)) if changed else None
