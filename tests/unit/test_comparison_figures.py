@@ -16,9 +16,18 @@ from callsheet.benchmarks.simulator.comparison.figures import (
     paired_ratio,
     significant,
 )
-from callsheet.benchmarks.simulator.comparison.ranges import Range, RangeFile, RangeFileError, check, load_ranges
+from callsheet.benchmarks.simulator.comparison.ranges import (
+    DIRECTORY,
+    Range,
+    RangeFile,
+    RangeFileError,
+    check,
+    find_ranges,
+    load_ranges,
+)
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings, ScenarioSource
 from callsheet.benchmarks.simulator.comparison.sweeps import OURS, cores_for_equal_act
+from callsheet.benchmarks.simulator.policies import POLICIES
 from callsheet.benchmarks.simulator.scenario import Mode
 
 FIGURES = Figures(
@@ -122,6 +131,29 @@ REPORT = {
 def test_a_figure_lies_within_its_range_or_not(expected: Range, value: float | None, met: bool) -> None:
     (verdict,) = check(RangeFile(Path("x"), {}, (expected,)), REPORT)
     assert (verdict.value, verdict.met) == (value, met)
+
+
+def test_a_report_of_other_arguments_is_not_compared() -> None:
+    expected = Range("callsheet", "act_mean_s", "", 0.5, 1.5)
+    same = RangeFile(Path("x.toml"), {"seeds": [1, 2]}, (expected,))
+    assert [verdict.met for verdict in check(same, {**REPORT, "seeds": [1, 2]})] == [True]
+    with pytest.raises(RangeFileError, match=r"x\.toml: arguments\.seeds is \[1, 2\], the report has \[1\]"):
+        list(check(same, {**REPORT, "seeds": [1]}))
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in DIRECTORY.glob("*.toml")))
+def test_files_that_come_along_name_policies_and_figures_that_there_are(name: str) -> None:
+    found = load_ranges(find_ranges(name))
+    assert {"workload", "mode", "trajectories", "seeds"} <= set(found.arguments)
+    assert found.ranges
+    for each in found.ranges:
+        assert {each.policy, each.over or each.policy} <= {*POLICIES, "bounds"}
+        assert each.figure in {"act_mean_s", "act_p99_s", "act_p999_s", "wait_max_s", "step_s", "trajectories_per_hour"}
+
+
+def test_a_range_file_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(RangeFileError, match="must be a file, or one of coding, "):
+        find_ranges(str(tmp_path / "none"))
 
 
 @pytest.mark.parametrize(

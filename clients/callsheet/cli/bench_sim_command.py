@@ -71,9 +71,10 @@ def sim(
 
 
 def _compare(
-    settings: Any, *, ablations: bool, equal_act: bool, plots: Path | None, check: Path | None, as_json: bool
+    settings: Any, *, ablations: bool, equal_act: bool, plots: Path | None, check: str | None, as_json: bool
 ) -> None:
     runner = load(f"{_COMPARISON}.run", "bench")
+    expected = _load_ranges(check) if check is not None else None
     extras = runner.Extras(ablations=ablations, sweeps=plots is not None, equal_act=equal_act)
     try:
         with progress_on_stderr() as progress:
@@ -86,14 +87,22 @@ def _compare(
         print_json(report.as_json())
     else:
         print_report(load(f"{_COMPARISON}.render", "bench").render(report))
-    if check is not None:
-        _check(check, report.as_json())
+    if expected is not None:
+        _check(expected, report.as_json())
 
 
-def _check(path: Path, report: dict[str, Any]) -> None:
+def _load_ranges(name: str) -> Any:
     ranges = load(f"{_COMPARISON}.ranges", "bench")
     try:
-        verdicts = list(ranges.check(ranges.load_ranges(path), report))
+        return ranges.load_ranges(ranges.find_ranges(name))
+    except (ValueError, OSError) as error:
+        raise CommandError(f"--check: {error}", usage=True) from error
+
+
+def _check(expected: Any, report: dict[str, Any]) -> None:
+    ranges = load(f"{_COMPARISON}.ranges", "bench")
+    try:
+        verdicts = list(ranges.check(expected, report))
     except ValueError as error:
         raise CommandError(str(error), usage=True) from error
     missed = [f"{verdict.range}: found {verdict.value}" for verdict in verdicts if not verdict.met]

@@ -46,7 +46,8 @@ Plots = Annotated[
     Path | None, typer.Option(file_okay=False, help="Write an HTML page with plots there; runs their sweeps too.")
 ]
 Check = Annotated[
-    Path | None, typer.Option(exists=True, dir_okay=False, help="A file of ranges that the figures must be in.")
+    str | None,
+    typer.Option(metavar="FILE", help="Ranges the figures must be in: a file, or the name of one that comes along."),
 ]
 Calibrate = Annotated[
     bool, typer.Option("--calibrate", help="Print the simulator's figures beside published ones, and nothing else.")

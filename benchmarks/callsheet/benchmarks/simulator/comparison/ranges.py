@@ -1,7 +1,7 @@
 """Asserted ranges: what figures of a comparison must lie within, in files beside this one.
 
-A range file names the workload and mode it is for, the arguments it was recorded with, and ranges by policy and figure.
-Its comments record the trial runs behind a range and the margin that was left.
+A range file holds the arguments of the runs it was recorded with, and ranges by policy and figure. Its comments tell
+the figures of the trial runs behind a range and the margin that was left. A report of other arguments is not compared.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class RangeFile:
-    """Ranges, and the arguments of `callsheet bench sim` that they are for."""
+    """Ranges, and what a report must say of its own run to be compared with them, for instance its seeds."""
 
     path: Path
     arguments: Mapping[str, Any]
@@ -61,6 +61,20 @@ class Verdict:
     range: Range
     value: float | None
     met: bool
+
+
+def find_ranges(name: str) -> Path:
+    """Returns a range file: one that comes with Callsheet by its name, for instance "coding", or any by its path.
+
+    Raises:
+        RangeFileError: There is neither.
+    """
+    packaged = DIRECTORY / f"{name}.toml"
+    path = packaged if packaged.is_file() else Path(name)
+    if not path.is_file():
+        known = ", ".join(sorted(each.stem for each in DIRECTORY.glob("*.toml")))
+        raise RangeFileError(f"{name!r} must be a file, or one of {known}")
+    return path
 
 
 def load_ranges(path: Path) -> RangeFile:
@@ -95,7 +109,16 @@ def _range(path: Path, index: int, entry: Mapping[str, Any]) -> Range:
 
 
 def check(ranges: RangeFile, report: Mapping[str, Any]) -> Iterator[Verdict]:
-    """Compares a report, as JSON, with the ranges. A figure that is not there is not within its range."""
+    """Compares a report, as JSON, with the ranges. A figure that is not there is not within its range.
+
+    Raises:
+        RangeFileError: The report is of a run with other arguments.
+    """
+    for name, value in ranges.arguments.items():
+        if report.get(name) != value:
+            raise RangeFileError(
+                f"{ranges.path.name}: arguments.{name} is {value!r}, the report has {report.get(name)!r}"
+            )
     for expected in ranges.ranges:
         value = _figure(report, expected.policy, expected.figure)
         if expected.over:

@@ -88,6 +88,8 @@ class ComparisonReport:
             "load": {key: significant(value) if not isinstance(value, str) else value
                      for key, value in asdict(self.load).items()},
             "cores": self.cores,
+            "gpus": source.gpus,
+            "trajectories": self.load.live,
             "seeds": list(self.settings.seeds),
             "jobs": {job.name: {"weight": job.weight, "priority": job.priority.name.lower()} for job in self.jobs},
             "trace": str(source.trace) if source.trace is not None else None,
