@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState, PriorityClass, TrajectoryKey
@@ -165,7 +166,13 @@ def run_small(world: CoreWorld, number: int) -> None:
 
 
 def test_beyond_a_load_nobody_begins() -> None:
-    load = CpuLoad(live=10, cores=4.0, work_s=1.0, alone_s=2.0, think_s=8.0)
+    load = CpuLoad(live=10, cores=4.0, idle_cores=0.0, work_s=1.0, alone_s=2.0, think_s=8.0)
     assert load.most_live(1.0) == 40.0
     candidates = [Candidate(2, 1.0, iter(()), 10, float("inf"))]
     assert choose(candidates, lambda _: True, 40.0) == []
+
+
+def test_while_cores_idle_somebody_begins_whatever_was_estimated() -> None:
+    busy = CpuLoad(live=10, cores=4.0, idle_cores=0.0, work_s=4.0, alone_s=1.0, think_s=0.0)
+    assert busy.most_live(1.0) == 10.0
+    assert replace(busy, idle_cores=2.0).most_live(1.0) == 12.0

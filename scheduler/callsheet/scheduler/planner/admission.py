@@ -4,8 +4,8 @@ Four rules bound it. A sandbox must find its memory, or its reset would only wai
 with a bound on staleness has no more trajectories than its trainer consumes in time (AReaL's rule: one that begins now
 ends after all that live have ended, so with B of them to a version no more than (bound + 1) * B may live). Where more
 trajectories would bring next to no throughput, since their commands would only wait for each other's cores, none is
-added. And jobs take turns by weight. The wait to start is charged to trajectories, apart from their actions'
-completion times.
+added; but as long as cores idle somebody may begin, whatever was estimated. And jobs take turns by weight. The wait to
+start is charged to trajectories, apart from their actions' completion times.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class CpuLoad:
     Attributes:
         live: How many live.
         cores: Cores of the nodes that have sandboxes.
+        idle_cores: Those of them that nothing uses now.
         work_s: Core-seconds of a command.
         alone_s: Seconds of a command that has the cores it can use.
         think_s: Seconds from the end of a command to the next one of its trajectory.
@@ -55,13 +56,18 @@ class CpuLoad:
 
     live: int
     cores: float
+    idle_cores: float
     work_s: float
     alone_s: float
     think_s: float
 
     def most_live(self, load: float) -> float:
-        """Trajectories at which commands would use so many times the cores, were none to wait for any other."""
-        return load * self.cores * (self.alone_s + self.think_s) / max(self.work_s, 1e-9)
+        """Trajectories at which commands would use so many times the cores, were none to wait for any other.
+
+        An estimate errs while trajectories have hardly begun; that cores idle is a fact, and makes room for as many.
+        """
+        estimated = load * self.cores * (self.alone_s + self.think_s) / max(self.work_s, 1e-9)
+        return max(estimated, self.live + self.idle_cores)
 
 
 def choose(

@@ -223,9 +223,11 @@ class ElasticPlanner:
         total = sum(count for count, _, _ in known)
         if not total or rate <= 0.0:
             return None
+        pools = self._fleet.sandbox_pools()
         return CpuLoad(
             live=total,
-            cores=self._fleet.sandbox_cores(),
+            cores=sum(pool.cores * len(pool.nodes) for pool in pools),
+            idle_cores=sum(pool.idle_cores for pool in pools),
             work_s=sum(count * work for count, _, work in known) / total,
             alone_s=sum(count * alone for count, alone, _ in known) / total,
             think_s=thinking_weight(state, self._placed.generating) / rate,

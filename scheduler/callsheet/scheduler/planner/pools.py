@@ -173,6 +173,15 @@ class Pool:
         own = int(self.capacity[self.column(CPU)]) if CPU in self.columns else 0
         return own + sum(shared for _, shared in self.shared.values())
 
+    @property
+    def idle_cores(self) -> float:
+        """Cores of all nodes that nothing is booked on, or expected to use where they are shared."""
+        idle = float(np.maximum(self.free[:, self.column(CPU)], 0).sum()) if CPU in self.columns else 0.0
+        for column, cores in self.shared.values():
+            beyond = (SHARED_BURST - 1) * cores * MILLI
+            idle += float(np.clip(self.free[:, column] - beyond, 0, cores * MILLI).sum()) / MILLI
+        return idle
+
     def add_set_up(self, service: int, set_up: str, took_s: float) -> int:
         """Returns the place of a host for a set-up, which is added if it is new.
 
@@ -303,13 +312,9 @@ class Fleet:
                 total = capacity * len(pool.nodes)
                 yield Resource(f"{name}@{pool.name}", _kind(name), total, left, other, hold_s=hold_s)
 
-    def sandbox_cores(self) -> float:
-        """Cores of all nodes that can have sandboxes."""
-        cores = 0.0
-        for pool in self.pools:
-            if any(ActionKind.ENV_RESET in host.kinds for host in pool.hosts):
-                cores += pool.cores * len(pool.nodes)
-        return cores
+    def sandbox_pools(self) -> list[Pool]:
+        """Those whose nodes can have sandboxes."""
+        return [pool for pool in self.pools if any(ActionKind.ENV_RESET in host.kinds for host in pool.hosts)]
 
     def _rebuild(self, state: SchedulerState) -> None:
         self._version = state.fleet_version
