@@ -10,7 +10,7 @@ from callsheet.benchmarks.simulator.level import Level
 from callsheet.benchmarks.simulator.physics.cpu_node import CpuNode
 from callsheet.benchmarks.simulator.physics.fair_share import Command
 from callsheet.benchmarks.simulator.policy import Lane
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.fluid_reference import Job, ends
@@ -92,8 +92,18 @@ def test_commands_end_when_the_plain_water_filling_says(given_jobs: list[Job], c
     assert Node(cores).run(given_jobs) == pytest.approx(ends(given_jobs, cores), rel=1e-6, abs=1e-6)
 
 
+# By rounding, the third is limited for a moment when the fourth comes, and must not be taken for ended.
+TIED = [
+    Job(0.0, 1.0, 1.0, 1.0, [(0.0, Lane.FOREGROUND)]),
+    Job(0.0, 0.25, 1.0, 1.0, [(0.0, Lane.FOREGROUND)]),
+    Job(1.0, 1.0, 1.0, 0.5, [(1.0, Lane.FOREGROUND)]),
+    Job(2.0, 1.0, 1.0, 0.85, [(2.0, Lane.FOREGROUND)]),
+]
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(jobs(), min_size=1, max_size=12), st.integers(1, 5))
+@example(TIED, 1)
 def test_the_cores_used_are_the_work_done(given_jobs: list[Job], cores: int) -> None:
     node = Node(cores)
     node.run(given_jobs)

@@ -135,7 +135,9 @@ class FairShare:
     def attained(self, command: Command) -> float:
         """CPU seconds a command of this share has had up to now."""
         if command._limited:
-            virtual = self._virtual + self._level * (self._events.now - self._virtual_at)
+            # While nobody was limited the level was infinite, and stays so until all are settled.
+            passed = self._events.now - self._virtual_at
+            virtual = self._virtual + self._level * passed if passed else self._virtual
             return min(command.limit, command.attained + command.weight * (virtual - command._mark))
         return min(command.limit, command.attained + command.cap * (self._events.now - command._mark))
 
