@@ -16,6 +16,7 @@ from callsheet.managers.executor import Attempt, AttemptResult, Completed
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.lanes import LaneMethod, process_lane_method
 from callsheet.managers.sandbox.node_sharing import Lane, NodeSharingSettings
 from callsheet.managers.sandbox.process_tree import threads_below
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation, SandboxSettings
@@ -155,6 +156,8 @@ async def test_a_demoted_busy_loop_yields_to_one_in_the_foreground(settings: San
 
 
 async def test_processes_that_fork_meanwhile_do_not_escape(settings: SandboxSettings) -> None:
+    if process_lane_method() is not LaneMethod.IDLE_PROCESSES:
+        pytest.skip("the right to take a process out of SCHED_IDLE is missing: root, or RLIMIT_NICE")
     if settings.use_control_groups:
         settings = replace(settings, use_control_groups=False)
     async with _sandboxes(settings, "one") as (one,), anyio.create_task_group() as tasks:
