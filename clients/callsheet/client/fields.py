@@ -65,13 +65,14 @@ def put_map(message: Message, where: str, name: str, values: Any) -> None:
 def _first_misfit(scratch: Message, name: str, values: Any) -> tuple[int | None, Any]:
     """Index and value of what does not fit; None and all of it if it is no sequence."""
     try:
-        for index, value in enumerate(values):
-            try:
-                getattr(scratch, name).append(value)
-            except _MISFITS:
-                return index, value
+        numbered = enumerate(values)
     except TypeError:
-        pass
+        return None, values
+    for index, value in numbered:
+        try:
+            getattr(scratch, name).append(value)
+        except _MISFITS:
+            return index, value
     return None, values
 
 

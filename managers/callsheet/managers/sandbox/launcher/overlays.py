@@ -95,12 +95,10 @@ def _mount_stack(place: str, stack: dict[str, Any], ids: int | None, owner: tupl
 
 def _ensure_directory(path: str, mode: int, owner: tuple[int, int]) -> None:
     """Makes a directory; what is there under its name and is none, such as a link that leads elsewhere, is removed."""
-    try:
+    if os.path.lexists(path):
         if stat.S_ISDIR(os.lstat(path).st_mode):
             return
         os.unlink(path)
-    except FileNotFoundError:
-        pass
     os.mkdir(path)
     os.chown(path, *owner)
     os.chmod(path, mode)
