@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.commands import Command
 from callsheet.scheduler.core.model import (
@@ -17,7 +19,7 @@ from tests.support.core_journal import CoreJournal
 from tests.support.core_requests import JOB, action_request, job_request, key_of, trajectory_request
 
 
-class CoreClients:
+class CoreClients(ABC):
     """The clients' side of a world: a refused request raises its refusal."""
 
     def __init__(self, journal: CoreJournal) -> None:
@@ -25,9 +27,9 @@ class CoreClients:
         self.answers: dict[int, RefusedError | None] = {}
         self._sequence = 0
 
+    @abstractmethod
     def handle(self, *happened: events.Event) -> list[Command]:
         """Lets things happen to the core; what it answers is in `answers` then."""
-        raise NotImplementedError
 
     def _reply(self) -> events.ReplyTo:
         self._sequence += 1
