@@ -59,6 +59,22 @@ def test_a_process_that_is_gone_has_no_tree() -> None:
     assert cpu_seconds_below(process.pid) == 0.0
 
 
+def test_a_process_that_ends_while_its_threads_are_listed_is_no_error(
+    family: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = next(process for process in processes_below(family) if process != family)
+    listed = os.listdir
+
+    def ended(path: str) -> list[str]:
+        if path == f"/proc/{child}/task":
+            # What the kernel says between opening and reading.
+            raise ProcessLookupError(path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", ended)
+    assert list(threads_below(family, include_root=True)) == [int(thread) for thread in listed(f"/proc/{family}/task")]
+
+
 def test_everything_below_changes_its_lane_and_the_root_does_not(family: int) -> None:
     method = process_lane_method()
     if method is not LaneMethod.IDLE_PROCESSES:

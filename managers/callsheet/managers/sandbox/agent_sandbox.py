@@ -133,10 +133,15 @@ class AgentSandbox:
             raise SandboxLostError(self.loss or "its first process is gone") from error
 
     async def set_lane(self, lane: Lane) -> None:
-        """Puts its commands into a lane; where that is done by process, again for what began meanwhile."""
+        """Puts its commands into a lane."""
         self._jobs.check()
-        if lane is not self._jobs.lanes.lane or self._jobs.lanes.must_follow:
+        if lane is not self._jobs.lanes.lane:
             await self._jobs.blocking(self._jobs.lanes.put, lane)
+
+    async def follow(self) -> None:
+        """Puts what escaped the last change of lane or cores, process by process, where it belongs."""
+        self._jobs.check()
+        await self._jobs.follow()
 
     async def attained_s(self) -> float:
         """CPU seconds of its commands so far."""

@@ -238,6 +238,14 @@ class Sandbox(Protocol):
             OSError: The kernel refuses.
         """
 
+    async def follow(self) -> None:
+        """Does `grant` and `set_lane` again for what was being forked meanwhile, where that can escape them.
+
+        Raises:
+            SandboxLostError: It is gone.
+            OSError: The kernel refuses.
+        """
+
     async def attained_s(self) -> float:
         """CPU seconds that its commands, and what they left in the background, have had since it was made.
 

@@ -77,6 +77,7 @@ class SandboxJobs:
         self._pin = pin
         self._cores: frozenset[int] | None = None
         self._pins = 0
+        self._pinning = anyio.Lock()
         self._give_up = give_up
 
     def check(self) -> None:
@@ -118,7 +119,18 @@ class SandboxJobs:
         if self.group is None or not self.group.pins_cores:
             self._cores = cores
             self._pins += 1
-            await self.blocking(self._pin, self.connection.pid, cores)
+            await self._put_on_last_cores()
+
+    async def follow(self) -> None:
+        """Changes the processes again where they were changed one by one: a fork that had begun can escape that."""
+        if self.lanes.may_lag:
+            await self.blocking(self.lanes.put, self.lanes.lane)
+        await self._put_on_last_cores()
+
+    async def _put_on_last_cores(self) -> None:
+        async with self._pinning:
+            if self._cores is not None:
+                await self.blocking(self._pin, self.connection.pid, self._cores)
 
     async def start(self, process: Process, leaf: CommandLeaf | None) -> Job:
         """Starts a process, in the lane and as frozen as the sandbox is. The descriptors stay the caller's."""
@@ -137,8 +149,8 @@ class SandboxJobs:
             await job.started.wait()
         if self.lanes.must_follow:
             await self.blocking(self.lanes.put, self.lanes.lane)
-        if self._cores is not None and self._pins != pins:
-            await self.blocking(self._pin, self.connection.pid, self._cores)
+        if self._pins != pins:
+            await self._put_on_last_cores()
         if self.frozen and self.group is None:
             # Without a group only what ran at the time of the pause was stopped.
             await self.connection.signal(signal.SIGSTOP)

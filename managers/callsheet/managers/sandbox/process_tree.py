@@ -16,9 +16,9 @@ _OWN_TICKS, _REAPED_TICKS = slice(11, 13), slice(13, 15)
 def for_every_thread(root: int, change: Callable[[int], None], *, include_root: bool) -> None:
     """Changes every thread of a tree of processes.
 
-    What a fork inherits from its parent needs no more than this: it walks until it finds nothing new, so that nothing
-    forked between a look and a change escapes. The walk is complete because orphans of a sandbox are adopted by its
-    first process.
+    It walks until it finds nothing new, so that what is forked between a look and a change is found; orphans are found
+    because a sandbox's first process adopts them. What is left is a fork that had begun before its parent was changed
+    and that the kernel does not list yet: whoever cannot bear that changes the tree once more a little later.
 
     Args:
         root: Process id, as this process sees it.
@@ -45,7 +45,8 @@ def threads_below(root: int, *, include_root: bool) -> Iterator[int]:
             continue
         try:
             yield from map(int, os.listdir(f"/proc/{process}/task"))
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
+            # It ended before, or while its threads were listed.
             continue
 
 

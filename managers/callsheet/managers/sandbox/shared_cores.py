@@ -13,7 +13,7 @@ from callsheet.managers.clock import ExecutionClock
 from callsheet.managers.sandbox.backend import Sandbox, SandboxLostError
 from callsheet.managers.sandbox.node_sharing import Command, Lane, LaneChange, NodeSharing, NodeSharingSettings
 
-# Lanes that are carried out by process are carried out again this often, for what began meanwhile.
+# Lanes and cores that are carried out by process are carried out again this often, for what escaped.
 _FOLLOW_S = 1.0
 # Reviews are no denser than this: each reads files of the kernel.
 _SHORTEST_REVIEW_S = 0.02
@@ -224,11 +224,12 @@ class SharedCores:
         """Moves a command's sandbox to the lane that is wanted; one that cannot be moved stays where it is."""
         async with shared.turn:
             now = monotonic()
-            if shared.sandbox.lane is shared.wanted and now < shared.moved_at + _FOLLOW_S:
+            stays = shared.sandbox.lane is shared.wanted
+            if stays and now < shared.moved_at + _FOLLOW_S:
                 return
             shared.moved_at = now
             try:
-                await shared.sandbox.set_lane(shared.wanted)
+                await (shared.sandbox.follow() if stays else shared.sandbox.set_lane(shared.wanted))
             except (SandboxLostError, OSError) as error:
                 _log.warning("lane_not_changed", sandbox=shared.sandbox.spec.sandbox_id, reason=str(error))
 
