@@ -151,6 +151,7 @@ def _failing_app(error: Exception) -> typer.Typer:
         (CommandError("cpus: 0 must be above 0", usage=True), 2, "callsheet: cpus: 0 must be above 0"),
         (OSError("listen: cannot bind"), 1, "callsheet: listen: cannot bind"),
         (TimeoutError(), 1, "callsheet: timed out"),
+        (BrokenPipeError(32, "Broken pipe"), 1, ""),
         (FileNotFoundError(2, "No such file or directory", "/a/b"), 1, "callsheet: /a/b: No such file or directory"),
         (ExceptionGroup("several", [ExceptionGroup("more", [ValueError("deep")])]), 1, "callsheet: deep"),
     ],

@@ -68,8 +68,8 @@ class CallsheetGroup(typer.core.TyperGroup):
             raise typer.Exit(_EXIT_INTERRUPTED) from None
         except (Exception, BaseExceptionGroup) as group:
             error = first_error(group)
-            # Usage errors of the library know how to show themselves.
-            if hasattr(error, "show"):
+            # Usage errors of the library know how to show themselves; a reader that has gone away hears nothing of it.
+            if hasattr(error, "show") or isinstance(error, BrokenPipeError):
                 raise error from None
             if os.environ.get(TRACEBACK_VARIABLE):
                 traceback.print_exception(group, file=sys.stderr)
