@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.kept_set_ups import KeptSetUps
-from callsheet.scheduler.core.model import ActionKind, ServiceDescription, ServiceState
+from callsheet.scheduler.core.ledger import Node
+from callsheet.scheduler.core.model import ActionKind, NodeDescription, ServiceDescription, ServiceState
 from callsheet.scheduler.planner.assignment import Budget
+from callsheet.scheduler.planner.begun_set_ups import MOST_BEGUN, BegunSetUps
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.pools import MOST_SET_UPS
 from callsheet.v1 import action_pb2
@@ -127,6 +129,56 @@ def test_one_that_is_kept_nowhere_or_everywhere_changes_nothing() -> None:
     for index in range(3):
         reset(world, f"everywhere{index}", "x")
     assert plan_all(world) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_resets_follow_the_last_one_with_their_set_up_where_that_crowds_no_node() -> None:
+    world = make_world()
+    large = {name: world.manager(name, SANDBOXES, cores=256, memory=100_000) for name in ("a", "b", "c")}
+    for name in ("x", "y", "z"):
+        for index in range(6):
+            reset(world, f"{name}{index}", name)
+    assert plan_all(world) == {"a": 6, "b": 6, "c": 6}
+    for name in ("x", "y", "z"):
+        reset(world, f"{name}6", name)
+    plan_all(world)
+    for name in ("x", "y", "z"):
+        home = next(each for each in large.values() if each.has(f"{name}0"))
+        assert all(home.has(f"{name}{index}") for index in range(7))
+
+
+def test_of_many_set_ups_those_that_began_last_are_remembered() -> None:
+    begun = BegunSetUps()
+    first, second = (Node(NodeDescription(name, {}, ())) for name in ("a", "b"))
+    for index in range(MOST_BEGUN):
+        begun.begin(str(index), first)
+    begun.begin("0", second)
+    begun.begin("one more", first)
+    begun.begin("", first)
+    assert [begun.node_of(name) for name in ("0", "1", "2", "")] == [second, None, first, None]
+
+
+def test_on_small_nodes_siblings_with_one_set_up_are_spread() -> None:
+    world = make_world()
+    for name in ("a", "b", "c"):
+        world.manager(name, SANDBOXES, cores=4, memory=10_000)
+    for index in range(6):
+        reset(world, f"x{index}", "x")
+    assert plan_all(world) == {"a": 2, "b": 2, "c": 2}
+
+
+def test_a_sandbox_does_not_begin_again_where_it_failed_for_the_sake_of_a_set_up() -> None:
+    world = make_world()
+    first, second = (world.manager(name, SANDBOXES, cores=256, memory=10_000) for name in ("a", "b"))
+    for name in ("x0", "x1"):
+        reset(world, name, "x")
+    world.plan()
+    world.propose("x0", "b", cpu=1, memory=256)
+    world.propose("x1", "a", cpu=1, memory=256)
+    second.fail("x0")
+    first.fail("x1")
+    world.wait(5.0)
+    assert first.has("x0")
+    assert second.has("x1")
 
 
 def test_a_node_whose_cores_are_spoken_for_is_not_crowded_for_the_sake_of_a_set_up() -> None:

@@ -22,6 +22,7 @@ from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.admission import Admission, CpuLoad
 from callsheet.scheduler.planner.arrivals import ArrivalRates, thinking_weight
 from callsheet.scheduler.planner.assignment import Budget, Status
+from callsheet.scheduler.planner.begun_set_ups import BegunSetUps
 from callsheet.scheduler.planner.costs import option_costs
 from callsheet.scheduler.planner.estimates import Estimates
 from callsheet.scheduler.planner.groups import Servable, competing, rows_of, some_fit
@@ -126,6 +127,7 @@ class ElasticPlanner:
         self._fleet = Fleet()
         self._offers = Offers(self._fleet)
         self._placed = PlacedActions()
+        self._begun = BegunSetUps()
         self._arrivals = ArrivalRates()
         self._admission = Admission(self.settings.most_load, MOST_PATIENCE * self.settings.hold_after)
         chosen = self.settings
@@ -261,7 +263,7 @@ class ElasticPlanner:
         return Proposal(replace(placed, assignments=plan.assignments + placed.assignments))
 
     def _placer(self, free: Frees) -> Placer:
-        return Placer(self._fleet, self._offers, free, self._estimates.cores_of_job)
+        return Placer(self._fleet, self._offers, free, self._estimates.cores_of_job, self._begun)
 
     def _place(self, question: Snapshot, solution: Solution) -> ElasticPlan:
         placer = self._placer(question.free)

@@ -1,9 +1,10 @@
 """From counts to concrete actions: which member starts on which node.
 
 New sandboxes go to the node with the fewest live trajectories, weighted by the cores these are expected to use, and
-siblings are spread apart: they do the same things at the same time. What shares a node's cores is spread too. What is
-booked core by core is packed, so that wide actions find room. The scheduler's books then choose cores within one NUMA
-node.
+siblings are spread apart: they do the same things at the same time. Those with the same set-up follow each other to a
+node while that is not crowded: one of them makes it there, and the others need not make it elsewhere. What shares a
+node's cores is spread too. What is booked core by core is packed, so that wide actions find room. The scheduler's books
+then choose cores within one NUMA node.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 from callsheet.scheduler.core.entities import Action, Manager, Trajectory
+from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.core.ready import ClassKey
+from callsheet.scheduler.planner.begun_set_ups import BegunSetUps
 from callsheet.scheduler.planner.instance import Floats, Integers, Option
 from callsheet.scheduler.planner.offers import Offer, Offers, nodes_with_room, room_on
 from callsheet.scheduler.planner.pools import Fleet, Place
@@ -27,6 +30,9 @@ Frees = list[Integers]
 NOTHING: Frees = []
 # Trying further for a node without a sibling or an earlier failure is not worth more.
 MOST_TRIES = 8
+# By how much of its cores a node may be busier than the emptiest one and still get the next sandbox with a set-up. Like
+# the weight of images in kube-scheduler: large nodes take siblings, small ones hardly.
+CROWDING = 0.05
 
 
 class Placed(NamedTuple):
@@ -50,7 +56,12 @@ class Placer:
     """Puts members on nodes and keeps the books of what is left while it does."""
 
     def __init__(
-        self, fleet: Fleet, offers: Offers, free: Sequence[Integers], cores_of_job: Callable[[str], float]
+        self,
+        fleet: Fleet,
+        offers: Offers,
+        free: Sequence[Integers],
+        cores_of_job: Callable[[str], float],
+        begun: BegunSetUps,
     ) -> None:
         """Starts from what is free.
 
@@ -59,6 +70,7 @@ class Placer:
             offers: Of the fleet.
             free: What may be used of each pool; not changed.
             cores_of_job: Cores that a live trajectory of a job is expected to use.
+            begun: Where sandboxes began last; told of those that are placed.
         """
         self._pools = fleet.pools
         self._offers = offers
@@ -67,6 +79,7 @@ class Placer:
         self._ready = [pool.ready.copy() for pool in fleet.pools]
         self._cores_of_job = cores_of_job
         self._siblings: dict[tuple[str, str], set[str]] = {}
+        self._begun = begun
 
     def place(
         self, key: ClassKey, options: Iterable[Option], members: deque[Action], count: int, claimed: Frees = NOTHING
@@ -89,7 +102,7 @@ class Placer:
         heapq.heapify(queue)
         placed: list[Placed] = []
         while queue and len(placed) < count:
-            chosen = self._choose(offers, queue, members[0])
+            chosen = self._beside(offers, queue, members[0]) or self._choose(offers, queue, members[0])
             if chosen is None:
                 break
             rank, number, node, room = chosen
@@ -138,6 +151,25 @@ class Placer:
         ranks: Floats = np.add.reduce(left, axis=1) if offer.packs else -np.minimum.reduce(left, axis=1)
         return ranks
 
+    def _beside(self, offers: Sequence[Offer], queue: list[_Entry], member: Action) -> _Entry | None:
+        """Takes the node where the last sandbox with the same set-up began; None if there is none, or it is crowded."""
+        home = self._begun.node_of(member.request.set_up)
+        if home is None:
+            return None
+        found = next((at for at, each in enumerate(queue) if self._node(offers, each) is home), None)
+        if found is None:
+            return None
+        entry = queue[found]
+        place = offers[entry.offer].place
+        crowded = entry.rank > queue[0].rank + CROWDING * self._pools[place.pool].cores
+        failed = member.failed_on == self.manager_of(place, entry.node).manager_id
+        if crowded or failed or not self._has_room(offers, entry):
+            return None
+        queue[found] = queue[-1]
+        queue.pop()
+        heapq.heapify(queue)
+        return entry
+
     def _choose(self, offers: Sequence[Offer], queue: list[_Entry], member: Action) -> _Entry | None:
         """Takes the best node with room that the member need not avoid; if all those tried are to be avoided, the best.
 
@@ -147,10 +179,9 @@ class Placer:
         chosen = None
         while queue and chosen is None and len(passed) < MOST_TRIES:
             entry = heapq.heappop(queue)
-            offer = offers[entry.offer]
-            if len(offers) > 1 and (self._free[offer.place.pool][entry.node] < offer.need)[offer.need > 0].any():
+            if not self._has_room(offers, entry):
                 continue
-            if self._avoids(member, offer.place, entry.node):
+            if self._avoids(member, offers[entry.offer].place, entry.node):
                 passed.append(entry)
             else:
                 chosen = entry
@@ -159,6 +190,14 @@ class Placer:
         for entry in passed:
             heapq.heappush(queue, entry)
         return chosen
+
+    def _node(self, offers: Sequence[Offer], entry: _Entry) -> Node:
+        return self._pools[offers[entry.offer].place.pool].nodes[entry.node]
+
+    def _has_room(self, offers: Sequence[Offer], entry: _Entry) -> bool:
+        """Whether other offers have left room for one by this one."""
+        offer = offers[entry.offer]
+        return len(offers) == 1 or bool((self._free[offer.place.pool][entry.node][offer.charged] >= offer.taken).all())
 
     def _avoids(self, member: Action, place: Place, node: int) -> bool:
         resets = member.request.kind is ActionKind.ENV_RESET
@@ -175,6 +214,7 @@ class Placer:
         if member.request.kind is ActionKind.ENV_RESET:
             self._load[pool][node] += self._cores_of_job(member.request.key.job_id)
             self._siblings_of(member).add(self.manager_of(offer.place, node).manager_id)
+            self._begun.begin(member.request.set_up, self._pools[pool].nodes[node])
 
     def _siblings_of(self, member: Action) -> set[str]:
         """Managers that have, or are about to have, the sandbox of a sibling."""

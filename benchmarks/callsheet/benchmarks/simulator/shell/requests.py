@@ -63,6 +63,7 @@ class RequestBook:
         parts = gpu_parts(cluster.models)
         self._gpu_units = {model.name: model.gpus * parts // model.slots for model in cluster.models}
         self._quotas = {quota.name: quota for quota in cluster.quotas}
+        self._pulls = cluster.pull_s > 0
         self._demands: dict[tuple[object, ...], Demand] = {}
         self._timeouts: dict[float, Timeouts] = {}
 
@@ -93,6 +94,8 @@ class RequestBook:
             body=None,
             label=work.label,
             task=task,
+            # To pull an image is what a sandbox's set-up takes here.
+            set_up=rollout.image if self._pulls and work.kind is ActionKind.ENV_RESET else "",
         )
 
     def _timeouts_of(self, execution_s: float) -> Timeouts:
