@@ -155,18 +155,22 @@ async def test_a_demoted_busy_loop_yields_to_one_in_the_foreground(settings: San
             await run(sandbox, "touch", "stop")
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [Variant(isolation, groups=False) for isolation in (Isolation.BUBBLEWRAP, Isolation.NONE)],
+    ids=str,
+    indirect=True,
+)
 async def test_processes_that_fork_meanwhile_do_not_escape(settings: SandboxSettings) -> None:
     if process_lane_method() is not LaneMethod.IDLE_PROCESSES:
         pytest.skip("the right to take a process out of SCHED_IDLE is missing: root, or RLIMIT_NICE")
-    if settings.use_control_groups:
-        settings = replace(settings, use_control_groups=False)
     async with _sandboxes(settings, "one") as (one,), anyio.create_task_group() as tasks:
         tasks.start_soon(run, one, "/bin/sh", "-c", _FORKING)
         await _until_attained(0.2, one)
         for lane, policy in ((Lane.BACKGROUND, os.SCHED_IDLE), (Lane.FOREGROUND, os.SCHED_OTHER)) * 3:
             await one.set_lane(lane)
             await _until_attained(0.01, one)
-            # A fork that had begun before the change is found later, by following.
+            # A fork that had begun before the change is found by following.
             with anyio.fail_after(WAIT_S):
                 while _policies(one) != {policy}:
                     await one.follow()
@@ -294,10 +298,12 @@ async def test_an_error_of_the_loop_leaves_everything_runnable(
         await _until(lambda: long.clock_s > 0.3)
         charged = long.clock_s
         healthy = AgentSandbox.set_lane
+        # Only the loop moves it from now on; where the machine is busy, the new command begins in the background.
+        moved = executor.find_sandbox(executor.sandboxes()[0])
         failed = anyio.Event()
 
         async def broken(self: AgentSandbox, lane: Lane) -> None:
-            if lane is Lane.BACKGROUND and not failed.is_set():
+            if self is moved and lane is Lane.BACKGROUND and not failed.is_set():
                 failed.set()
                 raise RuntimeError("an error of the loop")
             await healthy(self, lane)

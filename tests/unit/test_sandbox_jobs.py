@@ -1,29 +1,39 @@
-"""What is changed while a job is being started counts for it, too."""
+"""What is changed while a job is being started counts for it, too, and so it does for what was being forked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
+from callsheet.managers.sandbox import jobs as jobs_module
 from callsheet.managers.sandbox.agent_client import AgentConnection, Job
+from callsheet.managers.sandbox.backend import SandboxLostError
+from callsheet.managers.sandbox.fork_window import ForkWindow
 from callsheet.managers.sandbox.jobs import Process, SandboxJobs
+from callsheet.managers.sandbox.lanes import LaneMethod, SandboxLanes
+from callsheet.managers.sandbox.node_sharing import Lane
 
 pytestmark = pytest.mark.anyio
 
 _PROCESS = Process(("true",), {}, "", {})
+_BOTH, _ONE = frozenset({0, 1}), frozenset({0})
 
 
 class _Agent:
     """Stands where the connection is, so that the moment of the fork is the test's to choose."""
 
     pid = 4711
-    loss = None
 
     def __init__(self) -> None:
         self.job: Job | None = None
+        self.loss: str | None = None
 
     async def start(self, operation: str, details: Mapping[str, object], descriptors: Sequence[int]) -> Job:
         del operation, details, descriptors
@@ -31,30 +41,193 @@ class _Agent:
         return self.job
 
 
-def _jobs(agent: _Agent, pinned: list[frozenset[int]]) -> SandboxJobs:
+class _Group:
+    """Stands where control groups are, so that the moment of a write is the test's to choose."""
+
+    pins_cores = True
+    weight_file = None
+
+    def __init__(self) -> None:
+        self.written: list[frozenset[int]] = []
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+    def set_cores(self, cores: Collection[int]) -> None:
+        """Holds the first one up."""
+        if not self.entered.is_set():
+            self.entered.set()
+            assert self.go_on.wait(60)
+        self.written.append(frozenset(cores))
+
+
+def _jobs(
+    agent: _Agent,
+    pin: Callable[[frozenset[int]], None],
+    *,
+    group: _Group | None = None,
+    pins_each_process: bool = True,
+) -> SandboxJobs:
     async def give_up() -> None:
         raise AssertionError("nothing has to be killed here")
 
     connection: Any = agent
+    groups: Any = group
     return SandboxJobs(
         cast("AgentConnection", connection),
-        None,
+        groups,
         {},
-        anyio.CapacityLimiter(1),
-        pin=lambda _, cores: pinned.append(cores),
+        anyio.CapacityLimiter(4),
+        pin=lambda _, cores: pin(cores),
+        pins_each_process=pins_each_process,
         give_up=give_up,
     )
 
 
-async def test_a_process_forked_before_a_grant_and_seen_after_it_is_on_the_granted_cores() -> None:
-    agent, pinned = _Agent(), list[frozenset[int]]()
-    jobs = _jobs(agent, pinned)
-    await jobs.put_on_cores(frozenset({0, 1}))
+async def _start_beside_a_grant(jobs: SandboxJobs, agent: _Agent) -> None:
+    """Grants one core between the fork of a job and the word of it."""
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(jobs.start, _PROCESS, None)
             while agent.job is None:
                 await anyio.lowlevel.checkpoint()
-            await jobs.put_on_cores(frozenset({0}))
+            await jobs.put_on_cores(_ONE)
             agent.job.started.set()
-    assert pinned == [frozenset({0, 1}), frozenset({0}), frozenset({0})]
+
+
+async def test_a_process_forked_before_a_grant_and_seen_after_it_is_on_the_granted_cores() -> None:
+    agent, pinned = _Agent(), list[frozenset[int]]()
+    jobs = _jobs(agent, pinned.append)
+    await jobs.put_on_cores(_BOTH)
+    await _start_beside_a_grant(jobs, agent)
+    assert pinned == [_BOTH, _ONE, _ONE]
+
+
+async def test_a_process_forked_while_a_grant_is_carried_out_is_on_the_granted_cores() -> None:
+    agent, pinned = _Agent(), list[frozenset[int]]()
+    entered, go_on = threading.Event(), threading.Event()
+
+    def pin(cores: frozenset[int]) -> None:
+        entered.set()
+        assert go_on.wait(60)
+        pinned.append(cores)
+
+    jobs = _jobs(agent, pin)
+    granted = anyio.Event()
+
+    async def grant() -> None:
+        await jobs.put_on_cores(_ONE)
+        granted.set()
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(grant)
+            await anyio.to_thread.run_sync(entered.wait)
+            # Its request comes after that of the grant, and its fork before the grant has come to the agent.
+            tasks.start_soon(jobs.start, _PROCESS, None)
+            while agent.job is None:
+                await anyio.lowlevel.checkpoint()
+            go_on.set()
+            await granted.wait()
+            agent.job.started.set()
+    assert pinned == [_ONE, _ONE]
+
+
+async def test_the_newest_of_two_grants_is_the_last_that_is_written() -> None:
+    group = _Group()
+    jobs = _jobs(_Agent(), lambda _: None, group=group)
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(jobs.put_on_cores, _BOTH)
+            await anyio.to_thread.run_sync(group.entered.wait)
+            tasks.start_soon(jobs.put_on_cores, _ONE)
+            await anyio.wait_all_tasks_blocked()
+            group.go_on.set()
+    assert group.written[-1] == _ONE
+    assert len(group.written) == 2
+
+
+async def test_cores_that_were_set_process_by_process_are_set_again_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(jobs_module, "time", SimpleNamespace(monotonic=lambda: now))
+    pinned = list[frozenset[int]]()
+    jobs = _jobs(_Agent(), pinned.append)
+    await jobs.follow()
+    assert pinned == []
+    await jobs.put_on_cores(_ONE)
+    await jobs.follow()
+    assert pinned == [_ONE] * 2
+    now += 10
+    for _ in range(3):
+        await jobs.follow()
+    assert pinned == [_ONE] * 3
+
+
+async def test_cores_that_an_engine_sets_are_set_once() -> None:
+    agent, pinned = _Agent(), list[frozenset[int]]()
+    jobs = _jobs(agent, pinned.append, pins_each_process=False)
+    await jobs.put_on_cores(_BOTH)
+    await _start_beside_a_grant(jobs, agent)
+    await jobs.follow()
+    assert pinned == [_BOTH, _ONE]
+
+
+async def test_a_process_that_a_change_missed_is_followed_into_the_foreground(monkeypatch: pytest.MonkeyPatch) -> None:
+    put = list[Lane]()
+
+    def refuse_once(self: SandboxLanes, lane: Lane) -> None:
+        put.append(lane)
+        if len(put) == 1:
+            # Some of its processes are in the background by now.
+            raise PermissionError(lane)
+        self.lane = lane
+
+    monkeypatch.setattr(SandboxLanes, "method", LaneMethod.IDLE_PROCESSES)
+    monkeypatch.setattr(SandboxLanes, "put", refuse_once)
+    jobs = _jobs(_Agent(), lambda _: None)
+    with pytest.raises(PermissionError):
+        await jobs.set_lane(Lane.BACKGROUND)
+    await jobs.set_lane(Lane.FOREGROUND)
+    await jobs.follow()
+    assert put == [Lane.BACKGROUND, Lane.FOREGROUND]
+
+
+async def test_nothing_is_changed_of_a_sandbox_that_is_gone() -> None:
+    agent, pinned = _Agent(), list[frozenset[int]]()
+    jobs = _jobs(agent, pinned.append)
+    await jobs.put_on_cores(_ONE)
+    agent.loss = "it was destroyed"
+    with pytest.raises(SandboxLostError, match="it was destroyed"):
+        await jobs.put_on_cores(_BOTH)
+    with pytest.raises(SandboxLostError, match="it was destroyed"):
+        await jobs.set_lane(Lane.BACKGROUND)
+    with pytest.raises(SandboxLostError, match="it was destroyed"):
+        await jobs.follow()
+    assert pinned == [_ONE]
+
+
+async def test_a_first_process_that_is_gone_is_a_lost_sandbox() -> None:
+    def gone(cores: frozenset[int]) -> None:
+        raise ProcessLookupError(os.strerror(3), cores)
+
+    agent: Any = _Agent()
+
+    async def until_lost() -> None:
+        """At once, without a word of why."""
+
+    agent.until_lost = until_lost
+    with pytest.raises(SandboxLostError, match="its first process is gone"):
+        await _jobs(agent, gone).put_on_cores(_ONE)
+
+
+def test_a_look_that_began_too_early_does_not_close_the_window() -> None:
+    window = ForkWindow()
+    assert not window.open
+    window.changed(10.0)
+    window.looked(10.1)
+    assert window.open
+    window.changed(10.4)
+    window.looked(10.6)
+    assert window.open
+    window.looked(11.0)
+    assert not window.open

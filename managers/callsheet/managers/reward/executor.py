@@ -8,7 +8,15 @@ from dataclasses import dataclass
 
 import anyio
 import anyio.to_thread
-from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
+from callsheet.managers.executor import (
+    Attempt,
+    AttemptResult,
+    Broken,
+    Completed,
+    Executor,
+    ServingExecutor,
+    Stopped,
+)
 from callsheet.managers.models.requests import token_problem
 from callsheet.managers.reward.scorer import Score, Scorer, ScorerError, Ticket
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
@@ -131,6 +139,13 @@ class RewardExecutor:
     def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
         """None: test suites here run in sandboxes that end with them."""
         return []
+
+    async def serve(self) -> None:
+        """Does what the parts do beside their attempts."""
+        async with anyio.create_task_group() as tasks:
+            for part in self._by_scorer.values():
+                if isinstance(part, ServingExecutor):
+                    tasks.start_soon(part.serve)
 
     async def run(self, attempt: Attempt) -> AttemptResult:
         """Hands the attempt to the part that serves its payload."""

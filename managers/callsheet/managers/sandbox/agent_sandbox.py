@@ -64,6 +64,7 @@ class SandboxParts:
         first_process: What it started.
         pin: Keeps everything below a process, the agent, on some cores, where no group of the sandbox does. Called in a
             worker thread.
+        pins_each_process: Whether `pin` changes one process after another, so that a fork that has begun can escape it.
         group: Its control groups, where there are any.
         temporary: Its temporary directory as commands see it.
         agent_directory: The agent's program as commands see it.
@@ -76,6 +77,7 @@ class SandboxParts:
 
     first_process: FirstProcess
     pin: Callable[[int, frozenset[int]], None]
+    pins_each_process: bool
     group: SandboxGroup | None
     temporary: str
     agent_directory: str
@@ -95,7 +97,13 @@ class AgentSandbox:
         self._connection = connection
         self._parts = parts
         self._jobs = SandboxJobs(
-            connection, parts.group, parts.limits, parts.threads, pin=parts.pin, give_up=self.destroy
+            connection,
+            parts.group,
+            parts.limits,
+            parts.threads,
+            pin=parts.pin,
+            pins_each_process=parts.pins_each_process,
+            give_up=self.destroy,
         )
         self._sessions = SandboxSessions(self._jobs, parts.environment, parts.agent_directory)
         self._held: list[OutputPipe] = []
@@ -126,21 +134,14 @@ class AgentSandbox:
 
     async def grant(self, cores: frozenset[int]) -> None:
         """Puts all its processes on these cores."""
-        self._jobs.check()
-        try:
-            await self._jobs.put_on_cores(cores)
-        except ProcessLookupError as error:
-            raise SandboxLostError(self.loss or "its first process is gone") from error
+        await self._jobs.put_on_cores(cores)
 
     async def set_lane(self, lane: Lane) -> None:
         """Puts its commands into a lane."""
-        self._jobs.check()
-        if lane is not self._jobs.lanes.lane:
-            await self._jobs.blocking(self._jobs.lanes.put, lane)
+        await self._jobs.set_lane(lane)
 
     async def follow(self) -> None:
         """Puts what escaped the last change of lane or cores, process by process, where it belongs."""
-        self._jobs.check()
         await self._jobs.follow()
 
     async def attained_s(self) -> float:

@@ -241,6 +241,8 @@ class Sandbox(Protocol):
     async def follow(self) -> None:
         """Does `grant` and `set_lane` again for what was being forked meanwhile, where that can escape them.
 
+        Call it about once a second while commands run; it does nothing once nothing can have escaped.
+
         Raises:
             SandboxLostError: It is gone.
             OSError: The kernel refuses.

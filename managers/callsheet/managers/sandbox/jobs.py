@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar, TypeVarTuple, Unpack
@@ -16,7 +17,9 @@ from callsheet.managers.sandbox.agent_client import AgentConnection, Job, JobRes
 from callsheet.managers.sandbox.backend import SandboxLostError, StoppedError
 from callsheet.managers.sandbox.cgroups import CommandLeaf, SandboxGroup
 from callsheet.managers.sandbox.cgroups.files import is_gone
+from callsheet.managers.sandbox.fork_window import ForkWindow
 from callsheet.managers.sandbox.lanes import SandboxLanes
+from callsheet.managers.sandbox.node_sharing import Lane
 from callsheet.managers.sandbox.packets import memory_file
 
 _KILL_SECONDS = 3.0
@@ -58,14 +61,16 @@ class SandboxJobs:
         threads: anyio.CapacityLimiter,
         *,
         pin: Callable[[int, frozenset[int]], None],
+        pins_each_process: bool,
         give_up: Callable[[], Awaitable[None]],
     ) -> None:
         """Args:
         connection: To the sandbox's agent.
         group: Its control groups, where there are any.
-        pin: Keeps everything below the agent on some cores, where no group does; called in a worker thread.
         limits: Resource limits of each process by their names in `resource`.
         threads: Bounds the worker threads.
+        pin: Keeps everything below the agent on some cores, where no group does; called in a worker thread.
+        pins_each_process: Whether `pin` changes one process after another.
         give_up: Destroys the sandbox; called when a job cannot be made to end.
         """
         self.connection = connection
@@ -74,10 +79,13 @@ class SandboxJobs:
         self.frozen = False
         self._limits = dict(limits)
         self._threads = threads
-        self._pin = pin
+        self._pin = None if group is not None and group.pins_cores else pin
+        self._pins_each_process = self._pin is not None and pins_each_process
         self._cores: frozenset[int] | None = None
-        self._pins = 0
-        self._pinning = anyio.Lock()
+        self._core_changes = 0
+        # Held while cores or lane are changed: whoever comes last finds the newest.
+        self._pinning, self._moving = anyio.Lock(), anyio.Lock()
+        self._after_pin, self._after_move = ForkWindow(), ForkWindow()
         self._give_up = give_up
 
     def check(self) -> None:
@@ -109,28 +117,59 @@ class SandboxJobs:
         return await self.blocking(memory_file, "callsheet-content", content)
 
     async def put_on_cores(self, cores: frozenset[int]) -> None:
-        """Puts all that runs, and what is being started, on these cores.
-
-        Raises:
-            ProcessLookupError: The first process is gone.
-        """
-        if self.group is not None:
-            await self.blocking(self.group.set_cores, cores)
-        if self.group is None or not self.group.pins_cores:
-            self._cores = cores
-            self._pins += 1
+        """Puts all that runs, and what is being started, on these cores."""
+        self._cores = cores
+        try:
             await self._put_on_last_cores()
+        finally:
+            self._core_changes += 1
+            if self._pins_each_process:
+                self._after_pin.changed(time.monotonic())
+
+    async def set_lane(self, lane: Lane) -> None:
+        """Puts all that runs, and what is being started, into a lane."""
+        async with self._moving:
+            self.check()
+            if lane is self.lanes.lane:
+                return
+            try:
+                await self.blocking(self.lanes.put, lane)
+            finally:
+                if self.lanes.by_process:
+                    self._after_move.changed(time.monotonic())
 
     async def follow(self) -> None:
-        """Changes the processes again where they were changed one by one: a fork that had begun can escape that."""
-        if self.lanes.may_lag:
+        """Changes processes again where they are changed one by one: a fork that had begun can escape that.
+
+        In the background this is always done, as a session that begins there has a weight of its own.
+        """
+        self.check()
+        now = time.monotonic()
+        if self.lanes.must_follow or self._after_move.open:
+            await self._put_into_last_lane()
+            self._after_move.looked(now)
+        if self._after_pin.open:
+            await self._put_on_last_cores()
+            self._after_pin.looked(now)
+
+    async def _put_into_last_lane(self) -> None:
+        async with self._moving:
+            self.check()
             await self.blocking(self.lanes.put, self.lanes.lane)
-        await self._put_on_last_cores()
 
     async def _put_on_last_cores(self) -> None:
         async with self._pinning:
-            if self._cores is not None:
+            self.check()
+            if self._cores is None:
+                return
+            if self.group is not None:
+                await self.blocking(self.group.set_cores, self._cores)
+            if self._pin is None:
+                return
+            try:
                 await self.blocking(self._pin, self.connection.pid, self._cores)
+            except ProcessLookupError as error:
+                raise SandboxLostError("its first process is gone") from error
 
     async def start(self, process: Process, leaf: CommandLeaf | None) -> Job:
         """Starts a process, in the lane and as frozen as the sandbox is. The descriptors stay the caller's."""
@@ -142,14 +181,14 @@ class SandboxJobs:
             "limits": self._limits,
         }
         entries = leaf.entries if leaf is not None else []
-        pins = self._pins
+        core_changes = self._core_changes
         job = await self.connection.start("run", details, [*process.descriptors.values(), *entries])
-        if self.lanes.must_follow or self._cores is not None:
+        if self.lanes.must_follow or self._pins_each_process:
             # It began as its parent, the agent, was at the fork: in the foreground, and on the cores of that moment.
             await job.started.wait()
         if self.lanes.must_follow:
-            await self.blocking(self.lanes.put, self.lanes.lane)
-        if self._pins != pins:
+            await self._put_into_last_lane()
+        if self._pins_each_process and self._core_changes != core_changes:
             await self._put_on_last_cores()
         if self.frozen and self.group is None:
             # Without a group only what ran at the time of the pause was stopped.

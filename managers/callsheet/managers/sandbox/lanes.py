@@ -37,9 +37,6 @@ class LaneMethod(Enum):
     NONE = "not told apart: all commands share the cores alike"
 
 
-_BY_PROCESS = {LaneMethod.IDLE_PROCESSES, LaneMethod.SESSION_WEIGHT}
-
-
 class SandboxLanes:
     """The lane of one sandbox's commands, and the CPU time they have had. All methods block for up to milliseconds."""
 
@@ -51,7 +48,6 @@ class SandboxLanes:
         self._group = group
         self._first_process = first_process
         self.lane = Lane.FOREGROUND
-        self._moved = False
 
     @property
     def method(self) -> LaneMethod:
@@ -59,14 +55,14 @@ class SandboxLanes:
         return lane_method(self._group.weight_file if self._group is not None else None)
 
     @property
-    def must_follow(self) -> bool:
-        """Whether what begins now, a command or a session, must be put into its lane afterwards."""
-        return self.lane is Lane.BACKGROUND and self.method in _BY_PROCESS
+    def by_process(self) -> bool:
+        """Whether its processes or sessions are changed one by one."""
+        return self.method in {LaneMethod.IDLE_PROCESSES, LaneMethod.SESSION_WEIGHT}
 
     @property
-    def may_lag(self) -> bool:
-        """Whether something that was being forked during the last change may be in the other lane."""
-        return self._moved and self.method in _BY_PROCESS
+    def must_follow(self) -> bool:
+        """Whether what begins now, a command or a session, must be put into its lane afterwards."""
+        return self.lane is Lane.BACKGROUND and self.by_process
 
     def put(self, lane: Lane) -> None:
         """Puts everything but the first process into a lane; OSError where the kernel refuses."""
@@ -74,7 +70,6 @@ class SandboxLanes:
             self._group.set_idle(lane is Lane.BACKGROUND)
         elif self.method is not LaneMethod.NONE:
             put_tree(self._first_process(), lane, self.method)
-        self._moved = self._moved or lane is not self.lane
         self.lane = lane
 
     def attained_s(self) -> float:

@@ -229,6 +229,7 @@ class ProcessBackend:
             parts = SandboxParts(
                 first_process=LaunchedProcess(launcher, child),
                 pin=pin_tree,
+                pins_each_process=True,
                 group=group,
                 temporary=plan.temporary,
                 agent_directory=plan.agent_directory,

@@ -13,8 +13,8 @@ from callsheet.managers.clock import ExecutionClock
 from callsheet.managers.sandbox.backend import Sandbox, SandboxLostError
 from callsheet.managers.sandbox.node_sharing import Command, Lane, LaneChange, NodeSharing, NodeSharingSettings
 
-# Lanes and cores that are carried out by process are carried out again this often, for what escaped.
-_FOLLOW_S = 1.0
+# The loop looks at least this often, for commands that could not be moved.
+_LONGEST_WAIT_S = 1.0
 # Reviews are no denser than this: each reads files of the kernel.
 _SHORTEST_REVIEW_S = 0.02
 # How long the loop waits before it goes on after an error of its own.
@@ -72,7 +72,6 @@ class SharedCommand:
         attained_s: CPU seconds since then, as of the last measurement.
         width: Cores that it is confined to; 0 for all, so that none idles while two commands are on another.
         wanted: The lane it is to be in.
-        moved_at: When its sandbox was last put there.
         turn: Held while its sandbox is moved; whoever comes last moves it to the newest lane.
     """
 
@@ -82,7 +81,6 @@ class SharedCommand:
     attained_s: float = 0.0
     width: int = 0
     wanted: Lane = Lane.FOREGROUND
-    moved_at: float = 0.0
     paused: bool = False
     turn: anyio.Lock = field(default_factory=anyio.Lock)
 
@@ -195,8 +193,8 @@ class SharedCores:
             self._changed = anyio.Event()
             await self._carry_out()
             review = self._sharing.next_review(monotonic())
-            after_s = _FOLLOW_S if review is None else max(review - monotonic(), _SHORTEST_REVIEW_S)
-            with anyio.move_on_after(min(after_s, _FOLLOW_S)):
+            after_s = _LONGEST_WAIT_S if review is None else max(review - monotonic(), _SHORTEST_REVIEW_S)
+            with anyio.move_on_after(min(after_s, _LONGEST_WAIT_S)):
                 await self._changed.wait()
             if review is not None and review <= monotonic():
                 await self._review()
@@ -223,13 +221,8 @@ class SharedCores:
     async def _move(self, shared: SharedCommand) -> None:
         """Moves a command's sandbox to the lane that is wanted; one that cannot be moved stays where it is."""
         async with shared.turn:
-            now = monotonic()
-            stays = shared.sandbox.lane is shared.wanted
-            if stays and now < shared.moved_at + _FOLLOW_S:
-                return
-            shared.moved_at = now
             try:
-                await (shared.sandbox.follow() if stays else shared.sandbox.set_lane(shared.wanted))
+                await shared.sandbox.set_lane(shared.wanted)
             except (SandboxLostError, OSError) as error:
                 _log.warning("lane_not_changed", sandbox=shared.sandbox.spec.sandbox_id, reason=str(error))
 

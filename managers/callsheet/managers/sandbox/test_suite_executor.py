@@ -27,6 +27,8 @@ HostedService = manager_service_pb2.HostedService
 TEST_SUITE_SERVICE = "test-suite"
 
 _PAUSE_SECONDS = 5.0
+# How often sandboxes in use are looked at for forks that escaped a change.
+_FOLLOW_S = 1.0
 # Commands wait for disks and sockets as well: of each core they are granted they use about this much.
 _USUAL_USE = 0.8
 
@@ -79,9 +81,10 @@ class TestSuiteExecutor:
             self.shared_cores.use(frozenset(cores))
 
     async def serve(self) -> None:
-        """Does what the backend's sandboxes need, and ranks commands where cores are shared."""
+        """Does what sandboxes need while they are used, and ranks commands where cores are shared."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._backend.serve)
+            tasks.start_soon(self._follow)
             if self.shared_cores is not None:
                 await self.shared_cores.serve()
 
@@ -180,6 +183,16 @@ class TestSuiteExecutor:
             return await self._backend.create(spec, lambda reason: self._on_lost(spec.sandbox_id, reason))
 
         return await unless_stopped(attempt.stop_requested, create, lambda late: late.destroy())
+
+    async def _follow(self) -> None:
+        """Finds what escaped changes of lane and cores, for ever."""
+        while True:
+            await anyio.sleep(_FOLLOW_S)
+            for sandbox in [running.sandbox for running in self._running.values() if running.sandbox is not None]:
+                try:
+                    await sandbox.follow()
+                except (SandboxLostError, OSError) as error:
+                    _log.debug("not_followed", sandbox=sandbox.spec.sandbox_id, reason=str(error))
 
     @asynccontextmanager
     async def _using(self, sandbox: Sandbox, attempt: Attempt, running: Running) -> AsyncIterator[None]:

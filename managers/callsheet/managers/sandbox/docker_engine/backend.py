@@ -256,6 +256,7 @@ class DockerBackend:
         return SandboxParts(
             first_process=RunningContainer(self._engine, container, self._threads),
             pin=lambda _, cores: self._engine.set_cores(container, sorted(cores)),
+            pins_each_process=False,
             group=await self._blocking(self._groups, connection.pid),
             temporary=TEMPORARY,
             agent_directory=AGENT_INSIDE,
