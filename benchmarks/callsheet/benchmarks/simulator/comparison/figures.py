@@ -94,7 +94,7 @@ class SeedResult:
         jobs: By job.
         act_bounds: What the ACT of the very actions that were measured cannot be below.
         act_quantiles_s: ACT at evenly spaced fractions, from the least to the greatest.
-        wall_s: Real seconds that the simulation took.
+        cpu_s: CPU seconds that the simulation took.
     """
 
     seed: int
@@ -103,7 +103,7 @@ class SeedResult:
     act_bounds: ActBounds
     act_quantiles_s: tuple[float, ...]
     cores: Series
-    wall_s: float
+    cpu_s: float
 
 
 @dataclass(frozen=True, slots=True)
