@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -10,11 +11,12 @@ from callsheet.scheduler.planner.assignment import SOLVED_GAP, Budget, assign
 from callsheet.scheduler.planner.costs import option_costs
 from callsheet.scheduler.planner.greedy import greedy, unbounded_optimum
 from callsheet.scheduler.planner.instance import PlanningInstance
+from callsheet.scheduler.planner.linear_rows import linear_rows
 from callsheet.scheduler.planner.relaxation import relax
 from callsheet.scheduler.planner.solve import solve, solve_stage
 from hypothesis import given, settings
 
-from tests.support.planning_instances import instances, one_stage, optimum
+from tests.support.planning_instances import instances, one_stage, optimum, optimum_of_all_options
 
 AMPLE = Budget(seconds=1.0, deterministic=True)
 SLACK = 1e-6
@@ -55,6 +57,27 @@ def test_greedy_relaxation_and_model_each_keep_their_promise(instance: PlanningI
         assert stage.feasible(assigned.counts.starts, assigned.counts.brought_in)
         assert assigned.counts.objective <= start.objective + SLACK
         assert assigned.bound <= best + SLACK
+
+
+@settings(max_examples=100, deadline=None)
+@given(instances())
+def test_what_a_stage_leaves_out_is_in_no_solution(instance: PlanningInstance) -> None:
+    """Options that no room is left for, and members beyond what single rows allow of one option."""
+    assert optimum(one_stage(instance)) == pytest.approx(optimum_of_all_options(instance), abs=SLACK)
+
+
+@settings(max_examples=100, deadline=None)
+@given(instances())
+def test_rows_that_solvers_do_not_get_bind_nobody(instance: PlanningInstance) -> None:
+    stage = one_stage(instance, fair=True)
+    options = np.arange(len(stage.options))
+    rows = list(linear_rows(stage, options))
+    for starts in itertools.product(*(range(int(limit) + 1) for limit in stage.limit)):
+        counts = np.array(starts, np.int64)
+        nothing = np.zeros(len(stage.set_ups), np.int64)
+        columns = [*starts, *nothing.tolist()]
+        kept = all(sum(columns[at] * units for at, units in zip(*row[1:], strict=True)) <= row.most for row in rows)
+        assert kept == stage.feasible(counts, nothing)
 
 
 @settings(max_examples=100, deadline=None)

@@ -47,6 +47,37 @@ def optimum(stage: Stage) -> float:
     return min(counts.objective for counts in solutions(stage))
 
 
+def optimum_of_all_options(instance: PlanningInstance) -> float:
+    """The least cost of a stage with all classes and no shares, by the instance alone."""
+    costs = option_costs(instance)
+    blocks = [(owner, each.block.options, each.limits.tolist()) for owner, each in enumerate(instance.classes)]
+    ways = [(owner, *way) for owner, options, limits in blocks for way in zip(options, limits, strict=True)]
+    ranges = [range(min(limit, instance.classes[owner].count) + 1) for owner, _, limit in ways]
+    instances = [range(each.limit + 1) for each in instance.set_ups]
+    set_up_costs = [
+        each.seconds * sum(costs.rate[row] * units for row, units in each.charges) for each in instance.set_ups
+    ]
+    best = float("inf")
+    for values in itertools.product(*ranges, *instances):
+        starts, brought_in = values[: len(ranges)], values[len(ranges) :]
+        left = [each.free for each in instance.resources]
+        members = [each.count for each in instance.classes]
+        cost = sum(float(costs.leave[owner]) * each.count for owner, each in enumerate(instance.classes))
+        for index, ((owner, option, _), count) in enumerate(zip(ways, starts, strict=True)):
+            members[owner] -= count
+            cost += count * float(costs.cost[index] - costs.leave[owner])
+            for row, units in option.charges:
+                left[row] -= units * count
+        for each, times, price in zip(instance.set_ups, brought_in, set_up_costs, strict=True):
+            cost += times * price
+            left[each.provides[0]] += each.provides[1] * times
+            for row, units in each.charges:
+                left[row] -= units * times
+        if min(*left, *members, instance.dispatch_cap - sum(starts)) >= 0:
+            best = min(best, cost)
+    return best
+
+
 DURATIONS = st.sampled_from([0.1, 0.5, 1.0, 3.0, 10.0, 60.0])
 
 

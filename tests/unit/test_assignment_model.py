@@ -123,11 +123,12 @@ def test_the_dispatch_cap_bounds_a_round() -> None:
 
 
 def test_the_model_prints_with_names_a_reader_knows() -> None:
-    option = Option("pool-0", {"cpu": 2}, 1.0, charges=((0, 2),))
+    narrow = Option("pool-0", {"cpu": 1}, 2.0, charges=((0, 1),))
+    wide = Option("pool-0", {"cpu": 2}, 1.0, charges=((0, 2),))
     load = SetUp("judge", 2.0, 1, ((0, 1),), (1, 1))
     instance = PlanningInstance(
-        (resource("cpu@pool-0", 3), resource("judge@pool-0", 0)),
-        (planning_class("tests of job-a", [option], count=2),),
+        (resource("cpu@pool-0", 3, hold_s=30.0), resource("judge@pool-0", 0)),
+        (planning_class("tests of job-a", [narrow, wide], count=2),),
         (load,),
     )
     stage = one_stage(instance)

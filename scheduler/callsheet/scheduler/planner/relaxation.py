@@ -101,7 +101,8 @@ def _solve_over(stage: Stage, options: Integers) -> _Optimum:
         model.variable.add(lower_bound=0.0, upper_bound=limit, objective_coefficient=-benefit)
     for each, cost in zip(stage.set_ups, stage.set_up_cost.tolist(), strict=True):
         model.variable.add(lower_bound=0.0, upper_bound=each.limit, objective_coefficient=cost)
-    for row in linear_rows(stage, options):
+    rows = [(index, row) for index, row in enumerate(linear_rows(stage, options)) if row.columns]
+    for _, row in rows:
         model.constraint.add(lower_bound=-inf, upper_bound=row.most, var_index=row.columns, coefficient=row.amounts)
     glop = linear_solver_pb2.MPModelRequest.GLOP_LINEAR_PROGRAMMING
     response = linear_solver_pb2.MPSolutionResponse()
@@ -111,9 +112,10 @@ def _solve_over(stage: Stage, options: Integers) -> _Optimum:
     starts = np.zeros(len(stage.options))
     value = np.array(response.variable_value)
     starts[options] = value[: len(options)]
-    dual = np.minimum(np.array(response.dual_value), 0.0)
-    rows = len(stage.capacity)
-    return _Optimum(response.objective_value, starts, value[len(options) :], dual[:rows], dual[rows:])
+    dual = np.zeros(len(stage.capacity) + len(stage.count))
+    dual[[index for index, _ in rows]] = np.minimum(response.dual_value, 0.0)
+    prices = np.split(dual, [len(stage.capacity)])
+    return _Optimum(response.objective_value, starts, value[len(options) :], *prices)
 
 
 def _first_columns(stage: Stage, warm_start: Counts) -> Integers:

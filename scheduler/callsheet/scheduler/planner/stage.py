@@ -36,6 +36,7 @@ class Stage:
         count: Members of each class.
         leave: Cost of leaving one queued, shape (classes,).
         capacity: Units that a row has, shape (rows,).
+        cap_row: The row of the dispatch cap.
         set_ups: Instances that can be brought in; their resources are rows of the same index.
         set_up_cost: Weighted seconds for one instance, shape (set_ups,).
         charges: (row, units) that a member takes, by option.
@@ -53,6 +54,7 @@ class Stage:
     count: Integers
     leave: Floats
     capacity: Integers
+    cap_row: int
     set_ups: tuple[SetUp, ...]
     set_up_cost: Floats
     charges: tuple[Charges, ...]
@@ -159,33 +161,39 @@ def make_stage(
     limit = np.minimum(left.limit, left.waiting[table.option_class])
     options = np.flatnonzero((local[table.option_class] >= 0) & (benefit > 0.0) & (limit > 0))
     row, amount = table.resource[options], table.amount[options]
-    possible = _possible(instance, left, row, amount)
+    possible = np.flatnonzero(_most_alone(instance, np.append(left.free, UNLIMITED), row, amount))
     options, row, amount = options[possible], row[possible], amount[possible]
-    option_class = local[table.option_class[options]]
     rows = _Rows([each.name for each in instance.resources], left.free.tolist())
-    columns = [row, np.full((len(options), 1), rows.add("dispatch cap", left.cap))]
+    cap_row = rows.add("dispatch cap", left.cap)
+    columns = [row, np.full((len(options), 1), cap_row)]
     amounts = [amount, np.ones((len(options), 1), np.int64)]
     if fair:
-        share_row, share_amount = _share_rows(instance, chosen[option_class], row, amount, rows)
+        share_row, share_amount = _share_rows(instance, table.option_class[options], row, amount, rows)
         columns.append(share_row)
         amounts.append(share_amount)
     unlimited = rows.add("unlimited", UNLIMITED)
     charged = np.concatenate(columns, axis=1)
     charged[charged < 0] = unlimited
     amount = np.concatenate(amounts, axis=1)
+    capacity = np.array(rows.capacity, np.int64)
+    # What a row allows of an option alone: bounds that tighten the relaxation, and options that shares leave nothing.
+    limit = np.minimum(limit[options], _most_alone(instance, capacity, charged, amount))
+    possible = np.flatnonzero(limit > 0)
+    options, limit, charged, amount = options[possible], limit[possible], charged[possible], amount[possible]
     return Stage(
         tuple(instance.classes[index].key for index in classes),
         tuple(chain.from_iterable(each.block.options for each in instance.classes)),
         tuple(rows.names),
         options,
-        option_class,
+        local[table.option_class[options]],
         benefit[options],
-        limit[options],
+        limit,
         charged,
         amount,
         left.waiting[chosen],
         costs.leave[chosen],
-        np.array(rows.capacity, np.int64),
+        capacity,
+        cap_row,
         *_set_ups(instance, costs, left),
         tuple(_pairs(charged, amount)),
     )
@@ -215,12 +223,13 @@ def _set_ups(instance: PlanningInstance, costs: OptionCosts, left: Leftovers) ->
     return set_ups, np.array(cost, np.float64)
 
 
-def _possible(instance: PlanningInstance, left: Leftovers, row: Integers, amount: Integers) -> Integers:
-    """The options by which at least one member could start, as far as single rows tell."""
-    free = np.append(left.free, UNLIMITED)
+def _most_alone(instance: PlanningInstance, capacity: Integers, row: Integers, amount: Integers) -> Integers:
+    """Members that each option could start if nothing else did, as far as single rows tell."""
+    units = capacity.copy()
     for each in instance.set_ups:
-        free[each.provides[0]] += each.provides[1] * each.limit
-    return np.flatnonzero((amount <= free[row]).all(axis=1))
+        units[each.provides[0]] += each.provides[1] * each.limit
+    most: Integers = np.where(amount > 0, units[row] // np.maximum(amount, 1), UNLIMITED).min(axis=1, initial=UNLIMITED)
+    return most
 
 
 def _pairs(row: Integers, amount: Integers) -> Iterator[Charges]:
