@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -14,6 +12,7 @@ from callsheet.cli.stack import Isolation, RestartPolicy, Role, StackSettings, l
 from callsheet.client import Client, Command, EnvStep, Failed, FailureKind, Succeeded, Unservable
 
 from tests.support.accounts import check_nothing_leaked
+from tests.support.real_sandboxes import processes, until
 from tests.support.sandboxes import DOCKER_IMAGE, require_bubblewrap, require_docker
 
 pytestmark = pytest.mark.anyio
@@ -23,16 +22,7 @@ _NAP = "86400.5"
 
 
 def nappers() -> int:
-    found = 0
-    for process in psutil.process_iter():
-        with suppress(psutil.NoSuchProcess):
-            found += process.cmdline()[-2:] == ["sleep", _NAP]
-    return found
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - other programs' processes are no events here; the test has a deadline
-        await anyio.sleep(0.02)
+    return len(processes("sleep", _NAP))
 
 
 @pytest.mark.parametrize(

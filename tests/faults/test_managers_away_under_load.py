@@ -101,5 +101,7 @@ async def test_a_manager_silent_for_its_lease_changes_nothing_when_it_wakes(tmp_
                 os.kill(silent.process.pid, signal.SIGCONT)
             # It goes on with attempts that are given up; their ends are stale, and it serves again.
             counts = await run.account()
-            assert await managers_of(admin) == {"m-0", "m-1"}
+            # A starved machine can make the other one silent for as long.
+            while await managers_of(admin) != {"m-0", "m-1"}:  # noqa: ASYNC110 - see above
+                await anyio.sleep(_POLL_S)
     assert counts["state_lost"] > 0

@@ -19,8 +19,9 @@ from callsheet.managers.sandbox.docker_engine.container import MANAGER_LABEL
 from callsheet.managers.sandbox.janitor import ManagerDirectory, marked_processes
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
+from tests.support.real_sandboxes import processes
 from tests.support.sandbox_manager_process import SANDBOXES, held_settings
-from tests.support.sandboxes import DOCKER_IMAGE, Variant, settings_for, variants
+from tests.support.sandboxes import ANSWER_SECONDS, DOCKER_IMAGE, Variant, settings_for, variants
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -52,15 +53,6 @@ def manager_process(settings: SandboxSettings, nap: str) -> Iterator[subprocess.
             process.kill()
 
 
-def nappers(nap: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.NoSuchProcess):
-            if process.cmdline()[-2:] == ["sleep", nap]:
-                found.append(process)
-    return found
-
-
 def groups_of(marker: str) -> list[Path]:
     layout = probe_layout()
     return [path for parent in (layout.directories() if layout else []) for path in parent.glob(f"{marker}-*")]
@@ -79,10 +71,10 @@ def containers_of(marker: str) -> list[str]:
         engine.close()
 
 
-def until_none_naps(nap: str) -> None:
-    deadline = time.monotonic() + 60
-    while nappers(nap):
-        assert time.monotonic() < deadline, nappers(nap)
+def until_napping(nap: str, count: int) -> None:
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while len(found := processes("sleep", nap)) != count:
+        assert time.monotonic() < deadline, found
         time.sleep(0.02)
 
 
@@ -101,10 +93,10 @@ def test_kill_of_the_manager_leaves_nothing_running(variant: Variant, tmp_path: 
     settings = held_settings(tmp_path, variant.isolation, variant.groups)
     nap = "86400.125"
     with manager_process(settings, nap) as process:
-        assert len(nappers(nap)) == SANDBOXES
+        until_napping(nap, SANDBOXES)
         process.kill()
         process.wait()
-        until_none_naps(nap)
+        until_napping(nap, 0)
     start_again(settings)
     assert groups_of(marker_of(settings)) == []
     assert containers_of(marker_of(settings)) == []
@@ -116,8 +108,10 @@ def test_kill_of_everything_at_once_is_cleared_by_the_next_start(variant: Varian
     settings = held_settings(tmp_path, variant.isolation, variant.groups)
     nap = "86400.25"
     with manager_process(settings, nap) as process:
-        processes = psutil.Process(process.pid).children(recursive=True)
-        lines = {below: " ".join(below.cmdline()) for below in processes}
+        lines: dict[psutil.Process, str] = {}
+        for below in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                lines[below] = " ".join(below.cmdline())
         process.send_signal(signal.SIGSTOP)
         for below, line in lines.items():
             if "/launcher " in line or "/agent/__main__.py " in line:
@@ -126,7 +120,7 @@ def test_kill_of_everything_at_once_is_cleared_by_the_next_start(variant: Varian
         process.kill()
         process.wait()
     start_again(settings)
-    until_none_naps(nap)
+    until_napping(nap, 0)
     assert groups_of(marker_of(settings)) == []
     assert containers_of(marker_of(settings)) == []
     assert [path.name for path in (tmp_path / "sandboxes" / settings.manager_id).iterdir()] == ["lock"]
@@ -137,5 +131,5 @@ def test_another_managers_leftovers_are_left_alone(tmp_path: Path) -> None:
     nap = "86400.375"
     with manager_process(other, nap):
         start_again(held_settings(tmp_path / "own", Isolation.NONE, groups=False))
-        assert len(nappers(nap)) == SANDBOXES
-    until_none_naps(nap)
+        until_napping(nap, SANDBOXES)
+    until_napping(nap, 0)

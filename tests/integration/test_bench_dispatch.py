@@ -18,6 +18,7 @@ from callsheet.client import Client, Failed, FailureKind
 from callsheet.client.testing import FakeClient
 
 _DEADLINE_S = 60.0
+_BENCHMARK_S = 280
 
 
 @pytest.mark.anyio
@@ -63,6 +64,8 @@ def test_the_disk_is_described(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+# Ray alone takes most of it, minutes on a machine that is busy otherwise.
+@pytest.mark.timeout(_BENCHMARK_S + 10)
 def test_the_whole_benchmark_prints_one_object() -> None:
     pytest.importorskip("ray", reason="ray is missing (extra bench)")
     sizes = (
@@ -82,15 +85,11 @@ def test_the_whole_benchmark_prints_one_object() -> None:
             "bench",
             "dispatch",
             "--json",
-            "--ray-calls=40",
-            "--seed=3",
-            "--ray-calls=40",
-            "--seed=3",
             *sizes,
         ],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=_BENCHMARK_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -56,7 +57,8 @@ def local(inputs: DemoInputs, tmp_path: Path) -> Iterator[LocalEpisode]:
     yield LocalEpisode(tmp_path, inputs.staged)
     for process in psutil.process_iter(["cwd"]):
         if process.info["cwd"] == str(tmp_path):
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def release_of(inputs: DemoInputs, name: str) -> SourceRelease:

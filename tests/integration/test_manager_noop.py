@@ -70,8 +70,11 @@ async def test_a_paused_attempt_ends_only_after_it_is_resumed() -> None:
     async with running_manager(NoopExecutor(NoopSettings())) as manager:
         session = await manager.scheduler.next_session()
         token = manager_service_pb2.FencingToken(epoch=1, sequence=1)
-        await session.dispatch(make_dispatch("a", 1, expected_s=0.05))
-        await session.send(SchedulerItem(pause=manager_service_pb2.Pause(token=token)))
+        # In one batch: it must not end before it is paused.
+        await session.send(
+            SchedulerItem(dispatch=make_dispatch("a", 1, expected_s=0.05)),
+            SchedulerItem(pause=manager_service_pb2.Pause(token=token)),
+        )
         await session.dispatch(make_dispatch("b", 2, expected_s=0.2))
         ends = await session.wait_ends(1)
         assert [end.key.action_id for end in ends] == ["b"]

@@ -16,7 +16,16 @@ from callsheet.managers.sandbox.settings import FEWEST_MEMORY_MIB, Isolation, Sa
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
 from tests.support.sandbox_attempts import MemoryPayloads, attempt_of, inline_file, reset, step, suite
-from tests.support.sandboxes import Variant, running_commands, settings_for, tells, until_sleepers_are, variants
+from tests.support.sandboxes import (
+    ANSWER_SECONDS,
+    Variant,
+    running_commands,
+    settings_for,
+    tells,
+    until_sleepers_are,
+    until_still,
+    variants,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -105,10 +114,7 @@ async def test_nothing_runs_between_actions(executor: SandboxExecutor) -> None:
     def used() -> float:
         return sum(sum(process.cpu_times()[:2]) for process in processes)
 
-    await anyio.sleep(0.1)
-    before = used()
-    await anyio.sleep(0.3)
-    assert used() == before
+    await until_still(used)
 
 
 async def test_a_set_up_that_fails_leaves_no_sandbox(executor: SandboxExecutor) -> None:
@@ -238,7 +244,7 @@ async def test_resize_pause_and_resume_reach_a_running_step(
 
 
 async def _until_sleeping() -> None:
-    with anyio.fail_after(30):
+    with anyio.fail_after(ANSWER_SECONDS):
         while not any("1000" in line for _, line in running_commands()):  # noqa: ASYNC110 - no event of ours
             await anyio.sleep(0.01)
 

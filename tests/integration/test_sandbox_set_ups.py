@@ -18,7 +18,7 @@ from callsheet.v1 import action_pb2, outcome_pb2
 from callsheet.v1.set_ups import set_up_name
 
 from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step
-from tests.support.sandboxes import ANSWER_SECONDS, Variant, settings_for, variants
+from tests.support.sandboxes import ANSWER_SECONDS, Variant, settings_for, until_sleepers_are, variants
 
 pytestmark = pytest.mark.anyio
 
@@ -173,7 +173,7 @@ async def test_a_failing_set_up_fails_once_for_all_that_wait(executor: SandboxEx
 
 async def test_when_the_first_is_stopped_the_next_sets_up(executor: SandboxExecutor) -> None:
     # Only the second run ends by itself: it sees no other process of its kind.
-    slow = "echo began; sleep 1; echo ended"
+    slow = "echo began; sleep 1.0625; echo ended"
     first, results = attempt_at(slow, "first"), list[AttemptResult]()
 
     async def one(attempt: Attempt) -> None:
@@ -182,7 +182,7 @@ async def test_when_the_first_is_stopped_the_next_sets_up(executor: SandboxExecu
     with anyio.fail_after(ANSWER_SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(one, first)
-            await anyio.sleep(0.5)
+            await until_sleepers_are([["sleep", "1.0625"]])
             for number in range(3):
                 tasks.start_soon(one, attempt_at(slow, str(number)))
             first.stop_cause = StopCause.CANCEL
@@ -267,21 +267,24 @@ async def test_failures_to_make_a_sandbox_slow_the_next_tries(settings: SandboxS
     program = tmp_path / "bwrap"
     program.write_text("no program\n")
     program.chmod(0o755)
+    reasons: list[str] = []
     async with running(replace(settings, bwrap=program)) as executor:
-        stop_at = anyio.current_time() + 1.5
-        results: list[AttemptResult] = []
+        began = anyio.current_time()
 
         async def insist(number: int) -> None:
-            while anyio.current_time() < stop_at:
-                results.append(await executor.run(attempt_at("true", str(number), repeat=True)))
+            for _ in range(4):
+                result = await executor.run(attempt_at("true", str(number), repeat=True))
+                reasons.append(failure(result)[1])
 
         async with anyio.create_task_group() as tasks:
             for number in range(8):
                 tasks.start_soon(insist, number)
-    outcomes = [failure(result) for result in results]
-    assert set(outcomes) == {("INFRA", "sandbox_not_created"), ("INFRA", "creations_failing")}
-    # The first eight at once; then pauses of at least 0.05, 0.1, 0.2, 0.4 ... s, one try after each.
-    assert outcomes.count(("INFRA", "sandbox_not_created")) <= 8 + 5
+        took_s = anyio.current_time() - began
+    assert set(reasons) == {"sandbox_not_created", "creations_failing"}
+    # Only the first of each task can have tried at once. Three times or more one tried for all after a pause, and these
+    # pauses are at least 0.05, 0.1 and 0.2 s.
+    assert reasons.count("sandbox_not_created") <= 8
+    assert took_s > 0.34
 
 
 async def test_what_is_kept_is_told_until_it_is_given_up(settings: SandboxSettings) -> None:

@@ -34,7 +34,7 @@ from tests.support.real_sandboxes import sandbox_stack
 
 pytestmark = pytest.mark.anyio
 
-ANSWER_S = 30.0
+ANSWER_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -78,22 +78,24 @@ async def test_a_session_keeps_its_state_between_actions(trajectory: Trajectory)
 async def test_a_timeout_keeps_the_shell(trajectory: Trajectory) -> None:
     result(await trajectory.env_step(Command.shell("x=1"), session="main"))
     endless = Command.shell("echo begun; while :; do sleep 1000; done")
-    outcome = await trajectory.env_step(endless, session="main", timeouts=Timeouts(start_to_close_s=0.5))
+    outcome = await trajectory.env_step(endless, session="main", timeouts=Timeouts(start_to_close_s=1.0))
     assert isinstance(outcome, Failed)
     assert outcome.kind is FailureKind.TIMEOUT
     assert outcome.partial is not None
     assert (outcome.partial.stdout, outcome.partial.session) == (b"begun\n", SessionReport())
-    assert outcome.usage.granted_unit_s["cpu"] >= 0.5
+    assert outcome.usage.granted_unit_s["cpu"] >= 1.0
     after = result(await trajectory.env_step(Command.shell("echo $x"), session="main"))
     assert (after.stdout, after.session) == (b"1\n", SessionReport())
 
 
 async def test_a_timeout_of_what_does_not_return_ends_the_session_and_says_so(trajectory: Trajectory) -> None:
-    stuck = Command.python("import signal\nsignal.signal(signal.SIGUSR1, signal.SIG_IGN)\nwhile True: pass")
-    outcome = await trajectory.env_step(stuck, session="main", timeouts=Timeouts(start_to_close_s=0.5))
+    deaf = Command.python("import signal\n_ = signal.signal(signal.SIGUSR1, signal.SIG_IGN)")
+    assert result(await trajectory.env_step(deaf, session="main")).session == SessionReport(started=True)
+    stuck = Command.python("while True: pass")
+    outcome = await trajectory.env_step(stuck, session="main", timeouts=Timeouts(start_to_close_s=0.2))
     assert isinstance(outcome, Failed)
     assert outcome.partial is not None
-    assert outcome.partial.session == SessionReport(started=True, ended=True)
+    assert outcome.partial.session == SessionReport(ended=True)
     after = result(await trajectory.env_step(Command.python("'anew'"), session="main"))
     assert (after.stdout, after.session) == (b"'anew'\n", SessionReport(started=True))
 

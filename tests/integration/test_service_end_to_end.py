@@ -7,7 +7,6 @@ import os
 import random
 import uuid
 from collections.abc import AsyncIterator
-from itertools import pairwise
 from typing import Any
 
 import anyio
@@ -44,7 +43,7 @@ from tests.support.real_sandboxes import processes, sandbox_stack, until, until_
 
 pytestmark = pytest.mark.anyio
 
-ANSWER_S = 30.0
+ANSWER_S = 60.0
 NAP_S = 86_400
 
 
@@ -90,10 +89,12 @@ async def test_generic_tools_find_the_services_and_their_health(stack: Stack) ->
 
 async def test_a_pause_stops_the_command_and_its_clock(job: Job, admin: AdminClient) -> None:
     limit_s, tick = 4.0, f"0.05{random.randrange(10**8, 10**9)}"
-    ticking = f"n=0; while [ $n -lt 20 ]; do date +%s.%N; sleep {tick}; n=$((n+1)); done"
+    # Ends once it has seen the clock jump, however long it runs before it is paused.
+    seeing = f"sleep {tick}; now=$(date +%s)"
+    script = f"now=$(date +%s); last=$now; while [ $((now - last)) -lt 3 ]; do last=$now; {seeing}; done"
     async with job.trajectory("t") as trajectory:
         await trajectory.env_reset(service="sandbox")
-        step = EnvStep(Command.shell(ticking))
+        step = EnvStep(Command.shell(f"{script}; echo $((now - last))"))
         handle = await trajectory.submit(step, timeouts=Timeouts(start_to_close_s=limit_s))
         await until(lambda: bool(processes("sleep", tick)))
         await admin.pause(job.job_id, handle.action_id)
@@ -105,9 +106,7 @@ async def test_a_pause_stops_the_command_and_its_clock(job: Job, admin: AdminCli
         await admin.resume(job.job_id, handle.action_id)
         outcome = await handle.outcome()
     assert isinstance(outcome, Succeeded), outcome
-    times = [float(line) for line in outcome.value.stdout.split()]
-    assert len(times) == 20
-    assert max(later - earlier for earlier, later in pairwise(times)) > limit_s / 2
+    assert int(outcome.value.stdout) >= limit_s
     assert outcome.timeline.paused_s > limit_s
     assert outcome.timeline.execution_s < limit_s
 
@@ -147,7 +146,7 @@ async def test_a_cancel_kills_the_command_and_keeps_the_sandbox(job: Job) -> Non
         assert outcome.reason == "enough"
         assert outcome.partial is not None
         assert outcome.partial.stdout == b"begun\n"
-        assert not processes(*command)
+        await until(lambda: not processes(*command))
         assert (await trajectory.env_step(Command.argv("cat", "file"))).unwrap().stdout == b"kept\n"
         assert isinstance(reset, Succeeded)
 
@@ -169,7 +168,7 @@ async def test_each_timeout_ends_what_it_is_for(stack: Stack, job: Job) -> None:
     async with job.trajectory("t") as trajectory:
         await trajectory.env_reset(service="sandbox")
         script = Command.shell(f"echo begun; {' '.join(command)}")
-        timed_out = await trajectory.env_step(script, timeouts=Timeouts(start_to_close_s=0.3))
+        timed_out = await trajectory.env_step(script, timeouts=Timeouts(start_to_close_s=1.0))
         assert isinstance(timed_out, Failed), timed_out
         assert (timed_out.kind, timed_out.timeout) == (FailureKind.TIMEOUT, TimeoutKind.START_TO_CLOSE)
         assert timed_out.partial is not None
@@ -179,7 +178,7 @@ async def test_each_timeout_ends_what_it_is_for(stack: Stack, job: Job) -> None:
         expired = await trajectory.env_step(script, timeouts=Timeouts(schedule_to_close_s=0.3))
         assert isinstance(expired, Expired), expired
         assert expired.timeout is TimeoutKind.SCHEDULE_TO_CLOSE
-        assert not processes(*command)
+        await until(lambda: not processes(*command))
 
         running = await trajectory.submit(EnvStep(script))
         waited = await trajectory.env_step(Command.argv("true"), timeouts=Timeouts(schedule_to_start_s=0.3))
@@ -216,7 +215,7 @@ async def test_a_trajectory_too_stale_is_stopped_everywhere(stack: Stack, admin:
                 outcome = await handle.outcome()
                 assert isinstance(outcome, Cancelled), outcome
                 assert "staleness" in outcome.reason
-                assert not processes(*command)
+                await until(lambda: not processes(*command))
                 assert (await new.env_step(Command.argv("true"))).unwrap().exit_code == 0
                 (status,) = [found for found in (await admin.status()).jobs if found.job_id == "stale"]
                 assert (status.policy_version, status.open_trajectories) == (2, 1)

@@ -17,7 +17,7 @@ import pytest
 # Outside of the pool of sandboxes and of every range that distributions use.
 OTHER_UID = 81_234
 REPOSITORY = Path(__file__).resolve().parents[2]
-TESTS_TIMEOUT_S = 380
+TESTS_TIMEOUT_S = 600
 # Shows the directories that the command needs although the way to them leads through directories that only root may
 # enter, in a mount namespace of its own: "hold" keeps them reachable while the closed directory is covered.
 _SCRIPT = """

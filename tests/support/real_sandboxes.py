@@ -13,8 +13,9 @@ from callsheet.client.admin import AdminClient
 from callsheet.client.admin_values import ActionState
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 
-WAIT_S = 30.0
-_POLL_S = 0.005
+WAIT_S = 60.0
+# Each look at all processes takes CPU time from those that are waited for.
+_POLL_S = 0.02
 
 
 @asynccontextmanager

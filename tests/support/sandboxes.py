@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from callsheet.managers.sandbox.probe import ProbeResult, probe_bubblewrap
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings, StageDirectory
 
 ANSWER_SECONDS = 60.0
+_STILL_SECONDS = 0.3
 DOCKER_IMAGE = os.environ.get("CALLSHEET_TEST_DOCKER_IMAGE", "")
 
 
@@ -202,6 +203,23 @@ def _roots() -> Iterator[psutil.Process]:
         line = " ".join(process.info["cmdline"] or ())
         if AGENT_INSIDE in line and MANAGER_INSIDE in line:
             yield process
+
+
+async def until_still(cpu_s: Callable[[], float]) -> None:
+    """Waits until some processes use no CPU time any more.
+
+    What is stopped or frozen stands still only once the kernel has run it for the last time, and that for a while
+    counts in ticks. A process that goes on is seen in every look.
+
+    Raises:
+        TimeoutError: They go on.
+    """
+    with anyio.fail_after(ANSWER_SECONDS):
+        while True:
+            before = cpu_s()
+            await anyio.sleep(_STILL_SECONDS)
+            if cpu_s() == before:
+                return
 
 
 def _sleepers() -> list[list[str]]:

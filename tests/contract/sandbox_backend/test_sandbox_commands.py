@@ -12,7 +12,16 @@ import pytest
 from callsheet.managers.sandbox.backend import CannotExecuteError, CommandSpec, Sandbox, StoppedError
 from callsheet.managers.sandbox.settings import SandboxSettings
 
-from tests.support.sandboxes import open_sandbox, python, run, running_commands, shell, until_file, until_sleepers_are
+from tests.support.sandboxes import (
+    open_sandbox,
+    python,
+    run,
+    running_commands,
+    shell,
+    until_file,
+    until_sleepers_are,
+    until_still,
+)
 
 
 async def test_a_command_gets_its_arguments_environment_and_stdin(sandbox: Sandbox) -> None:
@@ -167,9 +176,8 @@ async def test_a_paused_command_makes_no_progress(sandbox: Sandbox) -> None:
         tasks.start_soon(sandbox.execute, CommandSpec(("/bin/sh", "-c", "while :; do echo x >> ticks; done")), stop)
         await shell(sandbox, "until [ -s ticks ] && [ $(wc -c < ticks) -gt 20000 ]; do :; done")
         await sandbox.pause()
-        before = _cpu_seconds_of("ticks")
-        await anyio.sleep(0.2)
-        assert _cpu_seconds_of("ticks") == before > 0
+        await until_still(lambda: _cpu_seconds_of("ticks"))
+        assert _cpu_seconds_of("ticks") > 0
         stop.set()
 
 

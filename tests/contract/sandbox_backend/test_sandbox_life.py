@@ -6,13 +6,12 @@ import os
 import signal
 
 import anyio
-import psutil
 import pytest
 from callsheet.managers.sandbox.agent_sandbox import AgentBackend
 from callsheet.managers.sandbox.backend import Sandbox, SandboxCreateError, SandboxLostError
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
-from tests.support.sandboxes import run, shell, spec_for, until_sleepers_are, variants
+from tests.support.sandboxes import run, running_commands, shell, spec_for, until_sleepers_are, variants
 
 
 async def test_kill_ends_background_processes_and_keeps_files(sandbox: Sandbox) -> None:
@@ -78,9 +77,8 @@ async def test_after_the_loss_of_the_launcher_new_sandboxes_can_be_made(
 ) -> None:
     first = await backend.create(spec_for(settings, "first"), lambda _: None)
     await first.destroy()
-    launchers = [child for child in psutil.Process().children() if "sandbox/launcher" in " ".join(child.cmdline())]
-    assert len(launchers) == 1
-    launchers[0].kill()
+    (launcher,) = (process for process, line in running_commands() if any("sandbox/launcher" in word for word in line))
+    launcher.kill()
     # Its end is told by its socket; until then a new sandbox is refused, which the scheduler's retry would repeat.
     with anyio.fail_after(60):
         second = None

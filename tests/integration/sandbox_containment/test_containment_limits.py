@@ -11,7 +11,17 @@ from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CommandSpec
 from callsheet.managers.sandbox.settings import SandboxSettings
 
-from tests.support.sandboxes import open_backend, open_sandbox, python, run, shell, spec_for, tells, until_sleepers_are
+from tests.support.sandboxes import (
+    ANSWER_SECONDS,
+    open_backend,
+    open_sandbox,
+    python,
+    run,
+    shell,
+    spec_for,
+    tells,
+    until_sleepers_are,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -91,12 +101,13 @@ while True:
         assert outcomes[0].stopped
         assert outcomes[0].process_limit == tells(settings, "pids")
         assert int(await shell(sandbox, "cat limit")) <= 24
-        assert await python(sandbox, "import os; print(len([n for n in os.listdir('/proc') if n.isdigit()]))") == "2\n"
+        # What was killed may still be ending: this process and the first one are all that stays.
+        await python(sandbox, "import os\nwhile sum(name.isdigit() for name in os.listdir('/proc')) > 2: pass")
 
 
 async def _until_limit(sandbox: AgentSandbox) -> None:
     """Nothing can be started in the sandbox once the bomb is at its limit, so this looks from outside."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(ANSWER_SECONDS):
         while "at-limit" not in _names_below(sandbox.agent_pid):  # noqa: ASYNC110 - forks are no events here
             await anyio.sleep(0.01)
 
