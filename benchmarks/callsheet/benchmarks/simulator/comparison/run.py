@@ -20,6 +20,7 @@ from callsheet.benchmarks.simulator.comparison.sweeps import (
     sweep_ageing,
     sweep_cores,
 )
+from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 
 Progress = Callable[[str], None]
 # A sweep has a run for every number of cores, so it takes the policies that say most.
@@ -76,27 +77,28 @@ def run_comparison(
 
 
 def _results(settings: ComparisonSettings, progress: Progress) -> dict[str, PolicyResult | None]:
-    runs = [Run(name, settings.source, seed) for name in settings.policies for seed in settings.seeds]
-    done = iter(run_all(runs, settings.processes, progress))
-    results: dict[str, PolicyResult | None] = {}
-    for name in settings.policies:
-        by_seed = tuple(result for _ in settings.seeds if (result := next(done)) is not None)
-        results[name] = PolicyResult(name, by_seed) if by_seed else None
-    return results
+    return _by_name(settings, {name: (name, None) for name in settings.policies}, progress)
 
 
 def _ablations(settings: ComparisonSettings, progress: Progress) -> dict[str, PolicyResult]:
-    runs = [
-        Run(OURS, settings.source, seed, variant, name)
-        for name, variant in ABLATIONS.items()
+    results = _by_name(settings, {name: (OURS, variant) for name, variant in ABLATIONS.items()}, progress)
+    return {name: result for name, result in results.items() if result is not None}
+
+
+def _by_name(
+    settings: ComparisonSettings, variants: Mapping[str, tuple[str, CallsheetSettings | None]], progress: Progress
+) -> dict[str, PolicyResult | None]:
+    """Runs (policy, settings of it) by name on all seeds; seed by seed, so that a scenario is drawn once for all."""
+    runs = {
+        (name, seed): Run(policy, settings.source, seed, variant, name)
         for seed in settings.seeds
-    ]
-    done = iter(run_all(runs, settings.processes, progress))
-    results = {}
-    for name in ABLATIONS:
-        by_seed = tuple(result for _ in settings.seeds if (result := next(done)) is not None)
-        if by_seed:
-            results[name] = PolicyResult(name, by_seed)
+        for name, (policy, variant) in variants.items()
+    }
+    done = dict(zip(runs, run_all(list(runs.values()), settings.processes, progress), strict=True))
+    results: dict[str, PolicyResult | None] = {}
+    for name in variants:
+        by_seed = tuple(result for seed in settings.seeds if (result := done[name, seed]) is not None)
+        results[name] = PolicyResult(name, by_seed) if by_seed else None
     return results
 
 

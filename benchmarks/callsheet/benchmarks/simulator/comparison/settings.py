@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from callsheet.benchmarks.simulator.scenario import Mode, Scenario
@@ -36,24 +36,29 @@ class ScenarioSource:
     trace: Path | None = None
 
     def scenario(self, seed: int) -> Scenario:
-        """Draws the scenario.
+        """Draws the scenario, or returns the last one if it is asked for again: thousands of trajectories take seconds.
 
         Raises:
             ValueError: The workload, the trace or a number is not valid; the message says which and why.
             OSError: The trace cannot be read.
         """
-        draw = draw_scenario if self.trace is None else partial(replay_scenario, self.trace)
-        return draw(
-            self.workload,
-            mode=self.mode,
-            trajectories=self.trajectories,
-            seed=seed,
-            cores=self.cores,
-            nodes=self.nodes,
-            gpus=self.gpus,
-            generation_scale=self.generation_scale,
-            reward_mix=self.reward_mix,
-        )
+        return _drawn(self, seed)
+
+
+@lru_cache(maxsize=1)
+def _drawn(source: ScenarioSource, seed: int) -> Scenario:
+    draw = draw_scenario if source.trace is None else partial(replay_scenario, source.trace)
+    return draw(
+        source.workload,
+        mode=source.mode,
+        trajectories=source.trajectories,
+        seed=seed,
+        cores=source.cores,
+        nodes=source.nodes,
+        gpus=source.gpus,
+        generation_scale=source.generation_scale,
+        reward_mix=source.reward_mix,
+    )
 
 
 @dataclass(frozen=True, slots=True)
