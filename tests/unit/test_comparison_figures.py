@@ -109,7 +109,6 @@ def test_a_scenario_is_drawn_once_for_all_policies_that_meet_it_in_turn() -> Non
     assert ScenarioSource("math", Mode.ONESHOT, trajectories=9).scenario(2).live == 9
 
 
-
 def test_fewer_cores_give_the_act_of_a_reservation_but_for_our_overhead() -> None:
     settings = ComparisonSettings(ScenarioSource("math", Mode.ONESHOT, trajectories=8), (1,), (OURS,))
     equal = cores_for_equal_act(settings, "reserve_1", 8, lambda _: None)
