@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,6 +90,31 @@ def postgresql_engine(url: URL) -> Engine:
         connection.autocommit = False
 
     return engine
+
+
+@contextmanager
+def driver_transaction(connection: Connection) -> Iterator[Any]:
+    """A writing transaction without SQLAlchemy's own objects; yields a cursor of the driver (PEP 249).
+
+    It costs half the time of a small transaction. `connection` must not be in one of SQLAlchemy's.
+
+    Raises:
+        Exception: An error of the driver. Unless it came from the commit, nothing was written.
+    """
+    driver = connection.connection.driver_connection
+    if driver is None:
+        raise RuntimeError("the connection is closed")
+    cursor = driver.cursor()
+    try:
+        if connection.dialect.name == "sqlite":
+            cursor.execute("BEGIN IMMEDIATE")
+        yield cursor
+        driver.commit()
+    except BaseException:
+        driver.rollback()
+        raise
+    finally:
+        cursor.close()
 
 
 def _shown(connection: Any, setting: str) -> str:

@@ -18,15 +18,15 @@ from callsheet.scheduler.core.records import (
     RecoveredJob,
     RecoveredTrajectory,
 )
-from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine
+from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, driver_transaction
 from callsheet.scheduler.store.errors import StaleEpochError
 from callsheet.scheduler.store.locks import DataDirectoryLock, lock_database
 from callsheet.scheduler.store.merge import Changes, Numbering, merge
 from callsheet.scheduler.store.migrate import migrate
 from callsheet.scheduler.store.predictor_nodes import SavedRow, load_nodes, replace_nodes
 from callsheet.scheduler.store.schema import actions, closed_jobs, jobs, scheduler, trajectories
-from callsheet.scheduler.store.statements import action_writer, job_writer, trajectory_writer
-from sqlalchemy import Connection, delete, func, insert, select, update
+from callsheet.scheduler.store.statements import Cursor, JobCloser, action_writer, job_writer, trajectory_writer
+from sqlalchemy import Connection, delete, func, select, update
 
 _log = structlog.get_logger(__name__)
 
@@ -82,6 +82,7 @@ class Journal:
         self._numbering = Numbering()
         self._garbage: list[int] = []
         dialect = self._engine.dialect
+        self._closer = JobCloser(dialect)
         self._jobs = job_writer(dialect)
         self._trajectories = trajectory_writer(dialect)
         self._actions = action_writer(dialect)
@@ -136,11 +137,14 @@ class Journal:
         Raises:
             StaleEpochError: Another scheduler has begun a newer epoch; nothing was written.
             InconsistentRecordError: A record cannot follow those before it; nothing was written.
-            sqlalchemy.exc.SQLAlchemyError: The database failed; whether it was written is unknown.
+            Exception: The driver's error: the database failed; whether it was written is unknown.
         """
-        with self._transaction() as connection:
+        self._require_epoch()
+        with self._write_lock, driver_transaction(self._connected()) as cursor:
+            cursor.execute(self._fence)
+            self._check_epoch(cursor.fetchone()[0])
             changes = merge(records, self._numbering)
-            self._write(connection, changes)
+            self._write(cursor, changes)
         self._garbage.extend(changes.closed_jobs)
 
     def outcome(self, job_id: str, action_id: str) -> bytes | None:
@@ -210,24 +214,27 @@ class Journal:
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
         """A transaction in which the stored epoch is ours until it ends."""
-        if not self._epoch:
-            raise RuntimeError("begin_epoch comes before everything else")
+        self._require_epoch()
         with self._write_lock, self._connected().begin():
-            stored = self._connected().exec_driver_sql(self._fence).scalar_one()
-            if stored != self._epoch:
-                raise StaleEpochError(self._epoch, stored)
+            self._check_epoch(self._connected().exec_driver_sql(self._fence).scalar_one())
             yield self._connected()
 
-    def _write(self, connection: Connection, changes: Changes) -> None:
-        if changes.closed_jobs:
-            connection.execute(delete(jobs).where(jobs.c.number.in_(changes.closed_jobs)))
-            connection.execute(insert(closed_jobs), [{"number": number} for number in changes.closed_jobs])
-        self._jobs.insert(connection, changes.new_jobs.values())
-        self._jobs.update(connection, changes.job_updates.values())
-        self._trajectories.insert(connection, changes.new_trajectories.values())
-        self._trajectories.update(connection, changes.trajectory_updates.values())
-        self._actions.insert(connection, changes.new_actions.values())
-        self._actions.update(connection, changes.action_updates.values())
+    def _require_epoch(self) -> None:
+        if not self._epoch:
+            raise RuntimeError("begin_epoch comes before everything else")
+
+    def _check_epoch(self, stored: int) -> None:
+        if stored != self._epoch:
+            raise StaleEpochError(self._epoch, stored)
+
+    def _write(self, cursor: Cursor, changes: Changes) -> None:
+        self._closer.close(cursor, changes.closed_jobs)
+        self._jobs.insert(cursor, changes.new_jobs.values())
+        self._jobs.update(cursor, changes.job_updates.values())
+        self._trajectories.insert(cursor, changes.new_trajectories.values())
+        self._trajectories.update(cursor, changes.trajectory_updates.values())
+        self._actions.insert(cursor, changes.new_actions.values())
+        self._actions.update(cursor, changes.action_updates.values())
 
 
 def _load_numbering(connection: Connection, garbage: Sequence[int]) -> Numbering:

@@ -1,8 +1,9 @@
-"""Statements compiled once, and executed with tuples.
+"""Statements compiled once, and executed by the database's driver with tuples.
 
 SQLAlchemy's own executemany handles every parameter of every row in Python. That doubles the time of a large commit,
-and the interpreter lock is held meanwhile. Compiled here, the statement is still SQLAlchemy's for either database, and
-a row costs one `itemgetter`.
+and the interpreter lock is held meanwhile; its transaction and result objects double the time of a small one, which a
+lone action waits for. Compiled here, the statement is still SQLAlchemy's for either database, and a row costs one
+`itemgetter`.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from callsheet.scheduler.store.errors import InconsistentRecordError
 from callsheet.scheduler.store.merge import Row
-from callsheet.scheduler.store.schema import actions, jobs, trajectories
-from sqlalchemy import Connection, Dialect, Insert, Table, Update, bindparam, insert, update
+from callsheet.scheduler.store.schema import actions, closed_jobs, jobs, trajectories
+from sqlalchemy import Dialect, Insert, Table, Update, bindparam, delete, insert, update
 
 Columns = tuple[str, ...]
+Cursor = Any
+"""A cursor of the driver (PEP 249), in a transaction."""
 
 
 class RowWriter:
@@ -30,11 +33,11 @@ class RowWriter:
         self._what: Final = what
         self._compiled: Final[dict[tuple[bool, Columns], tuple[str, Callable[[Row], Sequence[object]]]]] = {}
 
-    def insert(self, connection: Connection, rows: Iterable[Row]) -> None:
+    def insert(self, cursor: Cursor, rows: Iterable[Row]) -> None:
         """Insert `rows`, all with the same columns."""
-        self._execute(connection, self._insert, list(rows))
+        self._execute(cursor, self._insert, list(rows))
 
-    def update(self, connection: Connection, rows: Iterable[Row]) -> None:
+    def update(self, cursor: Cursor, rows: Iterable[Row]) -> None:
         """Update the rows that exist already.
 
         Raises:
@@ -44,19 +47,22 @@ class RowWriter:
         for row in rows:
             by_columns[tuple(row)].append(row)
         for group in by_columns.values():
-            changed = self._execute(connection, self._update, group)
+            changed = self._execute(cursor, self._update, group)
             if changed != len(group):
                 raise InconsistentRecordError(f"{len(group) - changed} of {len(group)} changes are to {self._what}")
 
-    def _execute(self, connection: Connection, statement: Insert | Update, rows: list[Row]) -> int:
+    def _execute(self, cursor: Cursor, statement: Insert | Update, rows: list[Row]) -> int:
         if not rows:
             return 0
         key = (statement is self._insert, tuple(rows[0]))
         if key not in self._compiled:
             self._compiled[key] = self._compile(statement, key[1])
         sql, values_of = self._compiled[key]
-        values = [tuple(values_of(row)) for row in rows]
-        return connection.exec_driver_sql(sql, values[0] if len(values) == 1 else values).rowcount
+        if len(rows) == 1:
+            cursor.execute(sql, tuple(values_of(rows[0])))
+        else:
+            cursor.executemany(sql, [tuple(values_of(row)) for row in rows])
+        return int(cursor.rowcount)
 
     def _compile(self, statement: Insert | Update, columns: Columns) -> tuple[str, Callable[[Row], Sequence[object]]]:
         compiled = statement.compile(dialect=self._dialect, column_keys=list(columns))
@@ -86,3 +92,19 @@ def action_writer(dialect: Dialect) -> RowWriter:
         actions.c.outcome.is_(None),
     )
     return RowWriter(dialect, actions, statement, "an action that is not in the journal or has its outcome")
+
+
+class JobCloser:
+    """Moves jobs from `jobs` to `closed_jobs`, from where their other rows are deleted later."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        removal = delete(jobs).where(jobs.c.number == bindparam("number"))
+        self._statements: Final = (
+            str(removal.compile(dialect=dialect)),
+            str(insert(closed_jobs).compile(dialect=dialect, column_keys=["number"])),
+        )
+
+    def close(self, cursor: Cursor, numbers: Sequence[int]) -> None:
+        """Close the jobs of these numbers."""
+        for statement in self._statements if numbers else ():
+            cursor.executemany(statement, [(number,) for number in numbers])
