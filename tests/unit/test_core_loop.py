@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 import anyio
@@ -140,3 +141,46 @@ async def test_records_that_the_journal_does_not_take_end_the_loop() -> None:
     loop.post([events.JobOpenRequested(events.ReplyTo("client", 1), job_request())])
     with anyio.fail_after(20.0), pytest.raises(JournalBackloggedError):
         await loop.run()
+
+
+class Watched(Unattached):
+    """Notes when the journal is handed an end, and when others had their turn on the event loop after its step."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.both = anyio.Event()
+
+    def note(self, who: str) -> None:
+        """One of the two has come."""
+        self.order.append(who)
+        if len(self.order) == 2:
+            self.both.set()
+
+    def attempts_ended(self, state: SchedulerState, ends: Sequence[events.AttemptEnded]) -> None:
+        """Lets others come as soon as the loop gives way."""
+        asyncio.get_running_loop().call_soon(self.note, "others")
+
+    def submit(self, records: Sequence[Record], on_committed: Callable[[], None]) -> None:
+        """Takes the end."""
+        self.note("journal")
+
+
+@pytest.mark.parametrize("dispatches", [False, True], ids=["nothing is dispatched", "something is dispatched"])
+async def test_an_end_is_handed_to_the_journal_at_once_but_after_what_is_dispatched(dispatches: bool) -> None:
+    world, watched = CoreWorld(now=Clock().now()), Watched()
+    world.manager("m", service("tests", [ActionKind.REWARD], slots=1))
+    world.job()
+    world.submit(action_request("a", ActionKind.REWARD))
+    if dispatches:
+        world.submit(action_request("b", ActionKind.REWARD))
+    world.plan()
+    loop = CoreLoop(
+        world.state, world.planner, watched, watched, watched, heartbeat_interval=3.0, max_journal_backlog=1000
+    )
+    loop.post([end_of(world.live("a"))])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(loop.run)
+        with anyio.fail_after(20.0):
+            await watched.both.wait()
+        tasks.cancel_scope.cancel()
+    assert watched.order == (["others", "journal"] if dispatches else ["journal", "others"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
-from callsheet.scheduler.core.model import RefusalCode
+from callsheet.scheduler.core.commands import AcknowledgeEnd, CancelAttempt
+from callsheet.scheduler.core.model import RefusalCode, Token
 from callsheet.scheduler.service import sessions
-from callsheet.scheduler.service.sessions import MAX_BYTES, MAX_ITEMS, ClientStream, is_gone
-from callsheet.v1 import client_service_pb2, outcome_pb2
+from callsheet.scheduler.service.sessions import MAX_BYTES, MAX_ITEMS, ClientStream, ManagerStream, is_gone
+from callsheet.v1 import client_service_pb2, manager_service_pb2, outcome_pb2
 
 
 def outcome(size: int) -> outcome_pb2.Outcome:
@@ -67,3 +69,31 @@ def test_a_session_whose_stream_has_ended_keeps_nothing() -> None:
     stream.put_output(client_service_pb2.ActionOutput())
     assert stream.outbox.backlog == 0
     assert is_gone(stream)
+
+
+async def kinds_of_next_batch(stream: ManagerStream) -> list[str | None]:
+    """What the next message to a manager holds."""
+    with anyio.fail_after(20.0):
+        batch = await stream.outbox.next_batch()
+    assert isinstance(batch, manager_service_pb2.ManagerSessionResponse)
+    return [item.WhichOneof("item") for item in batch.items]
+
+
+async def test_the_acknowledgement_of_an_end_waits_for_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "COMPANY_WAIT", 3600.0)
+    stream = ManagerStream("m")
+    for sequence in range(3):
+        stream.put_command(AcknowledgeEnd(stream, Token(1, sequence)), 256)
+        stream.put_command(CancelAttempt(stream, Token(2, sequence), "enough"), 256)
+        assert await kinds_of_next_batch(stream) == ["end_acknowledged", "cancel"]
+    stream.put_command(AcknowledgeEnd(stream, Token(1, 3)), 256)
+    with anyio.move_on_after(0.05):
+        await stream.outbox.next_batch()
+        pytest.fail("it went alone")
+
+
+async def test_the_acknowledgement_of_an_end_goes_alone_where_no_company_comes() -> None:
+    stream = ManagerStream("m")
+    for sequence in range(3):
+        stream.put_command(AcknowledgeEnd(stream, Token(1, sequence)), 256)
+        assert await kinds_of_next_batch(stream) == ["end_acknowledged"]

@@ -83,10 +83,19 @@ _URGENT = frozenset({commands.Deliver, commands.DeliverStored, commands.Acknowle
 
 @dataclass(slots=True)
 class _Committable:
-    """What one step wants committed, and the commands that wait for it."""
+    """What one step wants committed, and the commands that wait for it.
+
+    Attributes:
+        records: For the journal.
+        deferred: What is carried out once they are committed.
+        urgent: Whether somebody waits for an outcome among them.
+        sent_ahead: Whether the step had commands that wait for no commit.
+    """
 
     records: list[Record] = field(default_factory=list)
     deferred: list[commands.Command] = field(default_factory=list)
+    urgent: bool = False
+    sent_ahead: bool = False
 
 
 class CoreLoop:
@@ -112,8 +121,8 @@ class CoreLoop:
         self._heartbeat_interval = heartbeat_interval
         self._max_journal_backlog = max_journal_backlog
         self._pending: list[Event] = []
-        self._wake = anyio.Event()
-        self._room = anyio.Event()
+        self._wake = asyncio.Event()
+        self._room: anyio.Event | None = None
         self._replan = False
         self._uncommitted = _Committable()
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -154,6 +163,7 @@ class CoreLoop:
     async def wait_for_room(self) -> None:
         """Waits until the core and the journal keep up, so that a flood stays in its client's stream."""
         while not self._has_room:
+            self._room = self._room or anyio.Event()
             with anyio.move_on_after(ROOM_POLL):
                 await self._room.wait()
 
@@ -171,12 +181,16 @@ class CoreLoop:
             await self._wait_for_work()
             if self._flush_error is not None:
                 raise self._flush_error
-            self._wake = anyio.Event()
+            self._wake.clear()
             committable = self.step()
             # Sockets are served between steps, however many events are waiting. What is to be dispatched leaves first:
             # the journal's thread would compete with it for the interpreter.
-            await anyio.lowlevel.checkpoint()
-            self._commit(committable)
+            if committable.sent_ahead:
+                await anyio.lowlevel.checkpoint()
+                self._commit(committable)
+            else:
+                self._commit(committable)
+                await anyio.lowlevel.checkpoint()
 
     async def _wait_for_work(self) -> None:
         if self._pending or self._replan:
@@ -184,8 +198,12 @@ class CoreLoop:
         now = self._look_at_clock()
         deadline = self.state.next_deadline()
         wait = IDLE_WAIT if deadline is None else max(deadline, self._timers_from) - now
-        with anyio.move_on_after(wait):
+        # Not a cancel scope: this comes twice for every action that is alone, which waits for it.
+        timer = asyncio.get_running_loop().call_later(max(wait, 0.0), self._wake.set)
+        try:
             await self._wake.wait()
+        finally:
+            timer.cancel()
         self._back_by = now + max(wait, 0.0)
 
     def _look_at_clock(self) -> float:
@@ -215,8 +233,9 @@ class CoreLoop:
         committable = self._carry_out(self.state.handle(batch, now) + self._plan(now))
         if self._pending:
             self._wake.set()
-        room, self._room = self._room, anyio.Event()
-        room.set()
+        if self._room is not None:
+            self._room.set()
+            self._room = None
         return committable
 
     def _plan(self, now: float) -> list[commands.Command]:
@@ -245,7 +264,9 @@ class CoreLoop:
                 committable.records.append(command.record)
             elif command.after_commit:
                 committable.deferred.append(command)
+                committable.urgent = committable.urgent or type(command) in _URGENT
             else:
+                committable.sent_ahead = True
                 self._carry_out_one(command)
         return committable
 
@@ -256,7 +277,7 @@ class CoreLoop:
         """
         self._uncommitted.records += committable.records
         self._uncommitted.deferred += committable.deferred
-        if any(type(command) in _URGENT for command in committable.deferred):
+        if committable.urgent:
             self._flush()
         elif self._flush_timer is None and (committable.records or committable.deferred):
             self._flush_timer = asyncio.get_running_loop().call_later(COMMIT_DELAY, self._flush_on_time)

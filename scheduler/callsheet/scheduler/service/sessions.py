@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-import anyio
+from callsheet.scheduler.core.commands import AcknowledgeEnd
 from callsheet.scheduler.core.model import RefusalCode, RefusedError
 from callsheet.scheduler.service.manager_wire import ManagerCommand, fill_item
 from callsheet.scheduler.service.refusals import to_duration, to_status
@@ -17,6 +18,8 @@ MAX_ITEMS = 1024
 MAX_BYTES = 1024 * 1024
 # A reader this far behind has stopped reading.
 MAX_WAITING_BYTES = 256 * 1024 * 1024
+# Seconds that an item nobody waits for may wait for company: a message of its own costs either end far more than it.
+COMPANY_WAIT = 0.005
 # Batches waiting beyond which what commands print is dropped: a reader this far behind does not watch.
 MAX_BATCHES_BEFORE_OUTPUT = 4
 
@@ -80,12 +83,19 @@ class Outbox(Generic[M]):
         self._message_type: type[M] = message_type
         self._batches: deque[_Batch[M]] = deque()
         self._size = 0
-        self._filled = anyio.Event()
+        # Set while there is something to write now, or nothing more to come.
+        self._due = asyncio.Event()
+        self._company_timer: asyncio.TimerHandle | None = None
         self.closing: RefusedError | None = None
         self.abandoned = False
 
-    def room_for(self, size: int) -> M:
-        """The batch that the next item of about this many bytes goes into."""
+    def room_for(self, size: int, *, patient: bool = False) -> M:
+        """The batch that the next item goes into.
+
+        Args:
+            size: About how many bytes it has.
+            patient: It may wait for others, up to `COMPANY_WAIT`, before it is written.
+        """
         if self.abandoned:
             return self._message_type()
         if self._batches and self._size + size > MAX_WAITING_BYTES:
@@ -99,7 +109,10 @@ class Outbox(Generic[M]):
         last.items += 1
         last.size += size
         self._size += size
-        self._filled.set()
+        if not patient:
+            self._due.set()
+        elif self._company_timer is None:
+            self._company_timer = asyncio.get_running_loop().call_later(COMPANY_WAIT, self._due.set)
         return last.message
 
     @property
@@ -110,7 +123,7 @@ class Outbox(Generic[M]):
     def close(self, reason: RefusedError) -> None:
         """Ends the session once what is waiting has been written."""
         self.closing = self.closing or reason
-        self._filled.set()
+        self._due.set()
 
     def abandon(self) -> None:
         """Its stream has ended: lets go of what waits, as whoever still has the session may have it for hours."""
@@ -123,14 +136,21 @@ class Outbox(Generic[M]):
 
     async def next_batch(self) -> M | None:
         """Waits for a batch; None when the session is closing and nothing is left."""
-        while not self._batches:
-            if self.closing is not None:
-                return None
-            self._filled = anyio.Event()
-            await self._filled.wait()
+        await self._due.wait()
+        if not self._batches:
+            return None
         batch = self._batches.popleft()
         self._size -= batch.size
+        if not self._batches:
+            self._wait_for_more()
         return batch.message
+
+    def _wait_for_more(self) -> None:
+        if self._company_timer is not None:
+            self._company_timer.cancel()
+            self._company_timer = None
+        if self.closing is None:
+            self._due.clear()
 
 
 class ClientStream:
@@ -179,5 +199,5 @@ class ManagerStream:
         registered.shared_cores.extend(shared_cores)
 
     def put_command(self, command: ManagerCommand, size: int) -> None:
-        """Queues a command of about `size` bytes."""
-        fill_item(self.outbox.room_for(size).items.add(), command)
+        """Queues a command of about `size` bytes. Nobody waits to be told that an end was heard."""
+        fill_item(self.outbox.room_for(size, patient=type(command) is AcknowledgeEnd).items.add(), command)
