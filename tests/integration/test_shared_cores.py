@@ -10,11 +10,13 @@ from pathlib import Path
 from time import monotonic
 
 import anyio
+import anyio.lowlevel
 import pytest
 from anyio.abc import TaskGroup
 from callsheet.managers.executor import Attempt, AttemptResult, Completed
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.build import build_sandbox_executor
+from callsheet.managers.sandbox.cgroups import probe_layout
 from callsheet.managers.sandbox.executor import SandboxExecutor
 from callsheet.managers.sandbox.lanes import LaneMethod, process_lane_method
 from callsheet.managers.sandbox.node_sharing import Lane, NodeSharingSettings
@@ -35,7 +37,13 @@ _BUSY = "while [ ! -e stop ]; do :; done"
 _FORKING = "f() { while [ ! -e stop ]; do /bin/true; done; }; f & f & wait"
 
 
-@pytest.fixture(params=variants(Isolation.BUBBLEWRAP, Isolation.NONE), ids=str)
+_VARIANTS = variants(Isolation.BUBBLEWRAP, Isolation.NONE)
+if probe_layout() is not None:
+    # Without groups that the manager may write, containers have no lanes.
+    _VARIANTS.append(pytest.param(Variant(Isolation.DOCKER, groups=True), marks=pytest.mark.docker))
+
+
+@pytest.fixture(params=_VARIANTS, ids=str)
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
     variant: Variant = request.param
     made = settings_for(variant, tmp_path)
@@ -270,6 +278,25 @@ async def test_a_resize_confines_a_running_command_at_once(settings: SandboxSett
         await _until(lambda: wide.result is not None)
         assert isinstance(wide.result, Completed), wide.result
         assert wide.result.succeeded.env_step.stdout.inline == b"1\n"
+
+
+async def test_a_resize_before_its_command_begins_confines_it_too(settings: SandboxSettings) -> None:
+    cores = frozenset(sorted(os.sched_getaffinity(0))[:2])
+    if len(cores) < 2:
+        pytest.skip("a second core is missing")
+    async with _serving(replace(settings, cores=cores)) as (executor, tasks):
+        sandbox_id = await _make(executor, "early")
+        attempt = attempt_of(step("nproc", trajectory="early"), sandbox_id=sandbox_id, resources={"cpu": 2})
+        early = _Step(executor, tasks, attempt)
+        # Long enough for it to begin, and not for anything that it waits for.
+        await anyio.lowlevel.checkpoint()
+        assert attempt.execution_clock is not None
+        assert early.lane is None
+        attempt.grant.resources["cpu"] = 1
+        await executor.resize(attempt)
+        await _until(lambda: early.result is not None)
+        assert isinstance(early.result, Completed), early.result
+        assert early.result.succeeded.env_step.stdout.inline == b"1\n"
 
 
 async def test_other_cores_are_taken_over_by_what_runs(settings: SandboxSettings) -> None:

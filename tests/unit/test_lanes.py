@@ -117,10 +117,11 @@ def test_a_group_that_can_be_weighed_is_used(tmp_path: Path, file: str, expected
     (where / "one" / file).touch()
     layout = GroupLayout(core, {"cpu": tree})
     assert layout.weight_file("one") == where / "one" / file
-    assert lane_method(layout.weight_file("one")) is expected
+    assert lane_method(layout.weight_file("one"), by_process=False) is expected
     if where == tree:
         assert layout.without("cpu").weight_file("one") is None
 
 
 def test_without_a_group_processes_are_changed() -> None:
-    assert lane_method(None) is process_lane_method()
+    assert lane_method(None, by_process=True) is process_lane_method()
+    assert lane_method(None, by_process=False) is LaneMethod.NONE

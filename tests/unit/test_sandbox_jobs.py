@@ -64,7 +64,7 @@ def _jobs(
     pin: Callable[[frozenset[int]], None],
     *,
     group: _Group | None = None,
-    pins_each_process: bool = True,
+    by_process: bool = True,
 ) -> SandboxJobs:
     async def give_up() -> None:
         raise AssertionError("nothing has to be killed here")
@@ -77,7 +77,7 @@ def _jobs(
         {},
         anyio.CapacityLimiter(4),
         pin=lambda _, cores: pin(cores),
-        pins_each_process=pins_each_process,
+        by_process=by_process,
         give_up=give_up,
     )
 
@@ -163,12 +163,14 @@ async def test_cores_that_were_set_process_by_process_are_set_again_for_a_while(
     assert pinned == [_ONE] * 3
 
 
-async def test_cores_that_an_engine_sets_are_set_once() -> None:
+async def test_in_the_groups_of_an_engine_cores_are_set_once_and_lanes_are_not_told_apart() -> None:
     agent, pinned = _Agent(), list[frozenset[int]]()
-    jobs = _jobs(agent, pinned.append, pins_each_process=False)
+    jobs = _jobs(agent, pinned.append, by_process=False)
     await jobs.put_on_cores(_BOTH)
     await _start_beside_a_grant(jobs, agent)
+    await jobs.set_lane(Lane.BACKGROUND)
     await jobs.follow()
+    assert jobs.lanes.method is LaneMethod.NONE
     assert pinned == [_BOTH, _ONE]
 
 

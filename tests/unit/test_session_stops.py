@@ -48,7 +48,7 @@ async def test_a_session_is_killed_from_outside_if_its_agent_does_not_answer(mon
         raise AssertionError("the sandbox lives on")
 
     limiter = anyio.CapacityLimiter(1)
-    jobs = SandboxJobs(agent, None, {}, limiter, pin=lambda *_: None, pins_each_process=True, give_up=give_up)
+    jobs = SandboxJobs(agent, None, {}, limiter, pin=lambda *_: None, by_process=True, give_up=give_up)
     session: Any = _Session()
     end = SandboxSessions(jobs, {}, "")._ender(session, since=0.0)
 

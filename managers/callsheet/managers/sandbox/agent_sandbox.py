@@ -64,7 +64,8 @@ class SandboxParts:
         first_process: What it started.
         pin: Keeps everything below a process, the agent, on some cores, where no group of the sandbox does. Called in a
             worker thread.
-        pins_each_process: Whether `pin` changes one process after another, so that a fork that has begun can escape it.
+        by_process: Whether cores and lanes are changed process by process where no group of the sandbox does; else
+            `pin` changes all at once, and there are no lanes.
         group: Its control groups, where there are any.
         temporary: Its temporary directory as commands see it.
         agent_directory: The agent's program as commands see it.
@@ -77,7 +78,7 @@ class SandboxParts:
 
     first_process: FirstProcess
     pin: Callable[[int, frozenset[int]], None]
-    pins_each_process: bool
+    by_process: bool
     group: SandboxGroup | None
     temporary: str
     agent_directory: str
@@ -102,7 +103,7 @@ class AgentSandbox:
             parts.limits,
             parts.threads,
             pin=parts.pin,
-            pins_each_process=parts.pins_each_process,
+            by_process=parts.by_process,
             give_up=self.destroy,
         )
         self._sessions = SandboxSessions(self._jobs, parts.environment, parts.agent_directory)

@@ -61,7 +61,7 @@ class SandboxJobs:
         threads: anyio.CapacityLimiter,
         *,
         pin: Callable[[int, frozenset[int]], None],
-        pins_each_process: bool,
+        by_process: bool,
         give_up: Callable[[], Awaitable[None]],
     ) -> None:
         """Args:
@@ -70,22 +70,23 @@ class SandboxJobs:
         limits: Resource limits of each process by their names in `resource`.
         threads: Bounds the worker threads.
         pin: Keeps everything below the agent on some cores, where no group does; called in a worker thread.
-        pins_each_process: Whether `pin` changes one process after another.
+        by_process: Whether that, and lanes, are changed process by process; else `pin` changes all at once.
         give_up: Destroys the sandbox; called when a job cannot be made to end.
         """
         self.connection = connection
         self.group = group
-        self.lanes = SandboxLanes(group, lambda: connection.pid)
+        self.lanes = SandboxLanes(group, lambda: connection.pid, by_process=by_process)
         self.frozen = False
         self._limits = dict(limits)
         self._threads = threads
         self._pin = None if group is not None and group.pins_cores else pin
-        self._pins_each_process = self._pin is not None and pins_each_process
+        self._pins_each_process = self._pin is not None and by_process
         self._cores: frozenset[int] | None = None
         self._core_changes = 0
         # Held while cores or lane are changed: whoever comes last finds the newest.
         self._pinning, self._moving = anyio.Lock(), anyio.Lock()
         self._after_pin, self._after_move = ForkWindow(), ForkWindow()
+        self._ending = 0
         self._give_up = give_up
 
     def check(self) -> None:
@@ -127,9 +128,11 @@ class SandboxJobs:
                 self._after_pin.changed(time.monotonic())
 
     async def set_lane(self, lane: Lane) -> None:
-        """Puts all that runs, and what is being started, into a lane."""
+        """Puts all that runs, and what is being started, into a lane; while something is to end, the foreground."""
         async with self._moving:
             self.check()
+            if self._ending:
+                lane = Lane.FOREGROUND
             if lane is self.lanes.lane:
                 return
             try:
@@ -261,8 +264,20 @@ class SandboxJobs:
             await self._give_up()
 
     async def _end_repeatedly(self, finished: anyio.Event, end: Callable[[], Awaitable[None]]) -> None:
-        while not finished.is_set():
-            await end()
-            # Again, until it is over: a child that was just forked may not have been in its group yet.
-            with anyio.move_on_after(_KILL_AGAIN_SECONDS):
-                await finished.wait()
+        self._ending += 1
+        try:
+            while not finished.is_set():
+                await end()
+                await self._let_end()
+                # Again, until it is over: a child that was just forked may not have been in its group yet.
+                with anyio.move_on_after(_KILL_AGAIN_SECONDS):
+                    await finished.wait()
+        finally:
+            self._ending -= 1
+
+    async def _let_end(self) -> None:
+        """Takes what was killed out of the background: to end takes CPU time, and there it may get none for seconds."""
+        try:
+            await self.set_lane(Lane.FOREGROUND)
+        except OSError as error:
+            _log.warning("lane_not_changed", agent=self.connection.pid, reason=str(error))

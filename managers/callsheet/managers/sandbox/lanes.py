@@ -11,7 +11,7 @@ from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
-from callsheet.managers.sandbox.cgroups import SandboxGroup
+from callsheet.managers.sandbox.cgroups import GroupLayout, SandboxGroup
 from callsheet.managers.sandbox.node_sharing import Lane
 from callsheet.managers.sandbox.process_tree import cpu_seconds_below, for_every_thread, processes_below
 
@@ -40,19 +40,21 @@ class LaneMethod(Enum):
 class SandboxLanes:
     """The lane of one sandbox's commands, and the CPU time they have had. All methods block for up to milliseconds."""
 
-    def __init__(self, group: SandboxGroup | None, first_process: Callable[[], int]) -> None:
+    def __init__(self, group: SandboxGroup | None, first_process: Callable[[], int], *, by_process: bool) -> None:
         """Args:
         group: Of the sandbox, if there are groups.
         first_process: Returns the id of its agent, which itself is in no lane.
+        by_process: Whether processes may be changed where no group does.
         """
         self._group = group
+        self._by_process = by_process
         self._first_process = first_process
         self.lane = Lane.FOREGROUND
 
     @property
     def method(self) -> LaneMethod:
         """How lanes are told apart."""
-        return lane_method(self._group.weight_file if self._group is not None else None)
+        return lane_method(self._group.weight_file if self._group is not None else None, by_process=self._by_process)
 
     @property
     def by_process(self) -> bool:
@@ -79,11 +81,30 @@ class SandboxLanes:
         return cpu_seconds_below(self._first_process())
 
 
-def lane_method(weight_file: Path | None) -> LaneMethod:
-    """Returns how lanes are told apart, given the file that weighs a sandbox's group, if there is one."""
+def lane_method(weight_file: Path | None, *, by_process: bool) -> LaneMethod:
+    """Returns how lanes are told apart.
+
+    Args:
+        weight_file: Weighs a sandbox's group, if there is one.
+        by_process: Whether processes may be changed where there is none. In the groups of an engine that is no use:
+            they weigh alike whatever is in them.
+    """
     if weight_file is None:
-        return process_lane_method()
+        return process_lane_method() if by_process else LaneMethod.NONE
     return LaneMethod.IDLE_GROUP if weight_file.name == "cpu.idle" else LaneMethod.WEIGHT_GROUP
+
+
+def describe_lanes(layout: GroupLayout | None, *, ranked: bool, by_process: bool) -> str:
+    """Returns what a registration says of lanes.
+
+    Args:
+        layout: Where groups of sandboxes are made, if they are.
+        ranked: Whether commands are ranked at all.
+        by_process: See `lane_method`.
+    """
+    if not ranked:
+        return "none: commands are not ranked"
+    return lane_method(layout.weight_file("") if layout is not None else None, by_process=by_process).value
 
 
 def put_tree(root: int, lane: Lane, method: LaneMethod) -> None:

@@ -18,7 +18,7 @@ from callsheet.managers.sandbox.agent_sandbox import AgentSandbox, SandboxParts
 from callsheet.managers.sandbox.backend import SandboxCreateError, SandboxLostError, SandboxSpec
 from callsheet.managers.sandbox.cgroups import GroupLayout, SandboxGroup, limit_capabilities
 from callsheet.managers.sandbox.changes import ChangedFiles
-from callsheet.managers.sandbox.lanes import lane_method
+from callsheet.managers.sandbox.lanes import describe_lanes
 from callsheet.managers.sandbox.launcher_client import (
     Child,
     LauncherClient,
@@ -147,7 +147,9 @@ class ProcessBackend:
             "stop": "the command's own processes"
             if self._layout is not None
             else "all processes of the sandbox, background ones too",
-            "lanes": self._lanes(),
+            "lanes": describe_lanes(
+                self._layout, ranked=self._settings.core_sharing is CoreSharing.RANKED, by_process=True
+            ),
             **limit_capabilities(self._layout),
         }
 
@@ -159,11 +161,6 @@ class ProcessBackend:
     @property
     def images(self) -> None:
         """It has none of its own."""
-
-    def _lanes(self) -> str:
-        if self._settings.core_sharing is not CoreSharing.RANKED:
-            return "none: commands are not ranked"
-        return lane_method(self._layout.weight_file("") if self._layout is not None else None).value
 
     async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> AgentSandbox:
         """Makes a sandbox."""
@@ -229,7 +226,7 @@ class ProcessBackend:
             parts = SandboxParts(
                 first_process=LaunchedProcess(launcher, child),
                 pin=pin_tree,
-                pins_each_process=True,
+                by_process=True,
                 group=group,
                 temporary=plan.temporary,
                 agent_directory=plan.agent_directory,

@@ -37,10 +37,14 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Running:
-    """An attempt that runs; `sandbox` is where, while it uses one. `clock` is set where cores are shared."""
+    """An attempt that runs; `sandbox` is where, while it uses one. `clock` is set where cores are shared.
+
+    `resized` says that its grant is another than the first: where cores are shared, it is confined from then on.
+    """
 
     sandbox: Sandbox | None = None
     paused: bool = False
+    resized: bool = False
     clock: SharedClock | None = None
 
 
@@ -122,10 +126,13 @@ class TestSuiteExecutor:
     async def resize(self, attempt: Attempt) -> None:
         """Puts the attempt's sandbox on the cores that the grant now names, or on as many of the shared ones."""
         running = self._running.get(id(attempt))
-        if running is not None and running.sandbox is not None:
+        if running is None:
+            return
+        running.resized = True
+        if running.sandbox is not None:
             try:
                 if self.shared_cores is not None:
-                    await self.shared_cores.resize(id(attempt), units_of(attempt), predicted_use(attempt))
+                    await self._resize_shared(attempt, self.shared_cores)
                 else:
                     await running.sandbox.grant(self._cores_of(attempt))
             except SandboxLostError:
@@ -224,7 +231,13 @@ class TestSuiteExecutor:
         async with self.shared_cores.taking_part(command, sandbox, running.clock):
             if running.paused:
                 self.shared_cores.pause(id(attempt))
+            if running.resized:
+                # It was before the command took part.
+                await self._resize_shared(attempt, self.shared_cores)
             yield
+
+    async def _resize_shared(self, attempt: Attempt, shared_cores: SharedCores) -> None:
+        await shared_cores.resize(id(attempt), units_of(attempt), predicted_use(attempt))
 
     async def _freeze(self, sandbox: Sandbox) -> None:
         try:

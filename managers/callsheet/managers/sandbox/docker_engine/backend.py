@@ -33,6 +33,7 @@ from callsheet.managers.sandbox.docker_engine.container import (
 from callsheet.managers.sandbox.docker_engine.engine import DockerEngine
 from callsheet.managers.sandbox.docker_engine.groups import adopt_container, container_layout
 from callsheet.managers.sandbox.docker_engine.images import EngineImages
+from callsheet.managers.sandbox.lanes import describe_lanes
 from callsheet.managers.sandbox.network.doors import NetworkDoors, proxy_environment
 from callsheet.managers.sandbox.network.places import network_words
 from callsheet.managers.sandbox.pool_users import UserPool
@@ -124,7 +125,7 @@ class DockerBackend:
         self._engine = DockerEngine()
         self._version = self._engine.describe()
         self._users = UserPool.of_manager(settings.manager_id)
-        self._with_cpu_tree = settings.core_sharing is CoreSharing.RANKED
+        self._ranked = settings.core_sharing is CoreSharing.RANKED
         try:
             # The engine's cpuset is one that nothing inside can leave.
             self._filter = build_filter(forbid_affinity=False)
@@ -166,7 +167,7 @@ class DockerBackend:
             "processes": "group",
             "idle": "frozen by group" if grouped else "stopped by SIGSTOP",
             "stop": "the command's own processes" if grouped else "all processes of the sandbox, background ones too",
-            "lanes": "weight of the container's group" if grouped and self._with_cpu_tree else "none",
+            "lanes": describe_lanes(layout, ranked=self._ranked, by_process=False),
             "cgroups": form_of(layout).value if grouped else "docker",
             "hard_cpuset": "yes",
             "memory_hard": "yes",
@@ -256,7 +257,7 @@ class DockerBackend:
         return SandboxParts(
             first_process=RunningContainer(self._engine, container, self._threads),
             pin=lambda _, cores: self._engine.set_cores(container, sorted(cores)),
-            pins_each_process=False,
+            by_process=False,
             group=await self._blocking(self._groups, connection.pid),
             temporary=TEMPORARY,
             agent_directory=AGENT_INSIDE,
@@ -270,7 +271,7 @@ class DockerBackend:
         """Blocks."""
         if not self._settings.use_control_groups:
             return None
-        return adopt_container(first_pid, with_cpu_tree=self._with_cpu_tree)
+        return adopt_container(first_pid, with_cpu_tree=self._ranked)
 
     def _plan(self, spec: SandboxSpec, image: str, place: _Place) -> ContainerPlan:
         return plan_container(
