@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,6 +116,20 @@ def test_without_a_budget_the_greedy_decides_and_says_so() -> None:
     solution = solve(instance, GREEDY_ONLY)
     assert solution.status is Status.FALLBACK
     assert sum(each.members for each in solution.started) == 3
+
+
+def test_what_others_took_of_the_time_for_an_answer_is_not_cp_sats() -> None:
+    """The relaxation's answer counts then; deterministic time knows no stopwatch."""
+    wide = planning_class("wide", [Option("gpu", {}, 1.0, charges=((0, 3),))], weight=1.55)
+    narrow = planning_class("narrow", [Option("gpu", {}, 1.0, charges=((0, 2),))], count=2)
+    instance = PlanningInstance((resource("gpu@pool", 4),), (wide, narrow))
+    budget = Budget(seconds=30.0, solving_s=60.0)
+    late = solve(instance, budget, stopwatch=itertools.count(0.0, 60.0).__next__)
+    assert (late.status, started(late, instance)) == (Status.FEASIBLE, {("wide", "gpu"): 1})
+    in_time = solve(instance, budget, stopwatch=lambda: 7.0)
+    assert (in_time.status, started(in_time, instance)) == (Status.OPTIMAL, {("narrow", "gpu"): 2})
+    exact = solve(instance, replace(budget, deterministic=True), stopwatch=itertools.count(0.0, 60.0).__next__)
+    assert exact.status is Status.OPTIMAL
 
 
 def test_the_dispatch_cap_bounds_a_round() -> None:

@@ -6,6 +6,7 @@ solution known. On a time-out its incumbent counts, which is never worse than th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -38,13 +39,20 @@ class Budget:
 
     Attributes:
         seconds: Wall time of CP-SAT in a round, over all its stages; 0 for no solver at all, then the greedy decides.
+        solving_s: Wall time of everything that answers a question; CP-SAT gets what the greedy and the relaxation left.
         deterministic: Use the solver's deterministic time for it, so that equal inputs give equal plans.
         max_options: Options in the model; those with the worst reduced costs are left out.
     """
 
     seconds: float = 0.008
+    solving_s: float = 0.010
     deterministic: bool = False
     max_options: int = 160
+
+    def after(self, elapsed_s: float) -> Budget:
+        """What is left of it so long after solving began. Deterministic time knows nothing of that."""
+        left = self.seconds if self.deterministic else min(self.seconds, self.solving_s - elapsed_s)
+        return replace(self, seconds=max(left, 0.0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,10 +177,18 @@ def contested(relaxation: Relaxation, incumbent: Counts, max_options: int) -> In
     return np.sort(order[: max(max_options, int(used.sum()))])
 
 
-def assign(stage: Stage, relaxation: Relaxation, incumbent: Counts, budget: Budget, seed: int) -> Assigned:
-    """Improves on a solution with CP-SAT, within a budget."""
+def assign(
+    stage: Stage,
+    relaxation: Relaxation,
+    incumbent: Counts,
+    budget: Budget,
+    *,
+    seed: int,
+    elapsed_s: Callable[[], float] = lambda: 0.0,
+) -> Assigned:
+    """Improves on a solution with CP-SAT, within what is left of a budget once the model is built."""
     model = AssignmentModel(stage, relaxation, incumbent, budget.max_options)
-    found = model.solve(budget, seed)
+    found = model.solve(budget.after(elapsed_s()), seed)
     # A solution has an option that was left out, or the model's bound holds for it.
     left_out = np.delete(relaxation.reduced_cost, model.options).min(initial=np.inf)
     proved = min(found.bound, relaxation.bound + max(float(left_out), 0.0))

@@ -119,7 +119,7 @@ class ElasticPlanner:
         Args:
             settings: How it works.
             predictors: What actions are expected to take; without any, what their clients say.
-            stopwatch: Seconds, for the reports' wall times only.
+            stopwatch: Seconds, for the reports' wall times and for what the budget says of solving as a whole.
         """
         self.settings = settings or ElasticSettings()
         self._estimates = Estimates(predictors)
@@ -153,7 +153,7 @@ class ElasticPlanner:
 
     def solve(self, instance: PlanningInstance) -> Solution:
         """Answers a question. Reads nothing but its arguments and settings: other threads may do it."""
-        return solve(instance, self.settings.budget, self.settings.seed)
+        return solve(instance, self.settings.budget, self.settings.seed, self._stopwatch)
 
     def propose(
         self, state: SchedulerState, now: float, *, solving: Snapshot | None = None, ask: bool = True

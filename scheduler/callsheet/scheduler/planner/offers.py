@@ -1,4 +1,8 @@
-"""What an option of a fleet takes of the nodes of its pool: worked out once for each option, as rounds place by few."""
+"""What an option of a fleet takes of the nodes of its pool: worked out once for each option, as rounds place by few.
+
+An offer takes two or three of a pool's columns. To look at one column after another is several times as fast as to
+pick those columns out of the array and look at them at once.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from callsheet.scheduler.planner.instance import Floats, Integers, Option
 from callsheet.scheduler.planner.pools import SHARED_CPU, Fleet, Place, Pool
-from numpy.typing import NDArray
 
 PLENTY = 1 << 40
 MOST_OFFERS = 8192
@@ -20,12 +23,10 @@ class Offer(NamedTuple):
         option: The option.
         place: Where it is.
         need: What a member takes of each column of the pool.
-        charged: The columns that it takes anything of.
-        taken: What it takes of them.
+        charged: (column, units) of those that it takes anything of.
         packs: Whether it takes units of the node's own, not only of what is shared, or slots.
-        ranked: The columns by which nodes are ranked: those that are booked by units, otherwise all charged ones.
-        share: What it takes of them, as a share of a node's.
-        per_node: 1 / what a node has of them.
+        ranked: (column, 1 / what a node has of it) of those by which nodes are ranked: what is booked by units,
+            otherwise all charged ones.
         milli_use: Thousandths of the cores that a manager shares which a member is expected to use.
         step: By how much a node's rank changes with each member.
     """
@@ -33,12 +34,9 @@ class Offer(NamedTuple):
     option: Option
     place: Place
     need: Integers
-    charged: Integers
-    taken: Integers
+    charged: tuple[tuple[int, int], ...]
     packs: bool
-    ranked: Integers
-    share: Floats
-    per_node: Floats
+    ranked: tuple[tuple[int, float], ...]
     milli_use: int
     step: float
 
@@ -67,15 +65,13 @@ class Offers:
 def make_offer(option: Option, pool: Pool) -> Offer:
     """An option's offer."""
     need = need_of(option, pool)
-    charged = np.flatnonzero(need)
-    packed = charged[charged < pool.resources]
-    packs = len(packed) > 0
-    ranked = packed if packs else charged
-    per_node = 1.0 / np.maximum(pool.capacity[ranked], 1)
-    share = need[ranked] * per_node
-    step = -float(share.sum()) if packs else float(share.max(initial=0.0)) or 1.0
-    use = sum(int(need[column]) for column in charged.tolist() if pool.columns[column].startswith(SHARED_CPU))
-    return Offer(option, place_of(option), need, charged, need[charged], packs, ranked, share, per_node, use, step)
+    charged = [(column, units) for column, units in enumerate(need.tolist()) if units]
+    packed = [each for each in charged if each[0] < pool.resources]
+    ranked = [(column, 1.0 / max(int(pool.capacity[column]), 1)) for column, _ in packed or charged]
+    shares = [units * per_node for (_, units), (_, per_node) in zip(packed or charged, ranked, strict=True)]
+    step = -sum(shares) if packed else max(shares, default=0.0) or 1.0
+    use = sum(units for column, units in charged if pool.columns[column].startswith(SHARED_CPU))
+    return Offer(option, place_of(option), need, tuple(charged), bool(packed), tuple(ranked), use, step)
 
 
 def place_of(option: Option) -> Place:
@@ -113,7 +109,9 @@ def nodes_with_room(offer: Offer, pool: Pool, free: Integers, ready: Integers) -
         ready: What needs no set-up, as `Pool.ready`.
     """
     host = offer.place.host
-    fits: NDArray[np.bool_] = np.logical_and.reduce(free[:, offer.charged] >= offer.taken, axis=1)
+    fits = np.ones(len(free), np.bool_)
+    for column, units in offer.charged:
+        fits &= free[:, column] >= units
     if host in pool.brings_in:
         there = ready[:, host]
         fits &= there == 0 if offer.option.setup_s else there > 0
@@ -123,10 +121,23 @@ def nodes_with_room(offer: Offer, pool: Pool, free: Integers, ready: Integers) -
 def room_on(nodes: Integers, offer: Offer, pool: Pool, free: Integers, ready: Integers) -> Integers:
     """How many members could start on each of some nodes that have room for one; see `nodes_with_room`."""
     host = offer.place.host
-    if len(offer.charged):
-        room: Integers = np.minimum.reduce(free[nodes[:, None], offer.charged] // offer.taken, axis=1)
-    else:
-        room = np.full(len(nodes), PLENTY, np.int64)
+    room = np.full(len(nodes), PLENTY, np.int64)
+    for column, units in offer.charged:
+        np.minimum(room, free[:, column].take(nodes) // units, out=room)
     if host in pool.brings_in and not offer.option.setup_s:
         room = np.minimum(room, ready[nodes, host])
     return room
+
+
+def left_after(nodes: Integers, offer: Offer, free: Integers) -> Floats:
+    """What would be left of nodes after one more member, as shares of what they have.
+
+    Returns:
+        All shares together where an offer packs, so that the fullest node has the least; otherwise the least share.
+    """
+    needed = dict(offer.charged)
+    combine = np.add if offer.packs else np.minimum
+    left: Floats = np.full(len(nodes), 0.0 if offer.packs else np.inf)
+    for column, per_node in offer.ranked:
+        combine(left, (free[:, column].take(nodes) - needed[column]) * per_node, out=left)
+    return left

@@ -22,7 +22,7 @@ from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.core.ready import ClassKey
 from callsheet.scheduler.planner.begun_set_ups import BegunSetUps
 from callsheet.scheduler.planner.instance import Floats, Integers, Option
-from callsheet.scheduler.planner.offers import Offer, Offers, nodes_with_room, room_on
+from callsheet.scheduler.planner.offers import Offer, Offers, left_after, nodes_with_room, room_on
 from callsheet.scheduler.planner.pools import Fleet, Place
 
 # What is free on the nodes of each pool, as `Pool.free`.
@@ -145,11 +145,10 @@ class Placer:
         if offer.option.setup_s:
             waits: Floats = self._pools[place.pool].set_up_s[nodes, place.host]
             return waits
-        if not len(offer.charged):
+        if not offer.charged:
             return np.array([len(self.manager_of(place, node).attempts) for node in nodes.tolist()], np.float64)
-        left = self._free[place.pool][nodes[:, None], offer.ranked] * offer.per_node - offer.share
-        ranks: Floats = np.add.reduce(left, axis=1) if offer.packs else -np.minimum.reduce(left, axis=1)
-        return ranks
+        left = left_after(nodes, offer, self._free[place.pool])
+        return left if offer.packs else -left
 
     def _beside(self, offers: Sequence[Offer], queue: list[_Entry], member: Action) -> _Entry | None:
         """Takes the node where the last sandbox with the same set-up began; None if there is none, or it is crowded."""
@@ -197,7 +196,8 @@ class Placer:
     def _has_room(self, offers: Sequence[Offer], entry: _Entry) -> bool:
         """Whether other offers have left room for one by this one."""
         offer = offers[entry.offer]
-        return len(offers) == 1 or bool((self._free[offer.place.pool][entry.node][offer.charged] >= offer.taken).all())
+        free = self._free[offer.place.pool]
+        return len(offers) == 1 or all(free[entry.node, column] >= units for column, units in offer.charged)
 
     def _avoids(self, member: Action, place: Place, node: int) -> bool:
         resets = member.request.kind is ActionKind.ENV_RESET
@@ -208,7 +208,8 @@ class Placer:
 
     def _book(self, offer: Offer, node: int, member: Action) -> None:
         pool, host = offer.place.pool, offer.place.host
-        self._free[pool][node] -= offer.need
+        for column, units in offer.charged:
+            self._free[pool][node, column] -= units
         if host in self._pools[pool].brings_in and not offer.option.setup_s:
             self._ready[pool][node, host] -= 1
         if member.request.kind is ActionKind.ENV_RESET:

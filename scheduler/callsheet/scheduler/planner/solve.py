@@ -6,7 +6,7 @@ whose bound often proves the rest. What remains is CP-SAT's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -61,32 +61,40 @@ class _Solved:
     seconds: float = 0.0
 
 
-# With less than this left, CP-SAT would not get anywhere; the relaxation's solution counts.
-LEAST_SECONDS = 0.001
+# With less than this left, CP-SAT would not get anywhere: half of it goes by until the model is built and read.
+LEAST_SECONDS = 0.002
 _HARDNESS = (Status.EMPTY, Status.BOUND, Status.OPTIMAL, Status.FEASIBLE, Status.FALLBACK)
 
 
-def solve(instance: PlanningInstance, budget: Budget, seed: int = 0) -> Solution:
+def solve(
+    instance: PlanningInstance, budget: Budget, seed: int = 0, stopwatch: Callable[[], float] = lambda: 0.0
+) -> Solution:
     """Decides how many members of each class start by which option.
 
     Args:
         instance: The round's question.
-        budget: What CP-SAT may spend on all stages together.
+        budget: What may be spent on all stages together.
         seed: Of the solver.
+        stopwatch: Seconds, by which the budget counts what is not CP-SAT's time; without, it counts as nothing.
     """
+    began = stopwatch()
+
+    def elapsed_s() -> float:
+        return stopwatch() - began
+
     if not instance.classes:
         return Solution((), (0,) * len(instance.set_ups), 0.0, 0.0, Status.EMPTY)
     books = _Books(instance, option_costs(instance))
     left = budget
     for stage in books.stages():
-        solved = solve_stage(stage, left, seed)
+        solved = solve_stage(stage, left, seed, elapsed_s)
         books.take(stage, solved)
         left = replace(left, seconds=max(left.seconds - solved.seconds, min(left.seconds, LEAST_SECONDS)))
     return books.solution()
 
 
-def solve_stage(stage: Stage, budget: Budget, seed: int) -> _Solved:
-    """Solves one stage."""
+def solve_stage(stage: Stage, budget: Budget, seed: int, elapsed_s: Callable[[], float] = lambda: 0.0) -> _Solved:
+    """Solves one stage; `elapsed_s` tells how long the round's solving has taken so far."""
     if not len(stage.options):
         nothing = Counts(np.zeros(0, np.int64), np.zeros(len(stage.set_ups), np.int64), stage.baseline)
         return _Solved(nothing, stage.baseline, Status.EMPTY)
@@ -102,9 +110,9 @@ def solve_stage(stage: Stage, budget: Budget, seed: int) -> _Solved:
     bound = max(bound, relaxation.bound)
     if _close(best.objective, bound, stage):
         return _Solved(best, min(bound, best.objective), Status.BOUND)
-    if budget.seconds <= LEAST_SECONDS:
+    if budget.after(elapsed_s()).seconds <= LEAST_SECONDS:
         return _Solved(best, min(bound, best.objective), Status.FEASIBLE)
-    assigned = assign(stage, relaxation, best, budget, seed)
+    assigned = assign(stage, relaxation, best, budget, seed=seed, elapsed_s=elapsed_s)
     return _Solved(assigned.counts, assigned.bound, assigned.status, assigned.seconds)
 
 

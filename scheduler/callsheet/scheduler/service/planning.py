@@ -10,6 +10,7 @@ solver does not come back, that is logged and the plain planner plans the round.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -162,4 +163,5 @@ def make_planning(choice: PlannerChoice, hold_after: float, predictors: Predicto
     plain = FirstComePlanner(hold_after=hold_after)
     if choice is PlannerChoice.FIRST_COME:
         return DirectPlanning(plain)
-    return SolverPlanning(ElasticPlanner(ElasticSettings(hold_after=hold_after), predictors), plain)
+    planner = ElasticPlanner(ElasticSettings(hold_after=hold_after), predictors, time.perf_counter)
+    return SolverPlanning(planner, plain)
