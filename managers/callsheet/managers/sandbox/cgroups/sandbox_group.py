@@ -127,9 +127,13 @@ class SandboxGroup:
             files.wait_for_event(self._commands, "frozen 1", files.FREEZE_MILLISECONDS)
 
     def kill(self) -> None:
-        """Kills everything inside, frozen or not; adopted groups may be gone with what was inside."""
+        """Kills everything inside, frozen or not, and lets it have the CPU time that ending takes.
+
+        Adopted groups may be gone with what was inside.
+        """
         try:
             files.write_setting(self._core / "cgroup.kill", "1")
+            self.set_idle(False)
         except OSError as error:
             if self._owned or not files.is_gone(error):
                 raise
