@@ -75,6 +75,20 @@ def test_a_process_that_ends_while_its_threads_are_listed_is_no_error(
     assert list(threads_below(family, include_root=True)) == [int(thread) for thread in listed(f"/proc/{family}/task")]
 
 
+def test_the_children_of_a_thread_that_ends_meanwhile_are_found(family: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    below = list(processes_below(family))
+    read = Path.read_text
+
+    def ended(path: Path) -> str:
+        if path == Path(f"/proc/{family}/task/{family}/children"):
+            # What the kernel says between opening and reading.
+            raise ProcessLookupError(path)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_text", ended)
+    assert list(processes_below(family)) == below
+
+
 def test_everything_below_changes_its_lane_and_the_root_does_not(family: int) -> None:
     method = process_lane_method()
     if method is not LaneMethod.IDLE_PROCESSES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -13,6 +14,7 @@ import structlog
 from callsheet.managers.sandbox.cgroups import GroupLayout, remove_groups
 
 _KILL_SECONDS = 5.0
+_MOST_LOOKS = 20
 _LOCK_FILE = "lock"
 
 _log = structlog.get_logger(__name__)
@@ -58,8 +60,7 @@ def remove_leftovers(directory: ManagerDirectory, layout: GroupLayout | None) ->
     Sandboxes end with their manager; this is for what escaped that: groups, directories, and plain processes whose
     agent was killed. Only what carries the manager's marker is touched.
     """
-    processes = marked_processes(directory.marker)
-    kill_all(processes)
+    processes = kill_marked(directory.marker)
     groups = 0
     for parent in layout.directories() if layout is not None else []:
         found = list(parent.glob(f"{directory.marker}-*"))
@@ -72,7 +73,7 @@ def remove_leftovers(directory: ManagerDirectory, layout: GroupLayout | None) ->
         _log.info(
             "leftovers_removed",
             marker=directory.marker,
-            processes=len(processes),
+            processes=processes,
             groups=groups,
             directories=len(directories),
         )
@@ -94,11 +95,20 @@ def marked_processes(marker: str, sandbox_id: str | None = None) -> list[psutil.
     return found
 
 
-def kill_all(processes: list[psutil.Process]) -> None:
-    """Kills processes and waits for their end."""
-    for process in processes:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
-    psutil.wait_procs(processes, timeout=_KILL_SECONDS)
+def kill_marked(marker: str, sandbox_id: str | None = None) -> int:
+    """Kills `marked_processes` and waits for their end; returns how many there were.
+
+    It looks again until it finds nobody new: what was forked, or was becoming another program, during a look was not
+    seen in it.
+    """
+    killed: set[psutil.Process] = set()
+    for _ in range(_MOST_LOOKS):
+        new = [process for process in marked_processes(marker, sandbox_id) if process not in killed]
+        if not new:
+            break
+        for process in new:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(new, timeout=_KILL_SECONDS)
+        killed.update(new)
+    return len(killed)

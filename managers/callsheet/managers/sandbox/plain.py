@@ -12,7 +12,7 @@ from callsheet.managers.sandbox.agent_program import AGENT_DIRECTORY, AGENT_STAR
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.bubblewrap import find_system_python
 from callsheet.managers.sandbox.cgroups import GroupLayout
-from callsheet.managers.sandbox.janitor import kill_all, marked_processes
+from callsheet.managers.sandbox.janitor import kill_marked
 from callsheet.managers.sandbox.processes import ProcessPlan
 from callsheet.managers.sandbox.root_filesystem import COMMAND_PATH
 from callsheet.managers.sandbox.settings import SandboxSettings
@@ -81,5 +81,5 @@ class PlainPlanner:
 
     def _clean_up(self, home: Path, sandbox_id: str) -> None:
         """Blocks: ends what outlived an agent that was killed, and removes the directory."""
-        kill_all(marked_processes(self._marker, sandbox_id))
+        kill_marked(self._marker, sandbox_id)
         shutil.rmtree(home, ignore_errors=True)

@@ -79,11 +79,9 @@ def _children(process: int) -> list[int]:
         return [
             int(child) for thread in os.listdir(tasks) for child in (tasks / thread / "children").read_text().split()
         ]
-    except FileNotFoundError:
-        # Ended meanwhile, or a kernel without CONFIG_PROC_CHILDREN.
+    except (FileNotFoundError, ProcessLookupError):
+        # It ended meanwhile; or only a thread did, whose children another one has now; or a kernel has no such lists.
         return _children_without_kernel_list(process)
-    except ProcessLookupError:
-        return []
 
 
 def _children_without_kernel_list(process: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import select
 import signal
 from collections.abc import Iterable
@@ -13,7 +14,8 @@ import structlog
 
 # How long processes may take to stop: one that waits for a disk stops afterwards.
 FREEZE_MILLISECONDS = 100
-_EMPTY_MILLISECONDS = 2000
+# How long what was killed may take to end, on a machine that has no time for it.
+_EMPTY_MILLISECONDS = 10_000
 
 _log = structlog.get_logger(__name__)
 
@@ -70,7 +72,8 @@ def open_thread_entry(directory: Path) -> int:
 
 def can_make_groups(parent: Path, needed: str) -> bool:
     """Whether groups with a file `needed` can be made, found out by making one."""
-    trial = parent / f"callsheet-probe-{os.getpid()}"
+    # A name that no killed process has left behind, and no process of another container has now.
+    trial = parent / f"callsheet-probe-{secrets.token_hex(8)}"
     try:
         make_group(trial)
     except OSError:

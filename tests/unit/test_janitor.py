@@ -1,0 +1,50 @@
+"""What an earlier manager left running, found by its mark."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+from callsheet.managers.sandbox import janitor
+
+
+@contextmanager
+def left_behind(marker: str, sandbox_id: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process as a sandbox starts them."""
+    environment = {"CALLSHEET_SANDBOX_OF": marker, "CALLSHEET_SANDBOX": sandbox_id}
+    with subprocess.Popen(["/bin/sleep", "600"], env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def marker() -> str:
+    return f"callsheet-test-{uuid.uuid4().hex}"
+
+
+def test_those_of_one_sandbox_are_told_from_others(marker: str) -> None:
+    with left_behind(marker, "one") as one, left_behind(marker, "two") as two:
+        assert {process.pid for process in janitor.marked_processes(marker)} == {one.pid, two.pid}
+        assert [process.pid for process in janitor.marked_processes(marker, "one")] == [one.pid]
+        assert janitor.kill_marked(marker, "one") == 1
+        assert (one.poll() is None, two.poll() is None) == (False, True)
+    assert janitor.kill_marked(marker) == 0
+
+
+def test_what_is_forked_during_a_look_is_killed_too(marker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = janitor.marked_processes
+    with left_behind(marker, "one") as first, left_behind(marker, "one") as late:
+
+        def first_without_the_late(wanted: str, sandbox_id: str | None = None) -> list[psutil.Process]:
+            found = look(wanted, sandbox_id)
+            return found if first.poll() is not None else [process for process in found if process.pid != late.pid]
+
+        monkeypatch.setattr(janitor, "marked_processes", first_without_the_late)
+        assert janitor.kill_marked(marker) == 2
+        assert None not in (first.poll(), late.poll())
