@@ -56,12 +56,12 @@ async def test_a_competitor_takes_a_core_of_a_wide_command_and_gives_it_back(sta
             await begin(competitor)
             running = await wide.submit(EnvStep(_SEES_CORES_CHANGE), demand=_WIDE)
             await until(lambda: len(processes("sleep", _NAP)) == 1)
-            short = await competitor.env_step(Command.argv("sleep", "0.5"), demand=_ONE)
+            short = await competitor.env_step(Command.argv("sleep", "1.5"), demand=_ONE)
             assert isinstance(short, Succeeded)
             outcome = await running.outcome()
             assert isinstance(outcome, Succeeded), outcome
             assert outcome.value.stdout == b"2\n1\n2\n"
             granted, execution_s = outcome.usage.granted_unit_s["cpu"], outcome.timeline.execution_s
-            # Two cores, but for the half second and more of the competitor.
-            assert execution_s < granted < 2 * execution_s - 0.4
+            # Two cores, but for the second and a half and more of the competitor.
+            assert execution_s < granted < 2 * execution_s - 1.4
             assert short.usage.granted_unit_s["cpu"] == pytest.approx(short.timeline.execution_s, rel=0.05)

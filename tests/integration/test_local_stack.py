@@ -14,7 +14,7 @@ from callsheet.client import Client, Demand, Succeeded, Unservable
 from callsheet.client.admin import AdminClient
 
 pytestmark = pytest.mark.anyio
-_DEADLINE_S = 60.0
+_DEADLINE_S = 100.0
 
 
 def settings(data_dir: Path, restart: RestartPolicy | None = None) -> StackSettings:

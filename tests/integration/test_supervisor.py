@@ -19,7 +19,7 @@ from callsheet.cli.supervisor import Supervisor
 from tests.support.child_process import child_spec
 
 pytestmark = pytest.mark.anyio
-_DEADLINE_S = 60.0
+_DEADLINE_S = 100.0
 _QUICK = RestartPolicy(initial_backoff_s=0.01, max_backoff_s=0.02, max_failures=2)
 
 
