@@ -6,6 +6,11 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
+
+# How fast the machine is decides no test. All else is as Hypothesis has it: with CI=true the same examples every time.
+settings.register_profile("callsheet", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("callsheet")
 
 pytest_plugins = ["pytester", "tests.support.deadlines", "tests.support.measurements", "tests.support.skips"]
 

@@ -112,5 +112,5 @@ class LedgerAgainstAnUnreliableScheduler(RuleBasedStateMachine):
 def test_every_item_ends_exactly_once() -> None:
     run_state_machine_as_test(
         LedgerAgainstAnUnreliableScheduler,
-        settings=settings(max_examples=60, stateful_step_count=40, deadline=None),
+        settings=settings(max_examples=60, stateful_step_count=40),
     )

@@ -11,7 +11,7 @@ from callsheet.scheduler.core.model import ActionRequest, RefusalCode, RefusedEr
 from callsheet.scheduler.service.decode import ActionDecoder, decode_job, decode_trajectory
 from callsheet.scheduler.service.manager_wire import decode_item, decode_registration, fill_item, references_of
 from callsheet.v1 import action_pb2, job_pb2, manager_service_pb2
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.any_message import any_message
@@ -19,7 +19,7 @@ from tests.support.core_requests import JOB, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager, Stream, ended, node, service
 
 T = TypeVar("T")
-FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FUZZ = settings(max_examples=150)
 GENERATE = action_pb2.GenerateInput(prompt_token_ids=[1], sampling=action_pb2.SamplingParameters(max_new_tokens=1))
 STEP = action_pb2.EnvStepInput(command=action_pb2.Command(shell="ls"))
 REWARD = action_pb2.RewardInput(model=action_pb2.ModelScoreInput(token_ids=[1]))

@@ -54,13 +54,13 @@ def check(source: str) -> None:
 
 
 @given(sources())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_mutation_changes_one_line_and_one_node(source: str) -> None:
     check(source)
 
 
 @given(st.sampled_from(LIBRARY), st.integers(0, 2**32))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_so_it_does_in_real_source(module: types.ModuleType, seed: int) -> None:
     source = inspect.getsource(module).replace("\f", "")
     mutation = choose_mutation(source, seed)
@@ -71,6 +71,6 @@ def test_so_it_does_in_real_source(module: types.ModuleType, seed: int) -> None:
 
 
 @given(sources())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_a_tree_does_not_differ_from_itself(source: str) -> None:
     assert changed_nodes(ast.parse(source), ast.parse(source)) == []

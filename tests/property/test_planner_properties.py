@@ -17,7 +17,7 @@ from tests.support.core_world import CoreWorld
 
 
 @given(JOBS, st.sampled_from([0.0, 2.0, 5.0]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_in_a_closed_system_everything_that_fits_an_idle_node_starts(jobs: list[Job], hold_after: float) -> None:
     ClosedSystem(jobs, FirstComePlanner(hold_after=hold_after)).play()
 

@@ -22,7 +22,7 @@ AMPLE = Budget(seconds=1.0, deterministic=True)
 SLACK = 1e-6
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(instances())
 def test_a_solved_stage_is_feasible_and_within_the_stated_gap_of_the_optimum(instance: PlanningInstance) -> None:
     stage = one_stage(instance)
@@ -37,7 +37,7 @@ def test_a_solved_stage_is_feasible_and_within_the_stated_gap_of_the_optimum(ins
     assert solved.bound <= best + SLACK
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(instances())
 def test_greedy_relaxation_and_model_each_keep_their_promise(instance: PlanningInstance) -> None:
     stage = one_stage(instance)
@@ -59,14 +59,14 @@ def test_greedy_relaxation_and_model_each_keep_their_promise(instance: PlanningI
         assert assigned.bound <= best + SLACK
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(instances())
 def test_what_a_stage_leaves_out_is_in_no_solution(instance: PlanningInstance) -> None:
     """Options that no room is left for, and members beyond what single rows allow of one option."""
     assert optimum(one_stage(instance)) == pytest.approx(optimum_of_all_options(instance), abs=SLACK)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(instances())
 def test_rows_that_solvers_do_not_get_bind_nobody(instance: PlanningInstance) -> None:
     stage = one_stage(instance, fair=True)
@@ -80,7 +80,7 @@ def test_rows_that_solvers_do_not_get_bind_nobody(instance: PlanningInstance) ->
         assert kept == stage.feasible(counts, nothing)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(instances())
 def test_all_stages_together_keep_every_bound_of_the_instance(instance: PlanningInstance) -> None:
     solution = solve(instance, AMPLE, seed=1)
@@ -109,7 +109,7 @@ def test_all_stages_together_keep_every_bound_of_the_instance(instance: Planning
     assert solution.bound <= solution.objective + SLACK
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(instances())
 def test_equal_inputs_give_equal_plans(instance: PlanningInstance) -> None:
     first, second = solve(instance, AMPLE, seed=7), solve(instance, AMPLE, seed=7)
@@ -122,7 +122,7 @@ def test_equal_inputs_give_equal_plans(instance: PlanningInstance) -> None:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(instances())
 def test_starting_a_member_on_its_best_option_always_pays(instance: PlanningInstance) -> None:
     costs = option_costs(instance)

@@ -17,13 +17,13 @@ from callsheet.managers.sandbox.session_text import (
     python_step,
     shell_step,
 )
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 MARKERS = st.text("0123456789abcdef", min_size=32, max_size=32)
 OTHER = "f" * 32
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is missing")
-REAL_SHELL = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+REAL_SHELL = settings(max_examples=40)
 
 
 def feed(scanner: StatusScanner, content: bytes, cuts: list[int]) -> list[int]:

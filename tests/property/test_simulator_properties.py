@@ -68,7 +68,7 @@ def run(scenario: Scenario, seed: int) -> tuple[Measurements, Erratic]:
     return simulate(scenario, make), made[0]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000))
 def test_accounts_add_up_whatever_a_policy_does(seed: int) -> None:
     scenario = random_scenario(seed, trajectories=15)
@@ -85,7 +85,7 @@ def test_accounts_add_up_whatever_a_policy_does(seed: int) -> None:
     assert policy.world.free_memory_mb("cpu-0") == 2_400_000
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000))
 def test_every_trajectory_keeps_its_order(seed: int) -> None:
     scenario = random_scenario(seed, trajectories=15)
@@ -101,7 +101,7 @@ def test_every_trajectory_keeps_its_order(seed: int) -> None:
             assert task.node == task.live.node
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 10_000))
 def test_the_same_seed_gives_the_same_numbers(seed: int) -> None:
     scenario = sustained(random_scenario(seed, trajectories=15), live=10, horizon_s=60.0)
