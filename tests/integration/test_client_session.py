@@ -286,7 +286,7 @@ async def test_open_work_is_given_up_after_its_time() -> None:
     service = FaultyClientService()
     async with serving(service) as target:
         pass
-    options = ClientOptions(give_up_after_s=0.2, backoff_initial_s=0.01, backoff_max_s=0.05, outbox_items=1)
+    options = ClientOptions(give_up_after_s=1.0, backoff_initial_s=0.01, backoff_max_s=0.05, outbox_items=1)
     async with Client(target, options) as client:
         job = client.job("j")
         endings = await asyncio.gather(*(job.generate([n]) for n in range(5)), return_exceptions=True)

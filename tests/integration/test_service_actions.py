@@ -82,7 +82,7 @@ async def test_simultaneous_callers_are_served_alike(job: Job) -> None:
 
 
 async def test_an_outcome_can_be_waited_for(job: Job, admin: AdminClient) -> None:
-    handle = await job.submit(ToolCall("noop", "slow"), expected_duration_s=0.5)
+    handle = await job.submit(ToolCall("noop", "slow"), expected_duration_s=1.5)
     await handle.accepted()
     assert await admin.outcome(job.job_id, handle.action_id) is None
     waited = await admin.outcome(job.job_id, handle.action_id, wait_s=30.0)
@@ -133,7 +133,7 @@ async def test_a_silent_attempt_fails_by_its_heartbeat(stack: Stack, job: Job, a
     handle = await job.submit(
         ToolCall("noop", "slow"),
         expected_duration_s=600.0,
-        timeouts=Timeouts(heartbeat_s=0.5),
+        timeouts=Timeouts(heartbeat_s=1.5),
         retry=Retry(max_attempts=1),
     )
     await until_state(admin, job.job_id, handle.action_id, ActionState.RUNNING)
