@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from callsheet.managers.sandbox import lanes
 from callsheet.managers.sandbox.cgroups import GroupLayout
 from callsheet.managers.sandbox.lanes import LaneMethod, lane_method, process_lane_method, put_tree
 from callsheet.managers.sandbox.node_sharing import Lane
@@ -101,18 +102,38 @@ def test_everything_below_changes_its_lane_and_the_root_does_not(family: int) ->
         assert os.sched_getscheduler(family) == os.SCHED_OTHER
 
 
-def test_sessions_weigh_less_in_the_background(family: int) -> None:
-    child = next(process for process in processes_below(family) if process != family)
+def _require_grouping_by_session() -> None:
     setting = Path("/proc/sys/kernel/sched_autogroup_enabled")
     if not setting.exists() or setting.read_text().strip() != "1":
         pytest.skip("grouping by session is missing (kernel.sched_autogroup_enabled)")
 
-    def nice(process: int) -> int:
-        return int(Path(f"/proc/{process}/autogroup").read_text().split()[-1])
 
+def _session_nice(process: int) -> int:
+    return int(Path(f"/proc/{process}/autogroup").read_text().split()[-1])
+
+
+def test_sessions_weigh_less_in_the_background(family: int) -> None:
+    _require_grouping_by_session()
+    child = next(process for process in processes_below(family) if process != family)
     for lane, weight in ((Lane.BACKGROUND, 19), (Lane.FOREGROUND, 0)):
         put_tree(family, lane, LaneMethod.SESSION_WEIGHT)
-        assert (nice(child), nice(family)) == (weight, 0)
+        assert (_session_nice(child), _session_nice(family)) == (weight, 0)
+
+
+def test_a_session_that_is_still_closed_is_tried_again(family: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _require_grouping_by_session()
+    child = next(process for process in processes_below(family) if process != family)
+    refusals = iter([PermissionError(child)])
+
+    def closed_at_first(path: str, mode: str, *, buffering: int) -> object:
+        for refusal in refusals:
+            # What another user than root hears of a process that has not become its program yet.
+            raise refusal
+        return open(path, mode, buffering=buffering)
+
+    monkeypatch.setattr(lanes, "open", closed_at_first, raising=False)
+    put_tree(family, Lane.BACKGROUND, LaneMethod.SESSION_WEIGHT)
+    assert _session_nice(child) == 19
 
 
 @pytest.mark.parametrize(

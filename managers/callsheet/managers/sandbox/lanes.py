@@ -21,7 +21,7 @@ _AUTOGROUP_SETTING = Path("/proc/sys/kernel/sched_autogroup_enabled")
 # A word of the agent would come from a process that the sandbox's own can stop.
 _AUTOGROUP_PAUSE_S = 0.11
 _AUTOGROUP_TRIES = 5
-# 0.1 s for a command that was just forked; what opens its session later is found when lanes are carried out again.
+# 0.1 s for a command that was just forked; what comes later is found when lanes are carried out again.
 _SESSION_TRIES = 50
 _SESSION_PAUSE_S = 0.002
 _AUTOGROUP_NICE = {Lane.FOREGROUND: 0, Lane.BACKGROUND: 19}
@@ -111,7 +111,8 @@ def put_tree(root: int, lane: Lane, method: LaneMethod) -> None:
     """Puts every process below one into a lane.
 
     Where the kernel groups by session, a session weighs alike whatever is in it, so its weight is changed as well. A
-    command that was just forked is in the session of its agent, whose weight stays as it is, until it opens its own.
+    command that was just forked is in the session of its agent, whose weight stays as it is, until it opens its own. It
+    is closed to other processes of its user, as its agent is, until it has become its program.
 
     Raises:
         PermissionError: The kernel does not let this user take it back, see `process_lane_method`.
@@ -129,8 +130,13 @@ def put_tree(root: int, lane: Lane, method: LaneMethod) -> None:
 
 
 def _weigh_sessions(root: int, nice: int) -> bool:
-    """Changes the weight of all sessions below a process but its own; returns whether nobody was in its own."""
-    own, seen, all_left = os.getsid(root), set(), True
+    """Changes the weight of all sessions below a process but its own.
+
+    Returns:
+        Whether nobody else was in its own, and no session was closed to this process.
+    """
+    own, all_left = os.getsid(root), True
+    weighed, closed = set[int](), set[int]()
     for process in processes_below(root):
         try:
             session = os.getsid(process)
@@ -138,10 +144,9 @@ def _weigh_sessions(root: int, nice: int) -> bool:
             continue
         if session == own:
             all_left = all_left and process == root
-        elif session not in seen:
-            seen.add(session)
-            _set_session_weight(process, nice)
-    return all_left
+        elif session not in weighed:
+            (weighed if _set_session_weight(process, nice) else closed).add(session)
+    return all_left and closed <= weighed
 
 
 @functools.cache
@@ -177,14 +182,17 @@ def _groups_by_session() -> bool:
     return False
 
 
-def _set_session_weight(process: int, nice: int) -> None:
+def _set_session_weight(process: int, nice: int) -> bool:
+    """Returns whether the process was open to this one, or has ended."""
     for _ in range(_AUTOGROUP_TRIES):
         try:
             with open(f"/proc/{process}/autogroup", "r+b", buffering=0) as file:
                 # A write that the kernel puts off (EAGAIN) returns None.
                 if file.read().split()[-1:] == [b"%d" % nice] or file.write(b"%d" % nice) is not None:
-                    return
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            # It has ended, or has closed itself to other processes of its user.
-            return
+                    break
+        except (FileNotFoundError, ProcessLookupError):
+            break
+        except PermissionError:
+            return False
         time.sleep(_AUTOGROUP_PAUSE_S)
+    return True
