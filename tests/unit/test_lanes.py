@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from callsheet.managers.sandbox import lanes
+from callsheet.managers.sandbox import lanes, process_tree
 from callsheet.managers.sandbox.cgroups import GroupLayout
 from callsheet.managers.sandbox.lanes import LaneMethod, lane_method, process_lane_method, put_tree
 from callsheet.managers.sandbox.node_sharing import Lane
@@ -51,6 +52,14 @@ def test_a_thread_that_ended_meanwhile_is_no_error(family: int) -> None:
         raise ProcessLookupError(thread)
 
     for_every_thread(family, gone, include_root=True)
+
+
+def test_a_storm_of_forks_does_not_hold_the_walk_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    forks = itertools.count(1)
+    monkeypatch.setattr(process_tree, "threads_below", lambda *_, **__: [next(forks)])
+    changed: list[int] = []
+    for_every_thread(os.getpid(), changed.append, include_root=False)
+    assert changed == list(range(1, len(changed) + 1))
 
 
 def test_a_process_that_is_gone_has_no_tree() -> None:

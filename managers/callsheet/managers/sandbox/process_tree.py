@@ -11,14 +11,16 @@ import psutil
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 # Of /proc/PID/stat behind the name: utime, stime, cutime, cstime.
 _OWN_TICKS, _REAPED_TICKS = slice(11, 13), slice(13, 15)
+_MOST_LOOKS = 50
 
 
 def for_every_thread(root: int, change: Callable[[int], None], *, include_root: bool) -> None:
     """Changes every thread of a tree of processes.
 
     It walks until it finds nothing new, so that what is forked between a look and a change is found; orphans are found
-    because a sandbox's first process adopts them. What is left is a fork that had begun before its parent was changed
-    and that the kernel does not list yet: whoever cannot bear that changes the tree once more a little later.
+    because a sandbox's first process adopts them. A storm of forks has something new in every look, which its parents
+    hand the change on to: the walk ends all the same. What is left is a fork that had begun before its parent was
+    changed and that the kernel does not list yet: whoever cannot bear that changes the tree once more a little later.
 
     Args:
         root: Process id, as this process sees it.
@@ -26,7 +28,7 @@ def for_every_thread(root: int, change: Callable[[int], None], *, include_root: 
         include_root: Whether the root's own threads are meant as well.
     """
     seen: set[int] = set()
-    while True:
+    for _ in range(_MOST_LOOKS):
         new = [thread for thread in threads_below(root, include_root=include_root) if thread not in seen]
         if not new:
             return
