@@ -206,7 +206,8 @@ async def test_a_trajectory_too_stale_is_stopped_everywhere(stack: Stack, admin:
         old = job.trajectory("old")
         async with old:
             await old.env_reset(service="sandbox")
-            handle = await old.submit(EnvStep(Command.argv(*command)))
+            # Without a core of its own: the new one needs the only core that a machine may have.
+            handle = await old.submit(EnvStep(Command.argv(*command)), demand=Demand())
             await until(lambda: bool(processes(*command)))
             await job.publish_policy_version(1)
             async with job.trajectory("new") as new:
