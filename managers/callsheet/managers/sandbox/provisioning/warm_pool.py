@@ -76,7 +76,8 @@ class WarmPool:
 
     async def give_up(self, memory_mib: int) -> None:
         """Destroys ready sandboxes until they held as much memory, or none is left."""
-        for shelf in self._shelves.values():
+        # A copy: another kind may be asked for while one is destroyed.
+        for shelf in list(self._shelves.values()):
             while shelf.sandboxes and memory_mib > 0:
                 memory_mib -= shelf.specification.memory_mib
                 await shelf.sandboxes.pop(0).destroy()
