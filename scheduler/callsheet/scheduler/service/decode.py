@@ -134,12 +134,14 @@ class ActionDecoder:
             trajectory_id=spec.trajectory_id,
             service=_service_of(kind, spec),
             demand=self._demand(kind, spec),
-            timeouts=_cached(self._timeouts, spec.timeouts.SerializeToString(), lambda: _timeouts(spec.timeouts)),
-            retry=_cached(self._retries, spec.retry.SerializeToString(), lambda: _retry(spec.retry)),
+            timeouts=self._timeouts_of(spec),
+            retry=self._retry_of(spec),
             weight=within("weight", spec.weight, 0.0, MAX_WEIGHT) or 1.0,
             wait_if_unservable=spec.unservable == action_pb2.UNSERVABLE_WAIT,
             in_sandbox=in_sandbox,
-            expected_duration=seconds("expected_duration", spec.expected_duration),
+            expected_duration=(
+                seconds("expected_duration", spec.expected_duration) if spec.HasField("expected_duration") else 0.0
+            ),
             body_hash=hashlib.blake2b(encoded, digest_size=16).digest(),
             spec=encoded,
             body=spec,
@@ -156,6 +158,14 @@ class ActionDecoder:
         if len(encoded) > MAX_CACHED_KEY_BYTES:
             return _decode_demand(kind, spec.demand)
         return _cached(self._demands, (kind, encoded), lambda: _decode_demand(kind, spec.demand))
+
+    def _timeouts_of(self, spec: action_pb2.ActionSpec) -> Timeouts:
+        encoded = spec.timeouts.SerializeToString() if spec.HasField("timeouts") else b""
+        return _cached(self._timeouts, encoded, lambda: _timeouts(spec.timeouts))
+
+    def _retry_of(self, spec: action_pb2.ActionSpec) -> RetryPolicy:
+        encoded = spec.retry.SerializeToString() if spec.HasField("retry") else b""
+        return _cached(self._retries, encoded, lambda: _retry(spec.retry))
 
 
 K = TypeVar("K")

@@ -21,7 +21,7 @@ from callsheet.scheduler.core.model import (
     TimeoutKind,
     Token,
 )
-from callsheet.scheduler.service.refusals import to_duration
+from callsheet.scheduler.service.refusals import fill_duration
 from callsheet.scheduler.service.rules import MAX_SECONDS, at_least, identifier, invalid, known, within
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
@@ -289,19 +289,23 @@ def _fill_dispatch(item: manager_service_pb2.SchedulerItem, command: commands.Di
     dispatch.action.CopyFrom(request.body)
     grant = dispatch.grant
     _fill_token(grant.token, command.token)
-    grant.key.job_id, grant.key.action_id = request.key
+    key = grant.key
+    key.job_id, key.action_id = request.key
     grant.attempt = command.attempt
     grant.service = command.service
-    grant.sandbox_id = command.sandbox_id
     grant.body_hash = request.body_hash
-    grant.cores.extend(command.cores)
-    for resource, units in command.resources.items():
-        grant.resources[resource] = units
-    grant.start_to_close.CopyFrom(to_duration(command.start_to_close))
+    # Every part of a message that is looked at costs an object: an action that asks for nothing has none of these.
+    if command.sandbox_id:
+        grant.sandbox_id = command.sandbox_id
+    if command.cores:
+        grant.cores.extend(command.cores)
+    if command.resources:
+        grant.resources.update(command.resources)
+    fill_duration(grant.start_to_close, command.start_to_close)
     if request.timeouts.heartbeat:
-        grant.heartbeat.CopyFrom(to_duration(request.timeouts.heartbeat))
+        fill_duration(grant.heartbeat, request.timeouts.heartbeat)
     if command.prediction is not None:
-        grant.expected_execution.CopyFrom(to_duration(command.prediction.execution_s))
+        fill_duration(grant.expected_execution, command.prediction.execution_s)
         grant.expected_use = command.prediction.use
 
 

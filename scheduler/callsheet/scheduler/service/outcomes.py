@@ -60,5 +60,5 @@ def _fill_timeline(timeline: outcome_pb2.Timeline, facts: OutcomeFacts) -> None:
 
 def fill_timestamp(message: timestamp_pb2.Timestamp, time: float) -> None:
     """Sets a Timestamp from seconds since the epoch."""
-    message.seconds = int(time)
-    message.nanos = int((time - int(time)) * 1e9)
+    message.seconds = seconds = int(time)
+    message.nanos = int((time - seconds) * 1e9)

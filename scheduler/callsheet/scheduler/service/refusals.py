@@ -33,8 +33,17 @@ async def abort(context: grpc.aio.ServicerContext[object, object], refusal: Refu
 
 def to_duration(seconds: float) -> duration_pb2.Duration:
     """Seconds as a Duration."""
-    whole = int(seconds)
-    return duration_pb2.Duration(seconds=whole, nanos=int((seconds - whole) * 1e9))
+    duration = duration_pb2.Duration()
+    fill_duration(duration, seconds)
+    return duration
+
+
+def fill_duration(message: duration_pb2.Duration, seconds: float) -> None:
+    """Sets an empty Duration from seconds."""
+    message.seconds = whole = int(seconds)
+    nanos = int((seconds - whole) * 1e9)
+    if nanos:
+        message.nanos = nanos
 
 
 def to_seconds(duration: duration_pb2.Duration) -> float:
