@@ -19,7 +19,6 @@ _COMMANDS = st.builds(
     use=st.sampled_from([0.05, 0.3, 0.64, 1.0, 2.0, 4.0]),
     demotable=st.booleans(),
     weight=st.sampled_from([0.5, 1.0, 2.0]),
-    predicted_cpu_s=st.sampled_from([0.0, 0.1, 5.0, 40.0]),
 )
 
 
@@ -59,8 +58,8 @@ def test_the_foreground_is_filled_by_levels_and_then_first_come(commands: list[F
 
     def order(node: FluidNode, index: int) -> tuple[int, float]:
         command = commands[index]
-        counted_s = max(node.sharing.explain(index, node.now).attained_s, command.predicted_cpu_s)
-        return level_of(counted_s / command.weight, sharing_settings), command.arrives
+        attained_s = node.sharing.explain(index, node.now).attained_s
+        return level_of(attained_s / command.weight, sharing_settings), command.arrives
 
     def check(node: FluidNode) -> None:
         waiting = [index for index, run in node.live.items() if run.lane is Lane.BACKGROUND]
@@ -86,14 +85,12 @@ def test_slowdown_is_bounded_while_claims_fit(commands: list[FluidCommand], beta
             for index in node.live:
                 told = node.sharing.explain(index, node.now)
                 assert told.feasible
-                counted_s = max(told.attained_s, node.runs[index].command.predicted_cpu_s)
-                assert told.lane is Lane.FOREGROUND or told.waited_s <= (told.bound - 1.0) * counted_s + 1e-3
+                assert told.lane is Lane.FOREGROUND or told.waited_s <= (told.bound - 1.0) * told.attained_s + 1e-3
 
     runs = FluidNode(_CORES, NodeSharingSettings(beta=beta), check).run(commands)
     if feasible:
         for run in runs:
-            over = max(1.0, run.command.predicted_cpu_s / run.command.cpu_s)
-            assert run.slowdown <= 1.0 + over / (beta * run.command.weight) + 0.01
+            assert run.slowdown <= 1.0 + 1.0 / (beta * run.command.weight) + 0.01
 
 
 @given(st.lists(_COMMANDS, min_size=1, max_size=25), st.sampled_from([2.0, 10.0]))

@@ -20,7 +20,6 @@ class FluidCommand:
     use: float
     demotable: bool = True
     weight: float = 1.0
-    predicted_cpu_s: float = 0.0
 
     @property
     def alone_s(self) -> float:
@@ -110,7 +109,7 @@ class FluidNode:
     def _start(self, index: int, commands: Sequence[FluidCommand]) -> None:
         command = commands[index]
         self.live[index] = self.runs[index]
-        known = Command(index, command.use, command.demotable, command.weight, command.predicted_cpu_s)
+        known = Command(index, command.use, command.demotable, command.weight)
         self._apply(self.sharing.start(known, self.now))
 
     def _end_finished(self) -> None:

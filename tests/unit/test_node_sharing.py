@@ -72,14 +72,6 @@ def test_what_cannot_be_demoted_stays_and_the_others_make_room() -> None:
     assert "cannot be kept" in str(told)
 
 
-def test_a_prediction_keeps_a_long_command_behind_short_ones() -> None:
-    sharing = NodeSharing(1.0)
-    assert _lanes(sharing.start(Command("long", 1.0, predicted_cpu_s=60.0), 0.0)) == {"long": FOREGROUND}
-    assert _start(sharing, "short", 0.1) == {"long": BACKGROUND, "short": FOREGROUND}
-    assert _lanes(sharing.start(Command("as long", 1.0, predicted_cpu_s=60.0), 0.2)) == {"as long": BACKGROUND}
-    assert _lanes(sharing.end("short", 0.3)) == {"long": FOREGROUND}
-
-
 def test_within_a_level_the_first_to_come_goes_first() -> None:
     sharing = NodeSharing(1.0, NodeSharingSettings(beta=0.0, max_stall_s=1000.0))
     _start(sharing, "old")
@@ -228,8 +220,6 @@ def test_bad_values_are_refused_by_name(value: float) -> None:
         Command("a", value)
     with pytest.raises(ValueError, match="weight"):
         Command("a", 1.0, weight=value)
-    with pytest.raises(ValueError, match="predicted_cpu_s"):
-        Command("a", 1.0, predicted_cpu_s=value or -1.0)
     with pytest.raises(ValueError, match="quantum_s"):
         NodeSharingSettings(quantum_s=value)
     with pytest.raises(ValueError, match="max_stall_s"):

@@ -29,16 +29,12 @@ class Command:
         demotable: Whether it may be put into the background. Not for rewards: a stall inside a test suite trips the
             suite's own timeouts and makes the reward wrong.
         weight: Its CPU seconds count this many times less when commands are ranked.
-        predicted_cpu_s: CPU seconds it is predicted to need; until it has attained as many it is ranked as if it had.
-            0 where there is no prediction, or none worth trusting: a wide guess is worse than none, as a new command
-            without one has a claim to its first quantum, in which most end.
     """
 
     command_id: Hashable
     predicted_use: float
     demotable: bool = True
     weight: float = 1.0
-    predicted_cpu_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises ValueError naming field, value and rule."""
@@ -46,8 +42,6 @@ class Command:
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{name}: {value}: must be finite and more than 0")
-        if not (math.isfinite(self.predicted_cpu_s) and self.predicted_cpu_s >= 0):
-            raise ValueError(f"predicted_cpu_s: {self.predicted_cpu_s}: must be finite and at least 0")
 
 
 @dataclass(frozen=True, slots=True)

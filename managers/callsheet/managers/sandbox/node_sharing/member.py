@@ -87,7 +87,7 @@ class Member:
         return self._weighted(self.extrapolated(granted)) - self.ageing * self.wait(now, granted)
 
     def _weighted(self, attained_s: float) -> float:
-        return max(attained_s, self.command.predicted_cpu_s) / self.command.weight
+        return attained_s / self.command.weight
 
     def extrapolated(self, granted: float) -> float:
         """Returns the CPU seconds that it should have attained by now."""

@@ -45,9 +45,8 @@ class NodeSharing:
 
     So the slowdown of a command that may be demoted, (clock + wait) / clock, stays at most 1 + 1 / (beta * weight) as
     long as all claims fit the cores, commands use what is predicted, and reviews come when `next_review` asks for them.
-    For one that ends before its predicted CPU seconds the bound is against the predicted time. Whether or not claims
-    fit, no command stays in the background for longer than `max_stall_s` without CPU, as far as the turns that end
-    stalls can serve all that are due.
+    Whether or not claims fit, no command stays in the background for longer than `max_stall_s` without CPU, as far as
+    the turns that end stalls can serve all that are due.
     """
 
     def __init__(self, cores: float, settings: NodeSharingSettings | None = None) -> None:
