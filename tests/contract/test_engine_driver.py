@@ -31,7 +31,7 @@ from callsheet.managers.models.weights import save_weights
 from tests.support.torch_models import full_pass_log_probs, prompt, request, small_model
 
 pytestmark = pytest.mark.anyio
-WAIT_S = 30
+WAIT_S = 60
 # A context so long that a request for all of it is still running when the test wants to interfere.
 CONFIG = TransformerConfig(context_length=16_384, layers=1, width=32, heads=2, hidden_width=48)
 ENDLESS = 16_000

@@ -27,9 +27,10 @@ from tests.support.accounts import (
 from tests.support.clusters import Cluster, Part, open_cluster
 from tests.support.rollouts import Load, to_argument
 
-pytestmark = pytest.mark.anyio
+# Processes that start again and again: minutes on a machine that is busy otherwise.
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(320)]
 
-_DEADLINE_S = 110.0
+_DEADLINE_S = 280.0
 _LONG_LEASE_S = 30.0
 _SHORT_LEASE_S = 3.0
 

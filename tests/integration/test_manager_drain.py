@@ -21,7 +21,7 @@ from tests.support.scripted_scheduler import ScriptedScheduler, ScriptedSession
 
 pytestmark = pytest.mark.anyio
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 @asynccontextmanager

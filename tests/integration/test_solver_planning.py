@@ -24,7 +24,7 @@ from callsheet.scheduler.service.planning import SolverPlanning
 from tests.support.core_requests import action_request, elastic, fixed
 from tests.support.core_world import CoreWorld, node, service
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class GatedPlanner(ElasticPlanner):

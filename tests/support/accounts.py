@@ -16,7 +16,7 @@ from callsheet.client.admin_values import SchedulerStatus
 
 from tests.support.rollouts import IN_SANDBOX, JOB, canonical
 
-QUIET_S = 30.0
+QUIET_S = 60.0
 _POLL_S = 0.01
 _ASKERS = 16
 

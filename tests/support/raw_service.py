@@ -28,7 +28,7 @@ from callsheet.v1 import (
 )
 from callsheet.v1.google_rpc import status_pb2
 
-ANSWER_S = 30.0
+ANSWER_S = 60.0
 NODE = manager_service_pb2.NodeSpec(
     node_id="node", capacity={"memory": 1024}, numa_nodes=[manager_service_pb2.NumaNode(cores=[0, 1])]
 )

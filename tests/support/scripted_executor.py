@@ -10,7 +10,7 @@ import anyio
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
 from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2, outcome_pb2
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 def response(text: str) -> outcome_pb2.Succeeded:

@@ -17,7 +17,7 @@ from callsheet.v1 import (
     payload_service_pb2_grpc,
 )
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class ScriptedSession:

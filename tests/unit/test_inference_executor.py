@@ -23,7 +23,7 @@ from tests.support.torch_models import full_pass_log_probs, prompt, small_model
 pytestmark = pytest.mark.anyio
 CONFIG = TransformerConfig(context_length=16_384, layers=1, width=32, heads=2, hidden_width=48)
 SETTINGS = InferenceSettings(shape=CONFIG, kv_cache_tokens=4 * CONFIG.context_length)
-WAIT_S = 30
+WAIT_S = 60
 
 
 @pytest.fixture
