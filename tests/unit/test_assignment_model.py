@@ -123,7 +123,7 @@ def test_what_others_took_of_the_time_for_an_answer_is_not_cp_sats() -> None:
     wide = planning_class("wide", [Option("gpu", {}, 1.0, charges=((0, 3),))], weight=1.55)
     narrow = planning_class("narrow", [Option("gpu", {}, 1.0, charges=((0, 2),))], count=2)
     instance = PlanningInstance((resource("gpu@pool", 4),), (wide, narrow))
-    budget = Budget(seconds=30.0, solving_s=60.0)
+    budget = Budget(seconds=30.0)
     late = solve(instance, budget, stopwatch=itertools.count(0.0, 60.0).__next__)
     assert (late.status, started(late, instance)) == (Status.FEASIBLE, {("wide", "gpu"): 1})
     in_time = solve(instance, budget, stopwatch=lambda: 7.0)

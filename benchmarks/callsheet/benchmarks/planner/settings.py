@@ -19,7 +19,7 @@ class PlannerBenchSettings:
         rounds: Rounds measured for each number.
         warm_up: Rounds before them.
         ends: Attempts that end between two rounds, and the most that a round starts.
-        solver_s: The solver's budget for a round.
+        solver_s: The budget for solving a round.
         seed: Everything is drawn from it.
     """
 
@@ -30,7 +30,7 @@ class PlannerBenchSettings:
     rounds: int = 200
     warm_up: int = 10
     ends: int = 256
-    solver_s: float = 0.008
+    solver_s: float = 0.010
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -38,21 +38,19 @@ class Budget:
     """What a round's solver may spend.
 
     Attributes:
-        seconds: Wall time of CP-SAT in a round, over all its stages; 0 for no solver at all, then the greedy decides.
-        solving_s: Wall time of everything that answers a question; CP-SAT gets what the greedy and the relaxation left.
-        deterministic: Use the solver's deterministic time for it, so that equal inputs give equal plans.
+        seconds: Wall time of a round's solving, over all its stages. CP-SAT gets what greedy and relaxation leave.
+            0 for no solver at all, then the greedy decides.
+        deterministic: Seconds are CP-SAT's, and of its deterministic time, so that equal inputs give equal plans.
         max_options: Options in the model; those with the worst reduced costs are left out.
     """
 
-    seconds: float = 0.008
-    solving_s: float = 0.010
+    seconds: float = 0.010
     deterministic: bool = False
     max_options: int = 160
 
     def after(self, elapsed_s: float) -> Budget:
-        """What is left of it so long after solving began. Deterministic time knows nothing of that."""
-        left = self.seconds if self.deterministic else min(self.seconds, self.solving_s - elapsed_s)
-        return replace(self, seconds=max(left, 0.0))
+        """What is left of it after so long beside CP-SAT."""
+        return self if self.deterministic else replace(self, seconds=max(self.seconds - elapsed_s, 0.0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

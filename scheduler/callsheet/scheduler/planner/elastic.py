@@ -23,12 +23,11 @@ from callsheet.scheduler.planner.admission import Admission, CpuLoad
 from callsheet.scheduler.planner.arrivals import ArrivalRates, thinking_weight
 from callsheet.scheduler.planner.assignment import Budget, Status
 from callsheet.scheduler.planner.begun_set_ups import BegunSetUps
-from callsheet.scheduler.planner.costs import option_costs
 from callsheet.scheduler.planner.estimates import Estimates
 from callsheet.scheduler.planner.groups import Servable, competing, rows_of, some_fit
 from callsheet.scheduler.planner.instance import NO_ARRIVALS, Arrivals, PlanningInstance
 from callsheet.scheduler.planner.lateness import MOST_PATIENCE
-from callsheet.scheduler.planner.offers import Offers, place_of
+from callsheet.scheduler.planner.offers import Offer, Offers, place_of
 from callsheet.scheduler.planner.pinned import PinnedRound
 from callsheet.scheduler.planner.placed import PlacedActions, Running
 from callsheet.scheduler.planner.placement import Frees, Placed, Placer
@@ -278,35 +277,22 @@ class ElasticPlanner:
                 fragmented.add(place_of(each.option).pool)
             placed += found
         if fragmented:
-            placed += self._fill_up(question, placer, members, fragmented, question.instance.dispatch_cap - len(placed))
+            placed += _fill_up(question, solution, placer, members, pools=fragmented, started=len(placed))
         capped = len(placed) >= question.instance.dispatch_cap
         report = RoundReport(solution.status, solution.objective, solution.bound)
         return ElasticPlan(tuple(self._assign(placer, placed)), truncated=capped, report=report)
 
-    def _fill_up(
-        self, question: Snapshot, placer: Placer, members: _Members, pools: set[int], most: int
-    ) -> list[Placed]:
-        """Starts more in pools where counts did not fit on single nodes: no room is left that somebody could use."""
-        costs = option_costs(question.instance)
-        benefit = costs.leave[costs.option_class] - costs.cost
-        options = [option for each in question.instance.classes for option in each.block.options]
-        priority = np.array([each.priority for each in question.instance.classes])[costs.option_class]
-        placed: list[Placed] = []
-        for index in np.lexsort((-benefit, priority)).tolist():
-            owner = int(costs.option_class[index])
-            ready, claimed = question.members[owner], question.claimed[owner]
-            left = members.of(ready)
-            if left and benefit[index] > 0.0 and place_of(options[index]).pool in pools and len(placed) < most:
-                placed += placer.place(ready.key, [options[index]], left, most - len(placed), claimed)
-        return placed
-
     def _assign(self, placer: Placer, placed: list[Placed]) -> Iterator[Assignment]:
+        alike: tuple[Offer, Running] | None = None
         for action, offer, node in placed:
             manager_id = placer.manager_of(offer.place, node).manager_id
             request, units = action.request, offer.option.units
-            resets = request.kind is ActionKind.ENV_RESET
-            load = self._estimates.cores_of_job(request.key.job_id) if resets else 0.0
-            self._placed.add(manager_id, Running.of(action, units, offer.milli_use, load))
+            if alike is None or alike[0] is not offer:
+                # An offer is one class's, so that what members take by it is the same.
+                resets = request.kind is ActionKind.ENV_RESET
+                load = self._estimates.cores_of_job(request.key.job_id) if resets else 0.0
+                alike = (offer, Running.of(request, units, offer.milli_use, load))
+            self._placed.add(manager_id, action, alike[1])
             yield Assignment(action.key, manager_id, dict(units), self._estimates.of_grant(request, units))
 
 
@@ -342,6 +328,26 @@ class _Members:
         if queue is None:
             queue = self._queues[id(ready)] = deque(islice(ready, self._cap))
         return queue
+
+
+def _fill_up(
+    question: Snapshot, solution: Solution, placer: Placer, members: _Members, *, pools: set[int], started: int
+) -> list[Placed]:
+    """Starts more in pools where counts did not fit on single nodes: no room is left that somebody could use."""
+    classes = question.instance.classes
+    options = [(owner, option) for owner, each in enumerate(classes) for option in each.block.options]
+    gains = solution.gains.tolist()
+    worth = [
+        index for index in np.flatnonzero(solution.gains > 0.0).tolist() if place_of(options[index][1]).pool in pools
+    ]
+    placed: list[Placed] = []
+    for index in sorted(worth, key=lambda index: (classes[options[index][0]].priority, -gains[index])):
+        owner, option = options[index]
+        left, claimed = members.of(question.members[owner]), question.claimed[owner]
+        most = question.instance.dispatch_cap - started - len(placed)
+        if left and most > 0 and placer.could_place(option):
+            placed += placer.place(question.members[owner].key, [option], left, most, claimed)
+    return placed
 
 
 def plan(

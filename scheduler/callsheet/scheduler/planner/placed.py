@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from callsheet.scheduler.core.entities import Action, Manager
-from callsheet.scheduler.core.model import ActionKind, Token
+from callsheet.scheduler.core.model import ActionKind, ActionRequest, Token
 
 
 class Running(NamedTuple):
-    """What a placed action takes where it is.
+    """What a placed action takes where it is; alike actions share one. It does not keep its action from being freed.
 
     Attributes:
         job: Its job.
@@ -21,7 +21,6 @@ class Running(NamedTuple):
         load: Cores that the trajectory whose sandbox it makes is expected to use; 0 if it makes none.
     """
 
-    action: Action
     job: str
     generates: bool
     units: Mapping[str, int]
@@ -29,10 +28,9 @@ class Running(NamedTuple):
     load: float
 
     @staticmethod
-    def of(action: Action, units: Mapping[str, int], milli_use: int, load: float = 0.0) -> Running:
+    def of(request: ActionRequest, units: Mapping[str, int], milli_use: int, load: float = 0.0) -> Running:
         """What an action takes."""
-        request = action.request
-        return Running(action, request.key.job_id, request.kind is ActionKind.GENERATE, units, milli_use, load)
+        return Running(request.key.job_id, request.kind is ActionKind.GENERATE, units, milli_use, load)
 
 
 @dataclass(slots=True)
@@ -46,7 +44,7 @@ class OnManager:
         load: Cores that the trajectories whose sandboxes it makes are expected to use.
     """
 
-    fresh: list[Running] = field(default_factory=list)
+    fresh: list[tuple[Action, Running]] = field(default_factory=list)
     running: dict[Token, Running] = field(default_factory=dict)
     milli_use: int = 0
     load: float = 0.0
@@ -68,12 +66,12 @@ class PlacedActions:
         self.generating = 0
         self._on: dict[str, OnManager] = {}
 
-    def add(self, manager_id: str, running: Running) -> None:
+    def add(self, manager_id: str, action: Action, running: Running) -> None:
         """Notes a placement."""
         mine = self._on.get(manager_id)
         if mine is None:
             mine = self._on[manager_id] = OnManager()
-        mine.fresh.append(running)
+        mine.fresh.append((action, running))
         self._count(mine, running, 1)
 
     def settle(self, manager: Manager) -> OnManager:
@@ -81,8 +79,8 @@ class PlacedActions:
         mine = self._on.get(manager.manager_id)
         if mine is None:
             return _NOTHING
-        for running in mine.fresh:
-            attempt = running.action.attempt
+        for action, running in mine.fresh:
+            attempt = action.attempt
             if attempt is not None and attempt.manager_id == manager.manager_id:
                 mine.running[attempt.token] = running
             else:
@@ -97,7 +95,7 @@ class PlacedActions:
         """Forgets what was placed on managers other than these: they are lost, and all that ran there with them."""
         for manager_id in [manager_id for manager_id in self._on if manager_id not in managers]:
             lost = self._on.pop(manager_id)
-            for running in (*lost.fresh, *lost.running.values()):
+            for running in (*(fresh for _, fresh in lost.fresh), *lost.running.values()):
                 self._count(lost, running, -1)
 
     def _count(self, mine: OnManager, running: Running, times: int) -> None:
@@ -109,5 +107,5 @@ class PlacedActions:
             held = self.held.setdefault(running.job, {})
             for resource, units in running.units.items():
                 held[resource] = held.get(resource, 0) + times * units
-            if not any(held.values()):
+            if times < 0 and not any(held.values()):
                 del self.held[running.job]

@@ -114,6 +114,12 @@ class Placer:
                 heapq.heappush(queue, _Entry(rank + step, number, node, room - 1))
         return placed
 
+    def could_place(self, option: Option) -> bool:
+        """Whether the most that is free on any nodes is enough for a member; cheaper to ask than to try."""
+        offer = self._offers.of(option)
+        free = self._free[offer.place.pool]
+        return all(free[:, column].max() >= units for column, units in offer.charged)
+
     def manager_of(self, place: Place, node: int) -> Manager:
         """The manager that hosts a service on a node."""
         pool = self._pools[place.pool]

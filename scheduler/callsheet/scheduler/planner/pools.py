@@ -7,8 +7,9 @@ cores that a manager shares among its attempts by itself, which are counted in t
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
@@ -114,7 +115,7 @@ class Pool:
     took_s: dict[int, float] = field(default_factory=dict)
     first_row: int = 0
 
-    def read(self, changed: Sequence[int], placed: PlacedActions, cores: Mapping[str, float]) -> None:
+    def read(self, changed: Sequence[int], placed: PlacedActions, cores: Callable[[str], float]) -> None:
         """Takes over the books of some nodes.
 
         Args:
@@ -125,11 +126,12 @@ class Pool:
         # Twice as fast as asking for one after the other; one more name makes it return a tuple.
         own = itemgetter(*self.columns[: self.resources], self.columns[0]) if self.resources else None
         slotted = [(host.manager, host.service) for host in self.hosts if host.slots and not host.set_up]
-        rows = []
+        rows: list[list[int]] = []
+        loads: list[float] = []
+        backlogs: list[float] = []
         for index in changed:
-            free = self.nodes[index].free
             managers = self.managers[index]
-            row = list(own(free)[:-1]) if own is not None else []
+            row = list(own(self.nodes[index].free)[:-1]) if own is not None else []
             for number, name in slotted:
                 offered = managers[number].services[name]
                 row.append(offered.description.slots - offered.busy)
@@ -138,19 +140,22 @@ class Pool:
                 running = placed.settle(manager)
                 load += running.load
                 for job, _ in manager.sandboxes:
-                    load += cores[job]
+                    load += cores(job)
                 if number in self.shared:
                     column, shared = self.shared[number]
                     row.insert(column, SHARED_BURST * shared * MILLI - running.milli_use)
                     backlog += max(len(manager.attempts) - shared / USUAL_USE, 0.0)
             rows.append(row)
-            self.load[index] = load
-            self.backlog[index] = backlog
+            loads.append(load)
+            backlogs.append(backlog)
+        at = np.array(changed)
+        self.free[at], self.load[at], self.backlog[at] = rows, loads, backlogs
+        for index in changed:
+            managers = self.managers[index]
             for place, host in enumerate(self.hosts):
                 service = managers[host.manager].services[host.service]
                 if service.setup_s or service.instances or service.no_room or place in self.brings_in:
                     self._read_set_up(index, place, service)
-        self.free[np.array(changed)] = rows
 
     def _read_set_up(self, index: int, place: int, service: Service) -> None:
         self.brings_in.add(place)
@@ -213,18 +218,6 @@ class Pool:
         return self.columns.index(name) if name in self.columns else -1
 
 
-class _Memo(dict[str, float]):
-    """Answers of a function, each asked for once and only when needed."""
-
-    def __init__(self, answer: Callable[[str], float]) -> None:
-        super().__init__()
-        self._answer = answer
-
-    def __missing__(self, key: str) -> float:
-        found = self[key] = self._answer(key)
-        return found
-
-
 class Fleet:
     """All pools; `refresh` brings them up to a state of the core.
 
@@ -271,7 +264,7 @@ class Fleet:
         if self._version != state.fleet_version or any(len(pool.took_s) >= MOST_SET_UPS for pool in self.pools):
             self._rebuild(state)
             placed.keep_only(state.managers)
-        cores = _Memo(cores_of_job)
+        cores = functools.cache(cores_of_job)
         for pool, indexes in self._old():
             known = len(pool.brings_in)
             pool.read(indexes, placed, cores)

@@ -66,5 +66,5 @@ def _placed(state: SchedulerState) -> PlacedActions:
             expected = attempt.prediction
             shares = CPU in service.description.shared
             use = round(expected.use * MILLI) if expected is not None and shares else 0
-            placed.add(manager.manager_id, Running.of(attempt.action, attempt.granted, use))
+            placed.add(manager.manager_id, attempt.action, Running.of(attempt.action.request, attempt.granted, use))
     return placed

@@ -294,6 +294,8 @@ def _claimed(part: PlanningClass, claims: Claims) -> Frees:
 def _limits(block: OptionBlock, fleet: Fleet, free: Frees, claimed: Frees) -> Integers:
     """Most members that each option could start alone; exact for small pools, where fragments matter most."""
     limits = np.full(len(block.options), NO_LIMIT, np.int64)
+    if not claimed and all(len(pool.nodes) > EXACT_POOL_NODES for pool in fleet.pools):
+        return limits
     for index, option in enumerate(block.options):
         number = place_of(option).pool
         pool = fleet.pools[number]

@@ -13,7 +13,7 @@ import numpy as np
 from callsheet.scheduler.planner.assignment import SOLVED_GAP, Budget, Status, assign
 from callsheet.scheduler.planner.costs import OptionCosts, option_costs
 from callsheet.scheduler.planner.greedy import Counts, greedy, unbounded_optimum
-from callsheet.scheduler.planner.instance import Option, PlanningInstance
+from callsheet.scheduler.planner.instance import Floats, Option, PlanningInstance
 from callsheet.scheduler.planner.relaxation import relax
 from callsheet.scheduler.planner.stage import Leftovers, Stage, make_stage
 
@@ -37,6 +37,7 @@ class Solution:
         objective: Cost in weighted seconds, members left queued included.
         bound: No solution of these stages costs less.
         status: How the hardest stage was solved.
+        gains: What starting one member saves, for every option of the instance, shape (options,).
     """
 
     started: tuple[Started, ...]
@@ -44,6 +45,7 @@ class Solution:
     objective: float
     bound: float
     status: Status
+    gains: Floats
 
     @property
     def gap(self) -> float:
@@ -75,26 +77,28 @@ def solve(
         instance: The round's question.
         budget: What may be spent on all stages together.
         seed: Of the solver.
-        stopwatch: Seconds, by which the budget counts what is not CP-SAT's time; without, it counts as nothing.
+        stopwatch: Seconds, by which what is not CP-SAT's time counts; without, it counts as nothing.
     """
     began = stopwatch()
+    spent_s = 0.0  # by CP-SAT, in the time that the budget counts; what is left of the budget has it out already
 
     def elapsed_s() -> float:
-        return stopwatch() - began
+        return stopwatch() - began - spent_s
 
     if not instance.classes:
-        return Solution((), (0,) * len(instance.set_ups), 0.0, 0.0, Status.EMPTY)
+        return Solution((), (0,) * len(instance.set_ups), 0.0, 0.0, Status.EMPTY, np.zeros(0))
     books = _Books(instance, option_costs(instance))
     left = budget
     for stage in books.stages():
         solved = solve_stage(stage, left, seed, elapsed_s)
         books.take(stage, solved)
+        spent_s += solved.seconds
         left = replace(left, seconds=max(left.seconds - solved.seconds, min(left.seconds, LEAST_SECONDS)))
     return books.solution()
 
 
 def solve_stage(stage: Stage, budget: Budget, seed: int, elapsed_s: Callable[[], float] = lambda: 0.0) -> _Solved:
-    """Solves one stage; `elapsed_s` tells how long the round's solving has taken so far."""
+    """Solves one stage; `elapsed_s` tells what the round's solving has taken so far beside CP-SAT."""
     if not len(stage.options):
         nothing = Counts(np.zeros(0, np.int64), np.zeros(len(stage.set_ups), np.int64), stage.baseline)
         return _Solved(nothing, stage.baseline, Status.EMPTY)
@@ -159,4 +163,5 @@ class _Books:
     def solution(self) -> Solution:
         """All stages together."""
         brought_in = tuple(self._left.brought_in.tolist())
-        return Solution(tuple(self._started), brought_in, self._objective, self._bound, self._status)
+        gains = self._costs.leave[self._costs.option_class] - self._costs.cost
+        return Solution(tuple(self._started), brought_in, self._objective, self._bound, self._status, gains)
