@@ -23,7 +23,7 @@ class IdleMemory:
         processes_mib: Private memory and the share of what is shared (PSS) of its first process and of the tool that
             holds it; None where that cannot be read.
         group_mib: What its group is charged with: kernel memory and files in memory too, but shared pages only where
-            it touched them first; None without a memory group.
+            it touched them first; None without a memory group of its own.
     """
 
     processes_mib: float | None
@@ -59,10 +59,19 @@ def _processes_mib(pid: int) -> float | None:
 
 def _group_mib(pid: int) -> float | None:
     with suppress(OSError):
-        layout = find_layout(Path("/proc/self/mountinfo").read_text(), Path(f"/proc/{pid}/cgroup").read_text())
-        if layout is not None and "memory" in layout.controllers:
-            return int((layout.controllers["memory"] / "memory.usage_in_bytes").read_text()) / _MIB
-        if layout is not None:
-            # In version 2 the first process is in a leaf of its own, and the limit is on the group above.
-            return int((layout.core.parent / "memory.current").read_text()) / _MIB
+        charged = _charge_of_group(str(pid))
+        # Without a group of its own it is in this process's, which is charged with everything.
+        if charged is not None and charged != _charge_of_group("self"):
+            return int(charged.read_text()) / _MIB
     return None
+
+
+def _charge_of_group(process: str) -> Path | None:
+    """Returns the file that says how much memory a sandbox's group is charged with, given its first process."""
+    layout = find_layout(Path("/proc/self/mountinfo").read_text(), Path(f"/proc/{process}/cgroup").read_text())
+    if layout is None:
+        return None
+    if "memory" in layout.controllers:
+        return layout.controllers["memory"] / "memory.usage_in_bytes"
+    # In version 2 the first process is in a leaf of its own, and the limit is on the group above.
+    return layout.core.parent / "memory.current"
