@@ -96,7 +96,7 @@ def postgresql_engine(url: URL) -> Engine:
 def driver_transaction(connection: Connection) -> Iterator[Any]:
     """A writing transaction without SQLAlchemy's own objects; yields a cursor of the driver (PEP 249).
 
-    It costs half the time of a small transaction. `connection` must not be in one of SQLAlchemy's.
+    A small one takes a third less processor time than SQLAlchemy's, in none of which `connection` may be.
 
     Raises:
         Exception: An error of the driver. Unless it came from the commit, nothing was written.

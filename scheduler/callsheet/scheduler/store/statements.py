@@ -1,8 +1,8 @@
 """Statements compiled once, and executed by the database's driver with tuples.
 
 SQLAlchemy's own executemany handles every parameter of every row in Python. That doubles the time of a large commit,
-and the interpreter lock is held meanwhile; its transaction and result objects double the time of a small one, which a
-lone action waits for. Compiled here, the statement is still SQLAlchemy's for either database, and a row costs one
+and the interpreter lock is held meanwhile; its transactions and results are a third of a small one, which a lone action
+waits for. Compiled here, the statement is still SQLAlchemy's for either database, and a row costs one
 `itemgetter`.
 """
 
