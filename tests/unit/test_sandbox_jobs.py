@@ -131,6 +131,31 @@ async def test_a_process_forked_while_a_grant_is_carried_out_is_on_the_granted_c
     assert pinned == [_ONE, _ONE]
 
 
+async def test_a_process_that_a_grant_still_under_way_missed_is_on_the_granted_cores() -> None:
+    agent, pinned = _Agent(), list[frozenset[int]]()
+    looked, go_on = threading.Event(), threading.Event()
+
+    def pin(cores: frozenset[int]) -> None:
+        pinned.append(cores)
+        if len(pinned) == 1:
+            # It has seen all there was, and its end is not known on the event loop yet.
+            looked.set()
+            assert go_on.wait(60)
+
+    jobs = _jobs(agent, pin)
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(jobs.start, _PROCESS, None)
+            while agent.job is None:
+                await anyio.lowlevel.checkpoint()
+            tasks.start_soon(jobs.put_on_cores, _ONE)
+            await anyio.to_thread.run_sync(looked.wait)
+            agent.job.started.set()
+            await anyio.wait_all_tasks_blocked()
+            go_on.set()
+    assert pinned == [_ONE, _ONE]
+
+
 async def test_the_newest_of_two_grants_is_the_last_that_is_written() -> None:
     group = _Group()
     jobs = _jobs(_Agent(), lambda _: None, group=group)

@@ -82,7 +82,7 @@ class SandboxJobs:
         self._pin = None if group is not None and group.pins_cores else pin
         self._pins_each_process = self._pin is not None and by_process
         self._cores: frozenset[int] | None = None
-        self._core_changes = 0
+        self._pins_begun = self._pins_ended = 0
         # Held while cores or lane are changed: whoever comes last finds the newest.
         self._pinning, self._moving = anyio.Lock(), anyio.Lock()
         self._after_pin, self._after_move = ForkWindow(), ForkWindow()
@@ -120,10 +120,11 @@ class SandboxJobs:
     async def put_on_cores(self, cores: frozenset[int]) -> None:
         """Puts all that runs, and what is being started, on these cores."""
         self._cores = cores
+        self._pins_begun += 1
         try:
             await self._put_on_last_cores()
         finally:
-            self._core_changes += 1
+            self._pins_ended += 1
             if self._pins_each_process:
                 self._after_pin.changed(time.monotonic())
 
@@ -184,14 +185,14 @@ class SandboxJobs:
             "limits": self._limits,
         }
         entries = leaf.entries if leaf is not None else []
-        core_changes = self._core_changes
+        ended = self._pins_ended
         job = await self.connection.start("run", details, [*process.descriptors.values(), *entries])
         if self.lanes.must_follow or self._pins_each_process:
             # It began as its parent, the agent, was at the fork: in the foreground, and on the cores of that moment.
             await job.started.wait()
         if self.lanes.must_follow:
             await self._put_into_last_lane()
-        if self._pins_each_process and self._core_changes != core_changes:
+        if self._pins_each_process and self._pins_begun != ended:
             await self._put_on_last_cores()
         if self.frozen and self.group is None:
             # Without a group only what ran at the time of the pause was stopped.
