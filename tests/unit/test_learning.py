@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -12,6 +13,7 @@ from callsheet.scheduler.core.events import AttemptEnded, AttemptResult
 from callsheet.scheduler.core.model import ActionKey, ActionKind, FailureKind, TimeoutKind
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.service.learning import (
+    ALIKE_ENDS,
     ENDS_PER_TURN,
     MAX_WAITING_ENDS,
     Learning,
@@ -136,12 +138,22 @@ def test_an_end_that_cannot_be_learned_from_is_passed_over() -> None:
     assert seen(learning) == 1
 
 
-def test_of_a_flood_of_ends_the_oldest_are_passed_over() -> None:
+@pytest.mark.anyio
+async def test_of_a_flood_of_alike_ends_the_first_are_learned_and_others_not_missed() -> None:
     world, attempt = world_running()
-    learning = Learning(Predictors(), MemoryStore(), 1.0)
-    learning.attempts_ended(world.state, [end(attempt)] * (MAX_WAITING_ENDS + 10))
-    learning.learn(MAX_WAITING_ENDS + 10)
-    assert seen(learning) == MAX_WAITING_ENDS
+    world.submit(replace(action_request("b", ActionKind.REWARD, demand=elastic(2, 8)), label="rare"))
+    world.propose("b", "m", cpu=4)
+    rare = next(each for each in world.state.managers["m"].attempts.values() if each is not attempt)
+    learning = Learning(Predictors(), MemoryStore(), 1000.0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(learning.run)
+        for turn in range(2):
+            learning.attempts_ended(world.state, [*[end(attempt)] * MAX_WAITING_ENDS, end(rare)])
+            with anyio.fail_after(60):
+                while seen(learning) < (turn + 1) * (ALIKE_ENDS + 1):
+                    await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    assert seen(learning) == 2 * (ALIKE_ENDS + 1)
 
 
 @pytest.mark.anyio

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -12,7 +12,7 @@ import anyio
 import structlog
 from callsheet.scheduler.core.entities import Attempt
 from callsheet.scheduler.core.events import AttemptEnded, AttemptFailed, AttemptSucceeded
-from callsheet.scheduler.core.model import FailureKind, TimeoutKind
+from callsheet.scheduler.core.model import ActionKind, FailureKind, TimeoutKind
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.predictors import Observation, Predictors
 from callsheet.scheduler.planner.predictors.nodes import Path
@@ -23,8 +23,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 # Taken from the predictors on the event loop, written in one transaction that commits wait for: a millisecond or two.
 NODES_PER_SAVE = 200
-# Nobody waits for what is learned, so ends are learned from between two steps of the loop, a few at a time. In a flood
-# of short actions the oldest of those that wait are passed over.
+# Nobody waits for what is learned, so ends are gathered for a moment, away from the commits they came for, and learned
+# from between two steps of the loop, a few at a time. In a flood of alike ones the first few tell enough of the rest.
+GATHERING_S = 0.02
+ALIKE_ENDS = 16
 ENDS_PER_TURN = 8
 MAX_WAITING_ENDS = 1024
 BYTES_PER_MB = 1 << 20
@@ -50,6 +52,7 @@ class Learning:
         self._store = store
         self._save_interval = save_interval
         self._ended: deque[tuple[Attempt, AttemptEnded]] = deque(maxlen=MAX_WAITING_ENDS)
+        self._alike: Counter[tuple[str, ActionKind, str]] = Counter()
         self._wake = anyio.Event()
 
     def attempts_ended(self, state: SchedulerState, ends: Sequence[AttemptEnded]) -> None:
@@ -58,7 +61,11 @@ class Learning:
             manager = state.managers.get(event.manager_id)
             attempt = manager.attempts.get(event.token) if manager is not None else None
             if attempt is not None:
-                self._ended.append((attempt, event))
+                request = attempt.action.request
+                likeness = (request.key.job_id, request.kind, request.label)
+                self._alike[likeness] += 1
+                if self._alike[likeness] <= ALIKE_ENDS:
+                    self._ended.append((attempt, event))
         self._wake.set()
 
     async def run(self) -> None:
@@ -88,6 +95,8 @@ class Learning:
         while True:
             await self._wake.wait()
             self._wake = anyio.Event()
+            await anyio.sleep(GATHERING_S)
+            self._alike.clear()
             while self._ended:
                 self.learn(ENDS_PER_TURN)
                 await anyio.lowlevel.checkpoint()
