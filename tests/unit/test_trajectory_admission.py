@@ -7,8 +7,11 @@ from dataclasses import replace
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState, PriorityClass, TrajectoryKey
-from callsheet.scheduler.planner.admission import Candidate, CpuLoad, choose
+from callsheet.scheduler.planner.admission import Admission, Candidate, CpuLoad, choose
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
+from callsheet.scheduler.planner.instance import OptionBlock
+from callsheet.scheduler.planner.pools import Fleet
+from callsheet.scheduler.planner.sandbox_room import SandboxRoom
 
 from tests.support.core_requests import action_request, job_request, kept, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager, service
@@ -170,6 +173,28 @@ def test_beyond_a_load_nobody_begins() -> None:
     assert load.most_live(1.0) == 40.0
     candidates = [Candidate(2, 1.0, iter(()), 10, float("inf"))]
     assert choose(candidates, lambda _: True, 40.0) == []
+
+
+def test_jobs_without_sandboxes_neither_wait_for_cores_nor_count_there() -> None:
+    world, _ = sandbox_world(memory=100_000)
+    world.manager("api", service("api", [ActionKind.TOOL_CALL]))
+    world.job()
+    world.job(job_request("tools"))
+    begin(world, 2)
+    for index in range(3):
+        world.trajectory(trajectory_request(f"tools-t{index}", job_id="tools"))
+        call = action_request(f"tools-c{index}", ActionKind.TOOL_CALL, f"tools-t{index}", job_id="tools", service="api")
+        world.submit(call)
+    admission = Admission(most_load=1.0, hold_after=5.0)
+    assert admission.with_sandboxes(world.state) == {"job"}
+    full = CpuLoad(live=0, cores=1.0, idle_cores=0.0, work_s=1.0, alone_s=1.0, think_s=0.0)
+    room = SandboxRoom(world.state, Fleet(), lambda _: OptionBlock.of([]))
+    began = admission.decide(world.state, full, room, world.now)
+    assert Counter(key[0] for key in began) == {"tools": 3, "job": 1}, "cores bear one, and a call needs none"
+    assert len(admitted(world)) == 5
+    world.close_job("tools")
+    world.close_job()
+    assert admission.with_sandboxes(world.state) == set()
 
 
 def test_while_cores_idle_somebody_begins_whatever_was_estimated() -> None:

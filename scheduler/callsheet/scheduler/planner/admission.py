@@ -4,13 +4,14 @@ Four rules bound it. A sandbox must find its memory, or its reset would only wai
 with a bound on staleness has no more trajectories than its trainer consumes in time (AReaL's rule: one that begins now
 ends after all that live have ended, so with B of them to a version no more than (bound + 1) * B may live). Where more
 trajectories would bring next to no throughput, since their commands would only wait for each other's cores, none is
-added; but as long as cores idle somebody may begin, whatever was estimated. And jobs take turns by weight. The wait to
-start is charged to trajectories, apart from their actions' completion times.
+added; but as long as cores idle somebody may begin, whatever was estimated, and jobs whose trajectories have no sandbox
+neither count nor wait there. And jobs take turns by weight. The wait to start is charged to trajectories, apart from
+their actions' completion times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from callsheet.scheduler.core.entities import Job, Trajectory
 from callsheet.scheduler.core.model import TrajectoryKey
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.submission import COMPLETED
-from callsheet.scheduler.planner.sandbox_room import SandboxRoom
+from callsheet.scheduler.planner.sandbox_room import SandboxRoom, reset_of
 
 # A new figure of trajectories to a version counts this much beside those before it.
 LEARNING_RATE = 0.3
@@ -32,6 +33,7 @@ class Candidate:
         waiting: In order.
         live: How many live.
         most: How many may live.
+        on_cores: Whether its trajectories have sandboxes, whose commands load cores.
     """
 
     priority: int
@@ -39,6 +41,7 @@ class Candidate:
     waiting: Iterator[Trajectory]
     live: int
     most: float
+    on_cores: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class CpuLoad:
     """How busy the trajectories that live keep their cores.
 
     Attributes:
-        live: How many live.
+        live: How many live, of jobs whose trajectories have sandboxes.
         cores: Cores of the nodes that have sandboxes.
         idle_cores: Those of them that nothing uses now.
         work_s: Core-seconds of a command.
@@ -78,21 +81,26 @@ def choose(
     Args:
         candidates: Jobs with waiting trajectories; their counts are kept up as trajectories are chosen.
         room: Books a trajectory's sandbox and says whether there was room for it.
-        most_in_all: How many may live in all.
+        most_in_all: How many may live in all, of jobs whose trajectories have sandboxes.
     """
     chosen: list[TrajectoryKey] = []
-    live = sum(each.live for each in candidates)
+    live = _live_on_cores(candidates)
     open_ones = list(candidates)
-    while open_ones and live < most_in_all:
+    while open_ones:
         job = min(open_ones, key=lambda each: (each.priority, (each.live + 1) / each.weight))
-        trajectory = next(job.waiting, None) if job.live < job.most else None
+        may = job.live < job.most and (live < most_in_all or not job.on_cores)
+        trajectory = next(job.waiting, None) if may else None
         if trajectory is None or not room(trajectory):
             open_ones.remove(job)
             continue
         job.live += 1
-        live += 1
+        live += job.on_cores
         chosen.append(trajectory.key)
     return chosen
+
+
+def _live_on_cores(candidates: Sequence[Candidate]) -> int:
+    return sum(each.live for each in candidates if each.on_cores)
 
 
 @dataclass(slots=True)
@@ -159,6 +167,15 @@ class Admission:
         self._hold_after = hold_after
         self._consumption = Consumption()
         self._first_since: dict[str, _Head] = {}
+        self._with_sandboxes: set[str] = set()
+
+    def with_sandboxes(self, state: SchedulerState) -> Set[str]:
+        """The open jobs of which a trajectory was seen to wait for its sandbox."""
+        self._with_sandboxes &= state.jobs.keys()
+        for job_id, waiting in state.waiting_trajectories.items():
+            if job_id not in self._with_sandboxes and reset_of(next(iter(waiting.values()))) is not None:
+                self._with_sandboxes.add(job_id)
+        return self._with_sandboxes
 
     def decide(
         self, state: SchedulerState, load: CpuLoad | None, room: SandboxRoom, now: float
@@ -172,6 +189,7 @@ class Admission:
             now: Seconds since the epoch.
         """
         candidates = []
+        with_sandboxes = self.with_sandboxes(state)
         self._consumption.keep_only(state.jobs)
         for job_id, waiting in state.waiting_trajectories.items():
             job = state.jobs[job_id]
@@ -180,11 +198,16 @@ class Admission:
             most = self._consumption.most_live(job)
             candidates.append(
                 Candidate(
-                    int(request.priority_class), request.weight, iter(waiting.values()), job.live_trajectories, most
+                    int(request.priority_class),
+                    request.weight,
+                    iter(waiting.values()),
+                    job.live_trajectories,
+                    most,
+                    job_id in with_sandboxes,
                 )
             )
         elsewhere = sum(
-            job.live_trajectories for name, job in state.jobs.items() if name not in state.waiting_trajectories
+            state.jobs[name].live_trajectories for name in with_sandboxes - state.waiting_trajectories.keys()
         )
         # Somebody must live for anything to be learned.
         most = max(float("inf") if load is None else load.most_live(self._most_load) - elsewhere, 1.0)
@@ -209,7 +232,7 @@ class Admission:
         chosen = []
         pairs = sorted(zip(candidates, heads, strict=True), key=lambda pair: (pair[0].priority, pair[1].since))
         for job, head in pairs:
-            may = job.live < job.most and sum(each.live for each in candidates) < most
+            may = job.live < job.most and _live_on_cores(candidates) < most
             if may and now - head.since >= self._hold_after and room.hold_for(head.trajectory):
                 job.live += 1
                 chosen.append(next(job.waiting).key)

@@ -218,20 +218,23 @@ class ElasticPlanner:
     def _cpu_load(self, state: SchedulerState) -> CpuLoad | None:
         """How busy live trajectories keep the cores; None while that is not known."""
         rate = self._arrivals.rate(CPU)
-        live = {job_id: job.live_trajectories for job_id, job in state.jobs.items() if job.live_trajectories}
+        with_sandboxes = self._admission.with_sandboxes(state)
+        live = {name: job.live_trajectories for name, job in state.jobs.items() if name in with_sandboxes}
         commands = [(count, self._estimates.command_of_job(job)) for job, count in live.items()]
         known = [(count, *command) for count, command in commands if command is not None]
         total = sum(count for count, _, _ in known)
         if not total or rate <= 0.0:
             return None
         pools = self._fleet.sandbox_pools()
+        # Who generates is not known by job; trajectories without a sandbox are taken to do so as long as others.
+        share = total / sum(job.live_trajectories for job in state.jobs.values())
         return CpuLoad(
             live=total,
             cores=sum(pool.cores * len(pool.nodes) for pool in pools),
             idle_cores=sum(pool.idle_cores for pool in pools),
             work_s=sum(count * work for count, _, work in known) / total,
             alone_s=sum(count * alone for count, alone, _ in known) / total,
-            think_s=thinking_weight(state, self._placed.generating) / rate,
+            think_s=share * thinking_weight(state, self._placed.generating) / rate,
         )
 
     def _servable(self, waiting: list[ReadyClass], now: float) -> list[Servable]:

@@ -45,7 +45,7 @@ class SandboxRoom:
         The node that lacks the least keeps what it has of what the sandbox holds, or smaller ones of others would take
         whatever comes free. There is one such sandbox in a pool at a time.
         """
-        reset = _reset_of(trajectory)
+        reset = reset_of(trajectory)
         return reset is not None and self._hold(self._needs_of(ReadyQueue.key_of(reset)))
 
     def _hold(self, needs: Needs) -> bool:
@@ -60,7 +60,7 @@ class SandboxRoom:
 
     def book(self, trajectory: Trajectory) -> bool:
         """Books a trajectory's sandbox; False if there is no room. One without a sandbox needs none."""
-        reset = _reset_of(trajectory)
+        reset = reset_of(trajectory)
         return reset is None or self._take(ReadyQueue.key_of(reset), 1) == 1
 
     def _take(self, key: ClassKey, count: int) -> int:
@@ -105,7 +105,7 @@ class SandboxRoom:
         return list(found.items())
 
 
-def _reset_of(trajectory: Trajectory) -> Action | None:
+def reset_of(trajectory: Trajectory) -> Action | None:
     """What makes a waiting trajectory's sandbox; None if it begins without one."""
     actions = first_actions(trajectory)
     return next((action for action in actions if action.request.kind is ActionKind.ENV_RESET), None)
