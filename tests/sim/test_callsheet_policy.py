@@ -24,6 +24,7 @@ from callsheet.benchmarks.simulator.scenario import (
 )
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings, PlannerChoice, PredictionChoice
 from callsheet.benchmarks.simulator.simulation import simulate
+from callsheet.managers.sandbox.settings import CoreSharing
 from callsheet.scheduler.core.model import ActionKind, PriorityClass
 
 RESET = Work(ActionKind.ENV_RESET, "reset", cpu_s=0.5, use=0.5, in_sandbox=True)
@@ -39,7 +40,8 @@ ABLATIONS = {
     "elastic": CallsheetSettings(),
     "no prediction": CallsheetSettings(prediction=PredictionChoice.OFF),
     "oracle": CallsheetSettings(prediction=PredictionChoice.ORACLE),
-    "no node sharing": CallsheetSettings(node_sharing=False),
+    "no node sharing": CallsheetSettings(core_sharing=CoreSharing.PLAIN),
+    "whole cores": CallsheetSettings(core_sharing=CoreSharing.NONE),
     "no admission": CallsheetSettings(admission=False),
     "no expected arrivals": CallsheetSettings(expected_arrivals=False),
 }

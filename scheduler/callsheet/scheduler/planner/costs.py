@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from callsheet.scheduler.planner.balance import balanced_shares
-from callsheet.scheduler.planner.instance import Floats, Integers, PlanningInstance, Resource
+from callsheet.scheduler.planner.instance import Floats, Integers, PlanningInstance
 from callsheet.scheduler.planner.option_table import OptionTable
 
 # What is overdue counts as this much shorter than the shortest that is not; of the mean, the shortest is not less than
@@ -26,6 +26,8 @@ from callsheet.scheduler.planner.option_table import OptionTable
 OVERDUE_SHARE = 1.0 / 16.0
 SHORTEST_SHARE = 1.0 / 64.0
 MIN_DURATION_S = 1e-3
+# Of the square root of how many hold a resource: an option that leaves less keeps those waiting that come.
+ARRIVALS_MARGIN = 0.25
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +96,7 @@ def option_costs(instance: PlanningInstance) -> OptionCosts:
     table = OptionTable.of(instance)
     members = _Members.of(instance)
     load = _load(instance, members)
-    arrivals = _ArrivalCurves(instance.resources)
+    arrivals = _ArrivalCurves(instance)
     seconds = table.setup_s + table.duration_s
     delay = _delay_rates(table, load, arrivals, np.ones(len(instance.classes)))
     cost = members.weight[table.option_class] * seconds + table.duration_s * delay
@@ -142,21 +144,40 @@ def _best_when_idle(table: OptionTable, load: _Load, cost: Floats) -> Integers:
 
 
 class _ArrivalCurves:
-    """A_r(d) for all resources at once; see `Arrivals`."""
+    """A_r(d) for all resources at once, see `Arrivals`, and how much of it an option keeps waiting.
 
-    def __init__(self, resources: tuple[Resource, ...]) -> None:
+    Who arrives waits only where next to nothing is left. How many hold a resource at once varies by about the square
+    root of their number (square-root staffing: Halfin and Whitt, Operations Research 29, 1981), so what an option
+    leaves counts in such units.
+    """
+
+    def __init__(self, instance: PlanningInstance) -> None:
+        resources = instance.resources
         rates = [each.arrivals.rate for each in resources]
         self.none = not any(rates)
+        if self.none:
+            return
         self._rate = np.array([*rates, 0.0])
         # A limit beyond any arrivals of a round stands for none.
         self._limit = np.array([*(min(each.arrivals.limit, 1e12) for each in resources), 1.0])
+        self._free = np.array([*(float(each.free) for each in resources), 0.0])
+        used = np.array([*(float(each.capacity - each.free) for each in resources), 0.0])
+        unit = np.full(len(used), np.inf)
+        for each in instance.classes:
+            # What arrives is taken to ask for as little as the least of what waits.
+            np.minimum.at(unit, each.block.touched, each.block.touched_units)
+        unit = np.where(np.isfinite(unit), np.maximum(unit, 1.0), 1.0)
+        self._margin = ARRIVALS_MARGIN * unit * np.sqrt(np.maximum(used / unit, 1.0))
 
-    def within(self, resource: Integers, seconds: Floats) -> Floats:
-        """Weight that arrives at each resource, shape (options, charges), while an option runs, shape (options,)."""
+    def delayed(self, table: OptionTable) -> Floats:
+        """Weight that comes to each resource while an option runs and has to wait, shape (options, charges)."""
+        resource = table.resource
         limit = self._limit[resource]
         ratio = np.divide(self._rate[resource], limit, out=np.zeros(limit.shape), where=limit > 0)
-        arrived: Floats = -limit * np.expm1(-ratio * seconds[:, None])
-        return arrived
+        arrived = -limit * np.expm1(-ratio * (table.setup_s + table.duration_s)[:, None])
+        left = np.maximum(self._free[resource] - table.amount, 0.0)
+        delayed: Floats = arrived * np.exp(-left / self._margin[resource])
+        return delayed
 
 
 def _delay_rates(table: OptionTable, load: _Load, arrivals: _ArrivalCurves, members: Floats) -> Floats:
@@ -171,7 +192,7 @@ def _delay_rates(table: OptionTable, load: _Load, arrivals: _ArrivalCurves, memb
     others = np.maximum(load.weight - members[:, None] * load.own, 0.0)
     waiting = others[table.option_class[:, None], table.resource]
     if not arrivals.none:
-        waiting = waiting + 0.5 * arrivals.within(table.resource, table.setup_s + table.duration_s)
+        waiting = waiting + 0.5 * arrivals.delayed(table)
     rates: Floats = (table.amount * waiting * load.inverse[table.resource]).sum(axis=1)
     return rates
 

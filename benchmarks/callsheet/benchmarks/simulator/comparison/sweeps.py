@@ -11,6 +11,7 @@ from callsheet.benchmarks.simulator.comparison.load import load_of
 from callsheet.benchmarks.simulator.comparison.runs import Run, run_all
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings, ScenarioSource
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings, PlannerChoice, PredictionChoice
+from callsheet.managers.sandbox.settings import CoreSharing
 
 OURS: Final = "callsheet"
 CORE_FACTORS: Final = (0.5, 0.75, 1.0, 1.5, 2.5, 5.0)
@@ -130,7 +131,11 @@ ABLATIONS: Final[Mapping[str, CallsheetSettings]] = {
     "price without expected arrivals": CallsheetSettings(expected_arrivals=False),
     "no prediction": CallsheetSettings(prediction=PredictionChoice.OFF),
     "perfect prediction": CallsheetSettings(prediction=PredictionChoice.ORACLE),
-    "no node sharing: the operating system shares": CallsheetSettings(node_sharing=False),
+    "no node sharing: the operating system shares": CallsheetSettings(core_sharing=CoreSharing.PLAIN),
+    "no sharing at all: commands have whole cores": CallsheetSettings(core_sharing=CoreSharing.NONE),
+    "the same, price without expected arrivals": CallsheetSettings(
+        core_sharing=CoreSharing.NONE, expected_arrivals=False
+    ),
     "no admission": CallsheetSettings(admission=False),
 }
 """What callsheet is without each of its pieces, or with a perfect one."""

@@ -24,6 +24,7 @@ from callsheet.benchmarks.simulator.shell.requests import SANDBOX_SERVICE, Reque
 from callsheet.benchmarks.simulator.shell.routing import OutputTokens, cheapest_engine
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 from callsheet.managers.sandbox.node_sharing import Command, NodeSharingSettings
+from callsheet.managers.sandbox.settings import CoreSharing
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind
 from callsheet.scheduler.core.plan import Plan
@@ -56,7 +57,8 @@ class Callsheet:
         self._knowledge = make_knowledge(self.settings.prediction)
         self._attempts = Attempts(self._start)
         sharing = NodeSharingSettings(beta=self.settings.ageing)
-        self._nodes = SharedNodes(world, sharing) if self.settings.node_sharing else None
+        ranked = self.settings.core_sharing is CoreSharing.RANKED
+        self._nodes = SharedNodes(world, sharing) if ranked else None
         self._loop = CoreLoop(
             world,
             make_planning(self.settings, self._knowledge.told_to_planner, world),
@@ -74,7 +76,7 @@ class Callsheet:
         self._outputs = OutputTokens()
         for share in scenario.jobs:
             self._loop.note(events.JobOpenRequested(NOBODY, job_request(share)))
-        for joined in join_all(scenario):
+        for joined in join_all(scenario, cores_shared=self.settings.core_sharing is not CoreSharing.NONE):
             self._loop.note(joined)
         for node in scenario.cluster.gpu_nodes():
             self._tell_models(node)

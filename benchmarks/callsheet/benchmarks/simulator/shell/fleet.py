@@ -24,16 +24,22 @@ IN_SANDBOXES = frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP, ActionKind.
 _MOST_FRESH_MEMORY = 0.25
 
 
-def join_all(scenario: Scenario) -> list[Event]:
-    """The events by which every manager of a cluster registers; a manager is called like its node."""
-    return [event for joined in _managers(scenario) for event in (joined, ManagerHeartbeat(joined.manager_id))]
+def join_all(scenario: Scenario, *, cores_shared: bool = True) -> list[Event]:
+    """The events by which every manager of a cluster registers; a manager is called like its node.
+
+    Args:
+        scenario: Whose cluster it is.
+        cores_shared: Whether sandbox managers share their cores among their commands by themselves.
+    """
+    managers = _managers(scenario, cores_shared=cores_shared)
+    return [event for joined in managers for event in (joined, ManagerHeartbeat(joined.manager_id))]
 
 
-def _managers(scenario: Scenario) -> Iterator[ManagerJoined]:
+def _managers(scenario: Scenario, *, cores_shared: bool) -> Iterator[ManagerJoined]:
     cluster = scenario.cluster
     peak_mb = _fresh_peak_mb(scenario)
     for name, cpu in cluster.cpu_nodes().items():
-        yield _sandbox_manager(name, cpu, peak_mb)
+        yield _sandbox_manager(name, cpu, peak_mb, cores_shared=cores_shared)
     for name, gpu in cluster.gpu_nodes().items():
         yield _model_manager(name, gpu, cluster)
     for quota in cluster.quotas:
@@ -52,11 +58,8 @@ def _fresh_peak_mb(scenario: Scenario) -> int:
     return rounded_up(max(peaks, default=0))
 
 
-def _sandbox_manager(name: str, nodes: CpuNodes, fresh_peak_mb: int) -> ManagerJoined:
-    """A sandbox manager that shares all its cores among its commands by itself.
-
-    It keeps memory for as many commands without a sandbox as it has cores.
-    """
+def _sandbox_manager(name: str, nodes: CpuNodes, fresh_peak_mb: int, *, cores_shared: bool) -> ManagerJoined:
+    """A sandbox manager. It keeps memory for as many commands without a sandbox as it has cores."""
     fresh_mb = max(fresh_peak_mb, min(nodes.cores * fresh_peak_mb, int(_MOST_FRESH_MEMORY * nodes.memory_mb)))
     memory = {MEMORY: nodes.memory_mb - fresh_mb, FRESH_MEMORY: fresh_mb}
     per_numa = nodes.cores // nodes.numa_nodes
@@ -64,7 +67,9 @@ def _sandbox_manager(name: str, nodes: CpuNodes, fresh_peak_mb: int) -> ManagerJ
         tuple(range(first * per_numa, (first + 1) * per_numa if first + 1 < nodes.numa_nodes else nodes.cores))
         for first in range(nodes.numa_nodes)
     )
-    service = ServiceDescription(SANDBOX_SERVICE, IN_SANDBOXES, 0, {}, shared={CPU: nodes.cores})
+    service = ServiceDescription(
+        SANDBOX_SERVICE, IN_SANDBOXES, 0, {}, shared={CPU: nodes.cores} if cores_shared else {}
+    )
     return _joined(NodeDescription(name, memory, numa_cores), service)
 
 

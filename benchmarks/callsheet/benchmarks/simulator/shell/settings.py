@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from callsheet.benchmarks.simulator.shell.overheads import DEFAULT_OVERHEADS, OverheadModel
+from callsheet.managers.sandbox.settings import CoreSharing
 
 
 class PlannerChoice(Enum):
@@ -33,7 +34,8 @@ class CallsheetSettings:
 
     Attributes:
         expected_arrivals: Whether the price counts trajectories that will come back soon.
-        node_sharing: Whether nodes rank their commands; without, the operating system shares nodes plainly.
+        core_sharing: As the sandbox manager's: nodes rank their commands, or leave that to the operating system, or the
+            scheduler hands out whole cores.
         admission: Whether trajectories wait for their admission; without, all begin as they arrive.
         ageing: Node sharing's beta: how much waiting counts against attained CPU.
         most_load: Load of the cores up to which trajectories are admitted.
@@ -43,7 +45,7 @@ class CallsheetSettings:
     planner: PlannerChoice = PlannerChoice.ELASTIC
     expected_arrivals: bool = True
     prediction: PredictionChoice = PredictionChoice.LEARNED
-    node_sharing: bool = True
+    core_sharing: CoreSharing = CoreSharing.RANKED
     admission: bool = True
     ageing: float = 0.2
     most_load: float = 3.0
