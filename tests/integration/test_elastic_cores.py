@@ -9,7 +9,18 @@ from pathlib import Path
 import anyio
 import pytest
 from callsheet.cli.stack import Isolation, Role, Stack, StackSettings, local_stack
-from callsheet.client import Client, Command, Demand, Elastic, EnvStep, Succeeded, Trajectory
+from callsheet.client import (
+    Cancelled,
+    Client,
+    Command,
+    CommandResult,
+    Demand,
+    Elastic,
+    EnvStep,
+    Handle,
+    Succeeded,
+    Trajectory,
+)
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 
 from tests.support.real_sandboxes import processes, until
@@ -23,6 +34,7 @@ _DEADLINE_S = 100.0
 _WIDE = Demand(cpu=Elastic(1, 2))
 _ONE = Demand(cpu=1)
 _NAP = "86400.0625"
+_COMPETITORS_NAP = "86400.1875"
 # Two processes that use all they get, and the number of cores, which they see change: two, one, and two again.
 _SEES_CORES_CHANGE = Command.shell(
     'for _ in 1 2; do while :; do :; done & all="$all $!"; done;'
@@ -44,6 +56,16 @@ async def begin(trajectory: Trajectory) -> None:
     assert isinstance(await trajectory.env_reset(demand=_ONE), Succeeded)
 
 
+async def until_printed(running: Handle[CommandResult], expected: bytes) -> None:
+    """Waits until a command has printed something."""
+    printed = b""
+    async for chunk in running.output():
+        printed += chunk.content
+        if printed.startswith(expected):
+            return
+    pytest.fail(f"it ended after {printed!r}")
+
+
 async def test_a_competitor_takes_a_core_of_a_wide_command_and_gives_it_back(stack: Stack) -> None:
     with anyio.fail_after(_DEADLINE_S):
         async with (
@@ -54,14 +76,18 @@ async def test_a_competitor_takes_a_core_of_a_wide_command_and_gives_it_back(sta
         ):
             await begin(wide)
             await begin(competitor)
-            running = await wide.submit(EnvStep(_SEES_CORES_CHANGE), demand=_WIDE)
+            running = await wide.submit(EnvStep(_SEES_CORES_CHANGE, stream_output=True), demand=_WIDE)
             await until(lambda: len(processes("sleep", _NAP)) == 1)
-            short = await competitor.env_step(Command.argv("sleep", "1.5"), demand=_ONE)
-            assert isinstance(short, Succeeded)
+            competing = await competitor.submit(EnvStep(Command.argv("sleep", _COMPETITORS_NAP)), demand=_ONE)
+            await until(lambda: len(processes("sleep", _COMPETITORS_NAP)) == 1)
+            await until_printed(running, b"2\n1\n")
+            await competing.cancel()
+            beside = await competing.outcome()
+            assert isinstance(beside, Cancelled), beside
             outcome = await running.outcome()
             assert isinstance(outcome, Succeeded), outcome
             assert outcome.value.stdout == b"2\n1\n2\n"
-            granted, execution_s = outcome.usage.granted_unit_s["cpu"], outcome.timeline.execution_s
-            # Two cores, but for the second and a half and more of the competitor.
-            assert execution_s < granted < 2 * execution_s - 1.4
-            assert short.usage.granted_unit_s["cpu"] == pytest.approx(short.timeline.execution_s, rel=0.05)
+            # Two cores, but for the time of the competitor, which had one.
+            execution_s, competitor_s = outcome.timeline.execution_s, beside.timeline.execution_s
+            assert execution_s < outcome.usage.granted_unit_s["cpu"] <= 2 * execution_s - competitor_s
+            assert beside.usage.granted_unit_s["cpu"] == pytest.approx(competitor_s)
