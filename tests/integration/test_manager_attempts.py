@@ -48,7 +48,10 @@ async def test_a_completed_attempt_says_what_it_took() -> None:
     assert end.usage.granted_unit_s["cpu"] == pytest.approx(2 * end.execution_s)
     assert end.started
     assert end.body_hash == b"hash"
-    assert [item.WhichOneof("item") for item in session.items] == ["registration", "heartbeat", "started", "ended"]
+    # A slow machine hears of further heartbeats.
+    told = [item.WhichOneof("item") for item in session.items]
+    assert told[:2] == ["registration", "heartbeat"]
+    assert [name for name in told[2:] if name != "heartbeat"] == ["started", "ended"]
 
 
 async def test_the_execution_clock_ends_an_attempt_with_what_there_is() -> None:
@@ -154,16 +157,18 @@ async def test_a_paused_attempt_does_not_time_out() -> None:
 
 
 async def test_only_granted_time_is_charged_and_the_scheduler_is_told_of_the_rest() -> None:
-    async with running_manager(ScriptedExecutor()) as manager:
+    executor = ScriptedExecutor()
+    async with running_manager(executor) as manager:
         session = await manager.scheduler.next_session()
-        await session.dispatch(make_dispatch("a", 1, script="half", start_to_close_s=0.2))
+        await session.dispatch(make_dispatch("a", 1, script="uncharged", start_to_close_s=0.2))
+        # Told once 0.2 s have passed, and again about every 0.1 s.
+        (first, *_) = await session.wait_count("progress", 1)
+        executor.go.set()
         (end,) = await session.wait_ends()
-    first = session.of("progress")[0].progress
-    assert first.token == token(1)
-    assert 0.05 < first.execution_s < 0.2
+    assert (first.progress.token, first.progress.execution_s) == (token(1), 0.1)
     assert end.failed.reason == "start_to_close"
-    assert end.execution_s >= 0.199
-    assert end.usage.granted_unit_s["cpu"] > 1.9 * end.execution_s
+    assert end.execution_s == 0.2
+    assert end.usage.granted_unit_s["cpu"] > 0.25
 
 
 async def test_the_clock_goes_on_even_if_the_executor_cannot_resume() -> None:

@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -23,6 +24,7 @@ from callsheet.client import (
     Group,
     Job,
     NotFoundError,
+    Outcome,
     QueueFullError,
     Retry,
     Succeeded,
@@ -82,12 +84,21 @@ async def test_simultaneous_callers_are_served_alike(job: Job) -> None:
 
 
 async def test_an_outcome_can_be_waited_for(job: Job, admin: AdminClient) -> None:
-    handle = await job.submit(ToolCall("noop", "slow"), expected_duration_s=1.5)
+    handle = await job.submit(ToolCall("noop", "slow"), expected_duration_s=600.0)
     await handle.accepted()
     assert await admin.outcome(job.job_id, handle.action_id) is None
-    waited = await admin.outcome(job.job_id, handle.action_id, wait_s=30.0)
-    assert waited == await handle.outcome()
-    assert await admin.outcome(job.job_id, handle.action_id) == waited
+    waited: list[Outcome[Any] | None] = []
+
+    async def wait() -> None:
+        waited.append(await admin.outcome(job.job_id, handle.action_id, wait_s=60.0))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        await handle.cancel()
+    outcome = await handle.outcome()
+    assert isinstance(outcome, Cancelled)
+    assert waited == [outcome]
+    assert await admin.outcome(job.job_id, handle.action_id) == outcome
 
 
 async def test_explain_says_what_an_action_waits_for(job: Job, admin: AdminClient) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from time import monotonic
 
 import anyio
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
@@ -19,7 +18,7 @@ def response(text: str) -> outcome_pb2.Succeeded:
 
 
 class ScriptedExecutor:
-    """Labels: wait, go, half, raise, stuck, cancelled_rpc, read_missing, stop_unasked, large; all others complete.
+    """Labels: wait, go, uncharged, raise, stuck, cancelled_rpc, read_missing, stop_unasked, large; all others complete.
 
     `calls` lists what the runtime asked for, in order, as "verb action".
     """
@@ -92,7 +91,7 @@ class ScriptedExecutor:
         script: dict[str, Callable[[Attempt], Awaitable[AttemptResult]]] = {
             "wait": self._wait,
             "go": self._go,
-            "half": self._half,
+            "uncharged": self._uncharged,
             "raise": self._raise,
             "stuck": self._stuck,
             "cancelled_rpc": self._cancelled_rpc,
@@ -144,10 +143,9 @@ class ScriptedExecutor:
         await attempt.stop_requested.wait()
         return Stopped(response("part"))
 
-    async def _half(self, attempt: Attempt) -> AttemptResult:
-        """As wait, but half of the time is charged."""
-        began = monotonic()
-        attempt.execution_clock = lambda now: (now - began) / 2
+    async def _uncharged(self, attempt: Attempt) -> AttemptResult:
+        """As wait, but 0.1 s are charged until `go` is set and 0.2 s from then on."""
+        attempt.execution_clock = lambda _: 0.2 if self.go.is_set() else 0.1
         return await self._wait(attempt)
 
     async def _go(self, _: Attempt) -> AttemptResult:

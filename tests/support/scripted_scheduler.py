@@ -133,7 +133,6 @@ class ScriptedScheduler(
         """Waits for the next manager to introduce itself, and accepts it unless told otherwise."""
         with anyio.fail_after(WAIT_S):
             session = await self._arrivals.receive()
-        await session.wait_count("registration", 1)
         if register:
             await session.register(epoch, heartbeat_s)
         return session
@@ -141,13 +140,20 @@ class ScriptedScheduler(
     async def ManagerSession(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override] # noqa: N802
         """Records what comes until the test or the manager ends the stream."""
         session = ScriptedSession(context)
-        self._sessions.send_nowait(session)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_record, request_iterator, session)
+            tasks.start_soon(self._record, request_iterator, session)
             await session.over.wait()
             tasks.cancel_scope.cancel()
         if session.end_with is not None:
             await context.abort(session.end_with, "as the test says")
+
+    async def _record(self, request_iterator: Any, session: ScriptedSession) -> None:
+        """Notes what a manager says. A stream that is given up before it says anything is nobody's session."""
+        async for request in request_iterator:
+            session.record(request.items)
+            if len(session.batches) == 1:
+                self._sessions.send_nowait(session)
+        session.over.set()
 
     async def PutPayload(  # noqa: N802
         self, request_iterator: Any, context: Any
@@ -178,9 +184,3 @@ class ScriptedScheduler(
         digest = hashlib.sha256(content).hexdigest()
         self.payloads[digest] = content
         return common_pb2.PayloadReference(sha256=digest, size=len(content))
-
-
-async def _record(request_iterator: Any, session: ScriptedSession) -> None:
-    async for request in request_iterator:
-        session.record(request.items)
-    session.over.set()
