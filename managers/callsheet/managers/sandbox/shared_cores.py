@@ -68,6 +68,7 @@ class SharedCommand:
     """A command that takes part.
 
     Attributes:
+        among: The shared cores when it was put on its own; others may be shared since.
         baseline_s: CPU seconds of its sandbox before node sharing counted it.
         attained_s: CPU seconds since then, as of the last measurement.
         width: Cores that it is confined to; 0 for all, so that none idles while two commands are on another.
@@ -77,6 +78,7 @@ class SharedCommand:
 
     command: Command
     sandbox: Sandbox
+    among: frozenset[int]
     baseline_s: float
     attained_s: float = 0.0
     width: int = 0
@@ -102,31 +104,32 @@ class SharedCores:
         # Execution clocks of a `NodeSharing` that was replaced, by command.
         self._earlier_s: dict[Hashable, float] = {}
         self._changed = anyio.Event()
-        self._moved = False
 
     def use(self, cores: frozenset[int]) -> None:
         """Shares other cores from now on; `serve` puts what runs there."""
         if cores == self.cores:
             return
-        self._moved = True
         if len(cores) != len(self.cores):
             self._begin_afresh(len(cores))
         self.cores = cores
         self._changed.set()
 
     @asynccontextmanager
-    async def taking_part(self, command: Command, sandbox: Sandbox, clock: SharedClock) -> AsyncIterator[None]:
+    async def taking_part(
+        self, command: Command, sandbox: Sandbox, clock: SharedClock, among: frozenset[int]
+    ) -> AsyncIterator[None]:
         """Lets a command share the cores for the length of a block; it is in its lane when the block begins.
 
         Args:
             command: Its id must not take part already.
             sandbox: Where it runs; nothing of it may run before.
             clock: Charged with what is granted.
+            among: The shared cores when its sandbox was put on its own.
 
         Raises:
             SandboxLostError: The sandbox is gone.
         """
-        shared = SharedCommand(command, sandbox, await sandbox.attained_s())
+        shared = SharedCommand(command, sandbox, among, await sandbox.attained_s())
         name = command.command_id
         changes = self._sharing.start(command, monotonic())
         self._commands[name] = shared
@@ -166,7 +169,7 @@ class SharedCores:
         if shared is not None:
             shared.width = width
             self._note(self._sharing.resize(name, predicted_use, monotonic()))
-            await shared.sandbox.grant(self._some_cores(width))
+            await self._put_on_cores(shared)
 
     def lane(self, name: Hashable) -> Lane | None:
         """Returns the lane of a command; None for one that is paused or does not take part."""
@@ -213,10 +216,9 @@ class SharedCores:
 
     async def _carry_out(self) -> None:
         for shared in list(self._commands.values()):
-            if self._moved:
-                await self._put_on_cores(shared)
+            if shared.among != self.cores:
+                await self._follow_cores(shared)
             await self._move(shared)
-        self._moved = False
 
     async def _move(self, shared: SharedCommand) -> None:
         """Moves a command's sandbox to the lane that is wanted; one that cannot be moved stays where it is."""
@@ -226,11 +228,17 @@ class SharedCores:
             except (SandboxLostError, OSError) as error:
                 _log.warning("lane_not_changed", sandbox=shared.sandbox.spec.sandbox_id, reason=str(error))
 
-    async def _put_on_cores(self, shared: SharedCommand) -> None:
+    async def _follow_cores(self, shared: SharedCommand) -> None:
+        """Puts a command on cores that are shared now; one that cannot be put there stays where it is."""
         try:
-            await shared.sandbox.grant(self._some_cores(shared.width))
+            await self._put_on_cores(shared)
         except (SandboxLostError, OSError) as error:
             _log.warning("cores_not_changed", sandbox=shared.sandbox.spec.sandbox_id, reason=str(error))
+
+    async def _put_on_cores(self, shared: SharedCommand) -> None:
+        # Before the wait: what `use` changes meanwhile is a change for this command as well.
+        shared.among = self.cores
+        await shared.sandbox.grant(self._some_cores(shared.width))
 
     def _some_cores(self, width: int) -> frozenset[int]:
         """Returns so many cores, in turn; all of them for a width of 0."""

@@ -162,8 +162,10 @@ class TestSuiteExecutor:
 
     def _cores_of(self, attempt: Attempt) -> frozenset[int]:
         """Returns the cores of a grant; one that names none may use all that are shared, or all of the manager's."""
-        usual = self.shared_cores.cores if self.shared_cores is not None else self._settings.cores
-        return frozenset(attempt.grant.cores) or usual
+        return frozenset(attempt.grant.cores) or self._usual_cores()
+
+    def _usual_cores(self) -> frozenset[int]:
+        return self.shared_cores.cores if self.shared_cores is not None else self._settings.cores
 
     def _spec(self, attempt: Attempt) -> SandboxSpec:
         return sandbox_spec(uuid.uuid4().hex, attempt, self._cores_of(attempt), self._settings)
@@ -205,9 +207,11 @@ class TestSuiteExecutor:
     async def _using(self, sandbox: Sandbox, attempt: Attempt, running: Running) -> AsyncIterator[None]:
         """Gives a sandbox the attempt's cores and lets it run for a while; outside of it, it is frozen."""
         running.sandbox = sandbox
+        # Others may be shared once the sandbox has been put on these.
+        among = self._usual_cores()
         try:
             await sandbox.grant(self._cores_of(attempt))
-            async with self._sharing(sandbox, attempt, running):
+            async with self._sharing(sandbox, attempt, running, among):
                 if not running.paused:
                     await sandbox.resume()
                 yield
@@ -218,7 +222,9 @@ class TestSuiteExecutor:
                     await self._freeze(sandbox)
 
     @asynccontextmanager
-    async def _sharing(self, sandbox: Sandbox, attempt: Attempt, running: Running) -> AsyncIterator[None]:
+    async def _sharing(
+        self, sandbox: Sandbox, attempt: Attempt, running: Running, among: frozenset[int]
+    ) -> AsyncIterator[None]:
         """Lets the attempt's commands share cores, where they are shared."""
         if self.shared_cores is None or running.clock is None:
             yield
@@ -228,7 +234,7 @@ class TestSuiteExecutor:
         command = Command(
             id(attempt), predicted_use(attempt), demotable=ranked and (not reward or self._settings.demote_rewards)
         )
-        async with self.shared_cores.taking_part(command, sandbox, running.clock):
+        async with self.shared_cores.taking_part(command, sandbox, running.clock, among):
             if running.paused:
                 self.shared_cores.pause(id(attempt))
             if running.resized:
