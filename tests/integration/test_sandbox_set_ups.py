@@ -18,7 +18,14 @@ from callsheet.v1 import action_pb2, outcome_pb2
 from callsheet.v1.set_ups import set_up_name
 
 from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step
-from tests.support.sandboxes import ANSWER_SECONDS, Variant, settings_for, until_sleepers_are, variants
+from tests.support.sandboxes import (
+    ANSWER_SECONDS,
+    Variant,
+    settings_for,
+    until_sleepers_are,
+    variants,
+    wake_sleepers,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -172,21 +179,27 @@ async def test_a_failing_set_up_fails_once_for_all_that_wait(executor: SandboxEx
 
 
 async def test_when_the_first_is_stopped_the_next_sets_up(executor: SandboxExecutor) -> None:
-    # Only the second run ends by itself: it sees no other process of its kind.
-    slow = "echo began; sleep 1.0625; echo ended"
+    nap = ["sleep", "1000.0625"]
+    slow = f"echo began; {' '.join(nap)}; echo ended"
     first, results = attempt_at(slow, "first"), list[AttemptResult]()
+    is_over = anyio.Event()
 
     async def one(attempt: Attempt) -> None:
         results.append(await executor.run(attempt))
+        is_over.set()
 
     with anyio.fail_after(ANSWER_SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(one, first)
-            await until_sleepers_are([["sleep", "1.0625"]])
+            await until_sleepers_are([nap])
             for number in range(3):
                 tasks.start_soon(one, attempt_at(slow, str(number)))
             first.stop_cause = StopCause.CANCEL
             first.stop_requested.set()
+            await is_over.wait()
+            # The second run's is ended from outside, so that its set-up goes on.
+            await until_sleepers_are([nap])
+            wake_sleepers()
     stopped = [result for result in results if isinstance(result, Stopped)]
     made = [result.succeeded.env_reset for result in results if isinstance(result, Completed)]
     assert (len(stopped), len(made)) == (1, 3)

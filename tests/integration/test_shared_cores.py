@@ -25,7 +25,16 @@ from callsheet.managers.sandbox.settings import CoreSharing, Isolation, SandboxS
 from callsheet.v1 import action_pb2
 
 from tests.support.sandbox_attempts import attempt_of, reset, step, suite
-from tests.support.sandboxes import Variant, open_backend, run, settings_for, spec_for, variants
+from tests.support.sandboxes import (
+    Variant,
+    open_backend,
+    run,
+    settings_for,
+    spec_for,
+    until_sleepers_are,
+    variants,
+    wake_sleepers,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -269,17 +278,14 @@ async def test_a_resize_confines_a_running_command_at_once(settings: SandboxSett
         pytest.skip("a second core is missing")
     async with _serving(replace(settings, cores=cores)) as (executor, tasks):
         assert {dict(service.shared).get("cpu") for service in executor.services()} == {2}
-        script = "nproc > before; while [ ! -e go ]; do sleep 0.01; done; nproc"
-        wide = await _step(executor, tasks, "wide", script)
+        wide = await _step(executor, tasks, "wide", "nproc; sleep 1000; nproc")
+        await until_sleepers_are([["sleep", "1000"]])
         wide.attempt.grant.resources["cpu"] = 1
         await executor.resize(wide.attempt)
-        held = executor.sandboxes()[0]
-        sandbox = executor.find_sandbox(held)
-        assert sandbox is not None
-        await run(sandbox, "touch", "go")
+        wake_sleepers()
         await _until(lambda: wide.result is not None)
         assert isinstance(wide.result, Completed), wide.result
-        assert wide.result.succeeded.env_step.stdout.inline == b"1\n"
+        assert wide.result.succeeded.env_step.stdout.inline == b"2\n1\n"
 
 
 async def test_a_resize_before_its_command_begins_confines_it_too(settings: SandboxSettings) -> None:
@@ -307,13 +313,13 @@ async def test_other_cores_are_taken_over_by_what_runs(settings: SandboxSettings
         pytest.skip("a second core is missing")
     async with _serving(replace(settings, cores=frozenset(cores))) as (executor, tasks):
         executor.use_shared_cores(cores[:1])
-        script = "nproc > before; while [ ! -e go ]; do sleep 0.01; done; taskset -cp $$ | sed 's/.*: //'"
-        one = await _step(executor, tasks, "one", script)
+        one = await _step(executor, tasks, "one", "sleep 1000; taskset -cp $$ | sed 's/.*: //'")
+        await until_sleepers_are([["sleep", "1000"]])
         sandbox = executor.find_sandbox(executor.sandboxes()[0])
         assert isinstance(sandbox, AgentSandbox)
         executor.use_shared_cores(cores[1:])
         await _until(lambda: _affinities(sandbox.agent_pid) == {(cores[1],)})
-        await run(sandbox, "touch", "go")
+        wake_sleepers()
         await _until(lambda: one.result is not None)
         assert isinstance(one.result, Completed), one.result
         assert one.result.succeeded.env_step.stdout.inline == b"%d\n" % cores[1]

@@ -162,7 +162,7 @@ async def test_a_stop_reaches_a_paused_command(sandbox: Sandbox) -> None:
             outcomes.append(await sandbox.execute(CommandSpec(("sleep", "1000")), stop))
 
         tasks.start_soon(execute)
-        await anyio.sleep(0.05)
+        await until_sleepers_are([["sleep", "1000"]])
         await sandbox.pause()
         stop.set()
     assert outcomes[0].stopped

@@ -46,7 +46,7 @@ async def test_destroying_ends_a_running_command(sandbox: Sandbox) -> None:
     with pytest.RaisesGroup(SandboxLostError):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run, sandbox, "sleep", "1000")
-            await anyio.sleep(0.05)
+            await until_sleepers_are([["sleep", "1000"]])
             await sandbox.destroy()
 
 

@@ -33,9 +33,13 @@ _SYSCALLS = {
 
 
 async def test_there_is_no_network(settings: SandboxSettings) -> None:
+    # Kernels with tunnel drivers put one of each, which is down, into every network of its own.
     code = """
-import socket
-print([name for _, name in socket.if_nameindex()])
+import fcntl, socket, struct
+def is_up(name):
+    answer = fcntl.ioctl(socket.socket(), 0x8913, struct.pack("16sH14x", name.encode(), 0))
+    return struct.unpack("16sH14x", answer)[1] & 1
+print([name for _, name in socket.if_nameindex() if is_up(name)])
 for address in (("192.0.2.1", 80), ("169.254.169.254", 80)):
     try:
         socket.create_connection(address, 1)
