@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Sequence
+
 import anyio
 import grpc
 import pytest
@@ -293,6 +296,29 @@ async def test_a_scheduler_that_does_not_answer_is_dialled_again() -> None:
         await manager.scheduler.next_session(register=False)
         # This one is not answered either: an answer may come after it was given up.
         await manager.scheduler.next_session(register=False)
+
+
+class DiallingExecutor(ScriptedExecutor):
+    """Counts how often the manager says what it holds: each time it introduces itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dials = 0
+
+    def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
+        """See Executor."""
+        self.calls.append(f"dial {self.dials}")
+        self.dials += 1
+        self._wake()
+        return super().sandboxes()
+
+
+async def test_a_port_that_says_nothing_at_all_is_dialled_again() -> None:
+    executor = DiallingExecutor()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        async with running_manager(executor, scheduler_address=address, registration_timeout_s=0.05):
+            await executor.wait_call("dial 2")
 
 
 async def test_a_lost_sandbox_is_reported_and_a_released_one_destroyed() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -97,11 +97,17 @@ class Session:
     async def _register(self, call: Call) -> Sequence[manager_service_pb2.SchedulerItem]:
         """Returns the first batch of the scheduler, which begins with `registered`."""
         item = manager_service_pb2.ManagerItem(registration=self.party.registration())
-        request = manager_service_pb2.ManagerSessionRequest(items=[item])
+        writing = asyncio.ensure_future(call.write(manager_service_pb2.ManagerSessionRequest(items=[item])))
+
+        def give_up() -> None:
+            call.cancel()
+            # On a call that is cancelled before it has a connection, grpc.aio would let it wait for ever.
+            writing.cancel()
+
         # Not a cancel scope: see `cancellation_requested`.
-        timer = asyncio.get_running_loop().call_later(self.registration_timeout_s, call.cancel)
+        timer = asyncio.get_running_loop().call_later(self.registration_timeout_s, give_up)
         try:
-            await _write(call, request)
+            await _written(writing)
             response = await _read(call)
         finally:
             timer.cancel()
@@ -148,7 +154,7 @@ class Session:
 
 async def _send(call: Call, mailbox: Mailbox) -> None:
     while (batch := await mailbox.next_batch()) is not None:
-        await _write(call, batch)
+        await _written(call.write(batch))
     await call.done_writing()
 
 
@@ -161,9 +167,10 @@ async def _read(call: Call) -> manager_service_pb2.ManagerSessionResponse | None
     return response if isinstance(response, manager_service_pb2.ManagerSessionResponse) else None
 
 
-async def _write(call: Call, request: manager_service_pb2.ManagerSessionRequest) -> None:
+async def _written(writing: Awaitable[None]) -> None:
+    """Waits until a message was written."""
     try:
-        await call.write(request)
+        await writing
     except asyncio.InvalidStateError as error:
         raise SessionEndedError("the scheduler closed the stream") from error
     except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
