@@ -183,6 +183,18 @@ def test_a_paused_command_is_in_no_lane_and_its_clock_stands_still() -> None:
     assert sharing.resume("a", 11.0) == []
 
 
+def test_a_command_that_is_paused_while_it_is_measured_stays_in_no_lane() -> None:
+    sharing = NodeSharing(1.0)
+    for name in ("a", "b", "c"):
+        _start(sharing, name)
+    assert sharing.due(5.0) == ["a"]
+    sharing.pause("a", 5.0)
+    assert sharing.measured({"a": 5.0}, 5.0) == []
+    assert sharing.lane("a") is None
+    assert _lanes(sharing.end("b", 6.0)) == {"c": FOREGROUND}
+    assert sharing.execution_clock("a", 9.0) == pytest.approx(5.0)
+
+
 def test_a_wide_command_that_shrinks_makes_room() -> None:
     sharing = NodeSharing(4.0)
     _start(sharing, "wide", use=16.0)

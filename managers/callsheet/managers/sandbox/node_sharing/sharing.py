@@ -118,6 +118,7 @@ class NodeSharing:
         member = self._members[command_id]
         if member.lane is not None:
             self._leave(member)
+            self._due.pop(command_id, None)
             member.paused_at = self._now
             self._admit()
         self._before.pop(command_id, None)
