@@ -8,13 +8,10 @@ placed once it is solved. `propose` and `finish` let a service solve elsewhere m
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 import numpy as np
-from callsheet.scheduler.core.entities import Action
 from callsheet.scheduler.core.model import CPU, ActionKind, TrajectoryKey
 from callsheet.scheduler.core.plan import Assignment, Plan
 from callsheet.scheduler.core.ready import ReadyClass
@@ -27,6 +24,7 @@ from callsheet.scheduler.planner.estimates import Estimates
 from callsheet.scheduler.planner.groups import Servable, competing, rows_of, some_fit
 from callsheet.scheduler.planner.instance import NO_ARRIVALS, Arrivals, PlanningInstance
 from callsheet.scheduler.planner.lateness import MOST_PATIENCE
+from callsheet.scheduler.planner.members import Members, MembersByClass
 from callsheet.scheduler.planner.offers import Offer, Offers, place_of
 from callsheet.scheduler.planner.pinned import PinnedRound
 from callsheet.scheduler.planner.placed import PlacedActions, Running
@@ -270,7 +268,7 @@ class ElasticPlanner:
     def _place(self, question: Snapshot, solution: Solution) -> ElasticPlan:
         placer = self._placer(question.free)
         placed: list[Placed] = []
-        members = _Members(question)
+        members = MembersByClass()
         fragmented: set[int] = set()
         for each in solution.started:
             ready = question.members[each.class_index]
@@ -311,30 +309,15 @@ def _place_without_choice(placer: Placer, classes: Sequence[Servable], most: int
         return None
     placed: list[Placed] = []
     for ready, block in classes:
-        members = deque(islice(ready, most))
-        placed += placer.place(ready.key, block.options, members, len(members))
-        if members and len(classes) > 1:
+        members = Members(ready)
+        placed += placer.place(ready.key, block.options, members, most)
+        if members.left and len(classes) > 1:
             return None
     return placed
 
 
-class _Members:
-    """Members of the classes of a question, in order, each handed out once."""
-
-    def __init__(self, question: Snapshot) -> None:
-        self._cap = question.instance.dispatch_cap
-        self._queues: dict[int, deque[Action]] = {}
-
-    def of(self, ready: ReadyClass) -> deque[Action]:
-        """Those that are left of a class."""
-        queue = self._queues.get(id(ready))
-        if queue is None:
-            queue = self._queues[id(ready)] = deque(islice(ready, self._cap))
-        return queue
-
-
 def _fill_up(
-    question: Snapshot, solution: Solution, placer: Placer, members: _Members, *, pools: set[int], started: int
+    question: Snapshot, solution: Solution, placer: Placer, members: MembersByClass, *, pools: set[int], started: int
 ) -> list[Placed]:
     """Starts more in pools where counts did not fit on single nodes: no room is left that somebody could use."""
     classes = question.instance.classes
@@ -346,10 +329,10 @@ def _fill_up(
     placed: list[Placed] = []
     for index in sorted(worth, key=lambda index: (classes[options[index][0]].priority, -gains[index])):
         owner, option = options[index]
-        left, claimed = members.of(question.members[owner]), question.claimed[owner]
+        waiting = members.of(question.members[owner])
         most = question.instance.dispatch_cap - started - len(placed)
-        if left and most > 0 and placer.could_place(option):
-            placed += placer.place(question.members[owner].key, [option], left, most, claimed)
+        if waiting.left and most > 0 and placer.could_place(option):
+            placed += placer.place(question.members[owner].key, [option], waiting, most, question.claimed[owner])
     return placed
 
 

@@ -87,8 +87,9 @@ class PlacedActions:
                 self._count(mine, running, -1)
         mine.fresh.clear()
         attempts = manager.attempts
-        for token in [token for token in mine.running if token not in attempts]:
-            self._count(mine, mine.running.pop(token), -1)
+        if not mine.running.keys() <= attempts.keys():
+            for token in [token for token in mine.running if token not in attempts]:
+                self._count(mine, mine.running.pop(token), -1)
         return mine
 
     def keep_only(self, managers: Container[str]) -> None:
@@ -99,13 +100,20 @@ class PlacedActions:
                 self._count(lost, running, -1)
 
     def _count(self, mine: OnManager, running: Running, times: int) -> None:
-        mine.milli_use += times * running.milli_use
-        mine.load += times * running.load
-        if running.generates:
+        job, generates, units, milli_use, load = running
+        if milli_use:
+            mine.milli_use += times * milli_use
+        if load:
+            mine.load += times * load
+        if generates:
             self.generating += times
-        if running.units:
-            held = self.held.setdefault(running.job, {})
-            for resource, units in running.units.items():
-                held[resource] = held.get(resource, 0) + times * units
-            if times < 0 and not any(held.values()):
-                del self.held[running.job]
+        if not units:
+            return
+        held = self.held.get(job)
+        if held is None:
+            held = self.held[job] = {}
+        total = 0
+        for resource, count in units.items():
+            total = held[resource] = held.get(resource, 0) + times * count
+        if not total and not any(held.values()):
+            del self.held[job]

@@ -10,7 +10,6 @@ then choose cores within one NUMA node.
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import NamedTuple
@@ -22,6 +21,7 @@ from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.core.ready import ClassKey
 from callsheet.scheduler.planner.begun_set_ups import BegunSetUps
 from callsheet.scheduler.planner.instance import Floats, Integers, Option
+from callsheet.scheduler.planner.members import Members
 from callsheet.scheduler.planner.offers import Offer, Offers, left_after, nodes_with_room, room_on
 from callsheet.scheduler.planner.pools import Fleet, Place
 
@@ -82,18 +82,18 @@ class Placer:
         self._begun = begun
 
     def place(
-        self, key: ClassKey, options: Iterable[Option], members: deque[Action], count: int, claimed: Frees = NOTHING
+        self, key: ClassKey, options: Iterable[Option], members: Members, count: int, claimed: Frees = NOTHING
     ) -> list[Placed]:
         """Places members of a class by options that are equally good; stops where no node has room for one more.
 
         Args:
             key: The class.
             options: Ways to start a member.
-            members: In order; those placed are taken out.
+            members: Of the class; those placed are taken out.
             count: How many to place at most.
             claimed: What they must leave to others where they would bring an instance in; none if empty.
         """
-        count = min(count, len(members))
+        count = min(count, members.left)
         offers = [self._offers.of(option) for option in options]
         resets = key.kind is ActionKind.ENV_RESET
         queue = [
@@ -102,12 +102,13 @@ class Placer:
         heapq.heapify(queue)
         placed: list[Placed] = []
         while queue and len(placed) < count:
-            chosen = self._beside(offers, queue, members[0]) or self._choose(offers, queue, members[0])
+            member = members.head()
+            chosen = (self._beside(offers, queue, member) if resets else None) or self._choose(offers, queue, member)
             if chosen is None:
                 break
             rank, number, node, room = chosen
-            offer, member = offers[number], members.popleft()
-            placed.append(Placed(member, offer, node))
+            offer = offers[number]
+            placed.append(Placed(members.pop(), offer, node))
             self._book(offer, node, member)
             if room > 1:
                 step = self._cores_of_job(key.job) if resets else offer.step

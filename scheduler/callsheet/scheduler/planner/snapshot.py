@@ -32,6 +32,8 @@ from callsheet.scheduler.planner.residency import Claims, Waiting, some_there
 # Pools of more nodes than this are taken as one heap of units, but for their chunks.
 EXACT_POOL_NODES = 32
 BLOCK_LIFE_S = 10.0
+# Multiples of it, modulo 1, spread evenly however many there are.
+GOLDEN_RATIO = 0.618033988749895
 MOST_BLOCKS = 4096
 NO_LIMIT = 1 << 40
 
@@ -71,7 +73,7 @@ class Snapshot:
 
 
 class _Kept(NamedTuple):
-    """The options of a class, and the set-ups they were made with."""
+    """The options of a class, since when they count as made, and the set-ups they were made with."""
 
     made_at: float
     block: OptionBlock
@@ -170,8 +172,10 @@ class Snapshots:
         if kept is None or now - kept.made_at > BLOCK_LIFE_S or kept.set_ups != set_ups_of(fleet, kept.block):
             if len(self._blocks) >= MOST_BLOCKS:
                 self._blocks.clear()
+            # Those made in one round do not all grow old in another: the first life of each is cut by another share.
+            sooner_s = BLOCK_LIFE_S * (len(self._blocks) * GOLDEN_RATIO % 1.0) if kept is None else 0.0
             block = option_block(key, self._estimates.of_class(key), fleet, self._rows)
-            kept = self._blocks[key] = _Kept(now, block, set_ups_of(fleet, block))
+            kept = self._blocks[key] = _Kept(now - sooner_s, block, set_ups_of(fleet, block))
         return kept.block
 
     def _keep_up_with(self, fleet: Fleet) -> None:

@@ -1,0 +1,90 @@
+"""What keeps the cost of a round even: members looked at as they are needed, options that do not grow old together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from callsheet.scheduler.core.entities import Action
+from callsheet.scheduler.core.ready import ClassKey, ReadyClass
+from callsheet.scheduler.planner.estimates import Estimates
+from callsheet.scheduler.planner.members import MembersByClass
+from callsheet.scheduler.planner.placed import PlacedActions
+from callsheet.scheduler.planner.pools import Fleet
+from callsheet.scheduler.planner.snapshot import BLOCK_LIFE_S, Snapshots, SnapshotSettings
+
+from tests.support.core_requests import action_request, fixed
+from tests.support.core_world import CoreWorld
+
+
+def waiting(count: int) -> ReadyClass:
+    """A class of so many members in a core's ready queue."""
+    world = CoreWorld()
+    world.manager(cores=1)
+    world.job()
+    for number in range(count):
+        world.submit(action_request(f"a{number}", demand=fixed(cpu=1)))
+    (ready,) = world.state.ready.classes.values()
+    return ready
+
+
+class Watched(ReadyClass):
+    """A class that counts how many of its members were looked at."""
+
+    def __init__(self, ready: ReadyClass) -> None:
+        super().__init__(ready.key)
+        self.count = ready.count
+        self.looked_at = 0
+        self._members = list(ready)
+
+    def __iter__(self) -> Iterator[Action]:
+        for member in self._members:
+            self.looked_at += 1
+            yield member
+
+
+def test_members_are_handed_out_once_and_in_order() -> None:
+    ready = waiting(3)
+    members = MembersByClass()
+    names = []
+    while members.of(ready).left:
+        expected = members.of(ready).head()
+        taken = members.of(ready).pop()
+        assert taken is expected
+        names.append(taken.key.action_id)
+    assert names == ["a0", "a1", "a2"]
+
+
+def test_only_those_members_that_are_wanted_are_looked_at() -> None:
+    ready = Watched(waiting(50))
+    members = MembersByClass()
+    assert members.of(ready).left == 50
+    assert members.of(ready).pop().key.action_id == "a0"
+    assert members.of(ready).pop().key.action_id == "a1"
+    assert ready.looked_at == 2
+    assert members.of(ready).left == 48
+
+
+@pytest.mark.parametrize("step_s", [0.05, 0.25])
+def test_options_made_in_one_round_are_not_made_anew_in_another(step_s: float) -> None:
+    classes, rounds = 40, round(3 * BLOCK_LIFE_S / step_s)
+    world = CoreWorld()
+    world.manager(cores=4)
+    world.job()
+    for number in range(classes):
+        world.submit(replace(action_request(f"a{number}", demand=fixed(cpu=1)), label=f"label-{number}"))
+    keys: list[ClassKey] = list(world.state.ready.classes)
+    assert len(keys) == classes
+    fleet = Fleet()
+    fleet.refresh(world.state, PlacedActions(), lambda _: 1.0)
+    snapshots = Snapshots(SnapshotSettings(dispatch_cap=256, ageing=0.2, hold_after=5.0), Estimates())
+    known = [snapshots.block(key, fleet, 0.0) for key in keys]
+    made_anew = []
+    for number in range(1, rounds + 1):
+        blocks = [snapshots.block(key, fleet, number * step_s) for key in keys]
+        made_anew.append(sum(new is not old for new, old in zip(blocks, known, strict=True)))
+        known = blocks
+    # In each of the lives all of them, a few at a time.
+    assert 2 * classes <= sum(made_anew) <= 4 * classes
+    assert max(made_anew) <= 1 + 2 * classes * step_s / BLOCK_LIFE_S
