@@ -105,6 +105,11 @@ async def until(condition: Callable[[], bool]) -> None:
             await anyio.sleep(0.001)
 
 
+async def until_begun(subject: Subject, running: Running) -> None:
+    """Waits until the only request is being computed; a short one may be over before that is seen."""
+    await until(lambda: subject.driver.load.running == 1 or running.result is not None)
+
+
 async def test_generate(subject: Subject) -> None:
     result = await subject.driver.generate(request("a", prompt(100), max_new_tokens=24, seed=5))
     assert len(result.token_ids) == 24
@@ -148,16 +153,21 @@ async def test_cancelling_the_caller_frees_the_engine(subject: Subject) -> None:
 
 
 async def test_one_request_pauses_and_goes_on(subject: Subject) -> None:
-    expected = await subject.driver.generate(request("x", prompt(20), max_new_tokens=2000, seed=2))
     async with anyio.create_task_group() as tasks:
-        paused = begin(tasks, subject, "a", max_new_tokens=2000, seed=2)
+        paused = begin(tasks, subject, "a", max_new_tokens=ENDLESS, seed=2)
         await until(lambda: subject.driver.load.running == 1)
         await subject.driver.pause_request("a")
         await until(lambda: subject.driver.load.paused == 1)
         await subject.driver.generate(request("b", prompt(9), max_new_tokens=100))
         assert paused.result is None
         await subject.driver.resume_request("a")
-        assert (await paused.outcome()).token_ids == expected.token_ids
+        # Side by side with as many tokens of its own.
+        await subject.driver.generate(request("c", prompt(9), max_new_tokens=200))
+        await subject.driver.abort("a")
+        tokens = (await paused.outcome()).token_ids
+    assert len(tokens) >= 200
+    whole = await subject.driver.generate(request("x", prompt(20), max_new_tokens=len(tokens), seed=2))
+    assert tokens == whole.token_ids
     await subject.driver.pause_request("unknown")
     await subject.driver.resume_request("unknown")
 
@@ -169,7 +179,7 @@ async def test_pause_and_resume(subject: Subject, mode: PauseMode) -> None:
     length = 2000 if mode is PauseMode.DRAIN else ENDLESS
     async with anyio.create_task_group() as tasks:
         running = begin(tasks, subject, "a", max_new_tokens=length)
-        await until(lambda: subject.driver.load.running == 1)
+        await until_begun(subject, running)
         await subject.driver.pause(mode, timeout_s=WAIT_S)
         assert subject.driver.health.paused
         assert subject.driver.health.alive
@@ -207,36 +217,40 @@ async def test_a_drain_that_takes_too_long_gives_up_and_goes_on(subject: Subject
 async def test_update_weights(subject: Subject, mode: UpdateMode) -> None:
     if mode not in subject.driver.capabilities.update_modes:
         pytest.skip(f"the driver lacks update mode {mode.value}")
-    length = {UpdateMode.DRAIN: 2000, UpdateMode.ABORT: ENDLESS, UpdateMode.KEEP: 3000}[mode]
+    length = 2000 if mode is UpdateMode.DRAIN else ENDLESS
     update = WeightUpdate(subject.weights(1), 3, mode, timeout_s=WAIT_S)
     async with anyio.create_task_group() as tasks:
         running = begin(tasks, subject, "a", max_new_tokens=length)
-        await until(lambda: subject.driver.load.running == 1)
+        await until_begun(subject, running)
         await subject.driver.update_weights(update)
         assert subject.driver.policy_version == 3
+        after = await subject.driver.generate(request("b", prompt(40)))
+        if mode is UpdateMode.KEEP:
+            # It went on beside the other one.
+            await subject.driver.abort("a")
         result = await running.outcome()
     versions = [span.version for span in result.version_spans]
+    assert result.finish_reason is (FinishReason.LENGTH if mode is UpdateMode.DRAIN else FinishReason.ABORT)
     if mode is UpdateMode.KEEP:
-        assert result.finish_reason is FinishReason.LENGTH
         assert versions == [0, 3]
         assert result.version_spans[0].end == result.version_spans[1].begin
     else:
-        assert result.finish_reason is (FinishReason.LENGTH if mode is UpdateMode.DRAIN else FinishReason.ABORT)
         assert versions in ([0], [])
-    after = await subject.driver.generate(request("b", prompt(40)))
     assert after.log_probs == pytest.approx(subject.expected(1, prompt(40), after.token_ids), abs=2e-5)
     assert after.version_spans == (VersionSpan(3, 0, 16),)
 
 
 async def test_an_update_under_a_pause_happens_at_once(subject: Subject) -> None:
     async with anyio.create_task_group() as tasks:
-        running = begin(tasks, subject, "a", max_new_tokens=2000)
+        running = begin(tasks, subject, "a", max_new_tokens=ENDLESS)
         await until(lambda: subject.driver.load.running == 1)
         await subject.driver.pause(PauseMode.KEEP)
         await subject.driver.update_weights(WeightUpdate(subject.weights(1), 1, UpdateMode.KEEP))
         assert subject.driver.health.paused
         assert running.result is None
         await subject.driver.resume()
+        await subject.driver.generate(request("b", prompt(9)))
+        await subject.driver.abort("a")
         assert (await running.outcome()).version_spans[-1].version == 1
 
 
