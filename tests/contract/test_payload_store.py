@@ -241,9 +241,11 @@ async def test_after_a_restart_jobs_that_are_no_longer_open_are_released(place: 
 
 
 async def test_what_no_job_retains_is_removed_after_a_while(place: Place) -> None:
-    store = await place.open_impatient()
+    store = await place.open()
     kept = await put(store, b"kept")
     await store.retain("job", [kept])
+    await store.aclose()
+    store = await place.open_impatient()
     unused = await put(store, b"unused")
     with anyio.fail_after(30):
         while await has(store, unused):
