@@ -66,7 +66,8 @@ class _Sandbox:
     async def pause(self) -> None:
         self._counts["pauses"] += 1
 
-    async def resume(self) -> None:
+    async def resume(self, cores: frozenset[int] | None = None) -> None:
+        del cores
         self._counts["resumes"] += 1
 
     def on_destroyed(self, release: Callable[[], None]) -> None:

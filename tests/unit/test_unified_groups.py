@@ -190,6 +190,27 @@ def test_a_command_enters_its_leaf_as_a_thread_and_the_first_process_as_a_whole(
         os.close(entry)
 
 
+def test_a_leaf_that_was_prepared_is_taken_once(fake: FakeCgroups) -> None:
+    sandbox, commands = make_sandbox(layout_of(fake)), fake.root / "one/commands"
+    assert sandbox.take_leaf() is None
+    sandbox.prepare_leaf()
+    sandbox.prepare_leaf()
+    leaf = sandbox.take_leaf()
+    assert leaf is not None
+    assert [os.readlink(f"/proc/self/fd/{entry}") for entry in leaf.entries] == [str(commands / "1/cgroup.threads")]
+    assert sandbox.take_leaf() is None
+    leaf.close()
+    assert leaf.entries == []
+
+
+def test_a_leaf_that_nobody_took_is_closed_with_its_sandbox(fake: FakeCgroups) -> None:
+    sandbox = make_sandbox(layout_of(fake))
+    sandbox.prepare_leaf()
+    opened = os.listdir("/proc/self/fd")
+    sandbox.remove()
+    assert len(os.listdir("/proc/self/fd")) == len(opened) - 1
+
+
 def test_a_background_lane_is_an_idle_group(fake: FakeCgroups) -> None:
     sandbox = make_sandbox(layout_of(fake))
     sandbox.set_idle(True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -152,11 +151,11 @@ class AgentSandbox:
 
     async def pause(self) -> None:
         """Freezes all its processes."""
-        await self._set_frozen(True)
+        await self._jobs.freeze()
 
-    async def resume(self) -> None:
-        """Thaws them."""
-        await self._set_frozen(False)
+    async def resume(self, cores: frozenset[int] | None = None) -> None:
+        """Thaws them, on these cores."""
+        await self._jobs.thaw(cores)
 
     async def write_file(self, file: FileSpec, stop: anyio.Event) -> None:
         """Writes a file or unpacks an archive, inside, by the agent."""
@@ -182,31 +181,38 @@ class AgentSandbox:
         self._jobs.check()
         if stop.is_set():
             raise StoppedError
-        meter = await self._jobs.blocking(CommandMeter.begin, self._parts.group)
-        started = time.monotonic()
+        leaf = await self._jobs.take_leaf()
         pipes: list[OutputPipe] = []
         try:
+            meter = await self._begin_measuring(leaf)
+            started = time.monotonic()
             for stream in OutputName:
                 listener = partial(on_output, stream) if on_output is not None else None
                 pipes.append(OutputPipe(command.max_output_bytes, listener))
-            job = await self._start_command(command, pipes, meter.leaf)
-            result, stopped = await self._jobs.finish(job, stop, meter.leaf)
+            job = await self._start_command(command, pipes, leaf)
+            result, stopped = await self._jobs.finish(job, stop, leaf)
             wall_s = time.monotonic() - started
             for pipe in pipes:
                 pipe.finish()
             if result.refused is not None:
                 raise cannot_execute(command, *result.refused)
-            outcome = await self._jobs.blocking(meter.outcome, result, pipes, wall_s)
+            outcome = await self._jobs.blocking(meter.end, result, pipes, wall_s)
             self._hold(pipes)
             return replace(outcome, stopped=stopped)
         except BaseException:
             for pipe in pipes:
                 pipe.close()
-            raise
-        finally:
-            if meter.leaf is not None:
+            if leaf is not None:
                 with anyio.CancelScope(shield=True):
-                    await self._jobs.in_thread(meter.leaf.release)
+                    await self._jobs.in_thread(leaf.release)
+            raise
+
+    async def _begin_measuring(self, leaf: CommandLeaf | None) -> CommandMeter:
+        try:
+            return CommandMeter.begin(self._parts.group, leaf)
+        except OSError as error:
+            await self._jobs.raise_loss(error)
+            raise
 
     async def run_step(
         self, step: StepSpec, stop: anyio.Event, on_output: OutputListener | None = None
@@ -325,14 +331,6 @@ class AgentSandbox:
         await self._jobs.in_thread(parts.clean_up)
         while self._releases:
             self._releases.pop()()
-
-    async def _set_frozen(self, frozen: bool) -> None:
-        self._jobs.check()
-        self._jobs.frozen = frozen
-        if self._parts.group is None:
-            await self._connection.signal(signal.SIGSTOP if frozen else signal.SIGCONT)
-            return
-        await self._jobs.blocking(self._parts.group.freeze, frozen)
 
     async def _start_command(self, command: CommandSpec, pipes: Sequence[OutputPipe], leaf: CommandLeaf | None) -> Job:
         descriptors = {1: pipes[0].write_end, 2: pipes[1].write_end}

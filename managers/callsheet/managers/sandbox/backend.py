@@ -258,8 +258,16 @@ class Sandbox(Protocol):
     async def pause(self) -> None:
         """Freezes all its processes; they keep memory and state and get no CPU."""
 
-    async def resume(self) -> None:
-        """Undoes `pause`."""
+    async def resume(self, cores: frozenset[int] | None = None) -> None:
+        """Undoes `pause`.
+
+        Args:
+            cores: Where given, all its processes are put on these before, as by `grant`.
+
+        Raises:
+            SandboxLostError: It is gone.
+            OSError: The cores do not exist here.
+        """
 
     async def write_file(self, file: FileSpec, stop: anyio.Event) -> None:
         """Writes a file below the working directory, making directories as needed.

@@ -83,7 +83,7 @@ class SandboxJobs:
         self._pins_each_process = self._pin is not None and by_process
         self._cores: frozenset[int] | None = None
         self._pins_begun = self._pins_ended = 0
-        # Held while cores or lane are changed: whoever comes last finds the newest.
+        # Held while cores and freezing, or the lane, are changed: whoever comes last finds the newest.
         self._pinning, self._moving = anyio.Lock(), anyio.Lock()
         self._after_pin, self._after_move = ForkWindow(), ForkWindow()
         self._ending = 0
@@ -99,13 +99,17 @@ class SandboxJobs:
         try:
             return await self.in_thread(function, *args)
         except OSError as error:
-            if is_gone(error):
-                # An engine removes the groups of a container that ended; its socket tells so at about the same time.
-                with anyio.move_on_after(_LOSS_SECONDS):
-                    await self.connection.until_lost()
-            if self.connection.loss is not None:
-                raise SandboxLostError(self.connection.loss) from error
+            await self.raise_loss(error)
             raise
+
+    async def raise_loss(self, error: OSError) -> None:
+        """Raises SandboxLostError if something failed because the sandbox ended meanwhile."""
+        if is_gone(error):
+            # An engine removes the groups of a container that ended; its socket tells so at about the same time.
+            with anyio.move_on_after(_LOSS_SECONDS):
+                await self.connection.until_lost()
+        if self.connection.loss is not None:
+            raise SandboxLostError(self.connection.loss) from error
 
     async def in_thread(self, function: Callable[[Unpack[_Args]], _Result], *args: *_Args) -> _Result:
         """Runs it in a worker thread."""
@@ -117,16 +121,44 @@ class SandboxJobs:
             return memory_file("callsheet-content", content)
         return await self.blocking(memory_file, "callsheet-content", content)
 
-    async def put_on_cores(self, cores: frozenset[int]) -> None:
-        """Puts all that runs, and what is being started, on these cores."""
+    async def put_on_cores(self, cores: frozenset[int], *, thaw: bool = False) -> None:
+        """Puts all that runs, and what is being started, on these cores; `thaw` thaws it as well, where groups do."""
         self._cores = cores
         self._pins_begun += 1
         try:
-            await self._put_on_last_cores()
+            await self._put_on_last_cores(thaw=thaw)
         finally:
             self._pins_ended += 1
             if self._pins_each_process:
                 self._after_pin.changed(time.monotonic())
+
+    async def freeze(self) -> None:
+        """Freezes all that runs, and what is being started."""
+        self.check()
+        self.frozen = True
+        if self.group is None:
+            await self.connection.signal(signal.SIGSTOP)
+            return
+        async with self._pinning:
+            await self.blocking(self.group.freeze, self.frozen)
+
+    async def thaw(self, cores: frozenset[int] | None = None) -> None:
+        """Undoes `freeze`, and puts all on these cores before, if any are given."""
+        self.check()
+        self.frozen = False
+        if cores is not None:
+            await self.put_on_cores(cores, thaw=True)
+        elif self.group is not None:
+            async with self._pinning:
+                await self.blocking(self._put, None, not self.frozen)
+        if self.group is None and not self.frozen:
+            await self.connection.signal(signal.SIGCONT)
+
+    async def take_leaf(self) -> CommandLeaf | None:
+        """Returns a leaf for a command, the one that was prepared if it is not taken; None without groups."""
+        if self.group is None:
+            return None
+        return self.group.take_leaf() or await self.blocking(self.group.new_leaf)
 
     async def set_lane(self, lane: Lane) -> None:
         """Puts all that runs, and what is being started, into a lane; while something is to end, the foreground."""
@@ -161,19 +193,26 @@ class SandboxJobs:
             self.check()
             await self.blocking(self.lanes.put, self.lanes.lane)
 
-    async def _put_on_last_cores(self) -> None:
+    async def _put_on_last_cores(self, *, thaw: bool = False) -> None:
         async with self._pinning:
             self.check()
-            if self._cores is None:
-                return
-            if self.group is not None:
-                await self.blocking(self.group.set_cores, self._cores)
-            if self._pin is None:
-                return
             try:
-                await self.blocking(self._pin, self.connection.pid, self._cores)
+                await self.blocking(self._put, self._cores, thaw and not self.frozen)
             except ProcessLookupError as error:
                 raise SandboxLostError("its first process is gone") from error
+
+    def _put(self, cores: frozenset[int] | None, thaw: bool) -> None:
+        """Blocks: puts everything on cores, and lets it go on there with the leaf of its next command made.
+
+        All at once: to go to another thread and back takes longer than most of it, and every action begins with it.
+        """
+        if self.group is not None and cores is not None:
+            self.group.set_cores(cores)
+        if self._pin is not None and cores is not None:
+            self._pin(self.connection.pid, cores)
+        if self.group is not None and thaw:
+            self.group.prepare_leaf()
+            self.group.freeze(False)
 
     async def start(self, process: Process, leaf: CommandLeaf | None) -> Job:
         """Starts a process, in the lane and as frozen as the sandbox is. The descriptors stay the caller's."""

@@ -22,16 +22,17 @@ class CommandMeter:
     before: LimitEvents
 
     @classmethod
-    def begin(cls, group: SandboxGroup | None) -> CommandMeter:
-        """Makes the command's leaf and starts measuring. Blocks."""
-        if group is None:
-            return cls(None, None, LimitEvents(0, 0))
-        return cls(group, group.new_leaf(), group.begin_measuring())
+    def begin(cls, group: SandboxGroup | None, leaf: CommandLeaf | None) -> CommandMeter:
+        """Starts measuring a command that is to run in a leaf."""
+        return cls(group, leaf, group.begin_measuring() if group is not None else LimitEvents(0, 0))
 
-    def outcome(self, result: JobResult, pipes: Sequence[OutputPipe], wall_s: float) -> CommandOutcome:
-        """Returns how the command ended, with what the groups counted. Blocks."""
+    def end(self, result: JobResult, pipes: Sequence[OutputPipe], wall_s: float) -> CommandOutcome:
+        """Returns how the command ended, with what the groups counted, and releases its leaf. Blocks."""
         cpu_s = self.leaf.cpu_s() if self.leaf is not None else result.cpu_s
-        return _outcome(result, pipes, wall_s, cpu_s=cpu_s, group=self.group, before=self.before)
+        outcome = _outcome(result, pipes, wall_s, cpu_s=cpu_s, group=self.group, before=self.before)
+        if self.leaf is not None:
+            self.leaf.release()
+        return outcome
 
 
 @dataclass(frozen=True, slots=True)

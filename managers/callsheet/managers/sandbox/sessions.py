@@ -128,8 +128,7 @@ class SandboxSessions:
             raise CannotExecuteError(
                 "too_many_sessions", f"the sandbox has {MOST_SESSIONS} sessions already: end one of them by `exit`"
             )
-        group = self._jobs.group
-        leaf = await self._jobs.blocking(group.new_leaf) if group is not None else None
+        leaf = await self._jobs.take_leaf()
         steps, status, output, errors = StepPipe(), StatusPipe(), OutputPipe(1), OutputPipe(1)
         shell = language is SessionLanguage.SHELL
         process = Process(

@@ -210,10 +210,14 @@ class TestSuiteExecutor:
         # Others may be shared once the sandbox has been put on these.
         among = self._usual_cores()
         try:
-            await sandbox.grant(self._cores_of(attempt))
             async with self._sharing(sandbox, attempt, running, among):
-                if not running.paused:
-                    await sandbox.resume()
+                if running.paused:
+                    await sandbox.grant(self._cores_of(attempt))
+                else:
+                    await sandbox.resume(self._cores_of(attempt))
+                if running.resized and self.shared_cores is not None:
+                    # It was before the command took part.
+                    await self._resize_shared(attempt, self.shared_cores)
                 yield
         finally:
             running.sandbox = None
@@ -237,9 +241,6 @@ class TestSuiteExecutor:
         async with self.shared_cores.taking_part(command, sandbox, running.clock, among):
             if running.paused:
                 self.shared_cores.pause(id(attempt))
-            if running.resized:
-                # It was before the command took part.
-                await self._resize_shared(attempt, self.shared_cores)
             yield
 
     async def _resize_shared(self, attempt: Attempt, shared_cores: SharedCores) -> None:

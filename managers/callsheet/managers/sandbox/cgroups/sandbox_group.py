@@ -27,7 +27,11 @@ _OWN_PROCESSES = 2
 
 
 class SandboxGroup:
-    """The groups of one sandbox. All methods block for microseconds to milliseconds: call them in a worker thread."""
+    """The groups of one sandbox.
+
+    What changes a group waits for the kernel's one lock of all groups, milliseconds where others change theirs, and CPU
+    seconds are gathered from all cores: call those methods in a worker thread. Counters and peaks wait for nothing.
+    """
 
     def __init__(self, core: Path, trees: Mapping[str, Path], controllers: Collection[str], *, owned: bool) -> None:
         """Use `make` or `adopt`.
@@ -45,6 +49,7 @@ class SandboxGroup:
         self._owned = owned
         self._limits: Limits = LegacyLimits(trees) if trees else UnifiedLimits(core, controllers)
         self._leaves = 0
+        self._ready: CommandLeaf | None = None
         self._before = LimitEvents(0, 0)
         self.weight_file: Path | None = None
 
@@ -138,6 +143,16 @@ class SandboxGroup:
             if self._owned or not files.is_gone(error):
                 raise
 
+    def prepare_leaf(self) -> None:
+        """Makes the leaf of the next command, if it is not there yet."""
+        if self._ready is None:
+            self._ready = self.new_leaf()
+
+    def take_leaf(self) -> CommandLeaf | None:
+        """Returns the leaf that was prepared, once; None where there is none. Does not block."""
+        leaf, self._ready = self._ready, None
+        return leaf
+
     def new_leaf(self) -> CommandLeaf:
         """Makes a leaf for a command."""
         self._leaves += 1
@@ -169,6 +184,8 @@ class SandboxGroup:
     def remove(self) -> None:
         """Kills what is inside and removes the groups, or of adopted ones those below."""
         self._limits.close()
+        if (leaf := self.take_leaf()) is not None:
+            leaf.close()
         files.remove_groups([self._core, *self._trees.values()] if self._owned else [self._commands])
 
 
@@ -181,6 +198,11 @@ class CommandLeaf:
         files.make_threaded_group(path)
         self.entries = [files.open_thread_entry(directory) for directory in (path, *others)]
 
+    def close(self) -> None:
+        """Closes the entries: nothing enters any more."""
+        while self.entries:
+            os.close(self.entries.pop())
+
     def kill(self) -> None:
         """Kills everything inside."""
         files.kill_threads(self._path)
@@ -190,9 +212,8 @@ class CommandLeaf:
         return files.read_counter(self._path / "cpu.stat", "usage_usec") / 1e6
 
     def release(self) -> None:
-        """Removes it, unless background processes stay; then the end of the sandbox removes it."""
-        while self.entries:
-            os.close(self.entries.pop())
+        """Removes it, unless background processes stay; then the end of the sandbox removes it. Safe to call again."""
+        self.close()
         try:
             self._path.rmdir()
         except OSError as error:
