@@ -48,14 +48,14 @@ async def until(condition: Callable[[], bool]) -> None:
             await anyio.sleep(_POLL_S)
 
 
-async def until_state(admin: AdminClient, job_id: str, action_id: str, state: ActionState) -> None:
-    """Waits until an action is in a state.
+async def until_state(admin: AdminClient, job_id: str, action_id: str, *states: ActionState) -> None:
+    """Waits until an action is in one of some states.
 
     Raises:
         TimeoutError: It was not, in time; with its explanation.
     """
     give_up_at = anyio.current_time() + WAIT_S
-    while (explanation := await admin.explain(job_id, action_id)).state is not state:
+    while (explanation := await admin.explain(job_id, action_id)).state not in states:
         if anyio.current_time() > give_up_at:
             raise TimeoutError(f"{action_id} is {explanation.state.value}: {explanation.explanation}")
         await anyio.sleep(_POLL_S)
