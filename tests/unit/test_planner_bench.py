@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 
 def small() -> PlannerBenchSettings:
-    """Two lengths of the queue on a few nodes, and more time than a solver takes on a machine that is busy otherwise."""
+    """Two lengths of the queue on a few nodes, and more time than a solver takes on a busy machine."""
     return PlannerBenchSettings(
         queued=(40, 200), nodes=24, pools=8, classes=12, rounds=4, warm_up=1, ends=16, solver_s=20.0, seed=3
     )
