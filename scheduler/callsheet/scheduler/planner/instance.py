@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from math import exp
 
 import numpy as np
@@ -103,6 +104,7 @@ class OptionBlock:
         touched_units: Fewest units that an option charges of it.
         touched_s: How long that option holds them.
         one_way: Whether all options take equally long and hold the same units, so that any node with room is as good.
+        substitute: (option, another one of its place that charges no more of anything), shape (pairs, 2).
     """
 
     options: tuple[Option, ...]
@@ -114,6 +116,7 @@ class OptionBlock:
     touched_units: Integers
     touched_s: Floats
     one_way: bool
+    substitute: Integers
 
     @staticmethod
     def of(options: Sequence[Option]) -> OptionBlock:
@@ -139,7 +142,28 @@ class OptionBlock:
             np.array([seconds for _, seconds in least.values()], np.float64),
             len({option.setup_s + option.duration_s for option in options}) <= 1
             and all(option.units == options[0].units for option in options),
+            _substitutes(options, resource, amount),
         )
+
+
+def _substitutes(options: Sequence[Option], resource: Integers, amount: Integers) -> Integers:
+    """See `OptionBlock.substitute`; options of one place follow each other."""
+    found = [np.zeros((0, 2), np.int64)]
+    for _, group in groupby(range(len(options)), key=lambda index: options[index].place):
+        alike = list(group)
+        found.append(alike[0] + _no_more(resource[alike], amount[alike]))
+    return np.concatenate(found)
+
+
+def _no_more(resource: Integers, amount: Integers) -> Integers:
+    """Pairs (option, another one that charges no more); of those that charge the same the first is the other one."""
+    rows, column = np.unique(resource, return_inverse=True)
+    charged = np.zeros((len(resource), len(rows)), np.int64)
+    charged[np.arange(len(resource))[:, None], column.reshape(resource.shape)] = amount
+    found = (charged[:, None, :] >= charged[None, :, :]).all(axis=2)
+    found &= ~np.triu(found.T)
+    pairs: Integers = np.argwhere(found)
+    return pairs
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,6 +20,7 @@ class OptionTable:
         setup_s: Shape (options,).
         resource: Indexes of the charged resources, shape (options, most charges); -1 where there are fewer.
         amount: Units charged, of the same shape; 0 where there are fewer.
+        substitute: (option, another one of its class that charges no more of anything), shape (pairs, 2).
     """
 
     option_class: Integers
@@ -28,20 +29,23 @@ class OptionTable:
     setup_s: Floats
     resource: Integers
     amount: Integers
+    substitute: Integers
 
     @staticmethod
     def of(instance: PlanningInstance) -> OptionTable:
         """Puts the blocks of an instance's classes one after another."""
         blocks = [each.block for each in instance.classes]
         sizes = np.array([len(block.options) for block in blocks], np.int64)
+        first = np.cumsum(sizes) - sizes
         resource, amount = _stacked(blocks, int(sizes.sum()))
         return OptionTable(
             np.repeat(np.arange(len(blocks)), sizes),
-            np.cumsum(sizes) - sizes,
+            first,
             np.concatenate([block.duration_s for block in blocks]),
             np.concatenate([block.setup_s for block in blocks]),
             resource,
             amount,
+            np.concatenate([block.substitute + start for block, start in zip(blocks, first.tolist(), strict=True)]),
         )
 
 

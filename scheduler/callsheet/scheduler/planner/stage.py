@@ -13,6 +13,7 @@ from itertools import chain, pairwise
 import numpy as np
 from callsheet.scheduler.planner.costs import OptionCosts
 from callsheet.scheduler.planner.instance import Floats, Integers, JobShare, Option, PlanningInstance, SetUp
+from numpy.typing import NDArray
 
 Charges = list[tuple[int, int]]
 
@@ -21,7 +22,8 @@ Charges = list[tuple[int, int]]
 class Stage:
     """Minimise ``sum leave * count + sum (cost - leave) * x + sum set_up_cost * y`` over counts x and y.
 
-    Only options that pay (cost below leave) are in it. Rows: members of a class, units of a resource, the dispatch cap.
+    Only options that pay (cost below leave) are in it, and of those none that another one of its place outdoes. Rows:
+    members of a class, units of a resource, the dispatch cap.
 
     Attributes:
         class_keys: For names in the model.
@@ -159,7 +161,8 @@ def make_stage(
     table = costs.table
     benefit = costs.leave[table.option_class] - costs.cost
     limit = np.minimum(left.limit, left.waiting[table.option_class])
-    options = np.flatnonzero((local[table.option_class] >= 0) & (benefit > 0.0) & (limit > 0))
+    pays = (local[table.option_class] >= 0) & (benefit > 0.0) & (limit > 0)
+    options = np.flatnonzero(pays & ~_outdone(costs, left))
     row, amount = table.resource[options], table.amount[options]
     possible = np.flatnonzero(_most_alone(instance, np.append(left.free, UNLIMITED), row, amount))
     options, row, amount = options[possible], row[possible], amount[possible]
@@ -221,6 +224,18 @@ def _set_ups(instance: PlanningInstance, costs: OptionCosts, left: Leftovers) ->
     )
     cost = [each.seconds * sum(float(costs.rate[index]) * units for index, units in each.charges) for each in set_ups]
     return set_ups, np.array(cost, np.float64)
+
+
+def _outdone(costs: OptionCosts, left: Leftovers) -> NDArray[np.bool_]:
+    """The options in whose place another one costs no more and takes no more: a best solution does without them.
+
+    The other one must have no limit of its own, or it could not take the place of all members.
+    """
+    option, other = costs.table.substitute.T
+    unlimited = left.limit[other] >= left.waiting[costs.option_class[other]]
+    outdone = np.zeros(len(costs.cost), np.bool_)
+    outdone[option[unlimited & (costs.cost[other] <= costs.cost[option])]] = True
+    return outdone
 
 
 def _most_alone(instance: PlanningInstance, capacity: Integers, row: Integers, amount: Integers) -> Integers:
