@@ -51,7 +51,9 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 # With the default limits a burst of about a thousand simultaneous unary calls is partly cancelled.
 MAX_PENDING_REQUESTS = 100_000
 CLOSE_TIMEOUT = 10.0
-GC_THRESHOLDS = (50_000, 20, 50)
+# Young objects are examined once each, however many at a time; few at a time keep the pauses short (see
+# docs/benchmarks.md, `callsheet bench planner`). Older ones are examined once in a million.
+GC_THRESHOLDS = (2_000, 500, 50)
 UNUSED_SWEEP = 3600.0
 
 _log = structlog.get_logger(__name__)
@@ -71,7 +73,7 @@ async def serve(
         JournalFailedError: A commit failed.
         OSError: The address cannot be bound.
     """
-    # Almost all objects here live as long as their action; collecting young ones often only costs time.
+    # Almost all objects here live as long as their action; collecting older ones often only costs time.
     gc.set_threshold(*GC_THRESHOLDS)
     journal = await anyio.to_thread.run_sync(open_journal, settings.data_dir, settings.database_url)
     try:
