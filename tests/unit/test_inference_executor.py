@@ -81,6 +81,8 @@ async def test_a_stop_gives_partial_tokens(executor: InferenceExecutor) -> None:
     with anyio.fail_after(WAIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
+            # Once it has been submitted, the end of one that came after it shows that it has tokens.
+            await anyio.wait_all_tasks_blocked()
             await executor.run(generate_attempt(2, prompt(9)))
             attempt.stop_requested.set()
     (result,) = results
@@ -137,6 +139,7 @@ async def test_an_abort_by_the_engine_is_a_success_with_partial_tokens(
     with anyio.fail_after(WAIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
+            await anyio.wait_all_tasks_blocked()
             await executor.run(generate_attempt(2, prompt(9)))
             await executor.driver.update_weights(WeightUpdate(tmp_path, 5, UpdateMode.ABORT))
     assert completed(results[0]).finish_reason == outcome_pb2.FINISH_REASON_ABORT
