@@ -210,7 +210,7 @@ async def test_orders_for_unknown_attempts_are_ignored() -> None:
             SchedulerItem(pause=manager_service_pb2.Pause(token=token(7))),
             SchedulerItem(resume=manager_service_pb2.Resume(token=token(7))),
             SchedulerItem(cancel=manager_service_pb2.CancelAttempt(token=token(7))),
-            SchedulerItem(end_acknowledged=manager_service_pb2.EndAcknowledged(token=token(7))),
+            SchedulerItem(ends_acknowledged=manager_service_pb2.EndsAcknowledged(epoch=1, sequences=[7])),
             SchedulerItem(),
             SchedulerItem(dispatch=make_dispatch("a", 1)),
         )

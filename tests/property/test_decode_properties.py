@@ -9,7 +9,8 @@ from typing import TypeVar
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.model import ActionRequest, RefusalCode, RefusedError
 from callsheet.scheduler.service.decode import ActionDecoder, decode_job, decode_trajectory
-from callsheet.scheduler.service.manager_wire import decode_item, decode_registration, fill_item, references_of
+from callsheet.scheduler.service.manager_commands import encode_command
+from callsheet.scheduler.service.manager_wire import decode_item, decode_registration, references_of
 from callsheet.v1 import action_pb2, job_pb2, manager_service_pb2
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -116,8 +117,7 @@ def test_the_core_can_live_with_what_was_accepted(first: action_pb2.ActionSpec, 
         world.plan()
         for grant in manager.stream.all(commands.Dispatch):
             if grant.token in world.state.attempts:
-                if isinstance(grant.request.body, action_pb2.ActionSpec):
-                    fill_item(manager_service_pb2.SchedulerItem(), grant)
+                encode_command(grant)
                 _finish(world, manager, grant, failing=failing)
         world.wait(1.0)
     assert all(units >= 0 for units in manager.free.values())

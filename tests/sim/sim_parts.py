@@ -191,5 +191,4 @@ def action_request(spec: bytes) -> ActionRequest:
         expected_duration=0.0,
         body_hash=spec,
         spec=spec,
-        body=None,
     )

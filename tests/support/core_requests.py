@@ -119,5 +119,4 @@ def action_request(
         expected_duration=expected,
         body_hash=spec,
         spec=spec,
-        body=None,
     )

@@ -178,10 +178,10 @@ class FaultyClientService:
 
     def _handle(self, item: client_service_pb2.ClientItem, session: _Session) -> None:
         status = self.refuse(item) or self._apply(item, session)
-        result = client_service_pb2.ItemResult(sequence=item.sequence)
-        if status is not None:
-            result.status.CopyFrom(status)
-        session.results.append(result)
+        if status is None:
+            session.accepted.append(item.sequence)
+        else:
+            session.results.append(client_service_pb2.ItemResult(sequence=item.sequence, status=status))
 
     def _apply(self, item: client_service_pb2.ClientItem, session: _Session) -> Status | None:
         which = item.WhichOneof("item")
@@ -264,6 +264,7 @@ class _Session:
     """What one stream still has to send."""
 
     def __init__(self) -> None:
+        self.accepted: list[int] = []
         self.results: list[client_service_pb2.ItemResult] = []
         self.outcomes: list[outcome_pb2.Outcome] = []
         self.attached: set[Key] = set()
@@ -271,12 +272,12 @@ class _Session:
         self.broken = asyncio.Event()
 
     def take(self, *, twice: bool) -> client_service_pb2.ClientSessionResponse | None:
-        if not (self.results or self.outcomes):
+        if not (self.accepted or self.results or self.outcomes):
             return None
         response = client_service_pb2.ClientSessionResponse(
-            results=self.results, outcomes=self.outcomes * (2 if twice else 1)
+            accepted=self.accepted, results=self.results, outcomes=self.outcomes * (2 if twice else 1)
         )
-        self.results, self.outcomes = [], []
+        self.accepted, self.results, self.outcomes = [], [], []
         return response
 
 

@@ -152,8 +152,8 @@ class RawSession:
     async def _read(self) -> None:
         response = await self._call.read()
         assert response is not grpc.aio.EOF, f"the stream ended: {await self._call.details()}"
-        for result in response.results:
-            self._results[result.sequence] = read_status(result.status) if result.HasField("status") else None
+        self._results.update(dict.fromkeys(response.accepted))
+        self._results.update({result.sequence: read_status(result.status) for result in response.results})
         self.outcomes.extend(response.outcomes)
 
 

@@ -62,8 +62,10 @@ class ScriptedSession:
 
     async def acknowledge(self, *ends: manager_service_pb2.AttemptEnded) -> None:
         """Acknowledges ends."""
-        acknowledged = [manager_service_pb2.EndAcknowledged(token=end.token) for end in ends]
-        await self.send(*(manager_service_pb2.SchedulerItem(end_acknowledged=item) for item in acknowledged))
+        acknowledged = [
+            manager_service_pb2.EndsAcknowledged(epoch=end.token.epoch, sequences=[end.token.sequence]) for end in ends
+        ]
+        await self.send(*(manager_service_pb2.SchedulerItem(ends_acknowledged=item) for item in acknowledged))
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Waits until something that the manager says makes a condition true."""

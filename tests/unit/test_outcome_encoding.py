@@ -42,9 +42,14 @@ FACTS = OutcomeFacts(
 
 
 def outcome(result: OutcomeResult) -> outcome_pb2.Outcome:
-    message, encoded = encode_outcome(replace(FACTS, result=result))
-    assert outcome_pb2.Outcome.FromString(encoded) == message
-    return message
+    return decoded(replace(FACTS, result=result))
+
+
+def decoded(facts: OutcomeFacts) -> outcome_pb2.Outcome:
+    """The outcome as it is kept, which is what is delivered."""
+    delivered, kept = encode_outcome(facts)
+    assert delivered == kept
+    return outcome_pb2.Outcome.FromString(kept)
 
 
 def test_a_success_with_all_its_facts() -> None:
@@ -110,11 +115,18 @@ def test_steps_that_were_never_reached_are_unset() -> None:
         execution_s=0.0,
         queue_s=20.0,
     )
-    message, _ = encode_outcome(facts)
+    message = decoded(facts)
     for name in ("first_dispatched", "dispatched", "started"):
         assert not message.timeline.HasField(name)
     assert not message.HasField("usage")
     assert message.timeline.overhead_s == 0.0
+
+
+def test_what_actions_have_in_common_does_not_pass_from_one_to_another() -> None:
+    messages = [decoded(replace(FACTS, ended=FACTS.ended + number, attempts=number)) for number in range(3)]
+    assert [message.attempts for message in messages] == [0, 1, 2]
+    assert [message.timeline.ended.seconds for message in messages] == [110, 111, 112]
+    assert [message.timeline.overhead_s for message in messages] == [pytest.approx(2.0 + number) for number in range(3)]
 
 
 def test_timestamps_are_exact_to_the_microsecond() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from callsheet.scheduler.core.model import ActionKind, RefusedError
 from callsheet.scheduler.service.live_output import MAX_CHUNK, forward_output
-from callsheet.scheduler.service.sessions import MAX_BATCHES_BEFORE_OUTPUT, MAX_BYTES, ClientStream
+from callsheet.scheduler.service.outbox import MAX_BYTES
+from callsheet.scheduler.service.sessions import MAX_BATCHES_BEFORE_OUTPUT, ClientStream
 from callsheet.v1 import client_service_pb2, common_pb2, manager_service_pb2
 
 from tests.support.core_requests import action_request
@@ -35,11 +36,18 @@ def watched_step() -> tuple[CoreWorld, FakeManager, ClientStream]:
     return world, manager, stream
 
 
-async def received(stream: ClientStream) -> list[client_service_pb2.ActionOutput]:
+async def written(stream: ClientStream) -> list[client_service_pb2.ClientSessionResponse]:
+    """All that waits to be written."""
     batches = []
     while stream.outbox.backlog:
-        batches.append(await stream.outbox.next_batch())
-    return [output for batch in batches if batch is not None for output in batch.output]
+        batch = await stream.outbox.next_batch()
+        assert batch is not None
+        batches.append(client_service_pb2.ClientSessionResponse.FromString(batch))
+    return batches
+
+
+async def received(stream: ClientStream) -> list[client_service_pb2.ActionOutput]:
+    return [output for batch in await written(stream) for output in batch.output]
 
 
 @pytest.mark.anyio
@@ -76,12 +84,7 @@ async def test_a_reader_that_is_behind_loses_output_and_nothing_else() -> None:
     stream.put_result(7, None)
     assert stream.outbox.closing is None
     assert stream.outbox.backlog <= MAX_BATCHES_BEFORE_OUTPUT + 1
-    results: list[client_service_pb2.ItemResult] = []
-    while stream.outbox.backlog:
-        batch = await stream.outbox.next_batch()
-        assert batch is not None
-        results += batch.results
-    assert [result.sequence for result in results] == [7]
+    assert [sequence for batch in await written(stream) for sequence in batch.accepted] == [7]
 
 
 @pytest.mark.parametrize(

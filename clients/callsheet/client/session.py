@@ -219,8 +219,10 @@ class Session:
         ledger = self._ledger
         for output in response.output:
             self._take_output(output)
+        for sequence in response.accepted:
+            ledger.result(sequence, None)
         for result in response.results:
-            ledger.result(result.sequence, refusal_of_status(result.status) if result.HasField("status") else None)
+            ledger.result(result.sequence, refusal_of_status(result.status))
         for outcome in response.outcomes:
             ledger.outcome((outcome.key.job_id, outcome.key.action_id), outcome)
 

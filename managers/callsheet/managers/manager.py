@@ -80,7 +80,7 @@ class Manager:
             "pause": self.attempts.pause,
             "resume": self.attempts.resume,
             "cancel": self.attempts.cancel,
-            "end_acknowledged": self._acknowledged,
+            "ends_acknowledged": self._acknowledged,
             "release_sandbox": self._release,
             "drain": lambda _: on_drain(),
         }
@@ -155,8 +155,10 @@ class Manager:
         if self.reports.unacknowledged:
             log.warning("ends_not_acknowledged", manager=settings.manager_id, ends=self.reports.unacknowledged)
 
-    def _acknowledged(self, acknowledged: manager_service_pb2.EndAcknowledged) -> None:
-        self.reports.acknowledged(Token.of(acknowledged.token))
+    def _acknowledged(self, acknowledged: manager_service_pb2.EndsAcknowledged) -> None:
+        epoch = acknowledged.epoch
+        for sequence in acknowledged.sequences:
+            self.reports.acknowledged(Token(epoch, sequence))
 
     def _sandbox_lost(self, sandbox: manager_service_pb2.SandboxState, reason: str) -> None:
         log.warning("sandbox_lost", reason=reason, **_sandbox_for_log(sandbox))

@@ -53,7 +53,7 @@ class ClientItem(google.protobuf.message.Message):
     CANCEL_FIELD_NUMBER: builtins.int
     PUBLISH_POLICY_VERSION_FIELD_NUMBER: builtins.int
     sequence: builtins.int
-    """Chosen by the client, unique in the session; echoed in the ItemResult."""
+    """Chosen by the client, unique in the session; echoed when it is accepted or refused."""
     close_job: builtins.str
     """Close a job, by id."""
     @property
@@ -107,9 +107,10 @@ class ClientSessionResponse(google.protobuf.message.Message):
     RESULTS_FIELD_NUMBER: builtins.int
     OUTCOMES_FIELD_NUMBER: builtins.int
     OUTPUT_FIELD_NUMBER: builtins.int
+    ACCEPTED_FIELD_NUMBER: builtins.int
     @property
     def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ItemResult]:
-        """Results of items, in no particular order."""
+        """Results of items that were refused, in no particular order."""
 
     @property
     def outcomes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[callsheet.v1.outcome_pb2.Outcome]:
@@ -119,14 +120,19 @@ class ClientSessionResponse(google.protobuf.message.Message):
     def output(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ActionOutput]:
         """What this session's actions print while they run, where they ask for it."""
 
+    @property
+    def accepted(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Sequences of items that were accepted: their change is committed."""
+
     def __init__(
         self,
         *,
         results: collections.abc.Iterable[global___ItemResult] | None = ...,
         outcomes: collections.abc.Iterable[callsheet.v1.outcome_pb2.Outcome] | None = ...,
         output: collections.abc.Iterable[global___ActionOutput] | None = ...,
+        accepted: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["outcomes", b"outcomes", "output", b"output", "results", b"results"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accepted", b"accepted", "outcomes", b"outcomes", "output", b"output", "results", b"results"]) -> None: ...
 
 global___ClientSessionResponse = ClientSessionResponse
 
@@ -159,7 +165,7 @@ global___ActionOutput = ActionOutput
 
 @typing.final
 class ItemResult(google.protobuf.message.Message):
-    """What became of one item; sent after the commit of its change."""
+    """The refusal of one item."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -169,7 +175,7 @@ class ItemResult(google.protobuf.message.Message):
     """The item's sequence."""
     @property
     def status(self) -> callsheet.v1.google_rpc.status_pb2.Status:
-        """OK, or the refusal with one ErrorDetail. Unset is OK."""
+        """The refusal with one ErrorDetail."""
 
     def __init__(
         self,

@@ -28,10 +28,10 @@ class ClientServiceStub:
         callsheet.v1.client_service_pb2.ClientSessionRequest,
         callsheet.v1.client_service_pb2.ClientSessionResponse,
     ]
-    """One session of one client process, carrying batches. Items of a request are handled in order. The client gets one
-    ItemResult per item, and later one Outcome per accepted submit of this session. A session that cannot keep up (10,000
-    batches behind) ends with RESOURCE_EXHAUSTED; nothing is lost, since a client that reconnects submits its open
-    actions again and so attaches to them.
+    """One session of one client process, carrying batches. Items of a request are handled in order. Each item is accepted
+    or gets an ItemResult that refuses it, and later comes one Outcome per accepted submit of this session. A session that
+    cannot keep up (10,000 batches behind) ends with RESOURCE_EXHAUSTED; nothing is lost, since a client that reconnects
+    submits its open actions again and so attaches to them.
     """
 
     OpenJob: grpc.UnaryUnaryMultiCallable[
@@ -94,10 +94,10 @@ class ClientServiceAsyncStub:
         callsheet.v1.client_service_pb2.ClientSessionRequest,
         callsheet.v1.client_service_pb2.ClientSessionResponse,
     ]
-    """One session of one client process, carrying batches. Items of a request are handled in order. The client gets one
-    ItemResult per item, and later one Outcome per accepted submit of this session. A session that cannot keep up (10,000
-    batches behind) ends with RESOURCE_EXHAUSTED; nothing is lost, since a client that reconnects submits its open
-    actions again and so attaches to them.
+    """One session of one client process, carrying batches. Items of a request are handled in order. Each item is accepted
+    or gets an ItemResult that refuses it, and later comes one Outcome per accepted submit of this session. A session that
+    cannot keep up (10,000 batches behind) ends with RESOURCE_EXHAUSTED; nothing is lost, since a client that reconnects
+    submits its open actions again and so attaches to them.
     """
 
     OpenJob: grpc.aio.UnaryUnaryMultiCallable[
@@ -162,10 +162,10 @@ class ClientServiceServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[callsheet.v1.client_service_pb2.ClientSessionRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[callsheet.v1.client_service_pb2.ClientSessionResponse], collections.abc.AsyncIterator[callsheet.v1.client_service_pb2.ClientSessionResponse]]:
-        """One session of one client process, carrying batches. Items of a request are handled in order. The client gets one
-        ItemResult per item, and later one Outcome per accepted submit of this session. A session that cannot keep up (10,000
-        batches behind) ends with RESOURCE_EXHAUSTED; nothing is lost, since a client that reconnects submits its open
-        actions again and so attaches to them.
+        """One session of one client process, carrying batches. Items of a request are handled in order. Each item is accepted
+        or gets an ItemResult that refuses it, and later comes one Outcome per accepted submit of this session. A session that
+        cannot keep up (10,000 batches behind) ends with RESOURCE_EXHAUSTED; nothing is lost, since a client that reconnects
+        submits its open actions again and so attaches to them.
         """
 
     @abc.abstractmethod

@@ -134,7 +134,7 @@ class SchedulerItem(google.protobuf.message.Message):
     PAUSE_FIELD_NUMBER: builtins.int
     RESUME_FIELD_NUMBER: builtins.int
     CANCEL_FIELD_NUMBER: builtins.int
-    END_ACKNOWLEDGED_FIELD_NUMBER: builtins.int
+    ENDS_ACKNOWLEDGED_FIELD_NUMBER: builtins.int
     RELEASE_SANDBOX_FIELD_NUMBER: builtins.int
     DRAIN_FIELD_NUMBER: builtins.int
     @property
@@ -162,8 +162,8 @@ class SchedulerItem(google.protobuf.message.Message):
         """End an attempt and report it as cancelled (or as it really ended)."""
 
     @property
-    def end_acknowledged(self) -> global___EndAcknowledged:
-        """The outcome is committed (or stale) and may be forgotten."""
+    def ends_acknowledged(self) -> global___EndsAcknowledged:
+        """The outcomes are committed (or stale) and may be forgotten."""
 
     @property
     def release_sandbox(self) -> global___ReleaseSandbox:
@@ -182,13 +182,13 @@ class SchedulerItem(google.protobuf.message.Message):
         pause: global___Pause | None = ...,
         resume: global___Resume | None = ...,
         cancel: global___CancelAttempt | None = ...,
-        end_acknowledged: global___EndAcknowledged | None = ...,
+        ends_acknowledged: global___EndsAcknowledged | None = ...,
         release_sandbox: global___ReleaseSandbox | None = ...,
         drain: global___Drain | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["cancel", b"cancel", "dispatch", b"dispatch", "drain", b"drain", "end_acknowledged", b"end_acknowledged", "item", b"item", "pause", b"pause", "registered", b"registered", "release_sandbox", b"release_sandbox", "resize", b"resize", "resume", b"resume"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "dispatch", b"dispatch", "drain", b"drain", "end_acknowledged", b"end_acknowledged", "item", b"item", "pause", b"pause", "registered", b"registered", "release_sandbox", b"release_sandbox", "resize", b"resize", "resume", b"resume"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["item", b"item"]) -> typing.Literal["registered", "dispatch", "resize", "pause", "resume", "cancel", "end_acknowledged", "release_sandbox", "drain"] | None: ...
+    def HasField(self, field_name: typing.Literal["cancel", b"cancel", "dispatch", b"dispatch", "drain", b"drain", "ends_acknowledged", b"ends_acknowledged", "item", b"item", "pause", b"pause", "registered", b"registered", "release_sandbox", b"release_sandbox", "resize", b"resize", "resume", b"resume"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "dispatch", b"dispatch", "drain", b"drain", "ends_acknowledged", b"ends_acknowledged", "item", b"item", "pause", b"pause", "registered", b"registered", "release_sandbox", b"release_sandbox", "resize", b"resize", "resume", b"resume"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["item", b"item"]) -> typing.Literal["registered", "dispatch", "resize", "pause", "resume", "cancel", "ends_acknowledged", "release_sandbox", "drain"] | None: ...
 
 global___SchedulerItem = SchedulerItem
 
@@ -1145,25 +1145,28 @@ class CancelAttempt(google.protobuf.message.Message):
 global___CancelAttempt = CancelAttempt
 
 @typing.final
-class EndAcknowledged(google.protobuf.message.Message):
+class EndsAcknowledged(google.protobuf.message.Message):
     """See SchedulerItem."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    TOKEN_FIELD_NUMBER: builtins.int
+    EPOCH_FIELD_NUMBER: builtins.int
+    SEQUENCES_FIELD_NUMBER: builtins.int
+    epoch: builtins.int
+    """Epoch of the attempts' tokens."""
     @property
-    def token(self) -> global___FencingToken:
-        """Which attempt."""
+    def sequences(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Their sequences."""
 
     def __init__(
         self,
         *,
-        token: global___FencingToken | None = ...,
+        epoch: builtins.int = ...,
+        sequences: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["token", b"token"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["token", b"token"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "sequences", b"sequences"]) -> None: ...
 
-global___EndAcknowledged = EndAcknowledged
+global___EndsAcknowledged = EndsAcknowledged
 
 @typing.final
 class ReleaseSandbox(google.protobuf.message.Message):

@@ -102,7 +102,6 @@ class ActionClass:
             expected_duration=self.seconds,
             body_hash=b"",
             spec=b"",
-            body=None,
             label=self.label,
         )
 

@@ -203,8 +203,7 @@ class ActionRequest:
     Attributes:
         service: Name of the hosted service that must serve it; empty for any service of the kind.
         in_sandbox: It needs its trajectory's sandbox, or makes it.
-        body: The ActionSpec as the shell has it; opaque to the core.
-        spec: The serialized ActionSpec.
+        spec: The serialized ActionSpec; opaque to the core.
         body_hash: Hash of the spec; two submits with one key must agree in it.
         expected_duration: Seconds at the fewest units; 0 if unknown.
         set_up: Name of what its sandbox begins with, for an env_reset whose set-up may be kept; else empty.
@@ -223,7 +222,6 @@ class ActionRequest:
     expected_duration: float
     body_hash: bytes
     spec: bytes
-    body: object
     label: str = ""
     task: str = ""
     set_up: str = ""

@@ -11,7 +11,6 @@ from callsheet.scheduler.core.model import ActionKey
 from callsheet.scheduler.service.sessions import Watcher
 from callsheet.scheduler.store.journal import Journal
 from callsheet.scheduler.store.payloads import PayloadStore
-from callsheet.v1 import outcome_pb2
 
 READS_PER_THREAD_CALL = 256
 
@@ -69,4 +68,4 @@ class Background:
             # Its job was closed in the meantime; the client that closed it expects nothing more.
             _log.info("stored_outcome_gone", job_id=key.job_id, action_id=key.action_id)
             return
-        watcher.put_outcome(outcome_pb2.Outcome.FromString(encoded))
+        watcher.put_outcome(encoded)

@@ -144,7 +144,6 @@ class ActionDecoder:
             ),
             body_hash=hashlib.blake2b(encoded, digest_size=16).digest(),
             spec=encoded,
-            body=spec,
             label=short_text("label", spec.label),
             task=short_text("task", spec.task),
             set_up=set_up_name(spec.env_reset) if kind is ActionKind.ENV_RESET else "",

@@ -17,9 +17,9 @@ from callsheet.scheduler.core.model import ActionKey
 from callsheet.scheduler.core.records import JobClosed, Record
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.protocol import Planner
-from callsheet.scheduler.service.manager_wire import ManagerCommand
+from callsheet.scheduler.service.manager_commands import ManagerCommand
 from callsheet.scheduler.service.sessions import ManagerStream, ReplySession, Watcher, as_watcher
-from callsheet.v1 import common_pb2, outcome_pb2
+from callsheet.v1 import common_pb2
 
 MAX_EVENTS_PER_STEP = 128
 MAX_PENDING_EVENTS = 50_000
@@ -315,7 +315,7 @@ class CoreLoop:
 
     def _deliver(self, command: commands.Deliver) -> None:
         outcome = command.message
-        if not isinstance(outcome, outcome_pb2.Outcome):
+        if not isinstance(outcome, bytes):
             raise TypeError(f"{outcome!r} is not what the outcome encoder makes")
         for watcher in command.watchers:
             as_watcher(watcher).put_outcome(outcome)
@@ -337,7 +337,7 @@ class CoreLoop:
     def _dispatch(self, command: commands.Dispatch) -> None:
         request = command.request
         if isinstance(command.session, ManagerStream):
-            command.session.put_command(command, len(request.spec) + 256)
+            command.session.put_command(command)
             self._log.debug(
                 "dispatched",
                 job_id=request.key.job_id,
@@ -350,7 +350,7 @@ class CoreLoop:
     def _tell_manager(self, command: ManagerCommand) -> None:
         # A session that went away in the meantime is no loss: the manager's next registration settles it.
         if isinstance(command.session, ManagerStream):
-            command.session.put_command(command, 256)
+            command.session.put_command(command)
 
 
 def _reply_session(reply_to: ReplyTo) -> ReplySession:

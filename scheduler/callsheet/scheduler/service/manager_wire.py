@@ -1,12 +1,12 @@
-"""Between a manager's messages and the core's events and commands."""
+"""From a manager's messages to the core's events."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from callsheet.scheduler.core import commands, events
+from callsheet.scheduler.core import events
 from callsheet.scheduler.core.model import (
     CPU,
     ActionKey,
@@ -21,7 +21,6 @@ from callsheet.scheduler.core.model import (
     TimeoutKind,
     Token,
 )
-from callsheet.scheduler.service.refusals import fill_duration
 from callsheet.scheduler.service.rules import MAX_SECONDS, at_least, identifier, invalid, known, within
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
@@ -259,93 +258,3 @@ def references_of(message: manager_service_pb2.AttemptEnded) -> list[str]:
 
 def _partial(message: outcome_pb2.Failed | outcome_pb2.Cancelled) -> outcome_pb2.Succeeded | None:
     return message.partial if message.HasField("partial") else None
-
-
-ManagerCommand = (
-    commands.Dispatch
-    | commands.ResizeAttempt
-    | commands.PauseAttempt
-    | commands.CancelAttempt
-    | commands.AcknowledgeEnd
-    | commands.ReleaseSandbox
-    | commands.DrainManager
-)
-
-
-def fill_item(item: manager_service_pb2.SchedulerItem, command: ManagerCommand) -> None:
-    """Writes a command into an empty item."""
-    _FILLERS[type(command)](item, command)
-
-
-def _fill_token(message: manager_service_pb2.FencingToken, token: Token) -> None:
-    message.epoch, message.sequence = token
-
-
-def _fill_dispatch(item: manager_service_pb2.SchedulerItem, command: commands.Dispatch) -> None:
-    request = command.request
-    dispatch = item.dispatch
-    if not isinstance(request.body, action_pb2.ActionSpec):
-        raise TypeError("the body of a request is its ActionSpec")
-    dispatch.action.CopyFrom(request.body)
-    grant = dispatch.grant
-    _fill_token(grant.token, command.token)
-    key = grant.key
-    key.job_id, key.action_id = request.key
-    grant.attempt = command.attempt
-    grant.service = command.service
-    grant.body_hash = request.body_hash
-    # Every part of a message that is looked at costs an object: an action that asks for nothing has none of these.
-    if command.sandbox_id:
-        grant.sandbox_id = command.sandbox_id
-    if command.cores:
-        grant.cores.extend(command.cores)
-    if command.resources:
-        grant.resources.update(command.resources)
-    fill_duration(grant.start_to_close, command.start_to_close)
-    if request.timeouts.heartbeat:
-        fill_duration(grant.heartbeat, request.timeouts.heartbeat)
-    if command.prediction is not None:
-        fill_duration(grant.expected_execution, command.prediction.execution_s)
-        grant.expected_use = command.prediction.use
-
-
-def _fill_resize(item: manager_service_pb2.SchedulerItem, command: commands.ResizeAttempt) -> None:
-    _fill_token(item.resize.token, command.token)
-    item.resize.cores.extend(command.cores)
-    for resource, units in command.resources.items():
-        item.resize.resources[resource] = units
-
-
-def _fill_pause(item: manager_service_pb2.SchedulerItem, command: commands.PauseAttempt) -> None:
-    _fill_token(item.pause.token if command.paused else item.resume.token, command.token)
-
-
-def _fill_cancel(item: manager_service_pb2.SchedulerItem, command: commands.CancelAttempt) -> None:
-    _fill_token(item.cancel.token, command.token)
-    item.cancel.reason = command.reason
-
-
-def _fill_acknowledge(item: manager_service_pb2.SchedulerItem, command: commands.AcknowledgeEnd) -> None:
-    _fill_token(item.end_acknowledged.token, command.token)
-
-
-def _fill_release(item: manager_service_pb2.SchedulerItem, command: commands.ReleaseSandbox) -> None:
-    sandbox = item.release_sandbox.sandbox
-    sandbox.job_id = command.sandbox.job_id
-    sandbox.trajectory_id = command.sandbox.trajectory_id
-    sandbox.sandbox_id = command.sandbox.sandbox_id
-
-
-def _fill_drain(item: manager_service_pb2.SchedulerItem, command: commands.DrainManager) -> None:
-    item.drain.SetInParent()
-
-
-_FILLERS: Final[dict[type, Callable[..., None]]] = {
-    commands.Dispatch: _fill_dispatch,
-    commands.ResizeAttempt: _fill_resize,
-    commands.PauseAttempt: _fill_pause,
-    commands.CancelAttempt: _fill_cancel,
-    commands.AcknowledgeEnd: _fill_acknowledge,
-    commands.ReleaseSandbox: _fill_release,
-    commands.DrainManager: _fill_drain,
-}

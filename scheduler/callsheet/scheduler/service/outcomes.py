@@ -1,17 +1,22 @@
-"""From the core's facts about a finished action to the Outcome that clients get."""
+"""From the core's facts about a finished action to the Outcome that clients get, encoded."""
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 from callsheet.scheduler.core.commands import Cancellation, Expiry, OutcomeFacts
 from callsheet.scheduler.core.events import AttemptFailed, AttemptSucceeded
 from callsheet.v1 import outcome_pb2
 from google.protobuf import timestamp_pb2
 
+_STEPS = ("submitted", "first_dispatched", "dispatched", "started", "ended")
 
-def encode_outcome(facts: OutcomeFacts) -> tuple[outcome_pb2.Outcome, bytes]:
-    """The Outcome and its bytes; the core's `OutcomeEncoder`."""
-    outcome = outcome_pb2.Outcome(attempts=facts.attempts, manager_id=facts.manager_id)
-    outcome.key.job_id, outcome.key.action_id = facts.key
+
+def encode_outcome(facts: OutcomeFacts) -> tuple[bytes, bytes]:
+    """The core's `OutcomeEncoder`: what is delivered and what is kept are the same bytes of an Outcome."""
+    outcome = outcome_pb2.Outcome()
+    key = outcome.key
+    key.job_id, key.action_id = facts.key
     match facts.result:
         case AttemptSucceeded(result=outcome_pb2.Succeeded() as succeeded):
             outcome.succeeded.CopyFrom(succeeded)
@@ -25,10 +30,29 @@ def encode_outcome(facts: OutcomeFacts) -> tuple[outcome_pb2.Outcome, bytes]:
             outcome.expired.timeout = outcome_pb2.TimeoutKind.ValueType(timeout)
         case unexpected:
             raise TypeError(f"{unexpected!r} is no result of an action")
-    _fill_timeline(outcome.timeline, facts)
+    _fill_durations(outcome.timeline, facts)
     if isinstance(facts.usage, outcome_pb2.Usage):
         outcome.usage.CopyFrom(facts.usage)
-    return outcome, outcome.SerializeToString()
+    # Parts of a message, joined, are the message: see `encoded_fields`.
+    times = (facts.submitted, facts.first_dispatched, facts.dispatched, facts.started, facts.ended)
+    encoded = outcome.SerializeToString() + _encode_course(facts.attempts, facts.manager_id, times)
+    return encoded, encoded
+
+
+@lru_cache(maxsize=1024)
+def _encode_course(attempts: int, manager_id: str, times: tuple[float, ...]) -> bytes:
+    """The part of an Outcome that actions which went through the scheduler together have in common.
+
+    Args:
+        attempts: Attempts that were dispatched.
+        manager_id: The manager of the last one.
+        times: Seconds since the epoch of each of `_STEPS`, 0 for one that was never reached.
+    """
+    outcome = outcome_pb2.Outcome(attempts=attempts, manager_id=manager_id)
+    for step, time in zip(_STEPS, times, strict=True):
+        if time:
+            fill_timestamp(getattr(outcome.timeline, step), time)
+    return outcome.SerializeToString()
 
 
 def _fill_failed(message: outcome_pb2.Failed, failed: AttemptFailed) -> None:
@@ -40,18 +64,11 @@ def _fill_failed(message: outcome_pb2.Failed, failed: AttemptFailed) -> None:
         message.partial.CopyFrom(failed.partial)
 
 
-def _fill_timeline(timeline: outcome_pb2.Timeline, facts: OutcomeFacts) -> None:
-    fill_timestamp(timeline.submitted, facts.submitted)
-    fill_timestamp(timeline.ended, facts.ended)
-    if facts.first_dispatched:
-        fill_timestamp(timeline.first_dispatched, facts.first_dispatched)
-    if facts.dispatched:
-        fill_timestamp(timeline.dispatched, facts.dispatched)
-    if facts.started:
-        fill_timestamp(timeline.started, facts.started)
+def _fill_durations(timeline: outcome_pb2.Timeline, facts: OutcomeFacts) -> None:
     timeline.queue_s = facts.queue_s
     timeline.execution_s = facts.execution_s
-    timeline.paused_s = facts.paused_s
+    if facts.paused_s:
+        timeline.paused_s = facts.paused_s
     if facts.start_wait_s:
         timeline.start_wait_s = facts.start_wait_s
     total = facts.ended - facts.submitted

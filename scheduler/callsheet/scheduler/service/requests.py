@@ -114,9 +114,9 @@ class UnaryReply:
         self._refusal = refusal
         self._answered.set()
 
-    def put_outcome(self, outcome: outcome_pb2.Outcome) -> None:
+    def put_outcome(self, outcome: bytes) -> None:
         """See `Watcher`."""
-        self._outcome = outcome
+        self._outcome = outcome_pb2.Outcome.FromString(outcome)
         self._has_outcome.set()
 
     async def result(self, wait_s: float) -> None:

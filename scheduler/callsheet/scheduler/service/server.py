@@ -17,6 +17,7 @@ from callsheet.scheduler.service.admin_servicer import AdminServicer
 from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.client_servicer import ClientServicer
 from callsheet.scheduler.service.decode import ActionDecoder, decode_job, decode_trajectory
+from callsheet.scheduler.service.encoded_streams import EncodedSessions
 from callsheet.scheduler.service.learning import Learning, load_predictors
 from callsheet.scheduler.service.loop import Clock, CoreLoop
 from callsheet.scheduler.service.malformed import MalformedRequestRefuser
@@ -173,7 +174,7 @@ async def _grpc_server(
     settings: SchedulerSettings, loop: CoreLoop, payloads: PayloadStore, predictors: Predictors
 ) -> AsyncIterator[str]:
     server = grpc.aio.server(
-        interceptors=[MalformedRequestRefuser()],
+        interceptors=[EncodedSessions(), MalformedRequestRefuser()],
         options=[
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),

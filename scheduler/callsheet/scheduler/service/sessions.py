@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 from callsheet.scheduler.core.commands import AcknowledgeEnd
-from callsheet.scheduler.core.model import RefusalCode, RefusedError
-from callsheet.scheduler.service.manager_wire import ManagerCommand, fill_item
+from callsheet.scheduler.core.model import RefusedError, Token
+from callsheet.scheduler.service.encoded_fields import embedded, tag
+from callsheet.scheduler.service.manager_commands import ManagerCommand, encode_command
+from callsheet.scheduler.service.outbox import Outbox
 from callsheet.scheduler.service.refusals import to_duration, to_status
-from callsheet.v1 import client_service_pb2, manager_service_pb2, outcome_pb2
+from callsheet.v1 import client_service_pb2, manager_service_pb2
 
-MAX_ITEMS = 1024
-MAX_BYTES = 1024 * 1024
-# A reader this far behind has stopped reading.
-MAX_WAITING_BYTES = 256 * 1024 * 1024
-# Seconds that an item nobody waits for may wait for company: a message of its own costs either end far more than it.
-COMPANY_WAIT = 0.005
 # Batches waiting beyond which what commands print is dropped: a reader this far behind does not watch.
 MAX_BATCHES_BEFORE_OUTPUT = 4
 
-M = TypeVar("M", client_service_pb2.ClientSessionResponse, manager_service_pb2.ManagerSessionResponse)
+_RESULT = tag(client_service_pb2.ClientSessionResponse.RESULTS_FIELD_NUMBER)
+_OUTCOME = tag(client_service_pb2.ClientSessionResponse.OUTCOMES_FIELD_NUMBER)
+_OUTPUT = tag(client_service_pb2.ClientSessionResponse.OUTPUT_FIELD_NUMBER)
+_ITEM = tag(manager_service_pb2.ManagerSessionResponse.ITEMS_FIELD_NUMBER)
 
 
 class ReplySession(Protocol):
@@ -40,8 +36,8 @@ class Watcher(Protocol):
     def gone(self) -> bool:
         """Whether nobody would read it any more."""
 
-    def put_outcome(self, outcome: outcome_pb2.Outcome) -> None:
-        """Takes an outcome."""
+    def put_outcome(self, outcome: bytes) -> None:
+        """Takes an encoded Outcome."""
 
 
 def as_watcher(watcher: object) -> Watcher:
@@ -60,104 +56,11 @@ def is_gone(watcher: object) -> bool:
     return as_watcher(watcher).gone
 
 
-@dataclass(slots=True, eq=False)
-class _Batch(Generic[M]):
-    """A message being filled, and about how many bytes it has."""
-
-    message: M
-    items: int = 0
-    size: int = 0
-
-
-class Outbox(Generic[M]):
-    """Messages waiting to be written to a stream, filled item by item.
-
-    Bounded by `MAX_WAITING_BYTES`; past it the session is closed, since its reader has stopped reading.
-
-    Attributes:
-        closing: Why the session ends, once it does.
-        abandoned: Nothing is written any more: what still comes is dropped.
-    """
-
-    def __init__(self, message_type: type[M]) -> None:
-        self._message_type: type[M] = message_type
-        self._batches: deque[_Batch[M]] = deque()
-        self._size = 0
-        # Set while there is something to write now, or nothing more to come.
-        self._due = asyncio.Event()
-        self._company_timer: asyncio.TimerHandle | None = None
-        self.closing: RefusedError | None = None
-        self.abandoned = False
-
-    def room_for(self, size: int, *, patient: bool = False) -> M:
-        """The batch that the next item goes into.
-
-        Args:
-            size: About how many bytes it has.
-            patient: It may wait for others, up to `COMPANY_WAIT`, before it is written.
-        """
-        if self.abandoned:
-            return self._message_type()
-        if self._batches and self._size + size > MAX_WAITING_BYTES:
-            waiting, rule = f"{self._size} bytes", "does not read its stream"
-            self.close(RefusedError(RefusalCode.RESOURCE_EXHAUSTED, "session", waiting, rule, retry_after=1.0))
-            self._clear()
-        last = self._batches[-1] if self._batches else None
-        if last is None or last.items >= MAX_ITEMS or last.size + size > MAX_BYTES:
-            last = _Batch(self._message_type())
-            self._batches.append(last)
-        last.items += 1
-        last.size += size
-        self._size += size
-        if not patient:
-            self._due.set()
-        elif self._company_timer is None:
-            self._company_timer = asyncio.get_running_loop().call_later(COMPANY_WAIT, self._due.set)
-        return last.message
-
-    @property
-    def backlog(self) -> int:
-        """Batches that wait to be written."""
-        return len(self._batches)
-
-    def close(self, reason: RefusedError) -> None:
-        """Ends the session once what is waiting has been written."""
-        self.closing = self.closing or reason
-        self._due.set()
-
-    def abandon(self) -> None:
-        """Its stream has ended: lets go of what waits, as whoever still has the session may have it for hours."""
-        self.abandoned = True
-        self._clear()
-
-    def _clear(self) -> None:
-        self._batches.clear()
-        self._size = 0
-
-    async def next_batch(self) -> M | None:
-        """Waits for a batch; None when the session is closing and nothing is left."""
-        await self._due.wait()
-        if not self._batches:
-            return None
-        batch = self._batches.popleft()
-        self._size -= batch.size
-        if not self._batches:
-            self._wait_for_more()
-        return batch.message
-
-    def _wait_for_more(self) -> None:
-        if self._company_timer is not None:
-            self._company_timer.cancel()
-            self._company_timer = None
-        if self.closing is None:
-            self._due.clear()
-
-
 class ClientStream:
     """One client stream."""
 
     def __init__(self) -> None:
-        self.outbox: Outbox[client_service_pb2.ClientSessionResponse] = Outbox(client_service_pb2.ClientSessionResponse)
+        self.outbox: Outbox[int] = Outbox(_encode_accepted)
 
     @property
     def gone(self) -> bool:
@@ -166,19 +69,24 @@ class ClientStream:
 
     def put_result(self, sequence: int, refusal: RefusedError | None) -> None:
         """See `ReplySession`."""
-        batch = self.outbox.room_for(64 if refusal is None else 512)
-        result = batch.results.add(sequence=sequence)
-        if refusal is not None:
-            result.status.CopyFrom(to_status(refusal))
+        if refusal is None:
+            self.outbox.acknowledge(sequence)
+        else:
+            result = client_service_pb2.ItemResult(sequence=sequence, status=to_status(refusal))
+            self.outbox.put(embedded(_RESULT, result.SerializeToString()))
 
-    def put_outcome(self, outcome: outcome_pb2.Outcome) -> None:
+    def put_outcome(self, outcome: bytes) -> None:
         """See `Watcher`."""
-        self.outbox.room_for(outcome.ByteSize()).outcomes.append(outcome)
+        self.outbox.put(embedded(_OUTCOME, outcome))
 
     def put_output(self, output: client_service_pb2.ActionOutput) -> None:
         """Takes what a command printed, or drops it if the reader is behind; the offset of the next one tells."""
         if not self.gone and self.outbox.backlog <= MAX_BATCHES_BEFORE_OUTPUT:
-            self.outbox.room_for(output.ByteSize()).output.append(output)
+            self.outbox.put(embedded(_OUTPUT, output.SerializeToString()))
+
+
+def _encode_accepted(sequences: Sequence[int]) -> bytes:
+    return client_service_pb2.ClientSessionResponse(accepted=sequences).SerializeToString()
 
 
 class ManagerStream:
@@ -186,18 +94,35 @@ class ManagerStream:
 
     def __init__(self, manager_id: str) -> None:
         self.manager_id = manager_id
-        self.outbox: Outbox[manager_service_pb2.ManagerSessionResponse] = Outbox(
-            manager_service_pb2.ManagerSessionResponse
-        )
+        self.outbox: Outbox[Token] = Outbox(_encode_ends_acknowledged)
 
     def put_registered(self, epoch: int, heartbeat_interval: float, lease: float, shared_cores: Sequence[int]) -> None:
         """Answers the registration; times in seconds."""
-        registered = self.outbox.room_for(32).items.add().registered
-        registered.epoch = epoch
-        registered.heartbeat_interval.CopyFrom(to_duration(heartbeat_interval))
-        registered.lease.CopyFrom(to_duration(lease))
-        registered.shared_cores.extend(shared_cores)
+        registered = manager_service_pb2.Registered(
+            epoch=epoch,
+            heartbeat_interval=to_duration(heartbeat_interval),
+            lease=to_duration(lease),
+            shared_cores=shared_cores,
+        )
+        item = manager_service_pb2.SchedulerItem(registered=registered)
+        self.outbox.put(embedded(_ITEM, item.SerializeToString()))
 
-    def put_command(self, command: ManagerCommand, size: int) -> None:
-        """Queues a command of about `size` bytes. Nobody waits to be told that an end was heard."""
-        fill_item(self.outbox.room_for(size, patient=type(command) is AcknowledgeEnd).items.add(), command)
+    def put_command(self, command: ManagerCommand) -> None:
+        """Queues a command. Nobody waits to be told that an end was heard."""
+        if isinstance(command, AcknowledgeEnd):
+            self.outbox.acknowledge(command.token, patient=True)
+        else:
+            self.outbox.put(embedded(_ITEM, encode_command(command)))
+
+
+def _encode_ends_acknowledged(tokens: Sequence[Token]) -> bytes:
+    by_epoch: dict[int, list[int]] = {}
+    for token in tokens:
+        by_epoch.setdefault(token.epoch, []).append(token.sequence)
+    items = [
+        manager_service_pb2.SchedulerItem(
+            ends_acknowledged=manager_service_pb2.EndsAcknowledged(epoch=epoch, sequences=sequences)
+        )
+        for epoch, sequences in by_epoch.items()
+    ]
+    return manager_service_pb2.ManagerSessionResponse(items=items).SerializeToString()

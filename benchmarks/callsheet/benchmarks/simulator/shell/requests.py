@@ -91,7 +91,6 @@ class RequestBook:
             expected_duration=hint_s,
             body_hash=NO_SPEC,
             spec=NO_SPEC,
-            body=None,
             label=work.label,
             task=task,
             # To pull an image is what a sandbox's set-up takes here.

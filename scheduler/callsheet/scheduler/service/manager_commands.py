@@ -1,0 +1,107 @@
+"""From the core's commands to the items of a manager's stream, encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
+
+from callsheet.scheduler.core import commands
+from callsheet.scheduler.core.model import Token
+from callsheet.scheduler.service.encoded_fields import embedded, tag
+from callsheet.scheduler.service.refusals import fill_duration
+from callsheet.v1 import manager_service_pb2
+
+_DISPATCH: Final = tag(manager_service_pb2.SchedulerItem.DISPATCH_FIELD_NUMBER)
+_GRANT: Final = tag(manager_service_pb2.Dispatch.GRANT_FIELD_NUMBER)
+_ACTION: Final = tag(manager_service_pb2.Dispatch.ACTION_FIELD_NUMBER)
+
+ItemCommand = (
+    commands.Dispatch
+    | commands.ResizeAttempt
+    | commands.PauseAttempt
+    | commands.CancelAttempt
+    | commands.ReleaseSandbox
+    | commands.DrainManager
+)
+ManagerCommand = ItemCommand | commands.AcknowledgeEnd
+
+
+def encode_command(command: ItemCommand) -> bytes:
+    """The SchedulerItem that carries a command out."""
+    if type(command) is commands.Dispatch:
+        return _encode_dispatch(command)
+    item = manager_service_pb2.SchedulerItem()
+    _FILLERS[type(command)](item, command)
+    return item.SerializeToString()
+
+
+def _fill_token(message: manager_service_pb2.FencingToken, token: Token) -> None:
+    message.epoch, message.sequence = token
+
+
+def _encode_dispatch(command: commands.Dispatch) -> bytes:
+    request = command.request
+    grant = manager_service_pb2.Grant(body_hash=request.body_hash)
+    _fill_token(grant.token, command.token)
+    key = grant.key
+    key.job_id, key.action_id = request.key
+    # Every part of a message that is looked at costs an object: an action that asks for nothing has none of these.
+    if command.sandbox_id:
+        grant.sandbox_id = command.sandbox_id
+    if command.cores:
+        grant.cores.extend(command.cores)
+    if command.resources:
+        grant.resources.update(command.resources)
+    if command.prediction is not None:
+        fill_duration(grant.expected_execution, command.prediction.execution_s)
+        grant.expected_use = command.prediction.use
+    terms = _encode_terms(command.service, command.attempt, command.start_to_close, request.timeouts.heartbeat)
+    dispatch = embedded(_GRANT, terms + grant.SerializeToString()) + embedded(_ACTION, request.spec)
+    return embedded(_DISPATCH, dispatch)
+
+
+@lru_cache(maxsize=1024)
+def _encode_terms(service: str, attempt: int, start_to_close: float, heartbeat: float) -> bytes:
+    """The part of a Grant that many dispatches have in common; times in seconds, `heartbeat` 0 for none."""
+    grant = manager_service_pb2.Grant(service=service, attempt=attempt)
+    fill_duration(grant.start_to_close, start_to_close)
+    if heartbeat:
+        fill_duration(grant.heartbeat, heartbeat)
+    return grant.SerializeToString()
+
+
+def _fill_resize(item: manager_service_pb2.SchedulerItem, command: commands.ResizeAttempt) -> None:
+    _fill_token(item.resize.token, command.token)
+    item.resize.cores.extend(command.cores)
+    for resource, units in command.resources.items():
+        item.resize.resources[resource] = units
+
+
+def _fill_pause(item: manager_service_pb2.SchedulerItem, command: commands.PauseAttempt) -> None:
+    _fill_token(item.pause.token if command.paused else item.resume.token, command.token)
+
+
+def _fill_cancel(item: manager_service_pb2.SchedulerItem, command: commands.CancelAttempt) -> None:
+    _fill_token(item.cancel.token, command.token)
+    item.cancel.reason = command.reason
+
+
+def _fill_release(item: manager_service_pb2.SchedulerItem, command: commands.ReleaseSandbox) -> None:
+    sandbox = item.release_sandbox.sandbox
+    sandbox.job_id = command.sandbox.job_id
+    sandbox.trajectory_id = command.sandbox.trajectory_id
+    sandbox.sandbox_id = command.sandbox.sandbox_id
+
+
+def _fill_drain(item: manager_service_pb2.SchedulerItem, command: commands.DrainManager) -> None:
+    item.drain.SetInParent()
+
+
+_FILLERS: Final[dict[type, Callable[..., None]]] = {
+    commands.ResizeAttempt: _fill_resize,
+    commands.PauseAttempt: _fill_pause,
+    commands.CancelAttempt: _fill_cancel,
+    commands.ReleaseSandbox: _fill_release,
+    commands.DrainManager: _fill_drain,
+}
