@@ -98,8 +98,9 @@ class AttemptRunner:
         attempt = Attempt(own.grant, own.action, self._payloads)
         attempt.report_output = lambda chunk: self._reports.printed(Token.of(attempt.grant.token), chunk)
         live = LiveAttempt(attempt, ExecutionClock(now), GrantMeter(own.grant.resources, now))
-        self._enter(live, now)
+        # First what the action waits for: the report of its start would be written before it, and nobody waits for that.
         self._tasks.start_soon(self._run, live)
+        self._enter(live, now)
 
     def adopt(self, live: LiveAttempt, grant: manager_service_pb2.Grant) -> None:
         """Goes on with a running attempt under a newer grant, as its action must not run twice."""
