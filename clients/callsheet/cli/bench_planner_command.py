@@ -17,7 +17,7 @@ def planner(
     pools: Annotated[int, typer.Option(min=1, max=8, help="Pools they make.")] = 8,
     classes: Annotated[int, typer.Option(min=1, help="Classes of the queued actions.")] = 50,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds measured for each length.")] = 200,
-    solver_ms: Annotated[float, typer.Option("--solver-ms", min=0.0, help="The budget for solving a round.")] = 10.0,
+    solver_ms: Annotated[float, typer.Option("--solver-ms", min=0.0, help="The budget for solving a round.")] = 8.0,
     seed: Annotated[int, typer.Option(min=0, help="Everything is drawn from it.")] = 0,
     as_json: AsJson = False,
 ) -> None:

@@ -30,7 +30,7 @@ class PlannerBenchSettings:
     rounds: int = 200
     warm_up: int = 10
     ends: int = 256
-    solver_s: float = 0.010
+    solver_s: float = 0.008
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -44,7 +44,7 @@ class Budget:
         max_options: Options in the model; those with the worst reduced costs are left out.
     """
 
-    seconds: float = 0.010
+    seconds: float = 0.008
     deterministic: bool = False
     max_options: int = 160
 

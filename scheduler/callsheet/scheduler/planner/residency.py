@@ -35,7 +35,8 @@ class Claims:
         """Starts from what is free and who waits."""
         self._fleet = fleet
         self._free = free
-        self._waiting = [each for each in waiting if _evicts(fleet, each.servable)]
+        some_bring_in = any(pool.brings_in for pool in fleet.pools)
+        self._waiting = [each for each in waiting if some_bring_in and _evicts(fleet, each.servable)]
         self._known: dict[tuple[str, int, bool], Frees] = {}
 
     def on(self, job: str, priority: int, *, late: bool) -> Frees:
