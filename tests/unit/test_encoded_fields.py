@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.service.encoded_fields import embedded, tag
 from callsheet.v1 import client_service_pb2, common_pb2
+from callsheet.v1.encoded_fields import embedded, tag
 from google.protobuf import struct_pb2
 
 

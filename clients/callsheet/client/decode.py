@@ -175,10 +175,11 @@ def _timeline(message: outcome_pb2.Timeline) -> Timeline:
 
 
 def _usage(message: outcome_pb2.Usage) -> Usage:
+    granted = message.granted_unit_s
+    # To walk over an empty map costs more than all else here.
+    granted_unit_s = dict(granted) if granted else {}
     return Usage(
-        cpu_s=message.cpu_s,
-        peak_memory_bytes=message.peak_memory_bytes or None,
-        granted_unit_s=dict(message.granted_unit_s),
+        cpu_s=message.cpu_s, peak_memory_bytes=message.peak_memory_bytes or None, granted_unit_s=granted_unit_s
     )
 
 

@@ -9,17 +9,30 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
+class _Forks:
+    """Counts the forks between this process and the one that imported this: asking for its id takes a system call."""
+
+    behind = 0
+
+    @classmethod
+    def count(cls) -> None:
+        cls.behind += 1
+
+
+os.register_at_fork(after_in_child=_Forks.count)
+
+
 class PerLoop(Generic[T]):
     """Values by event loop; a forked child starts empty."""
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
+        self._forks = _Forks.behind
         self._values: dict[asyncio.AbstractEventLoop, T] = {}
 
     def get(self) -> T | None:
         """Returns the value of the running loop, if it has one."""
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
+        if self._forks != _Forks.behind:
+            self._forks = _Forks.behind
             self._values = {}
         return self._values.get(asyncio.get_running_loop())
 

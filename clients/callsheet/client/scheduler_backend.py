@@ -27,9 +27,12 @@ from callsheet.client.session import Session
 from callsheet.client.settings import ClientOptions
 from callsheet.client.ticket import Ticket
 from callsheet.v1 import action_pb2, client_service_pb2, common_pb2, outcome_pb2
+from callsheet.v1.encoded_fields import embedded, tag
 
 T = TypeVar("T")
 
+_SUBMIT = tag(client_service_pb2.ClientItem.SUBMIT_FIELD_NUMBER)
+_MAX_REASON = 256
 _ENCODE_IN_THREAD_BYTES = 1024 * 1024
 _ALREADY_GONE = frozenset({"NOT_FOUND"})
 # A version that was published and then overtaken is refused when it is sent again.
@@ -83,7 +86,8 @@ class SchedulerBackend:
     def abandon_trajectory(self, job_id: str, trajectory_id: str) -> None:
         """Closes a trajectory as abandoned without waiting for the answer."""
         self._session.put_now(
-            _close_trajectory(job_id, trajectory_id, TrajectoryEnd.ABANDONED), replay_success=_ALREADY_GONE
+            _close_trajectory(job_id, trajectory_id, TrajectoryEnd.ABANDONED).SerializeToString(),
+            replay_success=_ALREADY_GONE,
         )
 
     def new_action_id(self) -> str:
@@ -126,8 +130,8 @@ class SchedulerBackend:
         await self._session.room()
         open_submit = self._session.open_submit(key)
         if open_submit is None:
-            ticket = self._session.put_now(client_service_pb2.ClientItem(submit=spec), key=key)
-            if spec.env_step.stream_output:
+            ticket = self._session.put_now(embedded(_SUBMIT, spec.SerializeToString()), key=key)
+            if spec.HasField("env_step") and spec.env_step.stream_output:
                 ticket.output = LiveOutput()
             return _SessionHandle(self._session, key, ticket)
         sent = client_service_pb2.ClientSessionRequest.FromString(open_submit.message)
@@ -141,7 +145,7 @@ class SchedulerBackend:
 
     async def _control(self, item: client_service_pb2.ClientItem, replay_success: frozenset[str] = frozenset()) -> None:
         await self._session.room()
-        await self._session.put_now(item, replay_success=replay_success).end()
+        await self._session.put_now(item.SerializeToString(), replay_success=replay_success).end()
 
 
 class _SessionHandle(Handle[T]):
@@ -175,8 +179,7 @@ class _SessionHandle(Handle[T]):
         """Asks for a cancel."""
         if not self._ticket.has_ended:
             self._ticket.cancel_requested = True
-            ticket = self._session.put_now(_cancel(self.job_id, self.action_id, reason), replay_success=_ALREADY_GONE)
-            await ticket.end()
+            await self._put_cancel(reason).end()
 
     def abandon(self, reason: str) -> None:
         """Cancels the action unless another caller waits for it."""
@@ -185,7 +188,13 @@ class _SessionHandle(Handle[T]):
             return
         if not self._session.withdraw((self.job_id, self.action_id)):
             self._ticket.cancel_requested = True
-            self._session.put_now(_cancel(self.job_id, self.action_id, reason), replay_success=_ALREADY_GONE)
+            self._put_cancel(reason)
+
+    def _put_cancel(self, reason: str) -> Ticket[outcome_pb2.Outcome]:
+        key = common_pb2.ActionKey(job_id=self.job_id, action_id=self.action_id)
+        cancel = client_service_pb2.CancelActionRequest(key=key, reason=reason[:_MAX_REASON])
+        item = client_service_pb2.ClientItem(cancel=cancel)
+        return self._session.put_now(item.SerializeToString(), replay_success=_ALREADY_GONE)
 
 
 def _close_trajectory(job_id: str, trajectory_id: str, end: TrajectoryEnd) -> client_service_pb2.ClientItem:
@@ -194,11 +203,6 @@ def _close_trajectory(job_id: str, trajectory_id: str, end: TrajectoryEnd) -> cl
             job_id=job_id, trajectory_id=trajectory_id, end=encode_trajectory_end(end)
         )
     )
-
-
-def _cancel(job_id: str, action_id: str, reason: str) -> client_service_pb2.ClientItem:
-    key = common_pb2.ActionKey(job_id=job_id, action_id=action_id)
-    return client_service_pb2.ClientItem(cancel=client_service_pb2.CancelActionRequest(key=key, reason=reason[:256]))
 
 
 def _names_payload(error: FailedPreconditionError, uploads: Mapping[str, bytes]) -> bool:

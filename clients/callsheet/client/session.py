@@ -25,12 +25,14 @@ from callsheet.client.payloads import PayloadTransfer
 from callsheet.client.settings import ClientOptions, backoff_s
 from callsheet.client.ticket import Ticket
 from callsheet.v1 import client_service_pb2, outcome_pb2
+from callsheet.v1.encoded_fields import embedded, tag
 
 logger = logging.getLogger("callsheet.client")
 
 MAX_ITEM_BYTES = 4 * 1024 * 1024 - 4096
 """gRPC servers take 4 MiB by default: one larger item would break the stream again with each resume."""
 
+_ITEM = tag(client_service_pb2.ClientSessionRequest.ITEMS_FIELD_NUMBER)
 _SERVICE = client_service_pb2.DESCRIPTOR.services_by_name["ClientService"]
 _METHOD = f"/{_SERVICE.full_name}/{_SERVICE.methods_by_name['ClientSession'].name}"
 
@@ -90,7 +92,7 @@ class Session:
 
     def put_now(
         self,
-        item: client_service_pb2.ClientItem,
+        item: bytes,
         *,
         key: ActionKey | None = None,
         replay_success: frozenset[str] = frozenset(),
@@ -101,7 +103,7 @@ class Session:
         other things: one cancel per action, one close per trajectory.
 
         Args:
-            item: The item, without a sequence.
+            item: The ClientItem without a sequence, encoded.
             key: The action, for a submit.
             replay_success: See `Item`.
 
@@ -112,8 +114,8 @@ class Session:
         if self.is_over:
             raise ClientClosedError("the client is closed")
         self._sequence += 1
-        item.sequence = self._sequence
-        message = client_service_pb2.ClientSessionRequest(items=(item,)).SerializeToString()
+        numbered = client_service_pb2.ClientItem(sequence=self._sequence).SerializeToString() + item
+        message = embedded(_ITEM, numbered)
         if len(message) > MAX_ITEM_BYTES:
             raise invalid("item", f"{len(message)} bytes", f"an item has at most {MAX_ITEM_BYTES} bytes")
         ticket: Ticket[outcome_pb2.Outcome] = Ticket() if key is not None else _ControlTicket(self._control_ended)

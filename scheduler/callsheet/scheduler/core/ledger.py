@@ -111,7 +111,7 @@ class Node:
     def fits(self, units: Mapping[str, int]) -> bool:
         """Whether the units are free."""
         free = self.free
-        return all(free.get(resource, 0) >= count for resource, count in units.items())
+        return not units or all(free.get(resource, 0) >= count for resource, count in units.items())
 
     def could_fit(self, units: Mapping[str, int]) -> bool:
         """Whether the units would be free on an idle node."""

@@ -13,7 +13,7 @@ from callsheet.scheduler.core.commands import (
     OutcomeResult,
     ReleaseSandbox,
 )
-from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Trajectory
+from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Trajectory
 from callsheet.scheduler.core.events import AttemptCancelled, AttemptFailed, AttemptSucceeded
 from callsheet.scheduler.core.model import CPU, ActionState, FailureKind
 from callsheet.scheduler.core.records import ActionCancelRequested, ActionFinished, ActionRequeued, TrajectoryPlaced
@@ -262,10 +262,12 @@ def finish(
     waited_s = now - action.queued_since if action.state is ActionState.QUEUED else 0.0
     trajectory = action.trajectory
     admitted = trajectory is None or trajectory.admitted_at is not None
-    action.state = _STATE_OF_RESULT[type(result)]
+    key = action.request.key
+    action.state = ended_as = _STATE_OF_RESULT[type(result)]
+    state_name = ended_as.value
     facts = OutcomeFacts(
-        key=action.key,
-        state=action.state,
+        key=key,
+        state=ended_as,
         result=result,
         usage=usage,
         attempts=action.attempts,
@@ -281,16 +283,18 @@ def finish(
         start_wait_s=action.start_wait_s if admitted else waited_s,
     )
     message, encoded = state.encode_outcome(facts)
-    action.tell(now, f"outcome: {action.state.value}{_reason_of(result)}")
-    state.persist(ActionFinished(*action.key, action.state.value, encoded, now))
+    action.tell(now, f"outcome: {state_name}{_reason_of(result)}")
+    state.persist(ActionFinished(key.job_id, key.action_id, state_name, encoded, now))
     if action.watchers:
-        state.emit(Deliver(tuple(action.watchers), action.key, message))
-    _count(action, result)
+        state.emit(Deliver(tuple(action.watchers), key, message))
+    _count(action.job, state_name, result)
     _forget(state, action, now)
 
 
 def _reason_of(result: OutcomeResult) -> str:
     match result:
+        case AttemptSucceeded():
+            return ""
         case AttemptFailed(kind=kind, reason=reason):
             return f" ({kind.name} {reason})"
         case Cancellation(reason=reason):
@@ -301,27 +305,27 @@ def _reason_of(result: OutcomeResult) -> str:
             return ""
 
 
-def _count(action: Action, result: OutcomeResult) -> None:
-    job = action.job
-    job.finished_counts[action.state.value] = job.finished_counts.get(action.state.value, 0) + 1
+def _count(job: Job, state_name: str, result: OutcomeResult) -> None:
+    job.finished_counts[state_name] = job.finished_counts.get(state_name, 0) + 1
     if isinstance(result, AttemptFailed):
         kind = result.kind.name.lower()
         job.failure_counts[kind] = job.failure_counts.get(kind, 0) + 1
 
 
 def _forget(state: SchedulerState, action: Action, now: float) -> None:
+    job, key, trajectory = action.job, action.request.key, action.trajectory
     state.ready.remove(action)
-    state.timers.drop(("action", action.key))
-    state.timers.drop(("backoff", action.key))
+    state.timers.drop(("action", key))
+    if action.backoff_until:
+        state.timers.drop(("backoff", key))
     state.keep_story(action)
     state.open_actions -= 1
-    action.job.open_actions -= 1
-    action.job.actions[action.key.action_id] = FinishedAction(action.request.body_hash, action.state)
-    trajectory = action.trajectory
+    job.open_actions -= 1
+    job.actions[key.action_id] = FinishedAction(action.request.body_hash, action.state)
     if trajectory is None:
         return
     trajectory.last_activity = now
-    trajectory.open_actions.pop(action.key.action_id, None)
+    trajectory.open_actions.pop(key.action_id, None)
     if action in trajectory.line:
         trajectory.line.remove(action)
         advance_line(state, trajectory, now)

@@ -52,6 +52,7 @@ _KINDS: Final = {
     "tool_call": ActionKind.TOOL_CALL,
     "reward": ActionKind.REWARD,
 }
+_ALWAYS_IN_SANDBOX: Final = frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP})
 _UNSERVABLE: Final = frozenset(action_pb2.Unservable.values())
 _ONE_CORE = Demand((ResourceDemand(CPU, 1, 1),))
 _DEFAULT_DEMANDS: Final = {
@@ -107,6 +108,8 @@ class ActionDecoder:
     _demands: dict[tuple[ActionKind, bytes], Demand] = field(default_factory=dict)
     _timeouts: dict[bytes, Timeouts] = field(default_factory=dict)
     _retries: dict[bytes, RetryPolicy] = field(default_factory=dict)
+    _no_timeouts: Timeouts = field(default_factory=lambda: _timeouts(action_pb2.Timeouts()))
+    _no_retry: RetryPolicy = field(default_factory=RetryPolicy)
 
     def decode(self, spec: action_pb2.ActionSpec) -> tuple[ActionRequest, list[common_pb2.PayloadReference]]:
         """A validated action, and the stored payloads it refers to.
@@ -122,22 +125,21 @@ class ActionDecoder:
             raise invalid("action", f"{len(encoded)} bytes", f"must have at most {MAX_SPEC_BYTES} bytes")
         kind = _KINDS[payload]
         references = _CHECKS[kind](spec)
-        in_sandbox = kind in (ActionKind.ENV_RESET, ActionKind.ENV_STEP) or (
-            kind is ActionKind.REWARD and spec.reward.test_suite.in_sandbox
-        )
-        if spec.trajectory_id or in_sandbox:
-            identifier("trajectory_id", spec.trajectory_id)
-        known("unservable", spec.unservable, _UNSERVABLE)
+        in_sandbox = kind in _ALWAYS_IN_SANDBOX or (kind is ActionKind.REWARD and spec.reward.test_suite.in_sandbox)
+        trajectory_id = spec.trajectory_id
+        if trajectory_id or in_sandbox:
+            identifier("trajectory_id", trajectory_id)
+        unservable = known("unservable", spec.unservable, _UNSERVABLE)
         request = ActionRequest(
             key=ActionKey(identifier("job_id", spec.job_id), identifier("action_id", spec.action_id)),
             kind=kind,
-            trajectory_id=spec.trajectory_id,
+            trajectory_id=trajectory_id,
             service=_service_of(kind, spec),
             demand=self._demand(kind, spec),
             timeouts=self._timeouts_of(spec),
             retry=self._retry_of(spec),
             weight=within("weight", spec.weight, 0.0, MAX_WEIGHT) or 1.0,
-            wait_if_unservable=spec.unservable == action_pb2.UNSERVABLE_WAIT,
+            wait_if_unservable=unservable == action_pb2.UNSERVABLE_WAIT,
             in_sandbox=in_sandbox,
             expected_duration=(
                 seconds("expected_duration", spec.expected_duration) if spec.HasField("expected_duration") else 0.0
@@ -153,31 +155,35 @@ class ActionDecoder:
     def _demand(self, kind: ActionKind, spec: action_pb2.ActionSpec) -> Demand:
         if not spec.HasField("demand"):
             return _DEFAULT_DEMANDS[kind]
-        encoded = spec.demand.SerializeToString(deterministic=True)
-        if len(encoded) > MAX_CACHED_KEY_BYTES:
-            return _decode_demand(kind, spec.demand)
-        return _cached(self._demands, (kind, encoded), lambda: _decode_demand(kind, spec.demand))
+        key = (kind, spec.demand.SerializeToString(deterministic=True))
+        demand = self._demands.get(key)
+        if demand is None:
+            demand = _decode_demand(kind, spec.demand)
+            if len(key[1]) <= MAX_CACHED_KEY_BYTES:
+                _remember(self._demands, key, demand)
+        return demand
 
     def _timeouts_of(self, spec: action_pb2.ActionSpec) -> Timeouts:
-        encoded = spec.timeouts.SerializeToString() if spec.HasField("timeouts") else b""
-        return _cached(self._timeouts, encoded, lambda: _timeouts(spec.timeouts))
+        if not spec.HasField("timeouts"):
+            return self._no_timeouts
+        key = spec.timeouts.SerializeToString()
+        return self._timeouts.get(key) or _remember(self._timeouts, key, _timeouts(spec.timeouts))
 
     def _retry_of(self, spec: action_pb2.ActionSpec) -> RetryPolicy:
-        encoded = spec.retry.SerializeToString() if spec.HasField("retry") else b""
-        return _cached(self._retries, encoded, lambda: _retry(spec.retry))
+        if not spec.HasField("retry"):
+            return self._no_retry
+        key = spec.retry.SerializeToString()
+        return self._retries.get(key) or _remember(self._retries, key, _retry(spec.retry))
 
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-def _cached(cache: dict[K, V], key: K, make: Callable[[], V]) -> V:
-    value = cache.get(key)
-    if value is None:
-        value = make()
-        if len(cache) >= MAX_CACHED:
-            cache.clear()
-        cache[key] = value
+def _remember(known_values: dict[K, V], key: K, value: V) -> V:
+    if len(known_values) >= MAX_CACHED:
+        known_values.clear()
+    known_values[key] = value
     return value
 
 

@@ -8,9 +8,10 @@ from typing import Final
 
 from callsheet.scheduler.core import commands
 from callsheet.scheduler.core.model import Token
-from callsheet.scheduler.service.encoded_fields import embedded, tag
+from callsheet.scheduler.core.plan import GrantPrediction
 from callsheet.scheduler.service.refusals import fill_duration
 from callsheet.v1 import manager_service_pb2
+from callsheet.v1.encoded_fields import embedded, tag
 
 _DISPATCH: Final = tag(manager_service_pb2.SchedulerItem.DISPATCH_FIELD_NUMBER)
 _GRANT: Final = tag(manager_service_pb2.Dispatch.GRANT_FIELD_NUMBER)
@@ -53,21 +54,25 @@ def _encode_dispatch(command: commands.Dispatch) -> bytes:
         grant.cores.extend(command.cores)
     if command.resources:
         grant.resources.update(command.resources)
-    if command.prediction is not None:
-        fill_duration(grant.expected_execution, command.prediction.execution_s)
-        grant.expected_use = command.prediction.use
-    terms = _encode_terms(command.service, command.attempt, command.start_to_close, request.timeouts.heartbeat)
+    timeouts = (command.start_to_close, request.timeouts.heartbeat)
+    terms = _encode_terms(command.service, command.attempt, timeouts, command.prediction)
     dispatch = embedded(_GRANT, terms + grant.SerializeToString()) + embedded(_ACTION, request.spec)
     return embedded(_DISPATCH, dispatch)
 
 
 @lru_cache(maxsize=1024)
-def _encode_terms(service: str, attempt: int, start_to_close: float, heartbeat: float) -> bytes:
-    """The part of a Grant that many dispatches have in common; times in seconds, `heartbeat` 0 for none."""
+def _encode_terms(
+    service: str, attempt: int, timeouts: tuple[float, float], prediction: GrantPrediction | None
+) -> bytes:
+    """The part of a Grant that many dispatches have in common; `timeouts` are start_to_close and heartbeat or 0."""
     grant = manager_service_pb2.Grant(service=service, attempt=attempt)
+    start_to_close, heartbeat = timeouts
     fill_duration(grant.start_to_close, start_to_close)
     if heartbeat:
         fill_duration(grant.heartbeat, heartbeat)
+    if prediction is not None:
+        fill_duration(grant.expected_execution, prediction.execution_s)
+        grant.expected_use = prediction.use
     return grant.SerializeToString()
 
 

@@ -7,11 +7,11 @@ from typing import Protocol
 
 from callsheet.scheduler.core.commands import AcknowledgeEnd
 from callsheet.scheduler.core.model import RefusedError, Token
-from callsheet.scheduler.service.encoded_fields import embedded, tag
 from callsheet.scheduler.service.manager_commands import ManagerCommand, encode_command
 from callsheet.scheduler.service.outbox import Outbox
 from callsheet.scheduler.service.refusals import to_duration, to_status
 from callsheet.v1 import client_service_pb2, manager_service_pb2
+from callsheet.v1.encoded_fields import embedded, tag
 
 # Batches waiting beyond which what commands print is dropped: a reader this far behind does not watch.
 MAX_BATCHES_BEFORE_OUTPUT = 4
