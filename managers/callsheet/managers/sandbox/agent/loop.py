@@ -27,6 +27,8 @@ CHUNK = 1 << 20
 # Descriptors that a command gets have lower numbers.
 ABOVE_TARGETS = 64
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+# What a command finds at its default again; Python ignores the last two.
+RESET_SIGNALS = (*IGNORED_SIGNALS, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class Agent:
@@ -75,8 +77,8 @@ class Agent:
                 return
             if pid in self.jobs:
                 job, reader = self.jobs.pop(pid)
-                with open(reader, "rb") as report:
-                    words = report.read(64).decode().split()
+                words = os.read(reader, 64).decode().split()
+                os.close(reader)
                 refused = [words[0], int(words[1])] if len(words) == 2 else None
                 cpu = int((usage.ru_utime + usage.ru_stime) * 1e6)
                 self.tell(event="exited", id=job, status=status, cpu_us=cpu, peak_kib=usage.ru_maxrss, refused=refused)
@@ -117,52 +119,49 @@ class Agent:
     def start(self, job: int, operation: str, descriptors: list[int]) -> None:
         """Starts a job in a child process."""
         details = parse(read_all(descriptors[0]))
-        work_of_child = operation_of(operation, self.areas)
         reader, writer = os.pipe()
         try:
+            work_of_child = operation_of(operation, details, descriptors[1:], self.areas)
             pid = os.fork()
-        except OSError as error:
+        except (OSError, RefusedError) as error:
             os.close(reader)
             os.close(writer)
-            self.tell(event="exited", id=job, status=0, cpu_us=0, peak_kib=0, refused=["fork", error.errno])
+            refused = [error.stage, error.number] if isinstance(error, RefusedError) else ["fork", error.errno]
+            self.tell(event="exited", id=job, status=0, cpu_us=0, peak_kib=0, refused=refused)
             return
         if pid == 0:
-            be_child(operation, work_of_child, details, descriptors[1:], writer)
+            be_child(operation, work_of_child, writer)
         os.close(writer)
         self.jobs[pid] = (job, reader)
         self.tell(event="started", id=job, pid=pid)
 
 
-def operation_of(name: str, areas: dict[str, str]) -> Callable[[dict[str, Any], list[int]], None]:
-    """Returns what a job does with its details and descriptors."""
+def operation_of(
+    name: str, details: dict[str, Any], descriptors: list[int], areas: dict[str, str]
+) -> Callable[[], None]:
+    """Returns what the child of a job does; raises RefusedError."""
     if name == "run":
-        return lambda details, descriptors: execute(details, descriptors, areas["work"])
+        return command(details, descriptors, areas["work"])
     # Imported before the fork and at the first use: later jobs of this kind find it there.
     if name == "listen":
         from . import network
 
-        return lambda details, descriptors: network.listen(details, descriptors[0])
+        return lambda: network.listen(details, descriptors[0])
     from . import files
 
     if name == "write":
-        return lambda details, descriptors: files.write(details, descriptors[0], areas["work"])
-    return lambda details, descriptors: files.send_file(details, descriptors[0], areas[details["area"]])
+        return lambda: files.write(details, descriptors[0], areas["work"])
+    return lambda: files.send_file(details, descriptors[0], areas[details["area"]])
 
 
-def be_child(
-    name: str,
-    operation: Callable[[dict[str, Any], list[int]], None],
-    details: dict[str, Any],
-    descriptors: list[int],
-    report: int,
-) -> NoReturn:
+def be_child(name: str, operation: Callable[[], None], report: int) -> NoReturn:
     """Does a job in the child; never returns. A refusal goes into the `report` pipe."""
     try:
         signal.set_wakeup_fd(-1)
-        for number in (*IGNORED_SIGNALS, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+        for number in RESET_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
-        operation(details, descriptors)
+        operation()
         os._exit(0)
     except RefusedError as refusal:
         os.write(report, f"{refusal.stage} {refusal.number}".encode())
@@ -172,39 +171,69 @@ def be_child(
         os._exit(1)
 
 
-def execute(details: dict[str, Any], descriptors: list[int], work: str) -> NoReturn:
-    """Becomes the command. `details["targets"]` are the numbers that its descriptors get, in their order."""
+def command(details: dict[str, Any], descriptors: list[int], work: str) -> Callable[[], NoReturn]:
+    """Returns what becomes a command. `details["targets"]` are the numbers that its descriptors get, in their order.
+
+    All that can be done before the fork is done here: of what the two processes touch after it, the kernel copies page
+    by page, and that is most of what a short command costs.
+    """
     targets = details["targets"]
-    for entry in descriptors[len(targets) :]:
-        os.write(entry, b"0")
-    # Out of the way first: a number that is wanted may be that of a descriptor still to be moved.
-    moved = [
-        fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, ABOVE_TARGETS) for descriptor in descriptors[: len(targets)]
-    ]
-    if 0 not in targets:
-        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-    for target, descriptor in zip(targets, moved):  # noqa: B905 - strict needs Python 3.10
-        os.dup2(descriptor, target)
+    given = list(zip(descriptors, targets))  # noqa: B905 - strict needs Python 3.10
+    entries = descriptors[len(targets) :]
+    directory = os.path.join(work, *components_of(details["cwd"]))
+    limits = [(getattr(resource, name), (limit, limit)) for name, limit in details["limits"].items()]
+    arguments = [os.fsencode(argument) for argument in details["argv"]]
+    environment = {os.fsencode(name): os.fsencode(value) for name, value in details["env"].items()}
+    paths = paths_of(details["argv"][0], details["env"])
+
+    def execute() -> NoReturn:
+        for entry in entries:
+            os.write(entry, b"0")
+        # Out of the way first: a number that is wanted may be that of a descriptor still to be moved.
+        moved = [
+            (fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, ABOVE_TARGETS), target) for descriptor, target in given
+        ]
+        if 0 not in targets:
+            os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        for descriptor, target in moved:
+            os.dup2(descriptor, target)
+        go_to(directory, work)
+        for limit, values in limits:
+            resource.setrlimit(limit, values)
+        become(paths, arguments, environment)
+
+    return execute
+
+
+def paths_of(program: str, environment: dict[str, str]) -> list[bytes]:
+    """Returns where a program may be, as `os.execvpe` looks for it."""
+    places = [""] if "/" in program else environment.get("PATH", os.defpath).split(":")
+    return [os.fsencode(os.path.join(place, program)) for place in places]
+
+
+def go_to(directory: str, work: str) -> None:
+    """Enters a directory that must be in the working directory; raises RefusedError."""
     try:
-        os.chdir(os.path.join(work, *components_of(details["cwd"])))
+        os.chdir(directory)
     except OSError as error:
         raise RefusedError("cwd", error.errno or errno.EIO) from error
     here = os.getcwd()
     if here != work and not here.startswith(f"{work}/"):
         raise RefusedError("cwd", errno.EPERM)
-    for limit_name, limit in details["limits"].items():
-        resource.setrlimit(getattr(resource, limit_name), (limit, limit))
-    become(details["argv"], details["env"])
 
 
-def become(arguments: list[str], environment: dict[str, str]) -> NoReturn:
-    """Does what `os.execvpe` does without its import of `warnings`, a millisecond in each child. Raises OSError."""
-    program = arguments[0]
-    places = [""] if "/" in program else environment.get("PATH", os.defpath).split(":")
+def become(paths: list[bytes], arguments: list[bytes], environment: dict[bytes, bytes]) -> NoReturn:
+    """Becomes the first of some programs that can be executed. Raises OSError."""
+    # Looked for first: each attempt in vain is an exception, for which more memory is touched than for all else here.
+    for path in paths:
+        if os.access(path, os.X_OK):
+            break
+    else:
+        path = paths[0]
     failures = []
-    for place in places:
+    for candidate in (path, *paths):
         try:
-            os.execve(os.path.join(place, program), arguments, environment)
+            os.execve(candidate, arguments, environment)
         except OSError as error:
             failures.append(error)
     # That a program may not be executed says more than that other places lack it.
