@@ -304,9 +304,9 @@ def test_a_second_scheduler_on_another_machine_is_refused_by_the_database(
     elsewhere = JournalPlace(tmp_path / "elsewhere", place.url)
     with place.begun():
         with pytest.raises(DatabaseLockedError, match=f"callsheet-scheduler .* pid {os.getpid()}"):
-            elsewhere.open()
+            elsewhere.open_impatiently()
         with pytest.raises(DatabaseLockedError):
-            elsewhere.open()
+            elsewhere.open_impatiently()
     elsewhere.open().close()
 
 

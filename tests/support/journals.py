@@ -22,6 +22,10 @@ class JournalPlace:
     url: str | None
 
     def open(self) -> Journal:
+        """Opens the journal; a server may take a moment to let go of who had it before."""
+        return open_journal(self.data_dir, self.url)
+
+    def open_impatiently(self) -> Journal:
         """Opens the journal, without patience for a lock that is held."""
         return open_journal(self.data_dir, self.url, lock_timeout_s=0.05)
 
