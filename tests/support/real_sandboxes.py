@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import psutil
 from callsheet.cli.stack import Isolation, Role, Stack, StackSettings, local_stack
+from callsheet.client import NotFoundError
 from callsheet.client.admin import AdminClient
 from callsheet.client.admin_values import ActionState
 from callsheet.managers.sandbox.probe import probe_bubblewrap
@@ -49,13 +50,18 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def until_state(admin: AdminClient, job_id: str, action_id: str, *states: ActionState) -> None:
-    """Waits until an action is in one of some states.
+    """Waits until an action is in one of some states; one that was just submitted may not even have arrived.
 
     Raises:
         TimeoutError: It was not, in time; with its explanation.
     """
     give_up_at = anyio.current_time() + WAIT_S
-    while (explanation := await admin.explain(job_id, action_id)).state not in states:
-        if anyio.current_time() > give_up_at:
-            raise TimeoutError(f"{action_id} is {explanation.state.value}: {explanation.explanation}")
+    seen = "not known"
+    while anyio.current_time() < give_up_at:
+        with suppress(NotFoundError):
+            explanation = await admin.explain(job_id, action_id)
+            if explanation.state in states:
+                return
+            seen = f"{explanation.state.value}: {explanation.explanation}"
         await anyio.sleep(_POLL_S)
+    raise TimeoutError(f"{action_id} is {seen}")
