@@ -132,13 +132,17 @@ class FullJournal(Unattached):
         raise JournalBackloggedError(1, 1)
 
 
-async def test_records_that_the_journal_does_not_take_end_the_loop() -> None:
+@pytest.mark.parametrize("patient", [False, True], ids=["handed over at once", "may wait"])
+async def test_records_that_the_journal_does_not_take_end_the_loop(patient: bool) -> None:
     world, journal = CoreWorld(), FullJournal()
+    world.job()
+    reply_to, request = events.ReplyTo("client", 1), action_request("a", ActionKind.REWARD, wait=True)
+    submitted = events.ActionSubmitted(reply_to, request, None)
     nothing = Unattached()
     loop = CoreLoop(
         world.state, world.planner, journal, nothing, nothing, heartbeat_interval=3.0, max_journal_backlog=1000
     )
-    loop.post([events.JobOpenRequested(events.ReplyTo("client", 1), job_request())])
+    loop.post([submitted if patient else events.JobOpenRequested(reply_to, job_request("another"))])
     with anyio.fail_after(20.0), pytest.raises(JournalBackloggedError):
         await loop.run()
 

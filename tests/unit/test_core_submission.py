@@ -307,6 +307,22 @@ def test_a_handled_submit_returns_its_record_before_its_acknowledgement() -> Non
     assert kinds == [records.ActionSubmitted, commands.Accept]
 
 
+def test_only_the_acknowledgement_of_a_submit_may_wait() -> None:
+    world, _ = world_with_trajectory()
+    request = action_request("a")
+    world.journal.learn(request)
+    reply_to = events.ReplyTo("client", 99)
+    happened: list[tuple[events.Event, bool]] = [
+        (events.TrajectoryOpenRequested(reply_to, trajectory_request("another")), False),
+        (events.ActionSubmitted(reply_to, request, None), True),
+        (events.ActionSubmitted(reply_to, request, None), False),
+        (events.CancelRequested(reply_to, request.key, "enough"), False),
+    ]
+    for event, patient in happened:
+        accepted = [command for command in world.handle(event) if isinstance(command, commands.Accept)]
+        assert [command.patient for command in accepted] == [patient], event
+
+
 def test_what_can_be_served_is_remembered_of_so_many_demands_only() -> None:
     world = CoreWorld()
     world.manager(memory=2 * MAX_CACHED)

@@ -16,20 +16,25 @@ SPENT = Spent(2.0, {"cpu": 4.0})
 PARTIAL = outcome_pb2.Succeeded(tool_call=outcome_pb2.ToolCallResult(response=common_pb2.Blob(inline=b"part")))
 
 
-def item(size: int) -> manager_service_pb2.ManagerItem:
+def item(size: int) -> bytes:
     failed = outcome_pb2.Failed(message="x" * size)
-    return manager_service_pb2.ManagerItem(ended=manager_service_pb2.AttemptEnded(failed=failed))
+    return manager_service_pb2.ManagerItem(ended=manager_service_pb2.AttemptEnded(failed=failed)).SerializeToString()
+
+
+def take_batch(outbox: Outbox) -> manager_service_pb2.ManagerSessionRequest | None:
+    batch = outbox.take_batch()
+    return None if batch is None else manager_service_pb2.ManagerSessionRequest.FromString(batch)
 
 
 def test_a_batch_has_at_most_1024_items() -> None:
     outbox = Outbox()
     for _ in range(MAX_BATCH_ITEMS + 1):
         outbox.put(item(0))
-    first, second = outbox.take_batch(), outbox.take_batch()
+    first, second = take_batch(outbox), take_batch(outbox)
     assert first is not None
     assert second is not None
     assert (len(first.items), len(second.items)) == (MAX_BATCH_ITEMS, 1)
-    assert outbox.take_batch() is None
+    assert take_batch(outbox) is None
 
 
 def test_a_batch_has_at_most_one_mib_but_at_least_one_item() -> None:
@@ -37,7 +42,7 @@ def test_a_batch_has_at_most_one_mib_but_at_least_one_item() -> None:
     for size in (400_000, 400_000, 400_000, 3_000_000, 10):
         outbox.put(item(size))
     batches = []
-    while (batch := outbox.take_batch()) is not None:
+    while (batch := take_batch(outbox)) is not None:
         batches.append(batch)
     assert [len(batch.items) for batch in batches] == [2, 1, 1, 1]
     assert batches[0].ByteSize() <= MAX_BATCH_BYTES
@@ -47,7 +52,8 @@ def test_ends_are_kept_in_order_until_acknowledged() -> None:
     ends = UnacknowledgedEnds(max_ends=10, max_bytes=1 << 20)
     for sequence in (3, 1, 2):
         ends.add(Token(1, sequence), item(sequence))
-    assert [len(kept.ended.failed.message) for kept in ends.items()] == [3, 1, 2]
+    kept = [manager_service_pb2.ManagerItem.FromString(each) for each in ends.items()]
+    assert [len(each.ended.failed.message) for each in kept] == [3, 1, 2]
     assert ends.acknowledge(Token(1, 1))
     assert not ends.acknowledge(Token(1, 1))
     assert ends.get(Token(1, 1)) is None

@@ -98,7 +98,7 @@ class AttemptRunner:
         attempt = Attempt(own.grant, own.action, self._payloads)
         attempt.report_output = lambda chunk: self._reports.printed(Token.of(attempt.grant.token), chunk)
         live = LiveAttempt(attempt, ExecutionClock(now), GrantMeter(own.grant.resources, now))
-        # First what the action waits for: the report of its start would be written before it, and nobody waits for that.
+        # First what the action waits for: the report of its start would be written before it, and that can wait.
         self._tasks.start_soon(self._run, live)
         self._enter(live, now)
 

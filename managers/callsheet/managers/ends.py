@@ -61,7 +61,8 @@ def describe_end(
         started=True,
         body_hash=grant.body_hash,
     )
-    end.usage.granted_unit_s.update(spent.granted_unit_s)
+    if spent.granted_unit_s:
+        end.usage.granted_unit_s.update(spent.granted_unit_s)
     if isinstance(result, Completed):
         end.succeeded.CopyFrom(result.succeeded)
     elif isinstance(result, Broken):

@@ -10,12 +10,15 @@ from callsheet.managers.fencing import Token
 from callsheet.managers.outbox import Outbox, UnacknowledgedEnds
 from callsheet.managers.settings import ManagerSettings
 from callsheet.v1 import common_pb2, manager_service_pb2
+from callsheet.v1.encoded_fields import embedded, tag
 
 ManagerItem = manager_service_pb2.ManagerItem
 # Items waiting beyond which what attempts print is dropped: their ends must not wait for it.
 MAX_ITEMS_BEFORE_OUTPUT = 64
-HEARTBEAT = ManagerItem(heartbeat=manager_service_pb2.Heartbeat())
-DRAINING = ManagerItem(draining=manager_service_pb2.Draining())
+HEARTBEAT = ManagerItem(heartbeat=manager_service_pb2.Heartbeat()).SerializeToString()
+DRAINING = ManagerItem(draining=manager_service_pb2.Draining()).SerializeToString()
+
+_ENDED = tag(ManagerItem.ENDED_FIELD_NUMBER)
 
 
 class Mailbox:
@@ -31,8 +34,8 @@ class Mailbox:
         """Items that wait to be written."""
         return len(self._outbox)
 
-    def put(self, item: ManagerItem) -> None:
-        """Appends an item; it is written as soon as the stream takes it."""
+    def put(self, item: bytes) -> None:
+        """Appends an encoded ManagerItem; it is written as soon as the stream takes it."""
         self._outbox.put(item)
         self._filled.set()
 
@@ -41,8 +44,8 @@ class Mailbox:
         self._finished = True
         self._filled.set()
 
-    async def next_batch(self) -> manager_service_pb2.ManagerSessionRequest | None:
-        """Waits until there is an item, and returns as many as one message may carry; None once it is finished."""
+    async def next_batch(self) -> bytes | None:
+        """Waits until there is an item, and returns as many as one message may carry, encoded; None once finished."""
         while True:
             batch = self._outbox.take_batch()
             if batch is not None:
@@ -71,7 +74,7 @@ class Reports:
         self._max_end_bytes = settings.max_end_bytes
         self._mailbox: Mailbox | None = None
         self._draining = False
-        self._losses: list[ManagerItem] = []
+        self._losses: list[bytes] = []
         self._all_acknowledged = anyio.Event()
 
     @property
@@ -109,26 +112,30 @@ class Reports:
 
     def heartbeat(self, services: Sequence[manager_service_pb2.ServiceState] = ()) -> None:
         """Reports that the manager is alive, and the states of services that changed or may have."""
-        self._send(ManagerItem(heartbeat=manager_service_pb2.Heartbeat(services=services)) if services else HEARTBEAT)
+        if services:
+            self._send(ManagerItem(heartbeat=manager_service_pb2.Heartbeat(services=services)).SerializeToString())
+        else:
+            self._send(HEARTBEAT)
 
     def started(self, token: Token) -> None:
         """Reports that an attempt began."""
-        self._send(ManagerItem(started=manager_service_pb2.AttemptStarted(token=token.message())))
+        started = manager_service_pb2.AttemptStarted(token=token.message())
+        self._send(ManagerItem(started=started).SerializeToString())
 
     def progressed(self, token: Token, execution_s: float) -> None:
         """Reports that an attempt is alive, and its execution clock."""
         progress = manager_service_pb2.AttemptProgress(token=token.message(), execution_s=execution_s)
-        self._send(ManagerItem(progress=progress))
+        self._send(ManagerItem(progress=progress).SerializeToString())
 
     def printed(self, token: Token, chunk: common_pb2.OutputChunk) -> None:
         """Sends a part of what an attempt prints, or drops it if others wait."""
         if self._mailbox is not None and len(self._mailbox) < MAX_ITEMS_BEFORE_OUTPUT:
             output = manager_service_pb2.AttemptOutput(token=token.message(), chunk=chunk)
-            self._mailbox.put(ManagerItem(output=output))
+            self._mailbox.put(ManagerItem(output=output).SerializeToString())
 
     def ended(self, end: manager_service_pb2.AttemptEnded) -> None:
         """Reports how an attempt ended, again and again until it is acknowledged."""
-        item = ManagerItem(ended=bounded(end, self._max_end_bytes))
+        item = embedded(_ENDED, bounded(end, self._max_end_bytes).SerializeToString())
         self._ends.add(Token.of(end.token), item)
         self._send(item)
 
@@ -137,7 +144,7 @@ class Reports:
 
         It need not be kept: after a new registration the scheduler takes an attempt that nobody knows as not started.
         """
-        self._send(ManagerItem(ended=end))
+        self._send(embedded(_ENDED, end.SerializeToString()))
 
     def end_repeated(self, token: Token) -> bool:
         """Reports a kept end once more, and returns whether there is one."""
@@ -155,7 +162,8 @@ class Reports:
 
     def sandbox_lost(self, sandbox: manager_service_pb2.SandboxState, reason: str) -> None:
         """Reports that a sandbox is gone without having been released."""
-        item = ManagerItem(sandbox_lost=manager_service_pb2.SandboxLost(sandbox=sandbox, reason=reason))
+        lost = manager_service_pb2.SandboxLost(sandbox=sandbox, reason=reason)
+        item = ManagerItem(sandbox_lost=lost).SerializeToString()
         if self._mailbox is None:
             self._losses.append(item)
         else:
@@ -172,6 +180,6 @@ class Reports:
             self._all_acknowledged = anyio.Event()
             await self._all_acknowledged.wait()
 
-    def _send(self, item: ManagerItem) -> None:
+    def _send(self, item: bytes) -> None:
         if self._mailbox is not None:
             self._mailbox.put(item)

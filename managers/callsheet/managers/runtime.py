@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-from typing import TYPE_CHECKING, cast
 
 import anyio
 import grpc
@@ -17,11 +16,7 @@ from callsheet.managers.manager import Manager
 from callsheet.managers.payloads import SchedulerPayloads
 from callsheet.managers.session import FAREWELL_S, Session, SessionEndedError
 from callsheet.managers.settings import ManagerSettings
-from callsheet.v1 import manager_service_pb2_grpc
 from structlog.typing import FilteringBoundLogger
-
-if TYPE_CHECKING:
-    from callsheet.v1.manager_service_pb2_grpc import ManagerServiceAsyncStub
 
 log: FilteringBoundLogger = structlog.get_logger()
 
@@ -185,9 +180,8 @@ class _Life:
         self._left.set()
 
     def _session(self, manager: Manager) -> Session:
-        stub = manager_service_pb2_grpc.ManagerServiceStub(self._channel)
         return Session(
-            stub=cast("ManagerServiceAsyncStub", stub),
+            channel=self._channel,
             party=manager,
             leave=self._leave,
             registration_timeout_s=self._settings.registration_timeout_s,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 import grpc
@@ -15,11 +15,10 @@ from callsheet.managers.reports import Mailbox
 from callsheet.v1 import manager_service_pb2
 
 if TYPE_CHECKING:
-    from callsheet.v1.manager_service_pb2_grpc import ManagerServiceAsyncStub
+    Call = grpc.aio.StreamStreamCall[bytes, manager_service_pb2.ManagerSessionResponse]
 
-    Call = grpc.aio.StreamStreamCall[
-        manager_service_pb2.ManagerSessionRequest, manager_service_pb2.ManagerSessionResponse
-    ]
+_SERVICE = manager_service_pb2.DESCRIPTOR.services_by_name["ManagerService"]
+_METHOD = f"/{_SERVICE.full_name}/{_SERVICE.methods_by_name['ManagerSession'].name}"
 
 # A heartbeat is due "at least" every interval, so it is sent a little sooner.
 HEARTBEAT_HASTE = 0.8
@@ -59,7 +58,7 @@ class Session:
     """One stream.
 
     Attributes:
-        stub: The service.
+        channel: To the scheduler.
         party: Whose session it is.
         leave: Once set, what is waiting is sent and the stream is closed.
         registration_timeout_s: How long the scheduler may take to answer the registration.
@@ -67,7 +66,7 @@ class Session:
         max_outbox_items: Items waiting beyond which nothing more is read.
     """
 
-    stub: ManagerServiceAsyncStub
+    channel: grpc.aio.Channel
     party: Party
     leave: anyio.Event
     registration_timeout_s: float
@@ -80,7 +79,11 @@ class Session:
         Raises:
             SessionEndedError: The stream ended otherwise.
         """
-        call = self.stub.ManagerSession()
+        # Requests go out as the bytes that the mailbox joined.
+        open_stream: grpc.aio.StreamStreamMultiCallable[bytes, Any] = self.channel.stream_stream(
+            _METHOD, response_deserializer=manager_service_pb2.ManagerSessionResponse.FromString
+        )
+        call: Call = open_stream()
         try:
             registered, *others = await self._register(call)
             mailbox = Mailbox()
@@ -97,7 +100,8 @@ class Session:
     async def _register(self, call: Call) -> Sequence[manager_service_pb2.SchedulerItem]:
         """Returns the first batch of the scheduler, which begins with `registered`."""
         item = manager_service_pb2.ManagerItem(registration=self.party.registration())
-        writing = asyncio.ensure_future(call.write(manager_service_pb2.ManagerSessionRequest(items=[item])))
+        request = manager_service_pb2.ManagerSessionRequest(items=[item])
+        writing = asyncio.ensure_future(call.write(request.SerializeToString()))
 
         def give_up() -> None:
             call.cancel()

@@ -33,10 +33,11 @@ class Persist:
 
 @dataclass(slots=True)
 class Accept:
-    """A request was carried out."""
+    """A request was carried out; `patient` if what its client waits for is not this but an outcome."""
 
     after_commit: ClassVar[bool] = True
     reply_to: ReplyTo
+    patient: bool = False
 
 
 @dataclass(slots=True)

@@ -150,9 +150,9 @@ class SchedulerState:
         """Adds a record for the journal."""
         self._commands.append(Persist(record))
 
-    def accept(self, reply_to: ReplyTo) -> None:
-        """Adds the acknowledgement of a request."""
-        self._commands.append(Accept(reply_to))
+    def accept(self, reply_to: ReplyTo, *, patient: bool = False) -> None:
+        """Adds the acknowledgement of a request; see `Accept`."""
+        self._commands.append(Accept(reply_to, patient))
 
     def next_token(self) -> Token:
         """A token greater than all before it."""

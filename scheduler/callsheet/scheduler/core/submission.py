@@ -189,7 +189,7 @@ def on_submit(state: SchedulerState, event: events.ActionSubmitted, now: float) 
     if event.watcher is not None:
         action.watchers.append(event.watcher)
     state.persist(ActionSubmitted(*request.key, request.trajectory_id, request.body_hash, request.spec, now))
-    state.accept(event.reply_to)
+    state.accept(event.reply_to, patient=True)
     if orphan is not None:
         adopt_orphan(state, action, orphan, now)
         if orphan.ended is not None and action.attempt is not None:

@@ -27,8 +27,8 @@ MAX_STORED_READS = 10_000
 # A round that has something for pinned actions, or admits trajectories, leaves all others to the next one.
 MAX_ROUNDS_PER_STEP = 4
 IDLE_WAIT = 3600.0
-# Seconds that an acknowledgement may wait for company in its commit.
-COMMIT_DELAY = 0.001
+# Seconds that the acknowledgement of a submit may wait for company in its commit: as long as a short action takes.
+COMMIT_DELAY = 0.002
 # The journal works off its backlog without telling anybody.
 ROOM_POLL = 0.1
 # A loop that is back so much later than it had to be was stopped, or starved of its processor.
@@ -78,9 +78,6 @@ class Clock:
         return time.monotonic() + self._offset
 
 
-_URGENT = frozenset({commands.Deliver, commands.DeliverStored, commands.AcknowledgeEnd})
-
-
 @dataclass(slots=True)
 class _Committable:
     """What one step wants committed, and the commands that wait for it.
@@ -88,7 +85,7 @@ class _Committable:
     Attributes:
         records: For the journal.
         deferred: What is carried out once they are committed.
-        urgent: Whether somebody waits for an outcome among them.
+        urgent: Whether somebody waits for one of these: for an outcome, or for the answer to what is no submit.
         sent_ahead: Whether the step had commands that wait for no commit.
     """
 
@@ -264,14 +261,14 @@ class CoreLoop:
                 committable.records.append(command.record)
             elif command.after_commit:
                 committable.deferred.append(command)
-                committable.urgent = committable.urgent or type(command) in _URGENT
+                committable.urgent = committable.urgent or type(command) is not commands.Accept or not command.patient
             else:
                 committable.sent_ahead = True
                 self._carry_out_one(command)
         return committable
 
     def _commit(self, committable: _Committable) -> None:
-        """Hands a step over to the journal: at once if somebody waits for an outcome, else within `COMMIT_DELAY`.
+        """Hands a step over to the journal: at once if somebody waits for it, else within `COMMIT_DELAY`.
 
         A short action's submit and outcome then share a commit instead of the outcome waiting for two.
         """
