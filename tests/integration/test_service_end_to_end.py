@@ -96,6 +96,8 @@ async def test_a_pause_stops_the_command_and_its_clock(job: Job, admin: AdminCli
         await trajectory.env_reset(service="sandbox")
         handle = await trajectory.submit(EnvStep(Command.shell(script)), timeouts=Timeouts(start_to_close_s=limit_s))
         await until(lambda: bool(processes("sleep", tick)))
+        # The scheduler is told of its start, and may hear of it later.
+        await until_state(admin, job.job_id, handle.action_id, ActionState.RUNNING)
         await admin.pause(job.job_id, handle.action_id)
         with pytest.raises(FailedPreconditionError):
             await admin.pause(job.job_id, handle.action_id)
