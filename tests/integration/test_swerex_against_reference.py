@@ -27,7 +27,7 @@ from swerex.runtime.abstract import (
 )
 from swerex.runtime.remote import RemoteRuntime
 
-from tests.support.swerex_servers import facade_process, reference_server, runtime_at, stack_of_sandboxes
+from tests.support.swerex_servers import facade_process, reference_server, runtime_at, stack_of_sandboxes, until_alive
 
 pytestmark = pytest.mark.anyio
 
@@ -91,7 +91,7 @@ async def runtimes(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tu
         facade_process(stack.address) as facade,
     ):
         ours = runtime_at(facade.facts["address"])
-        await ours.wait_until_alive()
+        await until_alive(ours)
         yield ours, runtime_at(reference)
 
 

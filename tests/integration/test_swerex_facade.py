@@ -25,7 +25,7 @@ from swerex.runtime.abstract import (
 from swerex.runtime.remote import RemoteRuntime
 
 from tests.support.real_sandboxes import processes, until
-from tests.support.swerex_servers import TOKEN, WAIT_S, facade_process, runtime_at, stack_of_sandboxes
+from tests.support.swerex_servers import TOKEN, WAIT_S, facade_process, runtime_at, stack_of_sandboxes, until_alive
 
 pytestmark = pytest.mark.anyio
 
@@ -71,7 +71,7 @@ async def test_runtimes_have_sandboxes_of_their_own(facade: str) -> None:
     runtimes = [runtime_at(facade, f"apart-{number}") for number in range(4)]
 
     async def roll_out(number: int, runtime: RemoteRuntime) -> None:
-        await runtime.wait_until_alive(timeout=WAIT_S)
+        await until_alive(runtime)
         await runtime.create_session(SESSION)
         await runtime.run_in_session(step(f"echo {number} > mine; n={number}"))
         assert (await runtime.run_in_session(step("cat mine; echo $n; ls"))).output == f"{number}\n{number}\nmine\n"
