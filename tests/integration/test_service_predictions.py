@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from callsheet.cli.app import app
 from callsheet.client import Client, Demand, InvalidArgumentError, NotFoundError, Succeeded, ToolCall, Unservable
 from callsheet.client.actions import ActionKind
 from callsheet.client.admin import AdminClient
+from callsheet.client.admin_predictions import WhatIf
 from callsheet.managers.noop import NoopSettings, serve_noop
 from callsheet.managers.settings import ManagerSettings
 from callsheet.scheduler.service.settings import SchedulerSettings
@@ -98,10 +100,7 @@ async def test_a_larger_fleet_is_asked_about(tmp_path: Path) -> None:
             await admin.what_if("pool-0", 1)
         manager = ManagerSettings(service.address, "m", NODE, handle_signals=False)
         tasks.start_soon(partial(serve_noop, manager))
-        with anyio.fail_after(60):
-            while not (await admin.status()).managers:
-                await anyio.lowlevel.checkpoint()
-        found = await admin.what_if(NODE.node_id, 2)
+        found = await _answer_once_it_takes_actions(admin, NODE.node_id, 2)
         assert (found.pool, found.nodes) == ("pool-0", 1)
         assert found.before == found.after
         assert "nothing waits" in found.summary
@@ -112,3 +111,12 @@ async def test_a_larger_fleet_is_asked_about(tmp_path: Path) -> None:
         with pytest.raises(NotFoundError, match="pool-0"):
             await admin.what_if("elsewhere", 1)
         tasks.cancel_scope.cancel()
+
+
+async def _answer_once_it_takes_actions(admin: AdminClient, node_id: str, nodes: int) -> WhatIf:
+    """A manager counts with its first heartbeat, which comes after its registration."""
+    with anyio.fail_after(60):
+        while True:
+            with suppress(NotFoundError):
+                return await admin.what_if(node_id, nodes)
+            await anyio.lowlevel.checkpoint()
