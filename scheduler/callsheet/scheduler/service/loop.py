@@ -21,7 +21,8 @@ from callsheet.scheduler.service.manager_commands import ManagerCommand
 from callsheet.scheduler.service.sessions import ManagerStream, ReplySession, Watcher, as_watcher
 from callsheet.v1 import common_pb2
 
-MAX_EVENTS_PER_STEP = 128
+# A step of as many takes some 10 ms, in which sockets wait; fewer of them make more messages for the same actions.
+MAX_EVENTS_PER_STEP = 256
 MAX_PENDING_EVENTS = 50_000
 MAX_STORED_READS = 10_000
 # A round that has something for pinned actions, or admits trajectories, leaves all others to the next one.
