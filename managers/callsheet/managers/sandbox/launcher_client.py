@@ -13,8 +13,10 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 from callsheet.managers.sandbox.packets import PacketSocket, ProtocolError, integer, socket_pair
+from callsheet.managers.sandbox.settings import Isolation
 
-_PROGRAM = Path(__file__).with_name("launcher")
+# -I and -S: nothing of the user's environment or site-packages runs in it.
+_COMMAND = (sys.executable, "-I", "-S", str(Path(__file__).with_name("launcher")))
 _START_SECONDS = 20.0
 _END_SECONDS = 5.0
 _LARGEST_PID = 1 << 22
@@ -237,7 +239,7 @@ def probe_overlays() -> OverlayProbe:
     """Tries it in a process of its own. Blocks for some tens of milliseconds, once."""
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-S", str(_PROGRAM), "probe"],
+            [*_COMMAND, "probe"],
             check=False,
             capture_output=True,
             stdin=subprocess.DEVNULL,
@@ -249,22 +251,24 @@ def probe_overlays() -> OverlayProbe:
     return OverlayProbe(bool(answer["works"]), str(answer["reason"]))
 
 
-async def start_launcher(marker: str, directories: Sequence[Path]) -> LauncherClient:
+async def start_launcher(marker: str, isolation: Isolation, directories: Sequence[Path]) -> LauncherClient:
     """Starts a launcher.
 
     Args:
         marker: Put into the environment of everything it starts, for the janitor.
-        directories: Absolute directories that sandboxes will bind.
+        isolation: Of its sandboxes; without any it mounts nothing.
+        directories: Absolute directories that isolated sandboxes will bind.
 
     Raises:
         LauncherError: It cannot work here.
     """
     own, other = socket_pair()
+    word = "plain" if isolation is Isolation.NONE else "isolated"
 
     def start() -> subprocess.Popen[bytes]:
-        # -I and -S: nothing of the user's environment or site-packages runs in it. Its own session keeps Ctrl-C away.
+        # Its own session keeps Ctrl-C away.
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_PROGRAM), str(other.fileno()), marker, *map(str, directories)],
+            [*_COMMAND, str(other.fileno()), marker, word, *map(str, directories)],
             pass_fds=[other.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

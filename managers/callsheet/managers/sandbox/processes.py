@@ -191,7 +191,7 @@ class ProcessBackend:
             if self._launcher is None:
                 try:
                     self._launcher = await start_launcher(
-                        self._marker, [stage.source for stage in self._settings.stages]
+                        self._marker, self._settings.isolation, [stage.source for stage in self._settings.stages]
                     )
                 except (LauncherError, OSError) as error:
                     raise SandboxCreateError(str(error)) from error

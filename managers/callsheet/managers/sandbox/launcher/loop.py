@@ -201,8 +201,11 @@ def main() -> None:
         return
     manager = socket.socket(fileno=int(sys.argv[1]))
     manager.set_inheritable(False)
+    isolates, directories = sys.argv[3] == "isolated", sys.argv[4:]
     try:
-        directories = show_directories(sys.argv[3:]) if os.geteuid() == 0 else sys.argv[3:]
+        # Without isolation nothing is mounted, and root may lack the right to: in most containers it does.
+        if isolates and os.geteuid() == 0:
+            directories = show_directories(directories)
     except OSError as error:
         manager.send(json.dumps({"event": "unusable", "message": f"cannot show directories: {error}"}).encode())
         sys.exit(1)
