@@ -49,9 +49,10 @@ def _encode_course(attempts: int, manager_id: str, times: tuple[float, ...]) -> 
         times: Seconds since the epoch of each of `_STEPS`, 0 for one that was never reached.
     """
     outcome = outcome_pb2.Outcome(attempts=attempts, manager_id=manager_id)
+    timeline = outcome.timeline
     for step, time in zip(_STEPS, times, strict=True):
         if time:
-            fill_timestamp(getattr(outcome.timeline, step), time)
+            fill_timestamp(getattr(timeline, step), time)
     return outcome.SerializeToString()
 
 

@@ -19,6 +19,7 @@ MAX_BATCHES_BEFORE_OUTPUT = 4
 _RESULT = tag(client_service_pb2.ClientSessionResponse.RESULTS_FIELD_NUMBER)
 _OUTCOME = tag(client_service_pb2.ClientSessionResponse.OUTCOMES_FIELD_NUMBER)
 _OUTPUT = tag(client_service_pb2.ClientSessionResponse.OUTPUT_FIELD_NUMBER)
+_ENDS_ACKNOWLEDGED = tag(manager_service_pb2.SchedulerItem.ENDS_ACKNOWLEDGED_FIELD_NUMBER)
 _ITEM = tag(manager_service_pb2.ManagerSessionResponse.ITEMS_FIELD_NUMBER)
 
 
@@ -119,10 +120,8 @@ def _encode_ends_acknowledged(tokens: Sequence[Token]) -> bytes:
     by_epoch: dict[int, list[int]] = {}
     for token in tokens:
         by_epoch.setdefault(token.epoch, []).append(token.sequence)
-    items = [
-        manager_service_pb2.SchedulerItem(
-            ends_acknowledged=manager_service_pb2.EndsAcknowledged(epoch=epoch, sequences=sequences)
-        )
+    told = (
+        manager_service_pb2.EndsAcknowledged(epoch=epoch, sequences=sequences).SerializeToString()
         for epoch, sequences in by_epoch.items()
-    ]
-    return manager_service_pb2.ManagerSessionResponse(items=items).SerializeToString()
+    )
+    return b"".join(embedded(_ITEM, embedded(_ENDS_ACKNOWLEDGED, each)) for each in told)
