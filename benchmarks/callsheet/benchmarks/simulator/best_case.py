@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from callsheet.benchmarks.simulator.policies.parts.needs import runs_on_cpu, works
+from callsheet.benchmarks.simulator.policies.parts.needs import runs_on_cpu
 from callsheet.benchmarks.simulator.scenario import Cluster, EngineType, Model, Quota, Rollout, Work
 
 
@@ -83,7 +83,7 @@ def demands(cluster: Cluster) -> list[Demand]:
 
 
 def _over_works(seconds: Callable[[Work], float], rollout: Rollout) -> float:
-    return sum(map(seconds, works(rollout)))
+    return sum(map(seconds, rollout.works()))
 
 
 def _cpu_s(work: Work) -> float:

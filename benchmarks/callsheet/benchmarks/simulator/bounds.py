@@ -22,7 +22,6 @@ from statistics import fmean
 import numpy as np
 from callsheet.benchmarks.simulator.best_case import Demand, action_s, demands, generations_s, trajectory_s
 from callsheet.benchmarks.simulator.measurements import WARM_UP, Floats
-from callsheet.benchmarks.simulator.policies.parts.needs import works
 from callsheet.benchmarks.simulator.scenario import Mode, Rollout, Scenario
 
 
@@ -163,10 +162,10 @@ def _closed_loop_act_s(scenario: Scenario) -> float:
 
     It needs generations that take the same time whatever is decided; otherwise the actions' time alone is the bound.
     """
-    alone_s = fmean([action_s(work) for rollout in scenario.rollouts for work in works(rollout)] or [0.0])
+    alone_s = fmean([action_s(work) for rollout in scenario.rollouts for work in rollout.works()] or [0.0])
     if scenario.cluster.engines or scenario.training is not None or any(job.quorum for job in scenario.jobs):
         return alone_s
-    actions = fmean(sum(1 for _ in works(rollout)) for rollout in scenario.rollouts)
+    actions = fmean(sum(1 for _ in rollout.works()) for rollout in scenario.rollouts)
     generations = fmean(generations_s(rollout, ()) for rollout in scenario.rollouts)
     if not actions:
         return alone_s

@@ -6,6 +6,7 @@ seconds, memory in MB, widths and cores in cores.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -122,6 +123,14 @@ class Rollout:
     reset: Work | None
     turns: tuple[Turn, ...]
     rewards: tuple[Work, ...]
+
+    def works(self) -> Iterator[Work]:
+        """Its external actions, in order."""
+        if self.reset is not None:
+            yield self.reset
+        for turn in self.turns:
+            yield from turn.actions
+        yield from self.rewards
 
 
 @dataclass(frozen=True, slots=True)

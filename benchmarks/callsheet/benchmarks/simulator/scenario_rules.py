@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from callsheet.benchmarks.simulator.scenario import Mode, Rollout, Scenario, Turn, Work
 from callsheet.scheduler.core.model import ActionKind
 
@@ -41,7 +39,7 @@ class _Rules:
             raise ValueError(f"{rollout.name}.job: {rollout.job!r}; must be a job of the scenario")
         for turn in rollout.turns:
             self._check_generation(rollout, turn)
-        for work in _works(rollout):
+        for work in rollout.works():
             self._check_work(rollout, work)
 
     def _check_generation(self, rollout: Rollout, turn: Turn) -> None:
@@ -82,11 +80,3 @@ class _Rules:
             raise ValueError(f"{where}.kind: a trajectory's reset, and nothing else, must be an env_reset")
         if work.cpu_s > 0 and not 0 < work.use <= 1:
             raise ValueError(f"{where}.use: {work.use}; must be in (0, 1]")
-
-
-def _works(rollout: Rollout) -> Iterator[Work]:
-    if rollout.reset is not None:
-        yield rollout.reset
-    for turn in rollout.turns:
-        yield from turn.actions
-    yield from rollout.rewards

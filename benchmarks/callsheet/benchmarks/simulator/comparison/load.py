@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
 
-from callsheet.benchmarks.simulator.scenario import Generation, Rollout, Scenario, Work
+from callsheet.benchmarks.simulator.scenario import Generation, Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ def load_of(scenario: Scenario) -> Load:
     cores = sum(nodes.count * nodes.cores for nodes in scenario.cluster.cpu)
     gpus = sum(nodes.count * nodes.gpus for nodes in scenario.cluster.gpu)
     gpus_of = {model.name: model.gpus for model in scenario.cluster.models}
-    works = [work for rollout in scenario.rollouts for work in external_actions(rollout)]
+    works = [work for rollout in scenario.rollouts for work in rollout.works()]
     count = max(len(works), 1)
     between = sum(_generation_s(scenario, turn.generation) for each in scenario.rollouts for turn in each.turns) / count
     cpu_s = sum(work.cpu_s for work in works) / count
@@ -52,12 +51,6 @@ def load_of(scenario: Scenario) -> Load:
         if units
     ]
     return max(loads, key=lambda load: load.rho, default=Load(0.0, "cpu", scenario.live, cpu_s, between, 0))
-
-
-def external_actions(rollout: Rollout) -> list[Work]:
-    """All that a trajectory asks for besides generations."""
-    reset = [rollout.reset] if rollout.reset is not None else []
-    return [*reset, *chain.from_iterable(turn.actions for turn in rollout.turns), *rollout.rewards]
 
 
 def _generation_s(scenario: Scenario, generation: Generation) -> float:

@@ -21,7 +21,7 @@ from callsheet.benchmarks.simulator.policies.parts.api_calls import ApiCalls, Pl
 from callsheet.benchmarks.simulator.policies.parts.baseline import Baseline
 from callsheet.benchmarks.simulator.policies.parts.exclusive_cores import ExclusiveCores
 from callsheet.benchmarks.simulator.policies.parts.gpu_calls import SharedGpus
-from callsheet.benchmarks.simulator.policies.parts.needs import largest_peak_mb, runs_on_cpu, works
+from callsheet.benchmarks.simulator.policies.parts.needs import largest_peak_mb, runs_on_cpu
 from callsheet.benchmarks.simulator.policies.parts.places import Places
 from callsheet.benchmarks.simulator.policies.tangram_search import Profile, Release, choose_widths
 from callsheet.benchmarks.simulator.policy import EndFacts, Task, World
@@ -111,7 +111,7 @@ class ClassProfiles:
     def __init__(self, scenario: Scenario) -> None:
         durations: defaultdict[tuple[ActionKind, str], list[float]] = defaultdict(list)
         for rollout in scenario.rollouts:
-            for work in works(rollout):
+            for work in rollout.works():
                 if runs_on_cpu(work):
                     durations[work.kind, work.label].append(min(work.alone_s(), work.timeout_s))
         self._means = {key: sum(values) / len(values) for key, values in durations.items()}

@@ -151,10 +151,7 @@ def _service(work: Work) -> str:
 
 def _sandbox_memory_mb(rollout: Rollout) -> int:
     """A sandbox's memory limit: what it keeps, and the most that a command in it adds. They run one at a time."""
-    inside = [work for turn in rollout.turns for work in turn.actions] + list(rollout.rewards)
-    peaks = [work.peak_memory_mb for work in inside if work.in_sandbox]
-    if rollout.reset is not None:
-        peaks.append(rollout.reset.peak_memory_mb)
+    peaks = (work.peak_memory_mb for work in rollout.works() if work.in_sandbox or work is rollout.reset)
     return rollout.memory_mb + max(peaks, default=0)
 
 

@@ -164,8 +164,7 @@ def _check_references(recorded: Sequence[Rollout], workload: Workload, name: str
     models = {model.name for model in workload.cluster.models} | {""}
     quotas = {quota.name for quota in workload.cluster.quotas} | {""}
     for rollout in recorded:
-        works = [*(work for turn in rollout.turns for work in turn.actions), *rollout.rewards]
-        for work in works:
+        for work in rollout.works():
             where = f"{name}: trajectory {rollout.name}"
             if work.service not in models:
                 raise InputError(f"{where}: service", work.service, f"must be a model of workload {workload.name}")

@@ -49,10 +49,9 @@ def _read_rollout(table: InputTable) -> Rollout:
             turns=tuple(_read_turn(turn) for turn in table.tables("turns")),
             rewards=tuple(_read_action(reward, ActionKind.REWARD) for reward in table.tables("rewards")),
         )
-    works = [*(work for turn in rollout.turns for work in turn.actions), *rollout.rewards]
     if not rollout.turns:
         raise InputError(table.where("turns"), [], "must hold at least one turn")
-    if rollout.reset is None and any(work.in_sandbox for work in works):
+    if rollout.reset is None and any(work.in_sandbox for work in rollout.works()):
         raise InputError(table.where("reset"), None, "is required, as actions run in a sandbox")
     return rollout
 

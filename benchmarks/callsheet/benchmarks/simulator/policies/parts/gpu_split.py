@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 
-from callsheet.benchmarks.simulator.policies.parts.needs import works
 from callsheet.benchmarks.simulator.policy import World
 from callsheet.benchmarks.simulator.scenario import Model, Scenario
 
@@ -14,7 +13,7 @@ def expected_load(scenario: Scenario) -> dict[str, float]:
     models = {model.name: model for model in scenario.cluster.models}
     load = dict.fromkeys(models, 0.0)
     for rollout in scenario.rollouts:
-        for work in works(rollout):
+        for work in rollout.works():
             if work.service:
                 load[work.service] += work.service_s * models[work.service].gpus / models[work.service].slots
     return load

@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from callsheet.benchmarks.simulator.scenario import Rollout, Scenario, Work
-
-
-def works(rollout: Rollout) -> Iterator[Work]:
-    """Every external action of a trajectory, in order."""
-    if rollout.reset is not None:
-        yield rollout.reset
-    for turn in rollout.turns:
-        yield from turn.actions
-    yield from rollout.rewards
 
 
 def runs_on_cpu(work: Work) -> bool:
@@ -23,7 +12,7 @@ def runs_on_cpu(work: Work) -> bool:
 
 def needs_cpu(rollout: Rollout) -> bool:
     """Whether anything of the trajectory runs on a CPU node."""
-    return any(runs_on_cpu(work) for work in works(rollout))
+    return any(runs_on_cpu(work) for work in rollout.works())
 
 
 def scenario_needs_cpu(scenario: Scenario) -> bool:
@@ -33,7 +22,7 @@ def scenario_needs_cpu(scenario: Scenario) -> bool:
 
 def largest_peak_mb(scenario: Scenario) -> int:
     """The most memory that any command adds while it runs."""
-    return max((work.peak_memory_mb for rollout in scenario.rollouts for work in works(rollout)), default=0)
+    return max((work.peak_memory_mb for rollout in scenario.rollouts for work in rollout.works()), default=0)
 
 
 def pod_memory_mb(rollout: Rollout) -> int:
