@@ -7,7 +7,7 @@ from callsheet.managers.sandbox.node_sharing.settings import NodeSharingSettings
 # A stall may begin just after a check that found progress, so that two checks bound it.
 _CHECKS = 2
 # All turns that end stalls take at most this part of the node.
-_TURNS_PART = 0.1
+_TURNS_PART = 0.02
 
 
 def check_after_s(settings: NodeSharingSettings) -> float:
