@@ -72,6 +72,23 @@ async def test_a_program_is_looked_for_in_all_of_its_path(sandbox: Sandbox) -> N
     assert (await run(sandbox, "tool", environment={"PATH": "first:missing:second"})).stdout == b"found\n"
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        CommandSpec(("echo", "\ud800")),
+        CommandSpec(("\ud800",)),
+        CommandSpec(("true",), environment={"X": "\ud800"}),
+        CommandSpec(("true",), working_directory="\ud800"),
+    ],
+    ids=["argument", "program", "variable", "directory"],
+)
+async def test_a_text_that_has_no_bytes_costs_no_sandbox(sandbox: Sandbox, command: CommandSpec) -> None:
+    with pytest.raises(CannotExecuteError) as caught:
+        await sandbox.execute(command, anyio.Event())
+    assert caught.value.reason == "cannot_execute"
+    assert await shell(sandbox, "echo alive") == "alive\n"
+
+
 async def test_a_working_directory_that_does_not_exist_is_refused(sandbox: Sandbox) -> None:
     with pytest.raises(CannotExecuteError) as caught:
         await sandbox.execute(CommandSpec(("true",), working_directory="missing"), anyio.Event())

@@ -180,10 +180,10 @@ def command(details: dict[str, Any], descriptors: list[int], work: str) -> Calla
     targets = details["targets"]
     given = list(zip(descriptors, targets))  # noqa: B905 - strict needs Python 3.10
     entries = descriptors[len(targets) :]
-    directory = os.path.join(work, *components_of(details["cwd"]))
+    directory = encoded(os.path.join(work, *components_of(details["cwd"])))
     limits = [(getattr(resource, name), (limit, limit)) for name, limit in details["limits"].items()]
-    arguments = [os.fsencode(argument) for argument in details["argv"]]
-    environment = {os.fsencode(name): os.fsencode(value) for name, value in details["env"].items()}
+    arguments = [encoded(argument) for argument in details["argv"]]
+    environment = {encoded(name): encoded(value) for name, value in details["env"].items()}
     paths = paths_of(details["argv"][0], details["env"])
 
     def execute() -> NoReturn:
@@ -208,10 +208,18 @@ def command(details: dict[str, Any], descriptors: list[int], work: str) -> Calla
 def paths_of(program: str, environment: dict[str, str]) -> list[bytes]:
     """Returns where a program may be, as `os.execvpe` looks for it."""
     places = [""] if "/" in program else environment.get("PATH", os.defpath).split(":")
-    return [os.fsencode(os.path.join(place, program)) for place in places]
+    return [encoded(os.path.join(place, program)) for place in places]
 
 
-def go_to(directory: str, work: str) -> None:
+def encoded(text: str) -> bytes:
+    """Returns a text as the kernel takes it, in whatever locale an image has this program run. Raises RefusedError."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise RefusedError("run", errno.EILSEQ) from error
+
+
+def go_to(directory: bytes, work: str) -> None:
     """Enters a directory that must be in the working directory; raises RefusedError."""
     try:
         os.chdir(directory)
