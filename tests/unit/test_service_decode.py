@@ -17,6 +17,7 @@ from callsheet.scheduler.core.model import (
 )
 from callsheet.scheduler.service.decode import MAX_SPEC_BYTES, ActionDecoder, decode_job, decode_trajectory
 from callsheet.v1 import action_pb2, common_pb2, job_pb2
+from callsheet.v1.encoded_fields import embedded, tag
 from google.protobuf import text_format
 
 BASE = 'job_id: "j" action_id: "a" '
@@ -297,6 +298,18 @@ def test_equal_parts_are_decoded_once_and_shared() -> None:
     )[0]
     assert reset.demand.entries[0].held_by_trajectory
     assert "hold" in refusal(lambda: decoder.decode(spec(demand(f"resources {{ {CPU} hold: HOLD_TRAJECTORY }}")))).field
+
+
+@pytest.mark.parametrize("name", ["demand", "timeouts", "retry"])
+def test_a_part_with_large_unknown_fields_is_decoded_and_not_kept(name: str) -> None:
+    decoder = ActionDecoder()
+    part = f"demand {{ resources {{ {CPU} }} }} timeouts {{ heartbeat {{ seconds: 3 }} }} retry {{ max_attempts: 7 }}"
+    action = spec(f'job_id: "j" action_id: "a" {GENERATE} {part}')
+    plain, _ = decoder.decode(action)
+    getattr(action, name).MergeFromString(embedded(tag(1000), bytes(100_000)))
+    first, second = (getattr(decoder.decode(action)[0], name) for _ in range(2))
+    assert first == second == getattr(plain, name)
+    assert first is not second
 
 
 def test_the_hash_of_the_body_tells_bodies_apart_and_nothing_else() -> None:

@@ -155,32 +155,31 @@ class ActionDecoder:
     def _demand(self, kind: ActionKind, spec: action_pb2.ActionSpec) -> Demand:
         if not spec.HasField("demand"):
             return _DEFAULT_DEMANDS[kind]
-        key = (kind, spec.demand.SerializeToString(deterministic=True))
-        demand = self._demands.get(key)
-        if demand is None:
-            demand = _decode_demand(kind, spec.demand)
-            if len(key[1]) <= MAX_CACHED_KEY_BYTES:
-                _remember(self._demands, key, demand)
-        return demand
+        encoded = spec.demand.SerializeToString(deterministic=True)
+        key = (kind, encoded)
+        return self._demands.get(key) or _remember(self._demands, key, encoded, _decode_demand(kind, spec.demand))
 
     def _timeouts_of(self, spec: action_pb2.ActionSpec) -> Timeouts:
         if not spec.HasField("timeouts"):
             return self._no_timeouts
         key = spec.timeouts.SerializeToString()
-        return self._timeouts.get(key) or _remember(self._timeouts, key, _timeouts(spec.timeouts))
+        return self._timeouts.get(key) or _remember(self._timeouts, key, key, _timeouts(spec.timeouts))
 
     def _retry_of(self, spec: action_pb2.ActionSpec) -> RetryPolicy:
         if not spec.HasField("retry"):
             return self._no_retry
         key = spec.retry.SerializeToString()
-        return self._retries.get(key) or _remember(self._retries, key, _retry(spec.retry))
+        return self._retries.get(key) or _remember(self._retries, key, key, _retry(spec.retry))
 
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-def _remember(known_values: dict[K, V], key: K, value: V) -> V:
+def _remember(known_values: dict[K, V], key: K, encoded: bytes, value: V) -> V:
+    """Keeps what a part of an action means for the next equal one; unless it is large, as unknown fields can make it."""
+    if len(encoded) > MAX_CACHED_KEY_BYTES:
+        return value
     if len(known_values) >= MAX_CACHED:
         known_values.clear()
     known_values[key] = value
