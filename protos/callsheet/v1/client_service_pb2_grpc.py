@@ -73,8 +73,8 @@ class ClientServiceServicer(object):
     def ClientSession(self, request_iterator, context):
         """One session of one client process, carrying batches. Items of a request are handled in order. Each item is accepted
         or gets an ItemResult that refuses it, and later comes one Outcome per accepted submit of this session. A session that
-        cannot keep up (10,000 batches behind) ends with RESOURCE_EXHAUSTED; nothing is lost, since a client that reconnects
-        submits its open actions again and so attaches to them.
+        cannot keep up (256 MiB behind) gets nothing more and ends with RESOURCE_EXHAUSTED once it reads; nothing is lost,
+        since a client that reconnects submits its open actions again and so attaches to them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -30,8 +30,8 @@ class ClientServiceStub:
     ]
     """One session of one client process, carrying batches. Items of a request are handled in order. Each item is accepted
     or gets an ItemResult that refuses it, and later comes one Outcome per accepted submit of this session. A session that
-    cannot keep up (10,000 batches behind) ends with RESOURCE_EXHAUSTED; nothing is lost, since a client that reconnects
-    submits its open actions again and so attaches to them.
+    cannot keep up (256 MiB behind) gets nothing more and ends with RESOURCE_EXHAUSTED once it reads; nothing is lost,
+    since a client that reconnects submits its open actions again and so attaches to them.
     """
 
     OpenJob: grpc.UnaryUnaryMultiCallable[
@@ -96,8 +96,8 @@ class ClientServiceAsyncStub:
     ]
     """One session of one client process, carrying batches. Items of a request are handled in order. Each item is accepted
     or gets an ItemResult that refuses it, and later comes one Outcome per accepted submit of this session. A session that
-    cannot keep up (10,000 batches behind) ends with RESOURCE_EXHAUSTED; nothing is lost, since a client that reconnects
-    submits its open actions again and so attaches to them.
+    cannot keep up (256 MiB behind) gets nothing more and ends with RESOURCE_EXHAUSTED once it reads; nothing is lost,
+    since a client that reconnects submits its open actions again and so attaches to them.
     """
 
     OpenJob: grpc.aio.UnaryUnaryMultiCallable[
@@ -164,8 +164,8 @@ class ClientServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[callsheet.v1.client_service_pb2.ClientSessionResponse], collections.abc.AsyncIterator[callsheet.v1.client_service_pb2.ClientSessionResponse]]:
         """One session of one client process, carrying batches. Items of a request are handled in order. Each item is accepted
         or gets an ItemResult that refuses it, and later comes one Outcome per accepted submit of this session. A session that
-        cannot keep up (10,000 batches behind) ends with RESOURCE_EXHAUSTED; nothing is lost, since a client that reconnects
-        submits its open actions again and so attaches to them.
+        cannot keep up (256 MiB behind) gets nothing more and ends with RESOURCE_EXHAUSTED once it reads; nothing is lost,
+        since a client that reconnects submits its open actions again and so attaches to them.
         """
 
     @abc.abstractmethod

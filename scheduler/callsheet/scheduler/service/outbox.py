@@ -34,11 +34,11 @@ class _Batch(Generic[A]):
 class Outbox(Generic[A]):
     """Messages waiting to be written to a stream, filled field by field.
 
-    Bounded by `MAX_WAITING_BYTES`; past it the session is closed, since its reader has stopped reading.
+    Bounded by `MAX_WAITING_BYTES`; past it the session is closed and abandoned, since its reader has stopped reading.
 
     Attributes:
         closing: Why the session ends, once it does.
-        abandoned: Nothing is written any more: what still comes is dropped.
+        abandoned: Nothing more is written: what still comes is dropped.
     """
 
     def __init__(self, encode_acknowledged: Callable[[Sequence[A]], bytes]) -> None:
@@ -58,7 +58,7 @@ class Outbox(Generic[A]):
 
     def put(self, encoded: bytes) -> None:
         """Queues a field of the message, see `encoded_fields`, to be written as soon as the stream takes it."""
-        if not self.abandoned:
+        if self._has_room(len(encoded)):
             self._batch_for(len(encoded)).fields.append(encoded)
             self._due.set()
 
@@ -69,7 +69,7 @@ class Outbox(Generic[A]):
             what: What is acknowledged.
             patient: It may wait for others, up to `COMPANY_WAIT`, before it is written.
         """
-        if self.abandoned:
+        if not self._has_room(ACKNOWLEDGEMENT_BYTES):
             return
         self._batch_for(ACKNOWLEDGEMENT_BYTES).acknowledged.append(what)
         if not patient:
@@ -77,12 +77,20 @@ class Outbox(Generic[A]):
         elif self._company_timer is None:
             self._company_timer = asyncio.get_running_loop().call_later(COMPANY_WAIT, self._due.set)
 
-    def _batch_for(self, size: int) -> _Batch[A]:
-        """The batch that the next item goes into; it is counted as being there."""
+    def _has_room(self, size: int) -> bool:
+        """Whether the next item is taken. One too many ends the session.
+
+        A stream cannot be ended before its reader has taken what is being written, which may be never: until then
+        nothing must be kept for it.
+        """
         if self._batches and self._size + size > MAX_WAITING_BYTES:
             waiting, rule = f"{self._size} bytes", "does not read its stream"
             self.close(RefusedError(RefusalCode.RESOURCE_EXHAUSTED, "session", waiting, rule, retry_after=1.0))
-            self._clear()
+            self.abandon()
+        return not self.abandoned
+
+    def _batch_for(self, size: int) -> _Batch[A]:
+        """The batch that the next item goes into; it is counted as being there."""
         last = self._batches[-1] if self._batches else None
         if last is None or len(last.fields) + len(last.acknowledged) >= MAX_ITEMS or last.size + size > MAX_BYTES:
             last = _Batch()
@@ -102,11 +110,8 @@ class Outbox(Generic[A]):
         self._due.set()
 
     def abandon(self) -> None:
-        """Its stream has ended: lets go of what waits, as whoever still has the session may have it for hours."""
+        """Nobody reads it any more: lets go of what waits, as whoever still has the session may have it for hours."""
         self.abandoned = True
-        self._clear()
-
-    def _clear(self) -> None:
         self._batches.clear()
         self._size = 0
 
