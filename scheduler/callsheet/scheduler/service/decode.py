@@ -177,7 +177,7 @@ V = TypeVar("V")
 
 
 def _remember(known_values: dict[K, V], key: K, encoded: bytes, value: V) -> V:
-    """Keeps what a part of an action means for the next equal one; unless it is large, as unknown fields can make it."""
+    """Keeps what a part of an action means for the next equal one, unless it is large, as unknown fields make it."""
     if len(encoded) > MAX_CACHED_KEY_BYTES:
         return value
     if len(known_values) >= MAX_CACHED:
