@@ -70,6 +70,11 @@ async def test_a_program_is_looked_for_in_all_of_its_path(sandbox: Sandbox) -> N
     with pytest.raises(CannotExecuteError, match="Permission denied"):
         await run(sandbox, "tool", environment={"PATH": "first:missing"})
     assert (await run(sandbox, "tool", environment={"PATH": "first:missing:second"})).stdout == b"found\n"
+    # What looks as if it could be executed and cannot be.
+    await shell(sandbox, "mkdir -p third/tool fourth && echo echo > fourth/tool && chmod +x fourth/tool")
+    assert (await run(sandbox, "tool", environment={"PATH": "third:fourth:second"})).stdout == b"found\n"
+    with pytest.raises(CannotExecuteError, match="Exec format error"):
+        await run(sandbox, "tool", environment={"PATH": "fourth:missing"})
 
 
 @pytest.mark.parametrize(

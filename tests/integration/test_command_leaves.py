@@ -1,0 +1,79 @@
+"""Each command has a control group of its own, of which nothing is left once the command has ended."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import pytest
+from callsheet.managers.sandbox.backend import CannotExecuteError, SessionLanguage, StepSpec
+from callsheet.managers.sandbox.cgroups import probe_layout
+from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
+
+from tests.support.sandboxes import Variant, open_backend, run, settings_for, shell, spec_for
+
+pytestmark = pytest.mark.anyio
+
+_NAME = "leaves"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> SandboxSettings:
+    if probe_layout() is None:
+        pytest.skip("control groups cannot be made here")
+    return settings_for(Variant(Isolation.NONE, groups=True), tmp_path)
+
+
+def _leaves() -> list[str]:
+    """The groups of single commands in such sandboxes on this machine."""
+    layout = probe_layout()
+    assert layout is not None
+    return [path.parent.name for path in layout.core.glob(f"*-{_NAME}/commands/*/cgroup.procs")]
+
+
+def _open_groups() -> int:
+    """How many descriptors of this process lead to files of control groups."""
+    found = 0
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            found += "cgroup" in os.readlink(f"/proc/self/fd/{descriptor}")
+    return found
+
+
+async def test_commands_and_sessions_that_ended_leave_no_group_and_no_descriptor(settings: SandboxSettings) -> None:
+    async with open_backend(settings) as backend:
+        sandbox = await backend.create(spec_for(settings, _NAME), lambda _: None)
+        try:
+            await shell(sandbox, "true")
+            before = _open_groups()
+            for _ in range(2):
+                await sandbox.pause()
+                await sandbox.resume(settings.cores)
+                # The first of them has the group that was made before, the next one makes its own.
+                assert len(_leaves()) == 1
+                await shell(sandbox, "true")
+                await shell(sandbox, "true")
+            with pytest.raises(CannotExecuteError):
+                await run(sandbox, "no-such-program")
+            ended = await sandbox.run_step(StepSpec("main", SessionLanguage.SHELL, "exit"), anyio.Event())
+            assert ended.session is not None
+            assert ended.session.ended
+            assert (_leaves(), _open_groups()) == ([], before)
+        finally:
+            await sandbox.destroy()
+
+
+async def test_the_group_of_a_command_that_never_came_ends_with_its_sandbox(settings: SandboxSettings) -> None:
+    before = _open_groups()
+    async with open_backend(settings) as backend:
+        sandbox = await backend.create(spec_for(settings, _NAME), lambda _: None)
+        try:
+            for _ in range(2):
+                await sandbox.pause()
+                await sandbox.resume(settings.cores)
+            assert len(_leaves()) == 1
+        finally:
+            await sandbox.destroy()
+    assert (_leaves(), _open_groups()) == ([], before)
