@@ -155,6 +155,11 @@ def test_a_forked_process_connects_by_itself_or_says_why_it_cannot(server: tuple
     assert (done.returncode, done.stdout) == (0, "all as expected\n"), done.stderr
 
 
+def test_a_system_without_forks_has_a_client() -> None:
+    program = "import os; del os.fork, os.register_at_fork; from callsheet.client import Client; Client('127.0.0.1:1')"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=_DEADLINE_S)
+
+
 def test_two_loops_in_two_threads_share_a_client(server: tuple[FaultyClientService, str]) -> None:
     client = Client(server[1], _OPTIONS)
     both = threading.Barrier(2, timeout=_DEADLINE_S)

@@ -19,7 +19,9 @@ class _Forks:
         cls.behind += 1
 
 
-os.register_at_fork(after_in_child=_Forks.count)
+# Not every system forks.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Forks.count)
 
 
 class PerLoop(Generic[T]):
