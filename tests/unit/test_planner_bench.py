@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 
 import pytest
@@ -25,7 +26,9 @@ def small() -> PlannerBenchSettings:
 
 def test_every_length_has_its_figures() -> None:
     lines: list[str] = []
+    collector = gc.get_threshold()
     report: PlannerBenchReport = run_planner_bench(small(), lines.append)
+    assert gc.get_threshold() == collector
     results = report.as_json()
     assert [each["queued"] for each in results] == [40, 200]
     for each in results:

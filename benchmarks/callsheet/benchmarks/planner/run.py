@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import time
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from callsheet.scheduler.core.ready import ClassKey
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
 from callsheet.scheduler.planner.assignment import Budget
 from callsheet.scheduler.planner.elastic import ElasticPlan, ElasticPlanner, ElasticSettings
-from callsheet.scheduler.service.server import GC_THRESHOLDS
+from callsheet.scheduler.service.garbage_collection import short_pauses
 
 NOBODY = ReplyTo(None, 0)
 DONE = AttemptSucceeded(None)
@@ -40,13 +39,13 @@ BATCH = 10_000
 
 def run_planner_bench(settings: PlannerBenchSettings, progress: Callable[[str], None]) -> PlannerBenchReport:
     """Measures every length of the queue, with the garbage collector set as in the service."""
-    gc.set_threshold(*GC_THRESHOLDS)
     results = []
     for queued in settings.queued:
         progress(f"{queued:,} queued actions, {settings.nodes:,} nodes")
-        world = _World(settings, queued)
-        world.fill()
-        results.append(world.measure())
+        with short_pauses():
+            world = _World(settings, queued)
+            world.fill()
+            results.append(world.measure())
         progress(f"  round p50 {results[-1].round_p50_ms:.1f} ms, p99 {results[-1].round_p99_ms:.1f} ms")
     return PlannerBenchReport(settings.seed, settings.solver_s, settings.rounds, tuple(results))
 

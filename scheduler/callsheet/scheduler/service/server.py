@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import AsyncIterator
 
 import anyio
@@ -18,6 +17,7 @@ from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.client_servicer import ClientServicer
 from callsheet.scheduler.service.decode import ActionDecoder, decode_job, decode_trajectory
 from callsheet.scheduler.service.encoded_streams import EncodedSessions
+from callsheet.scheduler.service.garbage_collection import short_pauses
 from callsheet.scheduler.service.learning import Learning, load_predictors
 from callsheet.scheduler.service.loop import Clock, CoreLoop
 from callsheet.scheduler.service.malformed import MalformedRequestRefuser
@@ -52,9 +52,6 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 # With the default limits a burst of about a thousand simultaneous unary calls is partly cancelled.
 MAX_PENDING_REQUESTS = 100_000
 CLOSE_TIMEOUT = 10.0
-# Young objects are examined once each, however many at a time; few at a time keep the pauses short (see
-# docs/benchmarks.md, `callsheet bench planner`). Older ones are examined once in a million.
-GC_THRESHOLDS = (2_000, 500, 50)
 UNUSED_SWEEP = 3600.0
 
 _log = structlog.get_logger(__name__)
@@ -74,13 +71,12 @@ async def serve(
         JournalFailedError: A commit failed.
         OSError: The address cannot be bound.
     """
-    # Almost all objects here live as long as their action; collecting older ones often only costs time.
-    gc.set_threshold(*GC_THRESHOLDS)
     journal = await anyio.to_thread.run_sync(open_journal, settings.data_dir, settings.database_url)
     try:
         payloads = await _open_payloads(settings)
         try:
-            await _serve_with(settings, journal, payloads, task_status)
+            with short_pauses():
+                await _serve_with(settings, journal, payloads, task_status)
         finally:
             with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
                 await payloads.aclose()

@@ -1,0 +1,22 @@
+"""How the garbage collector is set where a core runs: almost all objects there live as long as their action."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# Young objects are examined once each, however many at a time; few at a time keep the pauses short (see
+# docs/benchmarks.md, `callsheet bench planner`). Older ones are examined once in a million: more often only costs time.
+THRESHOLDS = (2_000, 500, 50)
+
+
+@contextmanager
+def short_pauses() -> Iterator[None]:
+    """Sets the collector of this process for the length of the block."""
+    before = gc.get_threshold()
+    gc.set_threshold(*THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
