@@ -49,6 +49,7 @@ class _Group:
 
     def __init__(self) -> None:
         self.written: list[frozenset[int]] = []
+        self.frozen: list[bool] = []
         self.entered, self.go_on = threading.Event(), threading.Event()
 
     def set_cores(self, cores: Collection[int]) -> None:
@@ -57,6 +58,13 @@ class _Group:
             self.entered.set()
             assert self.go_on.wait(60)
         self.written.append(frozenset(cores))
+
+    def prepare_leaf(self) -> None:
+        """Nothing is to run in it."""
+
+    def freeze(self, frozen: bool) -> None:
+        """Notes it."""
+        self.frozen.append(frozen)
 
 
 def _jobs(
@@ -168,6 +176,20 @@ async def test_the_newest_of_two_grants_is_the_last_that_is_written() -> None:
             group.go_on.set()
     assert group.written[-1] == _ONE
     assert len(group.written) == 2
+
+
+async def test_a_freeze_that_comes_while_a_thaw_is_carried_out_is_the_last_that_is_written() -> None:
+    group = _Group()
+    jobs = _jobs(_Agent(), lambda _: None, group=group)
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(jobs.thaw, _BOTH)
+            await anyio.to_thread.run_sync(group.entered.wait)
+            tasks.start_soon(jobs.freeze)
+            await anyio.wait_all_tasks_blocked()
+            group.go_on.set()
+    assert group.frozen == [False, True]
+    assert jobs.frozen
 
 
 async def test_cores_that_were_set_process_by_process_are_set_again_for_a_while(

@@ -212,6 +212,8 @@ class TestSuiteExecutor:
         try:
             async with self._sharing(sandbox, attempt, running, among):
                 if running.paused:
+                    # One that was just made runs.
+                    await sandbox.pause()
                     await sandbox.grant(self._cores_of(attempt))
                 else:
                     await sandbox.resume(self._cores_of(attempt))
