@@ -50,6 +50,7 @@ class _Group:
     def __init__(self) -> None:
         self.written: list[frozenset[int]] = []
         self.frozen: list[bool] = []
+        self.leaves, self.leaves_at_end = 0, -1
         self.entered, self.go_on = threading.Event(), threading.Event()
 
     def set_cores(self, cores: Collection[int]) -> None:
@@ -60,11 +61,16 @@ class _Group:
         self.written.append(frozenset(cores))
 
     def prepare_leaf(self) -> None:
-        """Nothing is to run in it."""
+        """Counts it."""
+        self.leaves += 1
 
     def freeze(self, frozen: bool) -> None:
         """Notes it."""
         self.frozen.append(frozen)
+
+    def remove(self) -> None:
+        """Notes what had been made before."""
+        self.leaves_at_end = self.leaves
 
 
 def _jobs(
@@ -190,6 +196,20 @@ async def test_a_freeze_that_comes_while_a_thaw_is_carried_out_is_the_last_that_
             group.go_on.set()
     assert group.frozen == [False, True]
     assert jobs.frozen
+
+
+async def test_a_thaw_that_is_carried_out_while_a_sandbox_ends_makes_no_leaf_behind_its_removal() -> None:
+    group, agent = _Group(), _Agent()
+    jobs = _jobs(agent, lambda _: None, group=group)
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(jobs.thaw, _BOTH)
+            await anyio.to_thread.run_sync(group.entered.wait)
+            agent.loss = "it was destroyed"
+            tasks.start_soon(jobs.remove_groups)
+            await anyio.wait_all_tasks_blocked()
+            group.go_on.set()
+    assert (group.leaves, group.leaves_at_end) == (1, 1)
 
 
 async def test_cores_that_were_set_process_by_process_are_set_again_for_a_while(

@@ -325,7 +325,7 @@ class AgentSandbox:
         await parts.first_process.finish()
         if parts.group is not None:
             self._ran_out_of_memory = await self._jobs.in_thread(parts.group.ran_out_of_memory)
-            await self._jobs.in_thread(parts.group.remove)
+            await self._jobs.remove_groups()
         if parts.changes is not None:
             parts.changes.close()
         await self._jobs.in_thread(parts.clean_up)

@@ -154,6 +154,12 @@ class SandboxJobs:
         if self.group is None and not self.frozen:
             await self.connection.signal(signal.SIGCONT)
 
+    async def remove_groups(self) -> None:
+        """Removes the groups of a sandbox that ended, after a thaw that is on its way: it may make a leaf."""
+        if self.group is not None:
+            async with self._pinning:
+                await self.in_thread(self.group.remove)
+
     async def take_leaf(self) -> CommandLeaf | None:
         """Returns a leaf for a command, the one that was prepared if it is not taken; None without groups."""
         if self.group is None:
