@@ -24,8 +24,9 @@ pytestmark = pytest.mark.anyio
 # Sends a request to the proxy and prints the first line of the answer, then what comes back for the bytes after it.
 ASK = """
 import os, socket, sys
-proxy = os.environ["HTTPS_PROXY"].removeprefix("http://").split(":")
-with socket.create_connection((proxy[0], int(proxy[1])), 20) as connection:
+from urllib.parse import urlsplit
+proxy = urlsplit(os.environ["HTTPS_PROXY"])
+with socket.create_connection((proxy.hostname, proxy.port), 20) as connection:
     connection.sendall(sys.argv[1].encode() + b"\\r\\n\\r\\n")
     answer = b""
     while b"\\r\\n\\r\\n" not in answer:
