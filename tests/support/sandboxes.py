@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 import anyio
 import psutil
 import pytest
+from callsheet.managers.sandbox.agent_program import AGENT_START
 from callsheet.managers.sandbox.agent_sandbox import AgentBackend, AgentSandbox
 from callsheet.managers.sandbox.backend import (
     CommandOutcome,
@@ -22,7 +23,7 @@ from callsheet.managers.sandbox.backend import (
 )
 from callsheet.managers.sandbox.build import build_backend
 from callsheet.managers.sandbox.cgroups import probe_layout
-from callsheet.managers.sandbox.docker_engine.container import AGENT_INSIDE, MANAGER_INSIDE
+from callsheet.managers.sandbox.docker_engine.container import AGENT_INSIDE, MANAGER_INSIDE, SOCKET_NAME
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.probe import ProbeResult, probe_bubblewrap
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings, StageDirectory
@@ -180,8 +181,9 @@ async def until_file(sandbox: Sandbox, name: str) -> None:
 
 def running_commands() -> list[tuple[psutil.Process, list[str]]]:
     """Returns all processes below this one and in containers, however deep in sandboxes, with their command lines."""
+    agents = _agents_in_containers()
     found = []
-    for process in (below for root in _roots() for below in _below(root)):
+    for process in (*agents, *(below for root in (psutil.Process(), *agents) for below in _below(root))):
         with suppress(psutil.NoSuchProcess):
             line = process.cmdline()
             if line and process.status() != psutil.STATUS_ZOMBIE:
@@ -196,13 +198,13 @@ def _below(root: psutil.Process) -> list[psutil.Process]:
     return []
 
 
-def _roots() -> Iterator[psutil.Process]:
-    """This process, and the agents in containers, which are children of the engine."""
-    yield psutil.Process()
-    for process in psutil.process_iter(["cmdline"]):
-        line = " ".join(process.info["cmdline"] or ())
-        if AGENT_INSIDE in line and MANAGER_INSIDE in line:
-            yield process
+def _agents_in_containers() -> list[psutil.Process]:
+    """They are children of the engine."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if {f"{AGENT_INSIDE}/{AGENT_START}", f"{MANAGER_INSIDE}/{SOCKET_NAME}"} <= set(process.info["cmdline"] or ())
+    ]
 
 
 async def until_still(cpu_s: Callable[[], float]) -> None:
