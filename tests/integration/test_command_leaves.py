@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
 
 import anyio
 import pytest
+from callsheet.managers.sandbox import sessions
 from callsheet.managers.sandbox.backend import CannotExecuteError, SessionLanguage, StepSpec
+from callsheet.managers.sandbox.capture import OutputPipe
 from callsheet.managers.sandbox.cgroups import probe_layout
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
@@ -61,6 +64,28 @@ async def test_commands_and_sessions_that_ended_leave_no_group_and_no_descriptor
             assert ended.session is not None
             assert ended.session.ended
             assert (_leaves(), _open_groups()) == ([], before)
+        finally:
+            await sandbox.destroy()
+
+
+async def test_a_session_that_lacks_descriptors_to_begin_keeps_none(
+    settings: SandboxSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_many(limit: int) -> OutputPipe:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), limit)
+
+    step = StepSpec("main", SessionLanguage.SHELL, "echo begun")
+    async with open_backend(settings) as backend:
+        sandbox = await backend.create(spec_for(settings, _NAME), lambda _: None)
+        try:
+            await shell(sandbox, "true")
+            before = len(os.listdir("/proc/self/fd"))
+            with monkeypatch.context() as short:
+                short.setattr(sessions, "OutputPipe", too_many)
+                with pytest.raises(OSError, match="Too many open files"):
+                    await sandbox.run_step(step, anyio.Event())
+            assert (_leaves(), len(os.listdir("/proc/self/fd"))) == ([], before)
+            assert (await sandbox.run_step(step, anyio.Event())).stdout == b"begun\n"
         finally:
             await sandbox.destroy()
 

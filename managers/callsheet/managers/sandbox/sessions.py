@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -129,28 +130,34 @@ class SandboxSessions:
                 "too_many_sessions", f"the sandbox has {MOST_SESSIONS} sessions already: end one of them by `exit`"
             )
         leaf = await self._jobs.take_leaf()
-        steps, status, output, errors = StepPipe(), StatusPipe(), OutputPipe(1), OutputPipe(1)
-        shell = language is SessionLanguage.SHELL
-        process = Process(
-            arguments=SHELL_ARGUMENTS if shell else self._python,
-            environment=self._environment,
-            working_directory="",
-            descriptors={
-                0: steps.read_end,
-                1: output.write_end,
-                2: errors.write_end,
-                STATUS_DESCRIPTOR: status.write_end,
-            },
-        )
         try:
+            return await self._begin_in(leaf, language)
+        except BaseException:
+            await self._release(leaf)
+            raise
+
+    async def _begin_in(self, leaf: CommandLeaf | None, language: SessionLanguage) -> _Session:
+        with ExitStack() as unless_begun:
+            steps = unless_begun.enter_context(closing(StepPipe()))
+            status = unless_begun.enter_context(closing(StatusPipe()))
+            output = unless_begun.enter_context(closing(OutputPipe(1)))
+            errors = unless_begun.enter_context(closing(OutputPipe(1)))
+            shell = language is SessionLanguage.SHELL
+            process = Process(
+                arguments=SHELL_ARGUMENTS if shell else self._python,
+                environment=self._environment,
+                working_directory="",
+                descriptors={
+                    0: steps.read_end,
+                    1: output.write_end,
+                    2: errors.write_end,
+                    STATUS_DESCRIPTOR: status.write_end,
+                },
+            )
             job = await self._jobs.start(process, leaf)
             if shell:
                 await steps.write(SHELL_START)
-        except BaseException:
-            for pipe in (steps, status, output, errors):
-                pipe.close()
-            await self._release(leaf)
-            raise
+            unless_begun.pop_all()
         steps.close_read_end()
         for pipe in (status, output, errors):
             pipe.close_write_end()
