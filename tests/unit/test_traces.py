@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from callsheet.benchmarks.simulator import traces
 from callsheet.benchmarks.simulator.input_table import InputError
+from callsheet.benchmarks.simulator.policies import POLICIES
 from callsheet.benchmarks.simulator.scenario import Mode
+from callsheet.benchmarks.simulator.scenario_rules import check_scenario
+from callsheet.benchmarks.simulator.simulation import simulate
 from callsheet.benchmarks.simulator.traces.agentcgroup import convert
 from callsheet.benchmarks.simulator.traces.replay import read_trace
 from callsheet.scheduler.core.model import ActionKind
@@ -115,6 +118,7 @@ def test_sustained_replay_lasts_to_the_horizon(tmp_path: Path) -> None:
             r"turns\[0\]\.actions\[0\]\.kind: 'reward': must be one of env_step, tool_call",
         ),
         (_trajectory(turns=[{"generation": 3}]), r"turns\[0\]\.generation: 3: must be a table"),
+        (_trajectory(arrives_s=10**400), r"t\.jsonl:1\.arrives_s: 10+: must be a finite number"),
     ],
 )
 def test_wrong_trajectories_are_refused(tmp_path: Path, trajectory: dict[str, object], message: str) -> None:
@@ -135,6 +139,54 @@ def test_repeated_ids_and_unknown_services_are_refused(tmp_path: Path) -> None:
     path = _write(tmp_path / "t.jsonl", _trajectory(rewards=[{"label": "j", "duration_s": 1, "service": "jury"}]))
     with pytest.raises(InputError, match=r"trajectory one: service: 'jury': must be a model of workload deepsearch"):
         traces.scenario(path, "deepsearch")
+
+
+def test_recorded_trajectories_have_their_own_rewards(tmp_path: Path) -> None:
+    path = _write(tmp_path / "t.jsonl", _trajectory())
+    with pytest.raises(InputError, match=r"reward_mix: 'full_suite': must be \"none\" or not given"):
+        traces.scenario(path, "coding", reward_mix="full_suite")
+
+
+@pytest.mark.parametrize(
+    ("trajectory", "message"),
+    [
+        (_trajectory(arrives_s=1e300), r"one#0\.arrives: 1e\+300; must be between 0 and 100000000 s"),
+        (_trajectory(turns=[{"generation": {"seconds": 1e9}}]), r"one#0: seconds of a generation: 1000000000\.0; must"),
+        (
+            _trajectory(reset={"label": "reset", "duration_s": 1e9, "cpu_s": 0.1}),
+            r"one#0\.env_reset reset: seconds alone: 1000000000\.0; must be between",
+        ),
+        (
+            _trajectory(reset={"label": "reset", "duration_s": 1, "cpu_s": 0.1, "fails": 101}),
+            r"one#0\.env_reset reset\.fails: 101; must be at most 100",
+        ),
+    ],
+)
+def test_what_no_run_would_see_the_end_of_is_refused(
+    tmp_path: Path, trajectory: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_scenario(traces.scenario(_write(tmp_path / "t.jsonl", trajectory), "coding"))
+
+
+def test_the_longest_and_the_most_often_failing_trajectory_runs_to_its_end(tmp_path: Path) -> None:
+    reset = {"label": "reset", "duration_s": 1.0, "cpu_s": 1.0, "fails": 100}
+    long = _trajectory(reset=reset, turns=[{"generation": {"seconds": 1e8}}], arrives_s=1e8)
+    scenario = traces.scenario(_write(tmp_path / "t.jsonl", long), "coding", cores=2)
+    for policy in ("callsheet", "os_sharing"):
+        assert simulate(scenario, POLICIES[policy]).step_s == pytest.approx(2e8, rel=1e-4)
+
+
+def test_requests_in_another_order_arrive_when_they_did(tmp_path: Path) -> None:
+    header, *rows = _AZURE.splitlines(keepends=True)
+    azure, mooncake = [header, *reversed(rows)], reversed(_MOONCAKE.splitlines(keepends=True))
+    for name, text in (("azure", "".join(azure)), ("mooncake", "".join(mooncake))):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        requests = read_trace(path).requests
+        assert requests[0].arrives_s == 0.0
+        assert [request.prompt_tokens for request in requests] == sorted(request.prompt_tokens for request in requests)
+        assert requests[-1].arrives_s == (1.75 if name == "azure" else 3.0)
 
 
 def test_azure_requests_arrive_when_they_did(tmp_path: Path) -> None:
@@ -189,6 +241,16 @@ def test_mooncake_requests(tmp_path: Path) -> None:
             r"a:1: 'TIMESTAMP,ContextTokens': must be TIMESTAMP,ContextTokens,GeneratedTokens",
         ),
         ("TIMESTAMP,GeneratedTokens,ContextTokens\n", r"must be TIMESTAMP,ContextTokens,GeneratedTokens"),
+        (_AZURE.replace("200", "9" * 400), r"a:3\.ContextTokens: 9+: must be a finite number"),
+        (_AZURE.replace("200", "9" * 200_000), r"a:3: '\.\.\.': must be CSV: field larger"),
+        ("\n\n" + _AZURE.replace("200", "-2"), r"a:5\.ContextTokens: -2: must be at least 0"),
+        (_AZURE + "\n \n1,2\n", r"a:7: '1,2': must have 3 fields"),
+        ("\n\nhello", r"a:3: 'hello': must begin one of the formats"),
+        ("\n \n", r"a: '': must hold at least one"),
+        (_MOONCAKE.replace("6000", "9" * 400), r"a:1\.input_length: 9+: must be a finite number"),
+        (_MOONCAKE.replace("\n", "\n\n") + "{", r"a:5: '{': must be JSON"),
+        (_MOONCAKE + "9" * 5000, r"a:3: '9+': must be JSON: Exceeds the limit"),
+        (_MOONCAKE + "[" * 100_000, r"a:3: '\[+': must be JSON: maximum recursion"),
     ],
 )
 def test_wrong_requests_are_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -113,9 +113,16 @@ def number(found: object, where: str, low: float, high: float) -> float:
     Raises:
         InputError: It is not.
     """
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not math.isfinite(found):
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not _is_finite(found):
         raise InputError(where, found, "must be a finite number")
     if not low <= found <= high:
         rule = f"must be at least {low:g}" if high == math.inf else f"must be between {low:g} and {high:g}"
         raise InputError(where, found, rule)
     return float(found)
+
+
+def _is_finite(found: float) -> bool:
+    try:
+        return math.isfinite(found)
+    except OverflowError:  # a whole number that no float can be
+        return False

@@ -5,6 +5,11 @@ from __future__ import annotations
 from callsheet.benchmarks.simulator.scenario import Mode, Rollout, Scenario, Turn, Work
 from callsheet.scheduler.core.model import ActionKind
 
+# Three years. Beyond that the deadlines strike that stand for "never" in the simulator's requests.
+LONGEST_S = 1e8
+# Attempts of an action that fail and are made again; the retries of requests are bounded too.
+MOST_FAILS = 100
+
 
 def check_scenario(scenario: Scenario) -> None:
     """Refuses a scenario that no policy could carry out.
@@ -37,7 +42,9 @@ class _Rules:
     def check(self, rollout: Rollout) -> None:
         if rollout.job not in self._jobs:
             raise ValueError(f"{rollout.name}.job: {rollout.job!r}; must be a job of the scenario")
+        _check_time(f"{rollout.name}.arrives", rollout.arrives)
         for turn in rollout.turns:
+            _check_time(f"{rollout.name}: seconds of a generation", turn.generation.seconds)
             self._check_generation(rollout, turn)
         for work in rollout.works():
             self._check_work(rollout, work)
@@ -58,6 +65,9 @@ class _Rules:
                 raise ValueError(f"{where}.quota: {work.quota!r}; must be a quota of the cluster")
         else:
             self._check_command(where, rollout, work)
+        _check_time(f"{where}: seconds alone", work.alone_s())
+        if work.fails > MOST_FAILS:
+            raise ValueError(f"{where}.fails: {work.fails}; must be at most {MOST_FAILS}")
 
     def _check_service(self, where: str, work: Work) -> None:
         model = self._models.get(work.service)
@@ -80,3 +90,8 @@ class _Rules:
             raise ValueError(f"{where}.kind: a trajectory's reset, and nothing else, must be an env_reset")
         if work.cpu_s > 0 and not 0 < work.use <= 1:
             raise ValueError(f"{where}.use: {work.use}; must be in (0, 1]")
+
+
+def _check_time(where: str, seconds: float) -> None:
+    if not 0.0 <= seconds <= LONGEST_S:
+        raise ValueError(f"{where}: {seconds}; must be between 0 and {LONGEST_S:.0f} s")

@@ -18,7 +18,7 @@ _TEXT = "utf-8-sig"
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The file's lines that are not empty; files that end in .gz are unpacked.
+    """The file's lines, empty ones too; files that end in .gz are unpacked.
 
     Raises:
         InputError: A line is too long or not UTF-8, or a packed file is damaged.
@@ -26,8 +26,7 @@ def read_lines(path: Path) -> Iterator[str]:
     """
     with _open(path) as file:
         while line := _next_line(file, path.name):
-            if line.strip():
-                yield line
+            yield line
 
 
 def _open(path: Path) -> TextIO:
@@ -47,15 +46,17 @@ def _next_line(file: TextIO, name: str) -> str:
 
 
 def json_tables(lines: Iterable[str], name: str) -> Iterator[InputTable]:
-    """One table a line of JSON.
+    """One table a line of JSON; empty lines are passed over.
 
     Raises:
         InputError: A line is not JSON, or not an object.
     """
     for count, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
         where = f"{name}:{count}"
         try:
             values = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(where, line[:40], f"must be JSON: {error}") from error
         yield InputTable(values, where)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -26,7 +26,7 @@ PREFILL_TOKENS_PER_S = 10_000.0
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a file holds: either trajectories or requests."""
+    """What a file holds: either trajectories or requests, these in the order of their arrivals, the first at 0."""
 
     trajectories: tuple[Rollout, ...] = ()
     requests: tuple[Request, ...] = ()
@@ -40,21 +40,38 @@ def read_trace(path: Path) -> Trace:
         OSError: It cannot be read.
     """
     lines = read_lines(path)
-    first = next(lines, "")
-    whole = chain([first], lines)
-    if not first:
+    head = _up_to_the_first_that_is_not_empty(lines)
+    first, whole = head[-1] if head else "", chain(head, lines)
+    if not first.strip():
         raise InputError(path.name, "", "must hold at least one trajectory or request")
     if first.split(",")[0].strip() == AZURE_HEADER[0]:
-        trace = Trace(requests=tuple(read_azure(whole, path.name)))
+        trace = Trace(requests=_by_arrival(read_azure(whole, path.name)))
     elif '"input_length"' in first:
-        trace = Trace(requests=tuple(read_mooncake(whole, path.name)))
+        trace = Trace(requests=_by_arrival(read_mooncake(whole, path.name)))
     elif first.lstrip().startswith("{"):
         trace = Trace(trajectories=tuple(read_trajectories(whole, path.name)))
     else:
-        raise InputError(f"{path.name}:1", first[:40], "must begin one of the formats of docs/trace-format.md")
+        raise InputError(
+            f"{path.name}:{len(head)}", first[:40], "must begin one of the formats of docs/trace-format.md"
+        )
     if not (trace.trajectories or trace.requests):
         raise InputError(path.name, "", "must hold at least one trajectory or request")
     return trace
+
+
+def _up_to_the_first_that_is_not_empty(lines: Iterator[str]) -> list[str]:
+    head = []
+    for line in lines:
+        head.append(line)
+        if line.strip():
+            break
+    return head
+
+
+def _by_arrival(requests: Iterable[Request]) -> tuple[Request, ...]:
+    """Requests in the order of their arrivals, which count from the first one's; traces of many servers are merged."""
+    ordered = sorted(requests, key=lambda request: request.arrives_s)
+    return tuple(replace(request, arrives_s=request.arrives_s - ordered[0].arrives_s) for request in ordered)
 
 
 def scenario(
@@ -97,6 +114,8 @@ def scenario(
     if not 0.0 < generation_scale < float("inf"):
         raise InputError("generation_scale", generation_scale, "must be above 0 and finite")
     if trace.trajectories:
+        if reward_mix not in (None, "none"):
+            raise InputError("reward_mix", reward_mix, 'must be "none" or not given, as the trajectories have rewards')
         whole = tuple(_named_job(rollout, parameters) for rollout in trace.trajectories)
         _check_references(whole, parameters, path.name)
         rollouts = _resample(whole, seed, trajectories, generation_scale, reward_mix == "none")

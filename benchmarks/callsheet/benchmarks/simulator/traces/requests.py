@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from callsheet.benchmarks.simulator.input_table import InputError, InputTable
+from callsheet.benchmarks.simulator.input_table import InputError, InputTable, number
 from callsheet.benchmarks.simulator.traces.lines import json_tables
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 AZURE_HEADER = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request. `arrives_s` counts from the first one of its trace."""
+    """A request. `arrives_s` counts from any time, the same one for all requests of a trace."""
 
     arrives_s: float
     prompt_tokens: int
@@ -28,21 +30,29 @@ def read_azure(lines: Iterable[str], name: str) -> Iterator[Request]:
     Raises:
         InputError: The header or a line is not right.
     """
-    rows = csv.reader(lines)
-    header = tuple(next(rows, ()))
-    if header != AZURE_HEADER:
-        raise InputError(f"{name}:1", ",".join(header), f"must be {','.join(AZURE_HEADER)}")
-    first: datetime | None = None
-    for count, row in enumerate(rows, start=2):
-        where = f"{name}:{count}"
+    rows = _csv_rows(lines, name)
+    where, header = next(rows, (f"{name}:1", []))
+    if tuple(header) != AZURE_HEADER:
+        raise InputError(where, ",".join(header), f"must be {','.join(AZURE_HEADER)}")
+    for where, row in rows:
         if len(row) != len(AZURE_HEADER):
             raise InputError(where, ",".join(row), f"must have {len(AZURE_HEADER)} fields")
         at = _timestamp(row[0], where)
-        first = first or at
         prompt, output = (
             _tokens(text, f"{where}.{field}") for text, field in zip(row[1:], AZURE_HEADER[1:], strict=True)
         )
-        yield Request(max(0.0, (at - first).total_seconds()), prompt, output)
+        yield Request((at - _EPOCH).total_seconds(), prompt, output)
+
+
+def _csv_rows(lines: Iterable[str], name: str) -> Iterator[tuple[str, list[str]]]:
+    """Rows that are not empty, each with where it is."""
+    rows = csv.reader(lines)
+    try:
+        for row in rows:
+            if any(field.strip() for field in row):
+                yield f"{name}:{rows.line_num}", row
+    except csv.Error as error:
+        raise InputError(f"{name}:{rows.line_num}", "...", f"must be CSV: {error}") from error
 
 
 def read_mooncake(lines: Iterable[str], name: str) -> Iterator[Request]:
@@ -51,11 +61,8 @@ def read_mooncake(lines: Iterable[str], name: str) -> Iterator[Request]:
     Raises:
         InputError: A line is not right.
     """
-    first: float | None = None
     for table in json_tables(lines, name):
-        request = _read_mooncake_line(table)
-        first = request.arrives_s if first is None else first
-        yield Request(max(0.0, request.arrives_s - first), request.prompt_tokens, request.output_tokens)
+        yield _read_mooncake_line(table)
 
 
 def _read_mooncake_line(table: InputTable) -> Request:
@@ -81,6 +88,4 @@ def _tokens(text: str, where: str) -> int:
         found = int(text)
     except ValueError as error:
         raise InputError(where, text, "must be a whole number") from error
-    if found < 0:
-        raise InputError(where, found, "must be at least 0")
-    return found
+    return int(number(found, where, 0.0, math.inf))
