@@ -12,14 +12,26 @@ from hypothesis import strategies as st
 from tests.support.fluid_node import FluidCommand, FluidNode
 
 _CORES = 4.0
+_WEIGHTS = st.sampled_from([0.5, 1.0, 2.0])
 _COMMANDS = st.builds(
     FluidCommand,
     arrives=st.floats(0.0, 60.0),
     cpu_s=st.floats(0.01, 60.0),
     use=st.sampled_from([0.05, 0.3, 0.64, 1.0, 2.0, 4.0]),
     demotable=st.booleans(),
-    weight=st.sampled_from([0.5, 1.0, 2.0]),
+    weight=_WEIGHTS,
 )
+
+
+@st.composite
+def _long_ones_under_a_stream(draw: st.DrawFn) -> list[FluidCommand]:
+    """Long commands that shorter ones keep in the background, of which few are new at a time: so claims mostly fit."""
+    lengths = st.floats(20.0, 80.0)
+    long = st.builds(FluidCommand, st.just(0.0), lengths, st.sampled_from([1.0, 2.0]), weight=_WEIGHTS)
+    spacing = draw(st.floats(0.8, 1.5))
+    stream = draw(st.lists(st.floats(2.0, 11.0), min_size=20, max_size=60))
+    shorter = [FluidCommand(15.0 + spacing * index, cpu_s, 1.0) for index, cpu_s in enumerate(stream)]
+    return [*draw(st.lists(long, min_size=1, max_size=2)), *shorter]
 
 
 def _use(node: FluidNode, lane: Lane) -> float:
@@ -72,7 +84,10 @@ def test_the_foreground_is_filled_by_levels_and_then_first_come(commands: list[F
     FluidNode(_CORES, sharing_settings, check).run(commands)
 
 
-@given(st.lists(_COMMANDS, min_size=1, max_size=20), st.sampled_from([0.1, 0.2, 0.5, 1.0]))
+@given(
+    st.one_of(_long_ones_under_a_stream(), st.lists(_COMMANDS, min_size=1, max_size=20)),
+    st.sampled_from([0.1, 0.2, 0.5, 1.0]),
+)
 @settings(max_examples=100)
 def test_slowdown_is_bounded_while_claims_fit(commands: list[FluidCommand], beta: float) -> None:
     feasible = True
@@ -101,11 +116,14 @@ def test_no_command_stalls_for_longer_than_allowed(commands: list[FluidCommand],
         assert run.longest_starved_s <= max_stall_s + 1e-3
 
 
-@given(st.lists(_COMMANDS, min_size=1, max_size=25))
+@given(st.one_of(_long_ones_under_a_stream(), st.lists(_COMMANDS, min_size=1, max_size=25)))
 @settings(max_examples=60)
 def test_the_clock_charges_no_more_than_time_and_no_less_than_cpu_received(commands: list[FluidCommand]) -> None:
     for run in FluidNode(_CORES).run(commands):
         assert run.clock_s <= run.ended_at - run.command.arrives + 1e-6
+        # Where commands that cannot be demoted crowd the foreground, all are charged the same share of a second.
+        if all(command.demotable for command in commands):
+            assert run.clock_s >= run.command.cpu_s / max(1.0, run.command.use) - 1e-6
 
 
 @given(st.integers(0, 2**32))

@@ -116,6 +116,7 @@ class FluidNode:
         for index in [index for index, run in self.live.items() if run.attained_s >= run.command.cpu_s - _DONE]:
             run = self.live.pop(index)
             run.ended_at = self.now
+            self._apply(self.sharing.measured({index: run.attained_s}, self.now))
             run.clock_s = self.sharing.execution_clock(index, self.now)
             self._apply(self.sharing.end(index, self.now))
 

@@ -81,6 +81,14 @@ def test_within_a_level_the_first_to_come_goes_first() -> None:
     assert _lanes(sharing.measured({"young": 1.0}, 5.0)) == {"old": FOREGROUND, "young": BACKGROUND}
 
 
+def test_of_equals_the_last_to_come_makes_room() -> None:
+    sharing = NodeSharing(2.0)
+    _start(sharing, "first", 0.0)
+    _start(sharing, "second", 0.1)
+    sharing.measured({"first": 5.0, "second": 5.0}, 5.1)
+    assert _start(sharing, "new", 6.0) == {"second": BACKGROUND, "new": FOREGROUND}
+
+
 def test_a_command_of_a_higher_level_gives_its_place_to_a_lower_one() -> None:
     sharing = NodeSharing(1.0, NodeSharingSettings(beta=0.0, growth=10.0, max_stall_s=1000.0))
     _start(sharing, "long")
@@ -123,6 +131,22 @@ def test_overdue_commands_are_promoted_only_while_all_claims_fit() -> None:
     # With the first claim that goes it has its place.
     assert _lanes(sharing.end("reward 0", 12.0)) == {"old": FOREGROUND}
     assert sharing.explain("old", 12.0).feasible
+
+
+def test_a_wide_command_is_overdue_sooner() -> None:
+    """In a second it would attain what its width says, so the same bound on slowdown comes that much earlier."""
+    sharing = NodeSharing(4.0, NodeSharingSettings(beta=0.5, max_stall_s=1000.0))
+    _start(sharing, "wide", use=4.0)
+    sharing.measured({"wide": 20.0}, 5.0)
+    for index in range(4):
+        _start(sharing, f"new {index}", 5.0)
+    assert sharing.lane("wide") is BACKGROUND
+    # 20 CPU seconds less 0.5 * 4 a second are half a quantum after 9.75 s; as a command of one core after 39 s.
+    sharing.measured({f"new {index}": 3.0 for index in range(4)}, 8.0)
+    sharing.measured({f"new {index}": 6.0 for index in range(4)}, 14.7)
+    assert sharing.lane("wide") is BACKGROUND
+    sharing.measured({}, 14.76)
+    assert sharing.lane("wide") is FOREGROUND
 
 
 def test_the_clock_charges_granted_time_and_cpu_received() -> None:
@@ -183,6 +207,19 @@ def test_a_paused_command_is_in_no_lane_and_its_clock_stands_still() -> None:
     assert sharing.resume("a", 11.0) == []
 
 
+def test_a_pause_makes_nobody_overdue() -> None:
+    sharing = NodeSharing(1.0)
+    _start(sharing, "paused")
+    sharing.measured({"paused": 2.0}, 2.0)
+    sharing.pause("paused", 2.0)
+    _start(sharing, "other", 2.0)
+    sharing.measured({"other": 5.0}, 7.0)
+    sharing.resume("paused", 1000.0)
+    told = sharing.explain("paused", 1000.0)
+    assert told.waited_s == pytest.approx(0.0)
+    assert told.rank_s == pytest.approx(2.0)
+
+
 def test_a_command_that_is_paused_while_it_is_measured_stays_in_no_lane() -> None:
     sharing = NodeSharing(1.0)
     for name in ("a", "b", "c"):
@@ -201,6 +238,25 @@ def test_a_wide_command_that_shrinks_makes_room() -> None:
     assert sharing.foreground_use == pytest.approx(4.0)
     assert _start(sharing, "narrow", 0.1) == {"narrow": BACKGROUND}
     assert _lanes(sharing.resize("wide", 2.0, 0.2)) == {"narrow": FOREGROUND}
+
+
+def test_who_is_last_makes_room_for_a_command_that_grows() -> None:
+    sharing = NodeSharing(4.0)
+    for index, name in enumerate(("grows", "second", "third")):
+        _start(sharing, name, float(index))
+    sharing.measured({"grows": 5.0, "second": 4.0, "third": 3.0}, 5.0)
+    assert _lanes(sharing.resize("grows", 3.0, 6.0)) == {"third": BACKGROUND}
+    assert sharing.foreground_use == pytest.approx(4.0)
+
+
+def test_somebody_makes_room_for_a_turn() -> None:
+    sharing = NodeSharing(1.0, NodeSharingSettings(beta=0.0, max_stall_s=10.0))
+    _start(sharing, "long")
+    sharing.measured({"long": 200.0}, 200.0)
+    _start(sharing, "shorter", 200.0)
+    sharing.measured({"shorter": 2.0}, 202.0)
+    sharing.measured({"long": 200.0}, 204.9)
+    assert _lanes(sharing.measured({"long": 200.0}, 205.0)) == {"long": FOREGROUND, "shorter": BACKGROUND}
 
 
 def test_a_stall_ends_with_a_turn() -> None:
