@@ -61,14 +61,15 @@ DEFAULT_DEMANDS = {
 def job_request(
     job_id: str = JOB,
     *,
+    weight: float = 1.0,
     priority: PriorityClass = PriorityClass.TRAIN,
     max_actions: int = 0,
     max_staleness: int = 0,
     body: str = "",
 ) -> JobRequest:
     """A job."""
-    spec = f"{job_id} {priority.name} {max_actions} {max_staleness} {body}".encode()
-    return JobRequest(job_id, 1.0, priority, max_actions, max_staleness, spec)
+    spec = f"{job_id} {weight} {priority.name} {max_actions} {max_staleness} {body}".encode()
+    return JobRequest(job_id, weight, priority, max_actions, max_staleness, spec)
 
 
 def trajectory_request(

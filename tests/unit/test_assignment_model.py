@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,9 +24,10 @@ GREEDY_ONLY = Budget(seconds=0.0)
 
 def started(solution: Solution, instance: PlanningInstance) -> dict[tuple[str, str], int]:
     """Members by class and place."""
-    return {
-        (str(instance.classes[each.class_index].key), str(each.option.place)): each.members for each in solution.started
-    }
+    counts: Counter[tuple[str, str]] = Counter()
+    for each in solution.started:
+        counts[str(instance.classes[each.class_index].key), str(each.option.place)] += each.members
+    return counts
 
 
 def test_affinity_moves_the_one_that_loses_least() -> None:
@@ -67,6 +69,30 @@ def test_jobs_are_kept_to_their_shares_first_and_what_is_left_goes_to_whoever_ca
     assert started(solve(instance, AMPLE), instance)["few", "pool"] == 3
 
 
+def test_what_a_job_does_not_use_of_its_share_goes_to_the_others() -> None:
+    option = Option("pool", {}, 1.0, charges=((0, 1),))
+    many, few = planning_class("many", [option], count=50, job="large"), planning_class("few", [option], job="small")
+    instance = PlanningInstance((resource("cpu@pool", 12),), (many, few))
+    assert started(solve(instance, AMPLE), instance) == {("many", "pool"): 11, ("few", "pool"): 1}
+
+
+def test_what_a_job_has_running_counts_in_its_share() -> None:
+    many = planning_class("many", [Option("pool", {}, 1.0, charges=((0, 1),))], count=50, job="large", weight=5.0)
+    few = planning_class("few", [Option("pool", {}, 20.0, charges=((0, 1),))], count=3, job="small")
+    cores = resource("cpu@pool", 3, capacity=12)
+    shares = {"large": JobShare(3.0, {"cpu": 9}), "small": JobShare(1.0)}
+    instance = PlanningInstance((cores,), (many, few), shares=shares)
+    assert started(solve(instance, AMPLE), instance) == {("few", "pool"): 3}
+
+
+def test_a_share_is_never_too_small_for_one_member() -> None:
+    narrow = planning_class("narrow", [Option("pool", {}, 1.0, charges=((0, 1),))], count=4, job="large")
+    wide = planning_class("wide", [Option("pool", {}, 1.0, charges=((0, 3),))], job="small", weight=50.0)
+    shares = {"large": JobShare(9.0), "small": JobShare(1.0)}
+    instance = PlanningInstance((resource("cpu@pool", 4),), (narrow, wide), shares=shares)
+    assert started(solve(instance, AMPLE), instance) == {("wide", "pool"): 1, ("narrow", "pool"): 1}
+
+
 def test_priority_classes_are_strict() -> None:
     option = Option("pool", {}, 1.0, charges=((0, 1),))
     evaluation = planning_class("eval", [Option("pool", {}, 500.0, charges=((0, 2),))], count=2, priority=1)
@@ -92,6 +118,13 @@ def test_short_actions_go_first_and_old_ones_come_to_their_turn() -> None:
 
     assert list(started(solve(two(0.0), AMPLE), two(0.0))) == [("short", "pool")]
     assert list(started(solve(two(10.0), AMPLE), two(10.0))) == [("long", "pool")]
+
+
+def test_of_the_overdue_the_longest_overdue_goes_first() -> None:
+    short = planning_class("short", [Option("pool", {}, 1.0, charges=((0, 1),))], overdue_s=5.0)
+    long = planning_class("long", [Option("pool", {}, 10.0, charges=((0, 1),))], overdue_s=50.0)
+    instance = PlanningInstance((resource("cpu@pool", 1),), (short, long))
+    assert list(started(solve(instance, AMPLE), instance)) == [("long", "pool")]
 
 
 def test_an_elastic_action_is_wide_on_an_idle_pool_and_narrow_in_a_crowd() -> None:
@@ -130,6 +163,16 @@ def test_what_others_took_of_the_time_for_an_answer_is_not_cp_sats() -> None:
     assert (in_time.status, started(in_time, instance)) == (Status.OPTIMAL, {("narrow", "gpu"): 2})
     exact = solve(instance, replace(budget, deterministic=True), stopwatch=itertools.count(0.0, 60.0).__next__)
     assert exact.status is Status.OPTIMAL
+
+
+def test_two_percent_are_worth_a_solver() -> None:
+    """Chunks of 3 are densest, but 13 of them leave one of 40 units idle; the greedy and the relaxation stop there."""
+    wide = planning_class("wide", [Option("gpu", {}, 1.0, charges=((0, 3),))], count=20, weight=1.55)
+    narrow = planning_class("narrow", [Option("gpu", {}, 1.0, charges=((0, 2),))], count=20)
+    instance = PlanningInstance((resource("gpu@pool", 40),), (wide, narrow))
+    solution = solve(instance, AMPLE)
+    assert solution.status is Status.OPTIMAL
+    assert started(solution, instance) == {("wide", "gpu"): 12, ("narrow", "gpu"): 2}
 
 
 def test_the_dispatch_cap_bounds_a_round() -> None:

@@ -238,12 +238,12 @@ def test_the_cap_of_a_round_asks_for_another_one() -> None:
 def test_jobs_share_what_is_short_by_weight() -> None:
     world = elastic_world()
     world.manager(cores=8)
-    world.job(job_request("other"))
+    world.job(job_request("other", weight=3.0))
     for index in range(30):
         world.submit(action_request(f"a{index}", demand=fixed(cpu=1), expected=1.0))
         world.submit(action_request(f"b{index}", job_id="other", demand=fixed(cpu=1), expected=50.0))
     jobs = Counter(each.key.job_id for round_ in plan_all(world) for each in round_.assignments)
-    assert jobs == {"job": 4, "other": 4}
+    assert jobs == {"job": 2, "other": 6}
 
 
 def test_a_plan_says_how_it_was_decided() -> None:

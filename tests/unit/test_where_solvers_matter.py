@@ -6,10 +6,10 @@ The table in docs/planner.md has these figures.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
-from callsheet.scheduler.planner.assignment import Budget, Status
+from callsheet.scheduler.planner.assignment import Budget, Status, assign
 from callsheet.scheduler.planner.greedy import Counts, greedy
 from callsheet.scheduler.planner.instance import Option, PlanningClass, PlanningInstance, SetUp, planning_class
 from callsheet.scheduler.planner.relaxation import relax
@@ -118,6 +118,14 @@ def test_what_each_solver_gains(make: Callable[[], PlanningInstance], reached: R
     assert solved.status is reached.solved_by
     # What is printed as the gap holds: the bound is proved, not only the solution found.
     assert stage.baseline - solved.bound == pytest.approx(possible, rel=2e-4)
+
+
+@pytest.mark.parametrize("make", CASES, ids=lambda each: each.__name__)
+def test_a_model_without_most_options_claims_no_better_bound(make: Callable[[], PlanningInstance]) -> None:
+    stage = one_stage(make(), fair=make is fair_shares)
+    first = greedy(stage)
+    assigned = assign(stage, relax(stage, first), first, replace(AMPLE, max_options=1), seed=1)
+    assert assigned.bound <= optimum(stage) + 1e-6 <= assigned.counts.objective + 2e-6
 
 
 def test_a_model_is_loaded_once_for_all_classes_that_call_it() -> None:
