@@ -73,6 +73,7 @@ def test_the_command_prints_a_list() -> None:
     [
         (["--queued", "many"], "queued"),
         (["--queued", "10", "--classes", "50"], "queued"),
+        (["--queued", "10000001"], "queued"),
         (["--nodes", "2", "--pools", "4"], "pools"),
     ],
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MOST_POOLS = 8
+# A queued action takes about a kilobyte.
+MOST_QUEUED = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,9 @@ class PlannerBenchSettings:
         for name in ("nodes", "classes", "rounds", "ends"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)} must be at least 1")
-        if not self.queued or min(self.queued) < self.classes:
-            raise ValueError(f"queued: {self.queued} must each be at least the number of classes, {self.classes}")
+        if not self.queued or min(self.queued) < self.classes or max(self.queued) > MOST_QUEUED:
+            raise ValueError(
+                f"queued: {self.queued} must each be from {self.classes}, the number of classes, to {MOST_QUEUED}"
+            )
         if not 1 <= self.pools <= min(MOST_POOLS, self.nodes):
             raise ValueError(f"pools: {self.pools} must be from 1 to {MOST_POOLS}, and not above the number of nodes")
