@@ -12,6 +12,7 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
+from callsheet.managers.open_files import limit_open_files, raise_open_files
 from callsheet.managers.sandbox.packets import PacketSocket, ProtocolError, integer, socket_pair
 from callsheet.managers.sandbox.settings import Isolation
 
@@ -266,8 +267,9 @@ async def start_launcher(marker: str, isolation: Isolation, directories: Sequenc
     word = "plain" if isolation is Isolation.NONE else "isolated"
 
     def start() -> subprocess.Popen[bytes]:
+        usual = raise_open_files()
         # Its own session keeps Ctrl-C away.
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*_COMMAND, str(other.fileno()), marker, word, *map(str, directories)],
             pass_fds=[other.fileno()],
             stdin=subprocess.DEVNULL,
@@ -275,6 +277,9 @@ async def start_launcher(marker: str, isolation: Isolation, directories: Sequenc
             env={"CALLSHEET_SANDBOX_OF": marker},
             start_new_session=True,
         )
+        # Whatever it starts inherits this, and so do the commands.
+        limit_open_files(process.pid, usual)
+        return process
 
     try:
         process = await anyio.to_thread.run_sync(start)

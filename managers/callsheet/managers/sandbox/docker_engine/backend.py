@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 import structlog
 from anyio.lowlevel import checkpoint_if_cancelled
+from callsheet.managers.open_files import raise_open_files
 from callsheet.managers.sandbox.agent_client import AgentConnection
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox, SandboxParts
 from callsheet.managers.sandbox.backend import SandboxCreateError, SandboxLostError, SandboxSpec
@@ -119,6 +120,7 @@ class DockerBackend:
         Raises:
             SandboxCreateError: No engine answers, or this machine has no seccomp table.
         """
+        raise_open_files()
         self._settings = settings
         self._directory = directory
         self._marker = marker

@@ -1,0 +1,94 @@
+"""Schedulers and sandbox managers may open as many files as the system allows; commands get what is usual there."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from callsheet.cli.stack import Role, StackSettings, local_stack
+from callsheet.managers.open_files import MOST_OPEN_FILES
+from callsheet.managers.sandbox.settings import Isolation
+
+from tests.support.sandboxes import require_bubblewrap
+
+_USUAL = 300
+_DEADLINE_S = 100.0
+_PROGRAM = """
+import resource
+import sys
+from pathlib import Path
+
+import anyio
+from callsheet.managers.sandbox.backend import CommandSpec, SandboxSpec
+from callsheet.managers.sandbox.build import build_backend
+from callsheet.managers.sandbox.janitor import ManagerDirectory
+from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
+
+
+async def main() -> None:
+    directory, isolation = Path(sys.argv[1]), Isolation(sys.argv[2])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[3]), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    settings = SandboxSettings("m", directory, isolation=isolation)
+    backend = build_backend(settings, ManagerDirectory(directory, "m"))
+    try:
+        # The second launcher is started by a process that has raised its limit already.
+        for name in ("s-1", "s-2"):
+            sandbox = await backend.create(SandboxSpec(name, 256, 16, 16, settings.cores), lambda _: None)
+            outcome = await sandbox.execute(CommandSpec(("/bin/sh", "-c", "ulimit -Sn; ulimit -Hn")), anyio.Event())
+            print(*outcome.stdout.decode().split())
+            await sandbox.destroy()
+            await backend.close()
+    finally:
+        await backend.close()
+    print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+anyio.run(main)
+"""
+
+
+def most() -> int:
+    """What a process that asks for many gets here."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
+
+
+def soft_limit(pid: int) -> int:
+    """How many files a process may have open now."""
+    return resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+
+
+@contextmanager
+def started_with(limit: int) -> Iterator[None]:
+    """Processes that start meanwhile have this limit to begin with."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("isolation", [Isolation.BUBBLEWRAP, Isolation.NONE], ids=lambda isolation: isolation.value)
+def test_commands_have_the_usual_limit_and_their_manager_the_most(isolation: Isolation, tmp_path: Path) -> None:
+    if isolation is Isolation.BUBBLEWRAP:
+        require_bubblewrap()
+    command = [sys.executable, "-c", _PROGRAM, str(tmp_path), isolation.value, str(_USUAL)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    of_a_command = f"{_USUAL} {'unlimited' if hard == resource.RLIM_INFINITY else hard}"
+    expected = [of_a_command, of_a_command, str(most())]
+    assert (done.returncode, done.stdout.splitlines()[-3:]) == (0, expected), done.stdout + done.stderr
+
+
+@pytest.mark.anyio
+async def test_a_scheduler_takes_as_many_connections_as_the_system_allows(tmp_path: Path) -> None:
+    with anyio.fail_after(_DEADLINE_S), started_with(_USUAL):
+        async with local_stack(StackSettings(tmp_path, managers=(Role.NOOP,))) as stack:
+            assert soft_limit(stack.pid(Role.SCHEDULER)) == most()
