@@ -70,3 +70,10 @@ def test_bad_input_is_refused_by_name(arguments: tuple[str, ...], says: str) -> 
     refused = CliRunner().invoke(app, ["bench", "sandbox", *arguments])
     assert refused.exit_code == 2
     assert says in refused.stderr
+
+
+def test_more_sandboxes_than_the_memory_has_room_for_are_refused_before_any_is_made() -> None:
+    done = _run("--isolation", "none", "--sandboxes", "1,100000000")
+    assert done.returncode == 1
+    assert "sandboxes: 100000000 of 32 MiB each, and one more, hold 3200000032 MiB" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr

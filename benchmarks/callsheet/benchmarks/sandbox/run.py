@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from callsheet.benchmarks.dispatch.machine import describe_machine
-from callsheet.benchmarks.sandbox.measuring import Measured, measure
+from callsheet.benchmarks.sandbox.measuring import Measured, NotMeasurableError, measure
 from callsheet.benchmarks.sandbox.report import SandboxBenchReport, SandboxResult
 from callsheet.benchmarks.sandbox.service import measure_service
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
+from callsheet.managers.node import usable_memory_mib
 
 Progress = Callable[[str], None]
 
@@ -24,10 +25,11 @@ async def run_sandbox_bench(settings: SandboxBenchSettings, progress: Progress =
 
     Raises:
         SandboxCreateError: Sandboxes of this isolation cannot be made here.
-        NotMeasurableError: An action or a command did not end well.
+        NotMeasurableError: An action or a command did not end well, or the memory is too small for so many sandboxes.
         BareToolError: The bare tool does not work here.
         ProcessFailedError: A process of the service did not start (inside an exception group).
     """
+    _check_memory(settings, usable_memory_mib())
     machine = describe_machine()
     results = []
     with tempfile.TemporaryDirectory(prefix="callsheet-sandboxes-") as directory:
@@ -44,6 +46,17 @@ async def run_sandbox_bench(settings: SandboxBenchSettings, progress: Progress =
         samples=settings.samples,
         results=results,
     )
+
+
+def _check_memory(settings: SandboxBenchSettings, usable_mib: int) -> None:
+    """Without the room for them all the last ones would wait for one of the others to go."""
+    # One more competes with them.
+    needed_mib = (max(settings.sandboxes) + 1) * settings.memory_mib
+    if needed_mib > usable_mib:
+        raise NotMeasurableError(
+            f"sandboxes: {max(settings.sandboxes)} of {settings.memory_mib} MiB each, and one more, hold {needed_mib} "
+            f"MiB and this machine has {usable_mib}; ask for fewer, or for less memory_mib"
+        )
 
 
 async def _measure(settings: SandboxBenchSettings, count: int, directory: Path, progress: Progress) -> Measured:
