@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core import events
+from callsheet.scheduler.core.model import ActionKind, ServiceDescription, ServiceState
+from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.planner.explain import Explanation, Shortage, WaitReason, explain
 from callsheet.v1 import admin_service_pb2
 
 from tests.support.core_requests import action_request, fixed, kept
-from tests.support.core_world import CoreWorld, service, world_with_sandbox, world_with_trajectory
+from tests.support.core_world import CoreWorld, node, service, world_with_sandbox, world_with_trajectory
 
 
 def why(world: CoreWorld, action: str) -> Explanation:
@@ -97,6 +99,45 @@ def test_slots_are_taken() -> None:
         world.submit(action_request(name, ActionKind.GENERATE))
     world.plan()
     assert why(world, "b") == Explanation(WaitReason.SLOTS, "all slots of 1 managers that serve it are taken")
+
+
+def test_units_that_do_not_lie_together_are_no_room() -> None:
+    world = CoreWorld()
+    judge = ServiceDescription("judge", frozenset({ActionKind.REWARD}), 0, {}, setup_s=3.0)
+    manager = world.manager("m", judge, on=node("m", 1, gpu=4))
+    world.job()
+    world.submit(action_request("a", ActionKind.REWARD, demand=fixed(gpu=2), service="judge"))
+    assert why(world, "a") == Explanation(
+        WaitReason.NEXT_ROUND,
+        "it fits now, but only with a set-up of 3.0 s; each planning round weighs that against waiting",
+    )
+    tell = (ServiceState("judge", 3.0, 0, no_room=True),)
+    world.handle(events.ManagerHeartbeat("m", manager.stream, tell))
+    assert why(world, "a") == Explanation(
+        WaitReason.RESOURCES,
+        "1 managers have enough free for it, but not together: none has room for another instance",
+    )
+    world.handle(events.ManagerHeartbeat("m", manager.stream, (ServiceState("judge", 0.0, 1),)))
+    assert why(world, "a") == Explanation(WaitReason.NEXT_ROUND, "it fits now; the next planning round takes it")
+
+
+def test_a_sandbox_that_finds_no_room_holds_up_its_trajectory() -> None:
+    world = CoreWorld(planner=ElasticPlanner())
+    world.manager("m", cores=4, memory=300)
+    world.job()
+    for index in range(3):
+        world.trajectory(f"t{index}")
+        demand = kept(memory=200, start_cpu=1)
+        world.submit(action_request(f"r{index}", ActionKind.ENV_RESET, f"t{index}", demand=demand))
+    for _ in range(3):
+        world.plan()
+    told = why(world, "r2")
+    assert told.reason is WaitReason.ADMISSION
+    assert told.sentence == (
+        "its trajectory may not begin yet: it is number 2 of the 2 of its job that wait; 1 are live; "
+        "on node-m: 200 memory needed, 100 of 300 free"
+    )
+    assert told.shortages == (Shortage("memory", 200, 100, 300, "node-m"),)
 
 
 def test_free_units_are_kept_for_an_older_action() -> None:

@@ -80,7 +80,7 @@ class _WaitReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     WAIT_REASON_UNSPECIFIED: _WaitReason.ValueType  # 0
     """It is not waiting."""
     WAIT_REASON_NEXT_ROUND: _WaitReason.ValueType  # 1
-    """The next planning round will take it."""
+    """The next planning round will take it, unless it is better off waiting than with the set-up that it would need now."""
     WAIT_REASON_EARLIER_IN_SANDBOX: _WaitReason.ValueType  # 2
     """An earlier action of its trajectory's sandbox has not ended."""
     WAIT_REASON_NO_SERVICE: _WaitReason.ValueType  # 3
@@ -108,7 +108,7 @@ class WaitReason(_WaitReason, metaclass=_WaitReasonEnumTypeWrapper):
 WAIT_REASON_UNSPECIFIED: WaitReason.ValueType  # 0
 """It is not waiting."""
 WAIT_REASON_NEXT_ROUND: WaitReason.ValueType  # 1
-"""The next planning round will take it."""
+"""The next planning round will take it, unless it is better off waiting than with the set-up that it would need now."""
 WAIT_REASON_EARLIER_IN_SANDBOX: WaitReason.ValueType  # 2
 """An earlier action of its trajectory's sandbox has not ended."""
 WAIT_REASON_NO_SERVICE: WaitReason.ValueType  # 3
@@ -437,7 +437,9 @@ class ExplainResponse(google.protobuf.message.Message):
 
     @property
     def shortages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ResourceShortage]:
-        """What is short, for WAIT_REASON_RESOURCES, on the node that comes closest."""
+        """What is short on the node that comes closest, for WAIT_REASON_RESOURCES, WAIT_REASON_QUOTA, and WAIT_REASON_ADMISSION
+        where a sandbox finds no room. Empty where units are free but do not lie together.
+        """
 
     @property
     def story(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StoryEvent]:

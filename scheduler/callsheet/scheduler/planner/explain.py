@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from callsheet.scheduler.core.entities import Action, Manager, Trajectory
+from callsheet.scheduler.core.entities import Action, Manager, Service, Trajectory
 from callsheet.scheduler.core.model import ActionState
 from callsheet.scheduler.core.quotas import TokenBucket
 from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
 from callsheet.scheduler.core.servability import can_ever_serve, service_of
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.holding import held_resources
+from callsheet.scheduler.planner.sandbox_room import reset_of
 
 
 class WaitReason(IntEnum):
@@ -106,11 +107,28 @@ def _explain_admission(state: SchedulerState, trajectory: Trajectory) -> Explana
     job_id, trajectory_id = trajectory.key
     waiting = list(state.waiting_trajectories[job_id])
     place = waiting.index(trajectory_id) + 1
-    return Explanation(
-        WaitReason.ADMISSION,
+    sentence = (
         f"its trajectory may not begin yet: it is number {place} of the {len(waiting)} of its job that wait; "
-        f"{trajectory.job.live_trajectories} are live",
+        f"{trajectory.job.live_trajectories} are live"
     )
+    short = _short_for_sandbox(state, trajectory)
+    return Explanation(WaitReason.ADMISSION, f"{sentence}; {_missing(short)}" if short else sentence, tuple(short))
+
+
+def _short_for_sandbox(state: SchedulerState, trajectory: Trajectory) -> list[Shortage]:
+    """What a trajectory's sandbox would hold and no node has, on the one that comes closest."""
+    reset = reset_of(trajectory)
+    if reset is None:
+        return []
+    request = reset.request
+    held = {entry.resource: entry.min_units for entry in request.demand.entries if entry.held_by_trajectory}
+    hosts = [
+        (manager, service)
+        for manager in state.managers.values()
+        if manager.accepting and can_ever_serve(manager, request.kind, request.service, request.demand)
+        if (service := service_of(manager, request.kind, request.service)) is not None
+    ]
+    return _nearest_shortages(hosts, held) if hosts else []
 
 
 def _explain_resources(state: SchedulerState, action: Action, managers: list[Manager], now: float) -> Explanation:
@@ -123,23 +141,43 @@ def _explain_resources(state: SchedulerState, action: Action, managers: list[Man
     if not with_slots:
         return Explanation(WaitReason.SLOTS, f"all slots of {len(managers)} managers that serve it are taken")
     minimum = request.demand.minimum()
-    shortages = [_shortages(manager, service.booked(minimum)) for manager, service in with_slots]
-    nearest = min(shortages, key=lambda short: (len(short), sum(item.needed - item.free for item in short)))
+    nearest = _nearest_shortages(with_slots, minimum)
     quotas = state.nodes[nearest[0].node_id].quotas if nearest else {}
     if nearest and all(item.resource in quotas for item in nearest):
         return _explain_quotas(nearest, quotas, now)
     if nearest:
-        missing = ", ".join(
-            f"{item.needed} {item.resource} needed, {item.free} of {item.capacity} free" for item in nearest
+        return Explanation(WaitReason.RESOURCES, _missing(nearest), tuple(nearest))
+    fitting = [service for manager, service in with_slots if not _shortages(manager, service.booked(minimum))]
+    with_room = [service for service in fitting if not service.no_room]
+    if not with_room:
+        return Explanation(
+            WaitReason.RESOURCES,
+            f"{len(fitting)} managers have enough free for it, but not together: none has room for another instance",
         )
-        return Explanation(WaitReason.RESOURCES, f"on {nearest[0].node_id}: {missing}", tuple(nearest))
     older = _older_that_holds(state, action, [manager for manager, _ in with_slots])
     if older is not None:
         return Explanation(
             WaitReason.HELD_FOR_OLDER,
             f"it fits, but units are kept for the older action {older.key.action_id}, which needs {_units(older)}",
         )
+    set_up_s = min(service.setup_s for service in with_room)
+    if set_up_s > 0.0:
+        return Explanation(
+            WaitReason.NEXT_ROUND,
+            f"it fits now, but only with a set-up of {set_up_s:.1f} s; each planning round weighs that against waiting",
+        )
     return Explanation(WaitReason.NEXT_ROUND, "it fits now; the next planning round takes it")
+
+
+def _nearest_shortages(hosts: list[tuple[Manager, Service]], needed: dict[str, int]) -> list[Shortage]:
+    """What is short on the node that comes closest; nothing where it fits."""
+    shortages = [_shortages(manager, service.booked(needed)) for manager, service in hosts]
+    return min(shortages, key=lambda short: (len(short), sum(item.needed - item.free for item in short)))
+
+
+def _missing(short: list[Shortage]) -> str:
+    missing = (f"{item.needed} {item.resource} needed, {item.free} of {item.capacity} free" for item in short)
+    return f"on {short[0].node_id}: {', '.join(missing)}"
 
 
 def _explain_quotas(short: list[Shortage], quotas: dict[str, TokenBucket], now: float) -> Explanation:
