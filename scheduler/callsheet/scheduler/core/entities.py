@@ -25,6 +25,8 @@ from callsheet.scheduler.core.plan import GrantPrediction
 
 # Plans may change the cores of an attempt as often as commands come to its node.
 MAX_STORY = 256
+# Beyond it, to look at all that are there is no slower than to look at what left.
+MOST_LEFT = 65_536
 
 
 @dataclass(slots=True)
@@ -83,6 +85,8 @@ class Manager:
         unlisted: Attempts it did not list as running when it registered; decided at its first heartbeat.
         strangers: What is booked for attempts that it runs and that are no action's any more, or not yet.
         listed_sandboxes: Sandboxes it had when it registered; those nobody owns are released at the first heartbeat.
+        left: Where attempts that leave `attempts` are noted, for whoever put the list here and keeps a copy of them;
+            None if nobody does, or if there were too many to note.
     """
 
     manager_id: str
@@ -100,6 +104,17 @@ class Manager:
     listed_sandboxes: tuple[SandboxRef, ...] = ()
     attempts: dict[Token, Attempt] = field(default_factory=dict)
     sandboxes: dict[TrajectoryKey, Trajectory] = field(default_factory=dict)
+    left: list[Token] | None = None
+
+    def drop(self, token: Token) -> bool:
+        """Takes an attempt out of its attempts; whether it was among them."""
+        if self.attempts.pop(token, None) is None:
+            return False
+        if self.left is not None:
+            self.left.append(token)
+            if len(self.left) > MOST_LEFT:
+                self.left = None
+        return True
 
     @property
     def pool(self) -> dict[str, int]:

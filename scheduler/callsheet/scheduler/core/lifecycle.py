@@ -111,7 +111,7 @@ def drop_attempt(state: SchedulerState, attempt: Attempt, now: float) -> None:
     if attempt.action.attempt is attempt:
         attempt.action.attempt = None
     manager = attempt.manager
-    if manager is not None and manager.attempts.pop(attempt.token, None) is not None:
+    if manager is not None and manager.drop(attempt.token):
         manager.services[attempt.service].busy -= 1
         manager.node.give_back(attempt.units, attempt.cores)
     trajectory = attempt.action.trajectory

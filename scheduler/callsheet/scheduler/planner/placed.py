@@ -40,12 +40,14 @@ class OnManager:
     Attributes:
         fresh: Placed since the manager was last settled; whether it was dispatched is not known yet.
         running: By the token of the attempt.
+        left: Where the manager notes attempts that end; see `Manager.left`.
         milli_use: Thousandths of shared cores that all of it is expected to use.
         load: Cores that the trajectories whose sandboxes it makes are expected to use.
     """
 
     fresh: list[tuple[Action, Running]] = field(default_factory=list)
     running: dict[Token, Running] = field(default_factory=dict)
+    left: list[Token] | None = None
     milli_use: int = 0
     load: float = 0.0
 
@@ -86,10 +88,8 @@ class PlacedActions:
             else:
                 self._count(mine, running, -1)
         mine.fresh.clear()
-        attempts = manager.attempts
-        if not mine.running.keys() <= attempts.keys():
-            for token in [token for token in mine.running if token not in attempts]:
-                self._count(mine, mine.running.pop(token), -1)
+        for token in _ended(mine, manager):
+            self._count(mine, mine.running.pop(token), -1)
         return mine
 
     def keep_only(self, managers: Container[str]) -> None:
@@ -117,3 +117,14 @@ class PlacedActions:
             total = held[resource] = held.get(resource, 0) + times * count
         if not total and not any(held.values()):
             del self.held[job]
+
+
+def _ended(mine: OnManager, manager: Manager) -> list[Token]:
+    """Those that run no more: what the manager noted, or all it does not have if that was not for these books."""
+    noted = manager.left
+    if noted is None or noted is not mine.left:
+        manager.left = mine.left = []
+        return [token for token in mine.running if token not in manager.attempts]
+    ended = [token for token in noted if token in mine.running]
+    noted.clear()
+    return ended
