@@ -11,7 +11,6 @@ from callsheet.cli.child import ParentLink
 from callsheet.cli.choices import LogFormat, LogLevel, Role
 from callsheet.cli.errors import CommandError, load
 from callsheet.cli.signals import cancel_on_signal
-from callsheet.managers.open_files import raise_open_files
 
 if TYPE_CHECKING:
     from callsheet.scheduler.service.settings import SchedulerSettings
@@ -41,7 +40,7 @@ def run_scheduler_process(log_format: LogFormat | None, log_level: LogLevel, **o
     except ValueError as error:
         raise CommandError(str(error), usage=True) from error
     # Every client's process and every manager is a connection.
-    raise_open_files()
+    load("callsheet.managers.open_files", "scheduler").raise_open_files()
     anyio.run(_serve, settings, link)
 
 
