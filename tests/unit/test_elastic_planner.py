@@ -187,6 +187,22 @@ def test_a_retry_avoids_the_manager_that_failed() -> None:
     assert other.has("x")
 
 
+def test_a_retry_does_not_make_those_behind_it_wait_anew() -> None:
+    """Two long ones wait behind one another for 60 s, which makes them late; then the first has to be tried again."""
+    world = elastic_world()
+    manager = world.manager(cores=1)
+    for name in ("first", "second"):
+        world.submit(action_request(name, demand=fixed(cpu=1), expected=10.0))
+    plan_all(world)
+    manager.live(60.0)
+    manager.fail("first")
+    world.submit(action_request("short", demand=fixed(cpu=1), expected=1.0))
+    world.now += 2.0
+    world.handle(events.TimerFired())
+    started = [each.key.action_id for each in world.plan().assignments]
+    assert started == ["first"]
+
+
 def test_fragments_are_not_taken_for_room() -> None:
     """Two nodes with two free cores each have no room for four; the round starts what fits instead."""
     world = elastic_world()

@@ -4,13 +4,17 @@ An action is late once it has waited for its duration divided by the ageing, as 
 more waits than can be served so soon, everybody would be late, and going by lateness would mean first come, first
 served. So nobody is late before having waited for twice the time that all the competing work would take, up to a bound
 that keeps an endless overload from starving anybody.
+
+Members of a class are in order of arrival, so nobody has waited longer than those ahead, but for those that are
+retried: they kept their places and wait anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+from callsheet.scheduler.core.entities import Action
 from callsheet.scheduler.planner.groups import Servable
 from callsheet.scheduler.planner.pools import Fleet
 
@@ -60,3 +64,24 @@ def hold_after_s(hold_after: float, backlog: float) -> float:
     A node that is held runs empty. That is the last resort, once lateness has not helped for as long again.
     """
     return max(hold_after, HOLDING * min(BACKLOGS * backlog, MOST_PATIENCE * hold_after))
+
+
+def longest_wait_s(members: Iterable[Action], now: float) -> float:
+    """Seconds that the member of a class has waited that has waited longest; 0 if there is none."""
+    longest = 0.0
+    for action in members:
+        longest = max(longest, now - action.queued_since)
+        if not action.attempts:
+            break
+    return longest
+
+
+def late_members(members: Iterable[Action], late_after: float, now: float) -> int:
+    """How many of a class's members are late or ahead of one that is: it comes to its turn after them."""
+    late = 0
+    for place, action in enumerate(members, 1):
+        if now - action.queued_since > late_after:
+            late = place
+        elif not action.attempts:
+            break
+    return late

@@ -22,7 +22,7 @@ from callsheet.scheduler.planner.instance import (
     PlanningInstance,
     Resource,
 )
-from callsheet.scheduler.planner.lateness import backlog_s, hold_after_s, late_after_s
+from callsheet.scheduler.planner.lateness import backlog_s, hold_after_s, late_after_s, late_members, longest_wait_s
 from callsheet.scheduler.planner.offers import fitting, make_offer, need_of, nodes_with_room, place_of, room_on
 from callsheet.scheduler.planner.options import Chunk, Ready, Rows, option_block
 from callsheet.scheduler.planner.placement import Frees
@@ -130,9 +130,7 @@ class Snapshots:
             held: Units that jobs hold, by job and resource, for fair shares.
             arrivals: What is expected, by kind of resource.
         """
-        backlogs = backlog_s(fleet, servable)
-        free = held_back(fleet, servable, backlogs, now, self._settings.hold_after)
-        waiting = [self._waiting(each, backlog, now) for each, backlog in zip(servable, backlogs, strict=True)]
+        free, waiting = self._free_and_waiting(fleet, servable, now)
         claims = Claims(fleet, free, waiting)
         parts = [(each.servable.ready, part) for each in waiting for part in _parts(each, fleet, free, claims)]
         classes = tuple(part for _, part in parts)
@@ -158,9 +156,7 @@ class Snapshots:
         """A snapshot with what is free now; the fleet's pools must be the same."""
         by_class = {id(ready): Servable(ready, self.block(ready.key, fleet, now)) for ready in snapshot.members}
         servable = list(by_class.values())
-        backlogs = backlog_s(fleet, servable)
-        free = held_back(fleet, servable, backlogs, now, self._settings.hold_after)
-        waiting = [self._waiting(each, backlog, now) for each, backlog in zip(servable, backlogs, strict=True)]
+        free, waiting = self._free_and_waiting(fleet, servable, now)
         claims = Claims(fleet, free, waiting)
         claimed = tuple(_claimed(part, claims) for part in snapshot.instance.classes)
         return replace(snapshot, free=free, claimed=claimed)
@@ -183,17 +179,20 @@ class Snapshots:
             columns = sum(len(pool.columns) for pool in fleet.pools)
             self._generation, self._rows, self._blocks = fleet.generation, Rows(columns), {}
 
-    def _waiting(self, servable: Servable, backlog: float, now: float) -> Waiting:
+    def _free_and_waiting(self, fleet: Fleet, servable: Sequence[Servable], now: float) -> tuple[Frees, list[Waiting]]:
+        """What is free on each node and not held for somebody, and who waits with whom."""
+        backlogs = backlog_s(fleet, servable)
+        most = self._settings.dispatch_cap
+        waits = [longest_wait_s(islice(ready, most), now) for ready, _ in servable]
+        free = held_back(fleet, servable, backlogs, waits, self._settings.hold_after)
+        waiting = [self._waiting(*each, now) for each in zip(servable, backlogs, waits, strict=True)]
+        return free, waiting
+
+    def _waiting(self, servable: Servable, backlog: float, longest_s: float, now: float) -> Waiting:
         ready, block = servable
         late_after = late_after_s(float(block.duration_s.min()), self._settings.ageing, backlog)
-        late = 0
-        overdue = 0.0
-        for action in islice(ready, self._settings.dispatch_cap):
-            if now - action.queued_since <= late_after:
-                break
-            late += 1
-            overdue = max(overdue, now - action.queued_since - late_after)
-        return Waiting(servable, late, overdue)
+        late = late_members(islice(ready, self._settings.dispatch_cap), late_after, now)
+        return Waiting(servable, late, max(longest_s - late_after, 0.0))
 
     def _resources(
         self, fleet: Fleet, free: Frees, classes: Sequence[PlanningClass], arrivals: Callable[[str], Arrivals]
@@ -231,7 +230,7 @@ def _ready(fleet: Fleet, row: Ready, hold_s: float) -> Resource:
 
 
 def held_back(
-    fleet: Fleet, waiting: Sequence[Servable], backlogs: Sequence[float], now: float, hold_after: float
+    fleet: Fleet, waiting: Sequence[Servable], backlogs: Sequence[float], waits: Sequence[float], hold_after: float
 ) -> Frees:
     """What is free on each node, less what is kept for actions that have waited too long and fit nowhere.
 
@@ -240,9 +239,9 @@ def held_back(
     """
     free = [pool.free.copy() for pool in fleet.pools]
     overdue = []
-    for (ready, block), backlog in zip(waiting, backlogs, strict=True):
+    for (ready, block), backlog, longest_s in zip(waiting, backlogs, waits, strict=True):
         head = ready.head()
-        if head is None or now - head.queued_since < hold_after_s(hold_after, backlog):
+        if head is None or longest_s < hold_after_s(hold_after, backlog):
             continue
         if not some_there(fleet, block):
             overdue.append((ready.key.priority, head.arrival, block))
