@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import secrets
 import shutil
 import stat
 import tarfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from callsheet.v1 import action_pb2, outcome_pb2
 from tests.support.other_user import TESTS_TIMEOUT_S, run_tests_as_other_user
 from tests.support.root_filesystems import make_root, require_overlays
 from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step
-from tests.support.sandboxes import DOCKER_IMAGE, Variant, settings_for, variants
+from tests.support.sandboxes import ANSWER_SECONDS, DOCKER_IMAGE, Variant, settings_for, variants
 
 pytestmark = pytest.mark.anyio
 
@@ -287,6 +288,61 @@ async def test_a_docker_engine_has_images_of_its_own(variant: Variant, tmp_path:
             assert made.set_up_reused == reused
             assert await run(executor, made.sandbox_id, "cat file /tmp/other") == "x\ny\n"
         assert failure(await executor.run(attempt_of(with_image("missing:v1")))) == ("INFRA", "image_unavailable")
+
+
+@contextmanager
+def a_changing_tag() -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yields an image's name, and a function after which it is that of another image."""
+    import docker
+
+    client = docker.from_env()
+    name = f"callsheet-test-{secrets.token_hex(4)}:v1"
+    made: list[str] = []
+
+    def change() -> None:
+        container = client.containers.create(DOCKER_IMAGE, "true")
+        try:
+            build = f"ENV BUILD={len(made)}"
+            made.append(str(container.commit(*name.split(":"), changes=build).id))
+        finally:
+            container.remove()
+
+    try:
+        change()
+        yield name, change
+    finally:
+        for image in made:
+            client.images.remove(image, force=True)
+        client.close()
+
+
+@pytest.mark.parametrize("variant", variants(Isolation.DOCKER), ids=str)
+@pytest.mark.parametrize("is_default", [True, False])
+async def test_sandboxes_are_of_the_image_that_a_tag_names_now(
+    variant: Variant, tmp_path: Path, *, is_default: bool
+) -> None:
+    settings = settings_for(variant, tmp_path)
+    with a_changing_tag() as (name, change):
+        settings = replace(
+            settings,
+            docker_image=name if is_default else "",
+            provisioning=ProvisioningSettings(warm_memory_mib=1024),
+        )
+        image = "" if is_default else name
+        async with running(settings) as executor, anyio.create_task_group() as tasks:
+            tasks.start_soon(executor.serve)
+            for build in range(2):
+                set_up = await make(executor, with_image(image, set_up="echo $BUILD > build", trajectory=f"a{build}"))
+                assert await run(executor, set_up, "cat build", f"a{build}") == f"{build}\n"
+                for number in range(3):
+                    trajectory = f"b{build}-{number}"
+                    plain = await make(executor, with_image(image, trajectory=trajectory))
+                    assert await run(executor, plain, "echo $BUILD", trajectory) == f"{build}\n"
+                with anyio.fail_after(ANSWER_SECONDS):
+                    while not executor.provisioner.pool.ready:  # noqa: ASYNC110 - filled in the background
+                        await anyio.sleep(0.01)
+                change()
+            tasks.cancel_scope.cancel()
 
 
 if os.geteuid() == 0:

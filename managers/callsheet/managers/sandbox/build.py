@@ -81,6 +81,7 @@ def _provisioner(settings: SandboxSettings, backend: AdmittingBackend) -> Provis
         warm_memory_mib=provisioning.warm_memory_mib,
         largest_set_up_bytes=provisioning.largest_set_up_mib << 20,
         environment=[settings.isolation.value, *(str(stage.source) for stage in settings.stages)],
+        default_image=settings.docker_image if settings.isolation is Isolation.DOCKER else "",
     )
 
 

@@ -34,7 +34,7 @@ class EngineImages:
         """Nothing is prepared, so nothing changes."""
 
     async def prepare(self, name: str, stop: anyio.Event) -> PreparedImage:
-        """Returns an image by its id.
+        """Returns an image by its id, as its name may be given to another one at any time.
 
         Raises:
             ImageError: It is not on the engine.
@@ -43,4 +43,4 @@ class EngineImages:
             digest = await anyio.to_thread.run_sync(self._engine.image_id, name, limiter=self._threads)
         except SandboxCreateError as error:
             raise ImageError(str(error)) from error
-        return PreparedImage(name, digest)
+        return PreparedImage(digest, digest)

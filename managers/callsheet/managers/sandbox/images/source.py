@@ -15,7 +15,7 @@ class PreparedImage:
     """An image that is ready.
 
     Attributes:
-        name: Its name; empty for the machine's own system, which is always ready.
+        name: By which the backend knows it; empty for the machine's own system, which is always ready.
         digest: Of what is in it: alike for alike images.
         layers: Directories, the lowest first; none where the backend finds it by its name.
         releases: Let go of the layers; called by `release`, once.

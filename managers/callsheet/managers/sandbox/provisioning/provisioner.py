@@ -48,7 +48,7 @@ class Wanted:
 
     Attributes:
         specification: Its id, sizes and cores; the files it begins with are found by the provisioner.
-        image: Name of its image; empty for the machine's own system.
+        image: Name of its image; empty for the manager's default.
         set_up: What is done in it first.
         set_up_name: As the scheduler knows that.
         repeat_set_up: Do it in any case, even where its result is kept.
@@ -132,6 +132,7 @@ class Provisioner:
         warm_memory_mib: int,
         largest_set_up_bytes: int,
         environment: Sequence[str],
+        default_image: str = "",
     ) -> None:
         """Args:
         backend: Makes the sandboxes.
@@ -141,6 +142,7 @@ class Provisioner:
         warm_memory_mib: What all ready sandboxes may hold together.
         largest_set_up_bytes: The most that is kept of one set-up.
         environment: Whatever the result of a set-up depends on besides image, files and command.
+        default_image: Of sandboxes that name none; empty for the machine's own system.
         """
         self._backend = backend
         self._cache = cache
@@ -148,6 +150,7 @@ class Provisioner:
         self._keep_set_ups = keep_set_ups
         self._largest_bytes = largest_set_up_bytes
         self._environment = tuple(environment)
+        self._default_image = default_image
         self.kept_set_ups = KeptSetUps(cache)
         self._report_loss: Callable[[str, str], None] | None = None
         self._unrepeatable: OrderedDict[str, None] = OrderedDict()
@@ -191,7 +194,8 @@ class Provisioner:
         finally:
             image.release()
 
-    async def _image(self, name: str, stop: anyio.Event) -> PreparedImage:
+    async def _image(self, asked_for: str, stop: anyio.Event) -> PreparedImage:
+        name = asked_for or self._default_image
         if not name:
             return PreparedImage()
         images = self._images
