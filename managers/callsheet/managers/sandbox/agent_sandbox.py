@@ -51,6 +51,12 @@ _log = structlog.get_logger(__name__)
 class FirstProcess(Protocol):
     """What a backend started. The agent ends with its socket, and this once nothing is left inside."""
 
+    async def ran_out_of_memory(self) -> bool:
+        """Whether it ended by itself as the memory was used up, as far as whoever started it knows.
+
+        Called at most once, before `finish`. Groups of the sandbox that outlive it tell the same.
+        """
+
     async def finish(self) -> None:
         """Returns when it has ended; it is killed if that takes too long."""
 
@@ -315,6 +321,7 @@ class AgentSandbox:
 
     async def _end(self) -> None:
         parts = self._parts
+        is_lost = self.loss is not None
         self._connection.close("it was destroyed")
         for pipe in self._held:
             pipe.close()
@@ -322,9 +329,10 @@ class AgentSandbox:
         self._sessions.close()
         if parts.group is not None:
             await self._jobs.in_thread(parts.group.kill)
+        self._ran_out_of_memory = is_lost and await parts.first_process.ran_out_of_memory()
         await parts.first_process.finish()
         if parts.group is not None:
-            self._ran_out_of_memory = await self._jobs.in_thread(parts.group.ran_out_of_memory)
+            self._ran_out_of_memory |= await self._jobs.in_thread(parts.group.ran_out_of_memory)
             await self._jobs.remove_groups()
         if parts.changes is not None:
             parts.changes.close()

@@ -61,6 +61,16 @@ class RunningContainer:
         self._container = container
         self._threads = threads
 
+    async def ran_out_of_memory(self) -> bool:
+        """Asks the engine: the container's groups are gone with it."""
+        try:
+            return await anyio.to_thread.run_sync(
+                self._engine.ran_out_of_memory, self._container, limiter=self._threads
+            )
+        except SandboxCreateError as error:
+            _log.warning("container_end_not_told", container=self._container.name, error=str(error))
+            return False
+
     async def finish(self) -> None:
         """Removes it, which kills what is inside. A refusal is logged; the manager's next start tries again."""
         try:

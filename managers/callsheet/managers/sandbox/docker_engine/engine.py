@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from callsheet.managers.sandbox.docker_engine.container import WORK, ContainerPl
 from docker.models.containers import Container
 
 _TIMEOUT_S = 60
+_END_TIMEOUT_S = 10
+_KILLED = 128 + signal.SIGKILL
 # What a container's first process said before it ended, at most.
 _MOST_ERROR_BYTES = 4096
 
@@ -99,6 +102,23 @@ class DockerEngine:
             except docker.errors.NotFound:
                 return False
         return bool(container.status == "running")
+
+    def ran_out_of_memory(self, container: Container) -> bool:
+        """Waits for the end of a container; returns whether it was killed as its memory was used up.
+
+        A kill of its first process is taken for that if anything in it was killed for the memory before.
+
+        Raises:
+            SandboxCreateError: It does not end, or the engine cannot tell.
+        """
+        with _told(f"the end of container {container.name}"):
+            try:
+                container.wait(timeout=_END_TIMEOUT_S)
+                container.reload()
+            except docker.errors.NotFound:
+                return False
+        state = container.attrs["State"]
+        return bool(state["OOMKilled"]) and state["ExitCode"] == _KILLED
 
     def set_cores(self, container: Container, cores: Sequence[int]) -> None:
         """Puts a running container on cores, by the engine: slower than by its group.
