@@ -10,29 +10,34 @@ from pathlib import Path
 import anyio
 import pytest
 from callsheet.managers.sandbox import sessions
+from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CannotExecuteError, SessionLanguage, StepSpec
 from callsheet.managers.sandbox.capture import OutputPipe
-from callsheet.managers.sandbox.cgroups import probe_layout
+from callsheet.managers.sandbox.cgroups import find_layout
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
 from tests.support.sandboxes import open_backend, run, settings_for, shell, spec_for, variants
 
 pytestmark = pytest.mark.anyio
 
-_NAME = "leaves"
 
-
-@pytest.fixture(params=variants(Isolation.NONE), ids=str)
+@pytest.fixture(params=variants(Isolation.NONE, Isolation.DOCKER), ids=str)
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
     return settings_for(request.param, tmp_path)
 
 
-def _leaves() -> list[str]:
-    """The groups of single commands in such sandboxes on this machine."""
-    layout = probe_layout()
-    if layout is None:
-        return []
-    return [path.parent.name for path in layout.core.glob(f"*-{_NAME}/commands/*/cgroup.procs")]
+def _commands(sandbox: AgentSandbox) -> Path | None:
+    """The group of all commands of a sandbox; None where it has none."""
+    groups = Path(f"/proc/{sandbox.agent_pid}/cgroup").read_text()
+    layout = find_layout(Path("/proc/self/mountinfo").read_text(), groups)
+    # A container's first process stays where the engine puts it, any other has a group of its own beside the commands'.
+    near = [layout.core, layout.core.parent] if layout is not None else []
+    return next((group / "commands" for group in near if (group / "commands").is_dir()), None)
+
+
+def _leaves(commands: Path | None) -> list[str]:
+    """The groups of single commands."""
+    return [path.parent.name for path in commands.glob("*/cgroup.procs")] if commands is not None else []
 
 
 def _open_groups() -> int:
@@ -46,7 +51,8 @@ def _open_groups() -> int:
 
 async def test_commands_and_sessions_that_ended_leave_no_group_and_no_descriptor(settings: SandboxSettings) -> None:
     async with open_backend(settings) as backend:
-        sandbox = await backend.create(spec_for(settings, _NAME), lambda _: None)
+        sandbox = await backend.create(spec_for(settings), lambda _: None)
+        commands = _commands(sandbox)
         try:
             await shell(sandbox, "true")
             agents = Path(f"/proc/{sandbox.agent_pid}/fd")
@@ -55,7 +61,7 @@ async def test_commands_and_sessions_that_ended_leave_no_group_and_no_descriptor
                 await sandbox.pause()
                 await sandbox.resume(settings.cores)
                 # The first of them has the group that was made before, the next one makes its own.
-                assert len(_leaves()) == int(settings.use_control_groups)
+                assert len(_leaves(commands)) == int(settings.use_control_groups)
                 await shell(sandbox, "true")
                 await shell(sandbox, "true")
             with pytest.raises(CannotExecuteError):
@@ -63,7 +69,7 @@ async def test_commands_and_sessions_that_ended_leave_no_group_and_no_descriptor
             ended = await sandbox.run_step(StepSpec("main", SessionLanguage.SHELL, "exit"), anyio.Event())
             assert ended.session is not None
             assert ended.session.ended
-            assert _leaves() == []
+            assert _leaves(commands) == []
             assert (_open_groups(), len(os.listdir(agents))) == before
         finally:
             await sandbox.destroy()
@@ -77,7 +83,8 @@ async def test_a_session_that_lacks_descriptors_to_begin_keeps_none(
 
     step = StepSpec("main", SessionLanguage.SHELL, "echo begun")
     async with open_backend(settings) as backend:
-        sandbox = await backend.create(spec_for(settings, _NAME), lambda _: None)
+        sandbox = await backend.create(spec_for(settings), lambda _: None)
+        commands = _commands(sandbox)
         try:
             await shell(sandbox, "true")
             before = len(os.listdir("/proc/self/fd"))
@@ -85,7 +92,7 @@ async def test_a_session_that_lacks_descriptors_to_begin_keeps_none(
                 short.setattr(sessions, "OutputPipe", too_many)
                 with pytest.raises(OSError, match="Too many open files"):
                     await sandbox.run_step(step, anyio.Event())
-            assert (_leaves(), len(os.listdir("/proc/self/fd"))) == ([], before)
+            assert (_leaves(commands), len(os.listdir("/proc/self/fd"))) == ([], before)
             assert (await sandbox.run_step(step, anyio.Event())).stdout == b"begun\n"
         finally:
             await sandbox.destroy()
@@ -94,12 +101,13 @@ async def test_a_session_that_lacks_descriptors_to_begin_keeps_none(
 async def test_the_group_of_a_command_that_never_came_ends_with_its_sandbox(settings: SandboxSettings) -> None:
     before = _open_groups()
     async with open_backend(settings) as backend:
-        sandbox = await backend.create(spec_for(settings, _NAME), lambda _: None)
+        sandbox = await backend.create(spec_for(settings), lambda _: None)
+        commands = _commands(sandbox)
         try:
             for _ in range(2):
                 await sandbox.pause()
                 await sandbox.resume(settings.cores)
-            assert len(_leaves()) == int(settings.use_control_groups)
+            assert len(_leaves(commands)) == int(settings.use_control_groups)
         finally:
             await sandbox.destroy()
-    assert (_leaves(), _open_groups()) == ([], before)
+    assert (_leaves(commands), _open_groups()) == ([], before)

@@ -17,7 +17,7 @@ _BURNS = "import time\nwhile time.process_time() < 0.3: pass\nopen('burnt', 'w')
 _BOMB = "held = []\nwhile True: held.append(bytearray(1 << 24))"
 
 
-@pytest.fixture(params=variants(Isolation.NONE), ids=str)
+@pytest.fixture(params=variants(Isolation.NONE, Isolation.DOCKER), ids=str)
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
     return settings_for(request.param, tmp_path)
 

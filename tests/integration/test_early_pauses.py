@@ -20,7 +20,7 @@ from tests.support.sandboxes import ANSWER_SECONDS, settings_for, variants
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=variants(Isolation.BUBBLEWRAP, Isolation.NONE), ids=str)
+@pytest.fixture(params=variants(*Isolation), ids=str)
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
     return settings_for(request.param, tmp_path)
 

@@ -6,7 +6,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import anyio
@@ -15,10 +15,11 @@ from callsheet.cli.stack import Role, StackSettings, local_stack
 from callsheet.managers.open_files import MOST_OPEN_FILES
 from callsheet.managers.sandbox.settings import Isolation
 
-from tests.support.sandboxes import require_bubblewrap
+from tests.support.sandboxes import DOCKER_IMAGE, require_bubblewrap, require_docker
 
 _USUAL = 300
 _DEADLINE_S = 100.0
+_LIMITS = "ulimit -Sn; ulimit -Hn"
 _PROGRAM = """
 import resource
 import sys
@@ -34,13 +35,13 @@ from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 async def main() -> None:
     directory, isolation = Path(sys.argv[1]), Isolation(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[3]), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-    settings = SandboxSettings("m", directory, isolation=isolation)
+    settings = SandboxSettings("m", directory, isolation=isolation, docker_image=sys.argv[4])
     backend = build_backend(settings, ManagerDirectory(directory, "m"))
     try:
         # The second launcher is started by a process that has raised its limit already.
         for name in ("s-1", "s-2"):
             sandbox = await backend.create(SandboxSpec(name, 256, 16, 16, settings.cores), lambda _: None)
-            outcome = await sandbox.execute(CommandSpec(("/bin/sh", "-c", "ulimit -Sn; ulimit -Hn")), anyio.Event())
+            outcome = await sandbox.execute(CommandSpec(("/bin/sh", "-c", sys.argv[5])), anyio.Event())
             print(*outcome.stdout.decode().split())
             await sandbox.destroy()
             await backend.close()
@@ -75,16 +76,31 @@ def started_with(limit: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+def assert_limits(directory: Path, isolation: Isolation, of_a_command: str) -> None:
+    """Starts a process with the usual limit that makes two sandboxes."""
+    arguments = [str(directory), isolation.value, str(_USUAL), DOCKER_IMAGE, _LIMITS]
+    command = [sys.executable, "-c", _PROGRAM, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
+    expected = [of_a_command, of_a_command, str(most())]
+    assert (done.returncode, done.stdout.splitlines()[-3:]) == (0, expected), done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("isolation", [Isolation.BUBBLEWRAP, Isolation.NONE], ids=lambda isolation: isolation.value)
 def test_commands_have_the_usual_limit_and_their_manager_the_most(isolation: Isolation, tmp_path: Path) -> None:
     if isolation is Isolation.BUBBLEWRAP:
         require_bubblewrap()
-    command = [sys.executable, "-c", _PROGRAM, str(tmp_path), isolation.value, str(_USUAL)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    of_a_command = f"{_USUAL} {'unlimited' if hard == resource.RLIM_INFINITY else hard}"
-    expected = [of_a_command, of_a_command, str(most())]
-    assert (done.returncode, done.stdout.splitlines()[-3:]) == (0, expected), done.stdout + done.stderr
+    assert_limits(tmp_path, isolation, f"{_USUAL} {'unlimited' if hard == resource.RLIM_INFINITY else hard}")
+
+
+@pytest.mark.docker
+def test_commands_in_containers_have_the_engines_limit_and_their_manager_the_most(tmp_path: Path) -> None:
+    require_docker()
+    import docker
+
+    with closing(docker.from_env()) as client:
+        said = client.containers.run(DOCKER_IMAGE, ["/bin/sh", "-c", _LIMITS], remove=True)
+    assert_limits(tmp_path, Isolation.DOCKER, " ".join(said.decode().split()))
 
 
 @pytest.mark.anyio

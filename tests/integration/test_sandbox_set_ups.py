@@ -32,7 +32,7 @@ pytestmark = pytest.mark.anyio
 STORM = 60
 
 
-@pytest.fixture(params=variants(Isolation.BUBBLEWRAP, Isolation.NONE), ids=str)
+@pytest.fixture(params=variants(*Isolation), ids=str)
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
     variant: Variant = request.param
     return settings_for(variant, tmp_path)
@@ -212,15 +212,16 @@ async def test_ready_sandboxes_are_taken_and_made_again(settings: SandboxSetting
         tasks.start_soon(executor.serve)
         await storm(executor, "echo ready > file", 3)
         pool = executor.provisioner.pool
-        if settings.isolation is Isolation.NONE:
-            # Where set-ups are archives, only what needs none is kept ready.
+        archives = settings.isolation is not Isolation.BUBBLEWRAP
+        if archives:
+            # Only what needs none is kept ready.
             for number in range(3):
                 await executor.run(attempt_of(reset(trajectory=str(number)), resources={"memory": 64}))
         with anyio.fail_after(ANSWER_SECONDS):
             while pool.ready < 2:  # noqa: ASYNC110 - the pool is filled in the background
                 await anyio.sleep(0.01)
         ready = pool.ids()
-        if settings.isolation is Isolation.NONE:
+        if archives:
             made = await make(executor, attempt_of(reset(trajectory="next"), resources={"memory": 64}))
         else:
             made = await make(executor, attempt_at("echo ready > file", "next"))
