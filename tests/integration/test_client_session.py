@@ -62,7 +62,7 @@ async def test_a_whole_trajectory(client: Client, service: FaultyClientService) 
     assert (service.streams, service.jobs) == (1, {})
     assert service.closed == {("j", "t"): 1}
     assert service.versions == [("j", 3)]
-    assert service.items[0].open_job.max_staleness == 1
+    assert service.items[0].open_job.staleness.max_versions == 1
 
 
 async def test_a_burst_leaves_in_full_batches(client: Client, service: FaultyClientService) -> None:

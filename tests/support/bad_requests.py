@@ -55,12 +55,14 @@ BAD: dict[str, Bad] = {
     "job id too long": Bad(job(job_id="x" * 257), INVALID, "job.job_id", "xxx", "1 to 256"),
     "job id with a control character": Bad(job(job_id="a\nb"), INVALID, "job.job_id", "a\nb", "printable"),
     "unknown priority class": Bad(job(priority_class=99), INVALID, "job.priority_class", "99", "is not a value"),
-    "negative job weight": Bad(job(weight=-1.0), INVALID, "job.weight", "-1.0", "between 0"),
-    "job weight that is no number": Bad(job(weight=math.nan), INVALID, "job.weight", "nan", "between 0"),
+    "negative job weight": Bad(job(share=-1.0), INVALID, "job.share", "-1.0", "between 0"),
+    "job weight that is no number": Bad(job(share=math.nan), INVALID, "job.share", "nan", "between 0"),
     "negative max_actions": Bad(job(max_actions=-1), INVALID, "job.max_actions", "-1", "at least 0"),
-    "negative max_staleness": Bad(job(max_staleness=-2), INVALID, "job.max_staleness", "-2", "at least 0"),
+    "negative max_staleness": Bad(
+        job(staleness=job_pb2.Staleness(max_versions=-2)), INVALID, "job.staleness.max_versions", "-2", "at least 0"
+    ),
     "job with another body": Bad(
-        job(job_id="job", weight=2.0), grpc.StatusCode.ALREADY_EXISTS, "job.job_id", "job", "another specification"
+        job(job_id="job", share=2.0), grpc.StatusCode.ALREADY_EXISTS, "job.job_id", "job", "another specification"
     ),
     "close of a job without id": Bad(Item(close_job=""), INVALID, "job_id", "", "1 to 256"),
     "close of an unknown job": Bad(Item(close_job="none"), NOT_FOUND, "job_id", "none", "no open job"),

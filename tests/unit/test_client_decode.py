@@ -25,7 +25,7 @@ from callsheet.client.actions import ActionKind
 from callsheet.client.admin_decode import decode_explanation, decode_status
 from callsheet.client.admin_values import ActionState, Shortage, StoryEvent, WaitReason
 from callsheet.client.decode import BlobReader, decode_outcome, refusal_of_status
-from callsheet.v1 import admin_service_pb2, common_pb2, outcome_pb2
+from callsheet.v1 import admin_service_pb2, common_pb2, job_pb2, outcome_pb2
 
 from tests.support.faulty_client_service import refusal
 
@@ -172,7 +172,13 @@ def test_status_ok_is_no_refusal() -> None:
 def test_the_status_of_a_scheduler() -> None:
     message = admin_service_pb2.GetStatusResponse(epoch=3)
     message.started.seconds = 7
-    message.jobs.add(job_id="j", open_trajectories=2, actions={"queued": 1}, failures={"infra": 4}, policy_version=5)
+    message.jobs.add(
+        spec=job_pb2.JobSpec(job_id="j"),
+        open_trajectories=2,
+        actions={"queued": 1},
+        failures={"infra": 4},
+        policy_version=5,
+    )
     manager = message.managers.add(manager_id="m", node_id="n", connected=True, attempts=1, capabilities={"a": "b"})
     manager.services.add(name="sandbox", kinds=[2, 3, _NEWER_THAN_THIS_CLIENT], reserved={"cpu": 1})
     message.nodes.add(node_id="n", capacity={"cpu": 4}, free={"cpu": 3})

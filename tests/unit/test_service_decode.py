@@ -340,11 +340,11 @@ def test_references_to_stored_payloads_are_collected() -> None:
 
 JOBS_REFUSED = [
     ("", "job.job_id", "1 to 256"),
-    ('job_id: "j" weight: -1', "job.weight", "between 0"),
-    ('job_id: "j" weight: nan', "job.weight", "between 0"),
+    ('job_id: "j" share: -1', "job.share", "between 0"),
+    ('job_id: "j" share: nan', "job.share", "between 0"),
     ('job_id: "j" priority_class: 9', "job.priority_class", "not a value"),
     ('job_id: "j" max_actions: -1', "job.max_actions", "at least 0"),
-    ('job_id: "j" max_staleness: -1', "job.max_staleness", "at least 0"),
+    ('job_id: "j" staleness { max_versions: -1 }', "job.staleness.max_versions", "at least 0"),
 ]
 
 

@@ -24,7 +24,7 @@ from callsheet.client.admin_values import (
     WaitReason,
 )
 from callsheet.client.decode import by_number, unix_seconds
-from callsheet.v1 import action_pb2, admin_service_pb2, manager_service_pb2
+from callsheet.v1 import action_pb2, admin_service_pb2, job_pb2, manager_service_pb2
 
 _KIND = by_number(ActionKind, "ACTION_KIND_", action_pb2.ActionKind)
 _STATE = by_number(ActionState, "ACTION_STATE_", admin_service_pb2.ActionState)
@@ -97,9 +97,9 @@ def _outlook(message: admin_service_pb2.Outlook) -> Outlook:
     )
 
 
-def _job(message: admin_service_pb2.JobStatus) -> JobStatus:
+def _job(message: job_pb2.JobStatus) -> JobStatus:
     return JobStatus(
-        message.job_id,
+        message.spec.job_id,
         message.open_trajectories,
         dict(message.actions),
         dict(message.failures),

@@ -127,10 +127,12 @@ def encode_job(job: JobDescription) -> job_pb2.JobSpec:
         spec,
         "",
         job_id=job.job_id,
-        weight=_positive("weight", job.weight),
+        share=_positive("weight", job.weight),
         max_actions=_at_least_one("max_actions", job.max_actions),
-        max_staleness=_at_least_one("max_staleness", job.max_staleness),
     )
+    max_versions = _at_least_one("max_staleness", job.max_staleness)
+    if max_versions:
+        put(spec.staleness, "staleness", max_versions=max_versions)
     return spec
 
 

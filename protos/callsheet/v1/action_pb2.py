@@ -16,7 +16,7 @@ from callsheet.v1 import common_pb2 as callsheet_dot_v1_dot_common__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x63\x61llsheet/v1/action.proto\x12\x0c\x63\x61llsheet.v1\x1a\x19\x63\x61llsheet/v1/common.proto\x1a\x1egoogle/protobuf/duration.proto\"Z\n\x07SpeedUp\x12\x19\n\x0f\x61mdahl_fraction\x18\x01 \x01(\x01H\x00\x12+\n\x05table\x18\x02 \x01(\x0b\x32\x1a.callsheet.v1.SpeedUpTableH\x00\x42\x07\n\x05\x63urve\":\n\x0cSpeedUpTable\x12*\n\x06points\x18\x01 \x03(\x0b\x32\x1a.callsheet.v1.SpeedUpPoint\"/\n\x0cSpeedUpPoint\x12\r\n\x05units\x18\x01 \x01(\x03\x12\x10\n\x08speed_up\x18\x02 \x01(\x01\"\x93\x01\n\x0eResourceDemand\x12\x10\n\x08resource\x18\x01 \x01(\t\x12\x11\n\tmin_units\x18\x02 \x01(\x03\x12\x11\n\tmax_units\x18\x03 \x01(\x03\x12\'\n\x08speed_up\x18\x04 \x01(\x0b\x32\x15.callsheet.v1.SpeedUp\x12 \n\x04hold\x18\x05 \x01(\x0e\x32\x12.callsheet.v1.Hold\"9\n\x06\x44\x65mand\x12/\n\tresources\x18\x01 \x03(\x0b\x32\x1c.callsheet.v1.ResourceDemand\"\xd7\x01\n\x08Timeouts\x12\x34\n\x11schedule_to_start\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0estart_to_close\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x11schedule_to_close\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\theartbeat\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xa3\x01\n\x0bRetryPolicy\x12\x14\n\x0cmax_attempts\x18\x01 \x01(\x05\x12\x32\n\x0finitial_backoff\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1a\n\x12\x62\x61\x63koff_multiplier\x18\x03 \x01(\x01\x12.\n\x0bmax_backoff\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xdf\x04\n\nActionSpec\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\taction_id\x18\x02 \x01(\t\x12\x15\n\rtrajectory_id\x18\x03 \x01(\t\x12\r\n\x05label\x18\x04 \x01(\t\x12\x0c\n\x04task\x18\x05 \x01(\t\x12$\n\x06\x64\x65mand\x18\x06 \x01(\x0b\x32\x14.callsheet.v1.Demand\x12(\n\x08timeouts\x18\x07 \x01(\x0b\x32\x16.callsheet.v1.Timeouts\x12(\n\x05retry\x18\x08 \x01(\x0b\x32\x19.callsheet.v1.RetryPolicy\x12\x0e\n\x06weight\x18\t \x01(\x01\x12,\n\nunservable\x18\n \x01(\x0e\x32\x18.callsheet.v1.Unservable\x12\x34\n\x11\x65xpected_duration\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07service\x18\x0c \x01(\t\x12/\n\x08generate\x18\x14 \x01(\x0b\x32\x1b.callsheet.v1.GenerateInputH\x00\x12\x30\n\tenv_reset\x18\x15 \x01(\x0b\x32\x1b.callsheet.v1.EnvResetInputH\x00\x12.\n\x08\x65nv_step\x18\x16 \x01(\x0b\x32\x1a.callsheet.v1.EnvStepInputH\x00\x12\x30\n\ttool_call\x18\x17 \x01(\x0b\x32\x1b.callsheet.v1.ToolCallInputH\x00\x12+\n\x06reward\x18\x18 \x01(\x0b\x32\x19.callsheet.v1.RewardInputH\x00\x42\t\n\x07payload\"\x85\x01\n\x12SamplingParameters\x12\x16\n\x0emax_new_tokens\x18\x01 \x01(\x05\x12\x13\n\x0btemperature\x18\x02 \x01(\x01\x12\r\n\x05top_p\x18\x03 \x01(\x01\x12\r\n\x05top_k\x18\x04 \x01(\x05\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\x05\"]\n\rGenerateInput\x12\x18\n\x10prompt_token_ids\x18\x01 \x03(\x05\x12\x32\n\x08sampling\x18\x02 \x01(\x0b\x32 .callsheet.v1.SamplingParameters\"^\n\x0bSandboxFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12#\n\x07\x63ontent\x18\x02 \x01(\x0b\x32\x12.callsheet.v1.Blob\x12\x0e\n\x06unpack\x18\x03 \x01(\x08\x12\x0c\n\x04mode\x18\x04 \x01(\r\"\x19\n\x04\x41rgv\x12\x11\n\targuments\x18\x01 \x03(\t\"\xa4\x02\n\x07\x43ommand\x12\"\n\x04\x61rgv\x18\x01 \x01(\x0b\x32\x12.callsheet.v1.ArgvH\x00\x12\x0f\n\x05shell\x18\x02 \x01(\tH\x00\x12\x10\n\x06python\x18\x07 \x01(\tH\x00\x12;\n\x0b\x65nvironment\x18\x03 \x03(\x0b\x32&.callsheet.v1.Command.EnvironmentEntry\x12\x19\n\x11working_directory\x18\x04 \x01(\t\x12!\n\x05stdin\x18\x05 \x01(\x0b\x32\x12.callsheet.v1.Blob\x12\x18\n\x10max_output_bytes\x18\x06 \x01(\x03\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\t\n\x07program\"\xc0\x01\n\rEnvResetInput\x12(\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x19.callsheet.v1.SandboxFile\x12%\n\x06set_up\x18\x02 \x01(\x0b\x32\x15.callsheet.v1.Command\x12\x10\n\x08\x64isk_mib\x18\x03 \x01(\x03\x12\x15\n\rmax_processes\x18\x04 \x01(\x03\x12\r\n\x05image\x18\x05 \x01(\t\x12\x15\n\rrepeat_set_up\x18\x06 \x01(\x08\x12\x0f\n\x07network\x18\x07 \x03(\t\"\x9a\x01\n\x0c\x45nvStepInput\x12(\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x19.callsheet.v1.SandboxFile\x12&\n\x07\x63ommand\x18\x02 \x01(\x0b\x32\x15.callsheet.v1.Command\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\x10\n\x08\x64ownload\x18\x04 \x03(\t\x12\x15\n\rstream_output\x18\x05 \x01(\x08\"F\n\rToolCallInput\x12\x0e\n\x06method\x18\x01 \x01(\t\x12%\n\targuments\x18\x02 \x01(\x0b\x32\x12.callsheet.v1.Blob\"{\n\x0bRewardInput\x12\x32\n\ntest_suite\x18\x01 \x01(\x0b\x32\x1c.callsheet.v1.TestSuiteInputH\x00\x12.\n\x05model\x18\x02 \x01(\x0b\x32\x1d.callsheet.v1.ModelScoreInputH\x00\x42\x08\n\x06scorer\"v\n\x0eTestSuiteInput\x12\x12\n\nin_sandbox\x18\x01 \x01(\x08\x12(\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x19.callsheet.v1.SandboxFile\x12&\n\x07\x63ommand\x18\x03 \x01(\x0b\x32\x15.callsheet.v1.Command\"$\n\x0fModelScoreInput\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05*\xab\x01\n\nActionKind\x12\x1b\n\x17\x41\x43TION_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41\x43TION_KIND_GENERATE\x10\x01\x12\x19\n\x15\x41\x43TION_KIND_ENV_RESET\x10\x02\x12\x18\n\x14\x41\x43TION_KIND_ENV_STEP\x10\x03\x12\x19\n\x15\x41\x43TION_KIND_TOOL_CALL\x10\x04\x12\x16\n\x12\x41\x43TION_KIND_REWARD\x10\x05*B\n\x04Hold\x12\x14\n\x10HOLD_UNSPECIFIED\x10\x00\x12\x0f\n\x0bHOLD_ACTION\x10\x01\x12\x13\n\x0fHOLD_TRAJECTORY\x10\x02*T\n\nUnservable\x12\x1a\n\x16UNSERVABLE_UNSPECIFIED\x10\x00\x12\x15\n\x11UNSERVABLE_REFUSE\x10\x01\x12\x13\n\x0fUNSERVABLE_WAIT\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x63\x61llsheet/v1/action.proto\x12\x0c\x63\x61llsheet.v1\x1a\x19\x63\x61llsheet/v1/common.proto\x1a\x1egoogle/protobuf/duration.proto\"Z\n\x07SpeedUp\x12\x19\n\x0f\x61mdahl_fraction\x18\x01 \x01(\x01H\x00\x12+\n\x05table\x18\x02 \x01(\x0b\x32\x1a.callsheet.v1.SpeedUpTableH\x00\x42\x07\n\x05\x63urve\":\n\x0cSpeedUpTable\x12*\n\x06points\x18\x01 \x03(\x0b\x32\x1a.callsheet.v1.SpeedUpPoint\"/\n\x0cSpeedUpPoint\x12\r\n\x05units\x18\x01 \x01(\x03\x12\x10\n\x08speed_up\x18\x02 \x01(\x01\"\x93\x01\n\x0eResourceDemand\x12\x10\n\x08resource\x18\x01 \x01(\t\x12\x11\n\tmin_units\x18\x02 \x01(\x03\x12\x11\n\tmax_units\x18\x03 \x01(\x03\x12\'\n\x08speed_up\x18\x04 \x01(\x0b\x32\x15.callsheet.v1.SpeedUp\x12 \n\x04hold\x18\x05 \x01(\x0e\x32\x12.callsheet.v1.Hold\"9\n\x06\x44\x65mand\x12/\n\tresources\x18\x01 \x03(\x0b\x32\x1c.callsheet.v1.ResourceDemand\"\xd7\x01\n\x08Timeouts\x12\x34\n\x11schedule_to_start\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0estart_to_close\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x11schedule_to_close\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\theartbeat\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xa3\x01\n\x0bRetryPolicy\x12\x14\n\x0cmax_attempts\x18\x01 \x01(\x05\x12\x32\n\x0finitial_backoff\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1a\n\x12\x62\x61\x63koff_multiplier\x18\x03 \x01(\x01\x12.\n\x0bmax_backoff\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xdf\x04\n\nActionSpec\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\taction_id\x18\x02 \x01(\t\x12\x15\n\rtrajectory_id\x18\x03 \x01(\t\x12\r\n\x05label\x18\x04 \x01(\t\x12\x0c\n\x04task\x18\x05 \x01(\t\x12$\n\x06\x64\x65mand\x18\x06 \x01(\x0b\x32\x14.callsheet.v1.Demand\x12(\n\x08timeouts\x18\x07 \x01(\x0b\x32\x16.callsheet.v1.Timeouts\x12(\n\x05retry\x18\x08 \x01(\x0b\x32\x19.callsheet.v1.RetryPolicy\x12\x0e\n\x06weight\x18\t \x01(\x01\x12,\n\nunservable\x18\n \x01(\x0e\x32\x18.callsheet.v1.Unservable\x12\x34\n\x11\x65xpected_duration\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07service\x18\x0c \x01(\t\x12/\n\x08generate\x18\x14 \x01(\x0b\x32\x1b.callsheet.v1.GenerateInputH\x00\x12\x30\n\tenv_reset\x18\x15 \x01(\x0b\x32\x1b.callsheet.v1.EnvResetInputH\x00\x12.\n\x08\x65nv_step\x18\x16 \x01(\x0b\x32\x1a.callsheet.v1.EnvStepInputH\x00\x12\x30\n\ttool_call\x18\x17 \x01(\x0b\x32\x1b.callsheet.v1.ToolCallInputH\x00\x12+\n\x06reward\x18\x18 \x01(\x0b\x32\x19.callsheet.v1.RewardInputH\x00\x42\t\n\x07payload\"\xea\x01\n\x12SamplingParameters\x12\x16\n\x0emax_new_tokens\x18\x01 \x01(\x05\x12\x18\n\x0btemperature\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05top_p\x18\x03 \x01(\x01\x12\r\n\x05top_k\x18\x04 \x01(\x05\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x01\x88\x01\x01\x12\x16\n\x0estop_token_ids\x18\x06 \x03(\x05\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x32\n\x0elog_probs_mode\x18\x08 \x01(\x0e\x32\x1a.callsheet.v1.LogProbsModeB\x0e\n\x0c_temperatureB\x07\n\x05_seed\"]\n\rGenerateInput\x12\x18\n\x10prompt_token_ids\x18\x01 \x03(\x05\x12\x32\n\x08sampling\x18\x02 \x01(\x0b\x32 .callsheet.v1.SamplingParameters\"^\n\x0bSandboxFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12#\n\x07\x63ontent\x18\x02 \x01(\x0b\x32\x12.callsheet.v1.Blob\x12\x0e\n\x06unpack\x18\x03 \x01(\x08\x12\x0c\n\x04mode\x18\x04 \x01(\r\"\x19\n\x04\x41rgv\x12\x11\n\targuments\x18\x01 \x03(\t\"\xa4\x02\n\x07\x43ommand\x12\"\n\x04\x61rgv\x18\x01 \x01(\x0b\x32\x12.callsheet.v1.ArgvH\x00\x12\x0f\n\x05shell\x18\x02 \x01(\tH\x00\x12\x10\n\x06python\x18\x07 \x01(\tH\x00\x12;\n\x0b\x65nvironment\x18\x03 \x03(\x0b\x32&.callsheet.v1.Command.EnvironmentEntry\x12\x19\n\x11working_directory\x18\x04 \x01(\t\x12!\n\x05stdin\x18\x05 \x01(\x0b\x32\x12.callsheet.v1.Blob\x12\x18\n\x10max_output_bytes\x18\x06 \x01(\x03\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\t\n\x07program\"\xf1\x01\n\rEnvResetInput\x12(\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x19.callsheet.v1.SandboxFile\x12%\n\x06set_up\x18\x02 \x01(\x0b\x32\x15.callsheet.v1.Command\x12\x10\n\x08\x64isk_mib\x18\x03 \x01(\x03\x12\x15\n\rmax_processes\x18\x04 \x01(\x03\x12\r\n\x05image\x18\x05 \x01(\t\x12\x15\n\rrepeat_set_up\x18\x06 \x01(\x08\x12\x0f\n\x07network\x18\x07 \x03(\t\x12/\n\x08\x64\x65\x66\x61ults\x18\x08 \x01(\x0b\x32\x1d.callsheet.v1.CommandDefaults\"\x80\x02\n\x0f\x43ommandDefaults\x12\x43\n\x0b\x65nvironment\x18\x01 \x03(\x0b\x32..callsheet.v1.CommandDefaults.EnvironmentEntry\x12\x19\n\x11working_directory\x18\x02 \x01(\t\x12\x0c\n\x04user\x18\x03 \x01(\t\x12\x31\n\x0estart_to_close\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10max_output_bytes\x18\x05 \x01(\x03\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x9a\x01\n\x0c\x45nvStepInput\x12(\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x19.callsheet.v1.SandboxFile\x12&\n\x07\x63ommand\x18\x02 \x01(\x0b\x32\x15.callsheet.v1.Command\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\x10\n\x08\x64ownload\x18\x04 \x03(\t\x12\x15\n\rstream_output\x18\x05 \x01(\x08\"Z\n\rToolCallInput\x12\x0e\n\x06method\x18\x01 \x01(\t\x12%\n\targuments\x18\x02 \x01(\x0b\x32\x12.callsheet.v1.Blob\x12\x12\n\nidempotent\x18\x03 \x01(\x08\"\xad\x01\n\x0bRewardInput\x12\x32\n\ntest_suite\x18\x01 \x01(\x0b\x32\x1c.callsheet.v1.TestSuiteInputH\x00\x12.\n\x05model\x18\x02 \x01(\x0b\x32\x1d.callsheet.v1.ModelScoreInputH\x00\x12\x30\n\x06script\x18\x03 \x01(\x0b\x32\x1e.callsheet.v1.ScriptScoreInputH\x00\x42\x08\n\x06scorer\"\xaf\x01\n\x0eTestSuiteInput\x12\x12\n\nin_sandbox\x18\x01 \x01(\x08\x12(\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x19.callsheet.v1.SandboxFile\x12&\n\x07\x63ommand\x18\x03 \x01(\x0b\x32\x15.callsheet.v1.Command\x12(\n\x05where\x18\x04 \x01(\x0e\x32\x19.callsheet.v1.RewardPlace\x12\r\n\x05image\x18\x05 \x01(\t\"\xb1\x01\n\x10ScriptScoreInput\x12(\n\x05where\x18\x01 \x01(\x0e\x32\x19.callsheet.v1.RewardPlace\x12(\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x19.callsheet.v1.SandboxFile\x12&\n\x07\x63ommand\x18\x03 \x01(\x0b\x32\x15.callsheet.v1.Command\x12\x12\n\nscore_file\x18\x04 \x01(\t\x12\r\n\x05image\x18\x05 \x01(\t\"$\n\x0fModelScoreInput\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05*\xab\x01\n\nActionKind\x12\x1b\n\x17\x41\x43TION_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41\x43TION_KIND_GENERATE\x10\x01\x12\x19\n\x15\x41\x43TION_KIND_ENV_RESET\x10\x02\x12\x18\n\x14\x41\x43TION_KIND_ENV_STEP\x10\x03\x12\x19\n\x15\x41\x43TION_KIND_TOOL_CALL\x10\x04\x12\x16\n\x12\x41\x43TION_KIND_REWARD\x10\x05*B\n\x04Hold\x12\x14\n\x10HOLD_UNSPECIFIED\x10\x00\x12\x0f\n\x0bHOLD_ACTION\x10\x01\x12\x13\n\x0fHOLD_TRAJECTORY\x10\x02*T\n\nUnservable\x12\x1a\n\x16UNSERVABLE_UNSPECIFIED\x10\x00\x12\x15\n\x11UNSERVABLE_REFUSE\x10\x01\x12\x13\n\x0fUNSERVABLE_WAIT\x10\x02*b\n\x0cLogProbsMode\x12\x1e\n\x1aLOG_PROBS_MODE_UNSPECIFIED\x10\x00\x12\x1a\n\x16LOG_PROBS_MODE_SAMPLED\x10\x01\x12\x16\n\x12LOG_PROBS_MODE_RAW\x10\x02*`\n\x0bRewardPlace\x12\x1c\n\x18REWARD_PLACE_UNSPECIFIED\x10\x00\x12\x16\n\x12REWARD_PLACE_FRESH\x10\x01\x12\x1b\n\x17REWARD_PLACE_IN_SANDBOX\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -25,12 +25,18 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
   _globals['_COMMAND_ENVIRONMENTENTRY']._options = None
   _globals['_COMMAND_ENVIRONMENTENTRY']._serialized_options = b'8\001'
-  _globals['_ACTIONKIND']._serialized_start=2863
-  _globals['_ACTIONKIND']._serialized_end=3034
-  _globals['_HOLD']._serialized_start=3036
-  _globals['_HOLD']._serialized_end=3102
-  _globals['_UNSERVABLE']._serialized_start=3104
-  _globals['_UNSERVABLE']._serialized_end=3188
+  _globals['_COMMANDDEFAULTS_ENVIRONMENTENTRY']._options = None
+  _globals['_COMMANDDEFAULTS_ENVIRONMENTENTRY']._serialized_options = b'8\001'
+  _globals['_ACTIONKIND']._serialized_start=3581
+  _globals['_ACTIONKIND']._serialized_end=3752
+  _globals['_HOLD']._serialized_start=3754
+  _globals['_HOLD']._serialized_end=3820
+  _globals['_UNSERVABLE']._serialized_start=3822
+  _globals['_UNSERVABLE']._serialized_end=3906
+  _globals['_LOGPROBSMODE']._serialized_start=3908
+  _globals['_LOGPROBSMODE']._serialized_end=4006
+  _globals['_REWARDPLACE']._serialized_start=4008
+  _globals['_REWARDPLACE']._serialized_end=4104
   _globals['_SPEEDUP']._serialized_start=102
   _globals['_SPEEDUP']._serialized_end=192
   _globals['_SPEEDUPTABLE']._serialized_start=194
@@ -48,27 +54,33 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_ACTIONSPEC']._serialized_start=897
   _globals['_ACTIONSPEC']._serialized_end=1504
   _globals['_SAMPLINGPARAMETERS']._serialized_start=1507
-  _globals['_SAMPLINGPARAMETERS']._serialized_end=1640
-  _globals['_GENERATEINPUT']._serialized_start=1642
-  _globals['_GENERATEINPUT']._serialized_end=1735
-  _globals['_SANDBOXFILE']._serialized_start=1737
-  _globals['_SANDBOXFILE']._serialized_end=1831
-  _globals['_ARGV']._serialized_start=1833
-  _globals['_ARGV']._serialized_end=1858
-  _globals['_COMMAND']._serialized_start=1861
-  _globals['_COMMAND']._serialized_end=2153
-  _globals['_COMMAND_ENVIRONMENTENTRY']._serialized_start=2092
-  _globals['_COMMAND_ENVIRONMENTENTRY']._serialized_end=2142
-  _globals['_ENVRESETINPUT']._serialized_start=2156
-  _globals['_ENVRESETINPUT']._serialized_end=2348
-  _globals['_ENVSTEPINPUT']._serialized_start=2351
-  _globals['_ENVSTEPINPUT']._serialized_end=2505
-  _globals['_TOOLCALLINPUT']._serialized_start=2507
-  _globals['_TOOLCALLINPUT']._serialized_end=2577
-  _globals['_REWARDINPUT']._serialized_start=2579
-  _globals['_REWARDINPUT']._serialized_end=2702
-  _globals['_TESTSUITEINPUT']._serialized_start=2704
-  _globals['_TESTSUITEINPUT']._serialized_end=2822
-  _globals['_MODELSCOREINPUT']._serialized_start=2824
-  _globals['_MODELSCOREINPUT']._serialized_end=2860
+  _globals['_SAMPLINGPARAMETERS']._serialized_end=1741
+  _globals['_GENERATEINPUT']._serialized_start=1743
+  _globals['_GENERATEINPUT']._serialized_end=1836
+  _globals['_SANDBOXFILE']._serialized_start=1838
+  _globals['_SANDBOXFILE']._serialized_end=1932
+  _globals['_ARGV']._serialized_start=1934
+  _globals['_ARGV']._serialized_end=1959
+  _globals['_COMMAND']._serialized_start=1962
+  _globals['_COMMAND']._serialized_end=2254
+  _globals['_COMMAND_ENVIRONMENTENTRY']._serialized_start=2193
+  _globals['_COMMAND_ENVIRONMENTENTRY']._serialized_end=2243
+  _globals['_ENVRESETINPUT']._serialized_start=2257
+  _globals['_ENVRESETINPUT']._serialized_end=2498
+  _globals['_COMMANDDEFAULTS']._serialized_start=2501
+  _globals['_COMMANDDEFAULTS']._serialized_end=2757
+  _globals['_COMMANDDEFAULTS_ENVIRONMENTENTRY']._serialized_start=2193
+  _globals['_COMMANDDEFAULTS_ENVIRONMENTENTRY']._serialized_end=2243
+  _globals['_ENVSTEPINPUT']._serialized_start=2760
+  _globals['_ENVSTEPINPUT']._serialized_end=2914
+  _globals['_TOOLCALLINPUT']._serialized_start=2916
+  _globals['_TOOLCALLINPUT']._serialized_end=3006
+  _globals['_REWARDINPUT']._serialized_start=3009
+  _globals['_REWARDINPUT']._serialized_end=3182
+  _globals['_TESTSUITEINPUT']._serialized_start=3185
+  _globals['_TESTSUITEINPUT']._serialized_end=3360
+  _globals['_SCRIPTSCOREINPUT']._serialized_start=3363
+  _globals['_SCRIPTSCOREINPUT']._serialized_end=3540
+  _globals['_MODELSCOREINPUT']._serialized_start=3542
+  _globals['_MODELSCOREINPUT']._serialized_end=3578
 # @@protoc_insertion_point(module_scope)

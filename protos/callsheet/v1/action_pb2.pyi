@@ -105,6 +105,58 @@ UNSERVABLE_WAIT: Unservable.ValueType  # 2
 """Queue it until a manager can serve it or its schedule-to-start time runs out."""
 global___Unservable = Unservable
 
+class _LogProbsMode:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _LogProbsModeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_LogProbsMode.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    LOG_PROBS_MODE_UNSPECIFIED: _LogProbsMode.ValueType  # 0
+    """The default, the same as LOG_PROBS_MODE_SAMPLED."""
+    LOG_PROBS_MODE_SAMPLED: _LogProbsMode.ValueType  # 1
+    """Of the one that tokens were drawn from: after temperature, top_k and top_p. Greedy sampling draws with certainty, so
+    each is 0.
+    """
+    LOG_PROBS_MODE_RAW: _LogProbsMode.ValueType  # 2
+    """Of the model's own output at temperature 1, over its whole vocabulary."""
+
+class LogProbsMode(_LogProbsMode, metaclass=_LogProbsModeEnumTypeWrapper):
+    """Of which distribution log-probabilities are."""
+
+LOG_PROBS_MODE_UNSPECIFIED: LogProbsMode.ValueType  # 0
+"""The default, the same as LOG_PROBS_MODE_SAMPLED."""
+LOG_PROBS_MODE_SAMPLED: LogProbsMode.ValueType  # 1
+"""Of the one that tokens were drawn from: after temperature, top_k and top_p. Greedy sampling draws with certainty, so
+each is 0.
+"""
+LOG_PROBS_MODE_RAW: LogProbsMode.ValueType  # 2
+"""Of the model's own output at temperature 1, over its whole vocabulary."""
+global___LogProbsMode = LogProbsMode
+
+class _RewardPlace:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _RewardPlaceEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_RewardPlace.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    REWARD_PLACE_UNSPECIFIED: _RewardPlace.ValueType  # 0
+    """The default, the same as REWARD_PLACE_FRESH."""
+    REWARD_PLACE_FRESH: _RewardPlace.ValueType  # 1
+    """In a new sandbox that is destroyed afterwards; it needs `files` or an `image`, as it would be empty otherwise."""
+    REWARD_PLACE_IN_SANDBOX: _RewardPlace.ValueType  # 2
+    """In the trajectory's sandbox, beside its files."""
+
+class RewardPlace(_RewardPlace, metaclass=_RewardPlaceEnumTypeWrapper):
+    """Where a reward runs."""
+
+REWARD_PLACE_UNSPECIFIED: RewardPlace.ValueType  # 0
+"""The default, the same as REWARD_PLACE_FRESH."""
+REWARD_PLACE_FRESH: RewardPlace.ValueType  # 1
+"""In a new sandbox that is destroyed afterwards; it needs `files` or an `image`, as it would be empty otherwise."""
+REWARD_PLACE_IN_SANDBOX: RewardPlace.ValueType  # 2
+"""In the trajectory's sandbox, beside its files."""
+global___RewardPlace = RewardPlace
+
 @typing.final
 class SpeedUp(google.protobuf.message.Message):
     """How execution time falls as units grow, relative to `min_units`."""
@@ -423,31 +475,50 @@ class SamplingParameters(google.protobuf.message.Message):
     TOP_K_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
     STOP_TOKEN_IDS_FIELD_NUMBER: builtins.int
+    STOP_FIELD_NUMBER: builtins.int
+    LOG_PROBS_MODE_FIELD_NUMBER: builtins.int
     max_new_tokens: builtins.int
     """The most new tokens, at least 1."""
     temperature: builtins.float
-    """0 is greedy; otherwise above 0."""
+    """0 is greedy; otherwise above 0. Unset means 1."""
     top_p: builtins.float
     """Nucleus mass in (0, 1]; 0 means 1 (off)."""
     top_k: builtins.int
     """Keep the k most likely tokens; 0 means all."""
     seed: builtins.int
-    """Seed of this request's own random stream; the same seed, prompt and weights give the same tokens."""
+    """Seed of this request's own random stream; the same seed, prompt and weights give the same tokens. Unset: the engine
+    draws one.
+    """
+    log_probs_mode: global___LogProbsMode.ValueType
+    """Of which distribution the log-probabilities are."""
     @property
     def stop_token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Generation stops after any of these tokens."""
+
+    @property
+    def stop(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Generation stops once the text of the new tokens contains any of these: 1 to 64 texts of 1 to 1,024 characters.
+        Refused by engines without a tokenizer (ENV no_tokenizer).
+        """
 
     def __init__(
         self,
         *,
         max_new_tokens: builtins.int = ...,
-        temperature: builtins.float = ...,
+        temperature: builtins.float | None = ...,
         top_p: builtins.float = ...,
         top_k: builtins.int = ...,
-        seed: builtins.int = ...,
+        seed: builtins.int | None = ...,
         stop_token_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        stop: collections.abc.Iterable[builtins.str] | None = ...,
+        log_probs_mode: global___LogProbsMode.ValueType = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["max_new_tokens", b"max_new_tokens", "seed", b"seed", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_seed", b"_seed", "_temperature", b"_temperature", "seed", b"seed", "temperature", b"temperature"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "_temperature", b"_temperature", "log_probs_mode", b"log_probs_mode", "max_new_tokens", b"max_new_tokens", "seed", b"seed", "stop", b"stop", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
 
 global___SamplingParameters = SamplingParameters
 
@@ -489,7 +560,7 @@ class SandboxFile(google.protobuf.message.Message):
     UNPACK_FIELD_NUMBER: builtins.int
     MODE_FIELD_NUMBER: builtins.int
     path: builtins.str
-    """Path relative to the working directory; no "..", not absolute."""
+    """Path relative to the working directory, or absolute within the sandbox; no ".."."""
     unpack: builtins.bool
     """True: `content` is a tar archive (plain or gzip) to unpack at `path`."""
     mode: builtins.int
@@ -565,7 +636,7 @@ class Command(google.protobuf.message.Message):
     python: builtins.str
     """Python code, run by `python3 -c`; in a session by its interpreter."""
     working_directory: builtins.str
-    """Directory relative to the working directory; empty is the working directory itself."""
+    """Directory relative to the sandbox's working directory, or absolute within the sandbox; empty is that directory."""
     max_output_bytes: builtins.int
     """Bytes of stdout and of stderr to keep, each (head and tail); 0 takes the default (1 MiB)."""
     @property
@@ -610,6 +681,7 @@ class EnvResetInput(google.protobuf.message.Message):
     IMAGE_FIELD_NUMBER: builtins.int
     REPEAT_SET_UP_FIELD_NUMBER: builtins.int
     NETWORK_FIELD_NUMBER: builtins.int
+    DEFAULTS_FIELD_NUMBER: builtins.int
     disk_mib: builtins.int
     """Size of the writable file system in MiB; 0 takes half of the memory, at most 256. What is used counts as memory."""
     max_processes: builtins.int
@@ -637,6 +709,10 @@ class EnvResetInput(google.protobuf.message.Message):
         Empty: it reaches nothing.
         """
 
+    @property
+    def defaults(self) -> global___CommandDefaults:
+        """What commands in this sandbox take where they say nothing themselves."""
+
     def __init__(
         self,
         *,
@@ -647,11 +723,71 @@ class EnvResetInput(google.protobuf.message.Message):
         image: builtins.str = ...,
         repeat_set_up: builtins.bool = ...,
         network: collections.abc.Iterable[builtins.str] | None = ...,
+        defaults: global___CommandDefaults | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["set_up", b"set_up"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["disk_mib", b"disk_mib", "files", b"files", "image", b"image", "max_processes", b"max_processes", "network", b"network", "repeat_set_up", b"repeat_set_up", "set_up", b"set_up"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["defaults", b"defaults", "set_up", b"set_up"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["defaults", b"defaults", "disk_mib", b"disk_mib", "files", b"files", "image", b"image", "max_processes", b"max_processes", "network", b"network", "repeat_set_up", b"repeat_set_up", "set_up", b"set_up"]) -> None: ...
 
 global___EnvResetInput = EnvResetInput
+
+@typing.final
+class CommandDefaults(google.protobuf.message.Message):
+    """What commands of a sandbox take where they say nothing themselves. The set-up command takes them too."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class EnvironmentEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    ENVIRONMENT_FIELD_NUMBER: builtins.int
+    WORKING_DIRECTORY_FIELD_NUMBER: builtins.int
+    USER_FIELD_NUMBER: builtins.int
+    START_TO_CLOSE_FIELD_NUMBER: builtins.int
+    MAX_OUTPUT_BYTES_FIELD_NUMBER: builtins.int
+    working_directory: builtins.str
+    """The directory that relative paths begin from: absolute within the sandbox, or relative to its own working directory.
+    It is made if it is not there. Empty: the sandbox's own.
+    """
+    user: builtins.str
+    """The user to run as: a name or a number that the sandbox knows. Empty: the sandbox's own. A manager that cannot change
+    users refuses another one (ENV user_refused).
+    """
+    max_output_bytes: builtins.int
+    """Bytes of stdout and of stderr to keep, each; 0 takes the default (1 MiB)."""
+    @property
+    def environment(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Variables; those of a command come on top."""
+
+    @property
+    def start_to_close(self) -> google.protobuf.duration_pb2.Duration:
+        """start_to_close of env_steps and rewards in this sandbox that have none; unset takes the server's default."""
+
+    def __init__(
+        self,
+        *,
+        environment: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        working_directory: builtins.str = ...,
+        user: builtins.str = ...,
+        start_to_close: google.protobuf.duration_pb2.Duration | None = ...,
+        max_output_bytes: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["start_to_close", b"start_to_close"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["environment", b"environment", "max_output_bytes", b"max_output_bytes", "start_to_close", b"start_to_close", "user", b"user", "working_directory", b"working_directory"]) -> None: ...
+
+global___CommandDefaults = CommandDefaults
 
 @typing.final
 class EnvStepInput(google.protobuf.message.Message):
@@ -668,7 +804,8 @@ class EnvStepInput(google.protobuf.message.Message):
     """Name of a persistent session, 1 to 64 letters, digits, "-", "_" or "."; empty: the command is a program of its own.
     A session begins with the first step that names it and keeps directory, variables and functions until it ends or the
     sandbox does. Its command is `shell` (bash, or sh where there is none) or `python`, and each has its own session of
-    a name. Environment, working directory and stdin must then be unset: a session has its own.
+    a name. Variables of the command are set in the session, and stay. Working directory and stdin must be unset: a
+    session has its own.
     """
     stream_output: builtins.bool
     """True: what the command prints is also sent while it runs, to the client sessions attached to the action. Best
@@ -708,8 +845,13 @@ class ToolCallInput(google.protobuf.message.Message):
 
     METHOD_FIELD_NUMBER: builtins.int
     ARGUMENTS_FIELD_NUMBER: builtins.int
+    IDEMPOTENT_FIELD_NUMBER: builtins.int
     method: builtins.str
     """Method or path, as the service defines it."""
+    idempotent: builtins.bool
+    """True: a second call does no harm, so a call may be attempted again once it may have begun. By default it is made once;
+    only what certainly did not begin, or was refused by a quota, is tried again.
+    """
     @property
     def arguments(self) -> callsheet.v1.common_pb2.Blob:
         """Arguments, as the service defines them."""
@@ -719,9 +861,10 @@ class ToolCallInput(google.protobuf.message.Message):
         *,
         method: builtins.str = ...,
         arguments: callsheet.v1.common_pb2.Blob | None = ...,
+        idempotent: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["arguments", b"arguments"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["arguments", b"arguments", "method", b"method"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["arguments", b"arguments", "idempotent", b"idempotent", "method", b"method"]) -> None: ...
 
 global___ToolCallInput = ToolCallInput
 
@@ -733,6 +876,7 @@ class RewardInput(google.protobuf.message.Message):
 
     TEST_SUITE_FIELD_NUMBER: builtins.int
     MODEL_FIELD_NUMBER: builtins.int
+    SCRIPT_FIELD_NUMBER: builtins.int
     @property
     def test_suite(self) -> global___TestSuiteInput:
         """Run a test suite; the score is the share of tests that pass."""
@@ -741,15 +885,20 @@ class RewardInput(google.protobuf.message.Message):
     def model(self) -> global___ModelScoreInput:
         """Ask a scoring model."""
 
+    @property
+    def script(self) -> global___ScriptScoreInput:
+        """Run a script that writes the score to a file."""
+
     def __init__(
         self,
         *,
         test_suite: global___TestSuiteInput | None = ...,
         model: global___ModelScoreInput | None = ...,
+        script: global___ScriptScoreInput | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["model", b"model", "scorer", b"scorer", "test_suite", b"test_suite"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["model", b"model", "scorer", b"scorer", "test_suite", b"test_suite"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["scorer", b"scorer"]) -> typing.Literal["test_suite", "model"] | None: ...
+    def HasField(self, field_name: typing.Literal["model", b"model", "scorer", b"scorer", "script", b"script", "test_suite", b"test_suite"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["model", b"model", "scorer", b"scorer", "script", b"script", "test_suite", b"test_suite"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["scorer", b"scorer"]) -> typing.Literal["test_suite", "model", "script"] | None: ...
 
 global___RewardInput = RewardInput
 
@@ -762,8 +911,14 @@ class TestSuiteInput(google.protobuf.message.Message):
     IN_SANDBOX_FIELD_NUMBER: builtins.int
     FILES_FIELD_NUMBER: builtins.int
     COMMAND_FIELD_NUMBER: builtins.int
+    WHERE_FIELD_NUMBER: builtins.int
+    IMAGE_FIELD_NUMBER: builtins.int
     in_sandbox: builtins.bool
     """True: in the trajectory's sandbox, beside its files. False: in a new sandbox that is destroyed afterwards."""
+    where: global___RewardPlace.ValueType
+    """Where it runs."""
+    image: builtins.str
+    """The root file system of a fresh sandbox; see EnvResetInput."""
     @property
     def files(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SandboxFile]:
         """Written before the run; the place for pristine test files."""
@@ -780,11 +935,59 @@ class TestSuiteInput(google.protobuf.message.Message):
         in_sandbox: builtins.bool = ...,
         files: collections.abc.Iterable[global___SandboxFile] | None = ...,
         command: global___Command | None = ...,
+        where: global___RewardPlace.ValueType = ...,
+        image: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["command", b"command"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["command", b"command", "files", b"files", "in_sandbox", b"in_sandbox"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["command", b"command", "files", b"files", "image", b"image", "in_sandbox", b"in_sandbox", "where", b"where"]) -> None: ...
 
 global___TestSuiteInput = TestSuiteInput
+
+@typing.final
+class ScriptScoreInput(google.protobuf.message.Message):
+    """A script reward: a fresh process that writes its score to a file. A missing file, or one without a finite number, is
+    an ENV failure (score_missing, score_malformed), never a score of 0.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WHERE_FIELD_NUMBER: builtins.int
+    FILES_FIELD_NUMBER: builtins.int
+    COMMAND_FIELD_NUMBER: builtins.int
+    SCORE_FILE_FIELD_NUMBER: builtins.int
+    IMAGE_FIELD_NUMBER: builtins.int
+    where: global___RewardPlace.ValueType
+    """Where it runs."""
+    score_file: builtins.str
+    """Path of the file with the score, like those of `files`; empty: the command has "{score}". What was there before the
+    run is removed first. The file holds a number as text, a JSON number, or a JSON object of numbers: "score" (or
+    "reward", or the only one) is the score, and all are components.
+    """
+    image: builtins.str
+    """The root file system of a fresh sandbox; see EnvResetInput."""
+    @property
+    def files(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SandboxFile]:
+        """Written before the run."""
+
+    @property
+    def command(self) -> global___Command:
+        """The script. "{units}" in an argument becomes the cores granted, and "{score}" a path for the score that nothing else
+        in the sandbox knows.
+        """
+
+    def __init__(
+        self,
+        *,
+        where: global___RewardPlace.ValueType = ...,
+        files: collections.abc.Iterable[global___SandboxFile] | None = ...,
+        command: global___Command | None = ...,
+        score_file: builtins.str = ...,
+        image: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["command", b"command"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["command", b"command", "files", b"files", "image", b"image", "score_file", b"score_file", "where", b"where"]) -> None: ...
+
+global___ScriptScoreInput = ScriptScoreInput
 
 @typing.final
 class ModelScoreInput(google.protobuf.message.Message):

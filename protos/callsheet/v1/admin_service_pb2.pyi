@@ -6,6 +6,7 @@ What operators and tools call."""
 import builtins
 import callsheet.v1.action_pb2
 import callsheet.v1.common_pb2
+import callsheet.v1.job_pb2
 import callsheet.v1.manager_service_pb2
 import collections.abc
 import google.protobuf.descriptor
@@ -161,7 +162,7 @@ class GetStatusResponse(google.protobuf.message.Message):
         """Its start."""
 
     @property
-    def jobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___JobStatus]:
+    def jobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[callsheet.v1.job_pb2.JobStatus]:
         """Open jobs."""
 
     @property
@@ -177,7 +178,7 @@ class GetStatusResponse(google.protobuf.message.Message):
         *,
         epoch: builtins.int = ...,
         started: google.protobuf.timestamp_pb2.Timestamp | None = ...,
-        jobs: collections.abc.Iterable[global___JobStatus] | None = ...,
+        jobs: collections.abc.Iterable[callsheet.v1.job_pb2.JobStatus] | None = ...,
         managers: collections.abc.Iterable[global___ManagerStatus] | None = ...,
         nodes: collections.abc.Iterable[global___NodeStatus] | None = ...,
     ) -> None: ...
@@ -185,80 +186,6 @@ class GetStatusResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "jobs", b"jobs", "managers", b"managers", "nodes", b"nodes", "started", b"started"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse
-
-@typing.final
-class JobStatus(google.protobuf.message.Message):
-    """One job."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    @typing.final
-    class ActionsEntry(google.protobuf.message.Message):
-        DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: builtins.int
-        VALUE_FIELD_NUMBER: builtins.int
-        key: builtins.str
-        value: builtins.int
-        def __init__(
-            self,
-            *,
-            key: builtins.str = ...,
-            value: builtins.int = ...,
-        ) -> None: ...
-        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
-
-    @typing.final
-    class FailuresEntry(google.protobuf.message.Message):
-        DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: builtins.int
-        VALUE_FIELD_NUMBER: builtins.int
-        key: builtins.str
-        value: builtins.int
-        def __init__(
-            self,
-            *,
-            key: builtins.str = ...,
-            value: builtins.int = ...,
-        ) -> None: ...
-        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
-
-    JOB_ID_FIELD_NUMBER: builtins.int
-    OPEN_TRAJECTORIES_FIELD_NUMBER: builtins.int
-    ACTIONS_FIELD_NUMBER: builtins.int
-    FAILURES_FIELD_NUMBER: builtins.int
-    POLICY_VERSION_FIELD_NUMBER: builtins.int
-    WAITING_TRAJECTORIES_FIELD_NUMBER: builtins.int
-    job_id: builtins.str
-    """Its id."""
-    open_trajectories: builtins.int
-    """Open trajectories."""
-    policy_version: builtins.int
-    """The newest published policy version."""
-    waiting_trajectories: builtins.int
-    """Open trajectories that have actions and were not let begin yet."""
-    @property
-    def actions(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
-        """Actions by state, ActionState's names in lower case without the prefix."""
-
-    @property
-    def failures(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
-        """Failed actions by FailureKind, its names likewise."""
-
-    def __init__(
-        self,
-        *,
-        job_id: builtins.str = ...,
-        open_trajectories: builtins.int = ...,
-        actions: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
-        failures: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
-        policy_version: builtins.int = ...,
-        waiting_trajectories: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "failures", b"failures", "job_id", b"job_id", "open_trajectories", b"open_trajectories", "policy_version", b"policy_version", "waiting_trajectories", b"waiting_trajectories"]) -> None: ...
-
-global___JobStatus = JobStatus
 
 @typing.final
 class ManagerStatus(google.protobuf.message.Message):
@@ -423,6 +350,8 @@ class ExplainResponse(google.protobuf.message.Message):
     SHORTAGES_FIELD_NUMBER: builtins.int
     STORY_FIELD_NUMBER: builtins.int
     EXPECTED_FIELD_NUMBER: builtins.int
+    HOLDERS_FIELD_NUMBER: builtins.int
+    JOB_CLOSED_FIELD_NUMBER: builtins.int
     kind: callsheet.v1.action_pb2.ActionKind.ValueType
     """Its kind."""
     state: global___ActionState.ValueType
@@ -431,6 +360,8 @@ class ExplainResponse(google.protobuf.message.Message):
     """Why it waits."""
     explanation: builtins.str
     """The same as a sentence, with numbers."""
+    job_closed: builtins.bool
+    """True: it has its outcome and its job was closed since; this is the summary that was kept."""
     @property
     def key(self) -> callsheet.v1.common_pb2.ActionKey:
         """Which action."""
@@ -449,6 +380,10 @@ class ExplainResponse(google.protobuf.message.Message):
     def expected(self) -> global___ExpectedRun:
         """What it is expected to need; unset once it has its outcome."""
 
+    @property
+    def holders(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Holder]:
+        """Who holds what it lacks, longest first, at most 20."""
+
     def __init__(
         self,
         *,
@@ -460,11 +395,79 @@ class ExplainResponse(google.protobuf.message.Message):
         shortages: collections.abc.Iterable[global___ResourceShortage] | None = ...,
         story: collections.abc.Iterable[global___StoryEvent] | None = ...,
         expected: global___ExpectedRun | None = ...,
+        holders: collections.abc.Iterable[global___Holder] | None = ...,
+        job_closed: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["expected", b"expected", "key", b"key"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["expected", b"expected", "explanation", b"explanation", "key", b"key", "kind", b"kind", "shortages", b"shortages", "state", b"state", "story", b"story", "wait_reason", b"wait_reason"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["expected", b"expected", "explanation", b"explanation", "holders", b"holders", "job_closed", b"job_closed", "key", b"key", "kind", b"kind", "shortages", b"shortages", "state", b"state", "story", b"story", "wait_reason", b"wait_reason"]) -> None: ...
 
 global___ExplainResponse = ExplainResponse
+
+@typing.final
+class Holder(google.protobuf.message.Message):
+    """Something that holds units that a waiting action lacks."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class UnitsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    ACTION_ID_FIELD_NUMBER: builtins.int
+    TRAJECTORY_ID_FIELD_NUMBER: builtins.int
+    NODE_ID_FIELD_NUMBER: builtins.int
+    UNITS_FIELD_NUMBER: builtins.int
+    HELD_S_FIELD_NUMBER: builtins.int
+    SESSIONS_FIELD_NUMBER: builtins.int
+    EXPIRES_IN_S_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    """The job it belongs to."""
+    action_id: builtins.str
+    """The action that runs with them; empty where a trajectory holds them between its actions."""
+    trajectory_id: builtins.str
+    """The trajectory, if any."""
+    node_id: builtins.str
+    """The node."""
+    held_s: builtins.float
+    """For how long, in seconds."""
+    sessions: builtins.int
+    """Client sessions that hold its job now; 0: its client is away."""
+    expires_in_s: builtins.float
+    """Seconds until its job expires; unset while it cannot."""
+    @property
+    def units(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
+        """What it holds, by resource, in units; "slots" are those of a service."""
+
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+        action_id: builtins.str = ...,
+        trajectory_id: builtins.str = ...,
+        node_id: builtins.str = ...,
+        units: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+        held_s: builtins.float = ...,
+        sessions: builtins.int = ...,
+        expires_in_s: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_expires_in_s", b"_expires_in_s", "expires_in_s", b"expires_in_s"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_expires_in_s", b"_expires_in_s", "action_id", b"action_id", "expires_in_s", b"expires_in_s", "held_s", b"held_s", "job_id", b"job_id", "node_id", b"node_id", "sessions", b"sessions", "trajectory_id", b"trajectory_id", "units", b"units"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_expires_in_s", b"_expires_in_s"]) -> typing.Literal["expires_in_s"] | None: ...
+
+global___Holder = Holder
 
 @typing.final
 class ExpectedRun(google.protobuf.message.Message):
@@ -813,6 +816,7 @@ class ClassOutlook(google.protobuf.message.Message):
     MEAN_WAIT_S_FIELD_NUMBER: builtins.int
     MEAN_END_S_FIELD_NUMBER: builtins.int
     STUCK_FIELD_NUMBER: builtins.int
+    WAITED_S_FIELD_NUMBER: builtins.int
     name: builtins.str
     """The class, in words."""
     waiting: builtins.int
@@ -823,6 +827,8 @@ class ClassOutlook(google.protobuf.message.Message):
     """Mean seconds until they end."""
     stuck: builtins.int
     """Members that no node could ever run."""
+    waited_s: builtins.float
+    """Seconds that its members have waited so far, on average."""
     def __init__(
         self,
         *,
@@ -831,8 +837,9 @@ class ClassOutlook(google.protobuf.message.Message):
         mean_wait_s: builtins.float = ...,
         mean_end_s: builtins.float = ...,
         stuck: builtins.int = ...,
+        waited_s: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["mean_end_s", b"mean_end_s", "mean_wait_s", b"mean_wait_s", "name", b"name", "stuck", b"stuck", "waiting", b"waiting"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["mean_end_s", b"mean_end_s", "mean_wait_s", b"mean_wait_s", "name", b"name", "stuck", b"stuck", "waited_s", b"waited_s", "waiting", b"waiting"]) -> None: ...
 
 global___ClassOutlook = ClassOutlook
 

@@ -52,10 +52,19 @@ class ClientItem(google.protobuf.message.Message):
     SUBMIT_FIELD_NUMBER: builtins.int
     CANCEL_FIELD_NUMBER: builtins.int
     PUBLISH_POLICY_VERSION_FIELD_NUMBER: builtins.int
+    HOLD_JOB_FIELD_NUMBER: builtins.int
+    RELEASE_JOB_FIELD_NUMBER: builtins.int
+    CANCEL_WORK_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     """Chosen by the client, unique in the session; echoed when it is accepted or refused."""
     close_job: builtins.str
     """Close a job, by id."""
+    hold_job: builtins.str
+    """Hold an open job: it does not expire while this session lives. An item that names a job holds it too; a client says
+    it again on a new stream. NOT_FOUND if it is not open.
+    """
+    release_job: builtins.str
+    """Hold it no longer; nothing to do if this session does not hold it."""
     @property
     def open_job(self) -> callsheet.v1.job_pb2.JobSpec:
         """Open a job."""
@@ -80,6 +89,10 @@ class ClientItem(google.protobuf.message.Message):
     def publish_policy_version(self) -> global___PublishPolicyVersionRequest:
         """Publish a policy version."""
 
+    @property
+    def cancel_work(self) -> global___CancelWorkRequest:
+        """Give up unfinished work."""
+
     def __init__(
         self,
         *,
@@ -91,10 +104,13 @@ class ClientItem(google.protobuf.message.Message):
         submit: callsheet.v1.action_pb2.ActionSpec | None = ...,
         cancel: global___CancelActionRequest | None = ...,
         publish_policy_version: global___PublishPolicyVersionRequest | None = ...,
+        hold_job: builtins.str = ...,
+        release_job: builtins.str = ...,
+        cancel_work: global___CancelWorkRequest | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["cancel", b"cancel", "close_job", b"close_job", "close_trajectory", b"close_trajectory", "item", b"item", "open_job", b"open_job", "open_trajectory", b"open_trajectory", "publish_policy_version", b"publish_policy_version", "submit", b"submit"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "close_job", b"close_job", "close_trajectory", b"close_trajectory", "item", b"item", "open_job", b"open_job", "open_trajectory", b"open_trajectory", "publish_policy_version", b"publish_policy_version", "sequence", b"sequence", "submit", b"submit"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["item", b"item"]) -> typing.Literal["open_job", "close_job", "open_trajectory", "close_trajectory", "submit", "cancel", "publish_policy_version"] | None: ...
+    def HasField(self, field_name: typing.Literal["cancel", b"cancel", "cancel_work", b"cancel_work", "close_job", b"close_job", "close_trajectory", b"close_trajectory", "hold_job", b"hold_job", "item", b"item", "open_job", b"open_job", "open_trajectory", b"open_trajectory", "publish_policy_version", b"publish_policy_version", "release_job", b"release_job", "submit", b"submit"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "cancel_work", b"cancel_work", "close_job", b"close_job", "close_trajectory", b"close_trajectory", "hold_job", b"hold_job", "item", b"item", "open_job", b"open_job", "open_trajectory", b"open_trajectory", "publish_policy_version", b"publish_policy_version", "release_job", b"release_job", "sequence", b"sequence", "submit", b"submit"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["item", b"item"]) -> typing.Literal["open_job", "close_job", "open_trajectory", "close_trajectory", "submit", "cancel", "publish_policy_version", "hold_job", "release_job", "cancel_work"] | None: ...
 
 global___ClientItem = ClientItem
 
@@ -108,6 +124,7 @@ class ClientSessionResponse(google.protobuf.message.Message):
     OUTCOMES_FIELD_NUMBER: builtins.int
     OUTPUT_FIELD_NUMBER: builtins.int
     ACCEPTED_FIELD_NUMBER: builtins.int
+    OPENED_FIELD_NUMBER: builtins.int
     @property
     def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ItemResult]:
         """Results of items that were refused, in no particular order."""
@@ -124,6 +141,10 @@ class ClientSessionResponse(google.protobuf.message.Message):
     def accepted(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Sequences of items that were accepted: their change is committed."""
 
+    @property
+    def opened(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ItemOpened]:
+        """For items that open a job or a trajectory, in place of `accepted`."""
+
     def __init__(
         self,
         *,
@@ -131,10 +152,87 @@ class ClientSessionResponse(google.protobuf.message.Message):
         outcomes: collections.abc.Iterable[callsheet.v1.outcome_pb2.Outcome] | None = ...,
         output: collections.abc.Iterable[global___ActionOutput] | None = ...,
         accepted: collections.abc.Iterable[builtins.int] | None = ...,
+        opened: collections.abc.Iterable[global___ItemOpened] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["accepted", b"accepted", "outcomes", b"outcomes", "output", b"output", "results", b"results"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accepted", b"accepted", "opened", b"opened", "outcomes", b"outcomes", "output", b"output", "results", b"results"]) -> None: ...
 
 global___ClientSessionResponse = ClientSessionResponse
+
+@typing.final
+class ItemOpened(google.protobuf.message.Message):
+    """An item that opens something was accepted: its change is committed."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: builtins.int
+    OPENING_FIELD_NUMBER: builtins.int
+    END_FIELD_NUMBER: builtins.int
+    sequence: builtins.int
+    """The item's sequence."""
+    opening: callsheet.v1.job_pb2.Opening.ValueType
+    """What it found."""
+    end: callsheet.v1.job_pb2.TrajectoryEnd.ValueType
+    """How a trajectory that was closed before had ended."""
+    def __init__(
+        self,
+        *,
+        sequence: builtins.int = ...,
+        opening: callsheet.v1.job_pb2.Opening.ValueType = ...,
+        end: callsheet.v1.job_pb2.TrajectoryEnd.ValueType = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["end", b"end", "opening", b"opening", "sequence", b"sequence"]) -> None: ...
+
+global___ItemOpened = ItemOpened
+
+@typing.final
+class GetServerInfoRequest(google.protobuf.message.Message):
+    """See GetServerInfo."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CLIENT_VERSION_FIELD_NUMBER: builtins.int
+    client_version: builtins.str
+    """The client's version, for logs."""
+    def __init__(
+        self,
+        *,
+        client_version: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["client_version", b"client_version"]) -> None: ...
+
+global___GetServerInfoRequest = GetServerInfoRequest
+
+@typing.final
+class GetServerInfoResponse(google.protobuf.message.Message):
+    """See GetServerInfo."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: builtins.int
+    CONTRACT_FIELD_NUMBER: builtins.int
+    OLDEST_CONTRACT_FIELD_NUMBER: builtins.int
+    EPOCH_FIELD_NUMBER: builtins.int
+    version: builtins.str
+    """The scheduler's version."""
+    contract: builtins.int
+    """Which state of this contract it speaks; a client needs at least the one it was written for. Grows by one with every
+    addition to the contract that clients use.
+    """
+    oldest_contract: builtins.int
+    """The oldest state of the contract whose clients it serves."""
+    epoch: builtins.int
+    """Grows with every start."""
+    def __init__(
+        self,
+        *,
+        version: builtins.str = ...,
+        contract: builtins.int = ...,
+        oldest_contract: builtins.int = ...,
+        epoch: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["contract", b"contract", "epoch", b"epoch", "oldest_contract", b"oldest_contract", "version", b"version"]) -> None: ...
+
+global___GetServerInfoResponse = GetServerInfoResponse
 
 @typing.final
 class ActionOutput(google.protobuf.message.Message):
@@ -215,9 +313,15 @@ class OpenJobResponse(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    OPENING_FIELD_NUMBER: builtins.int
+    opening: callsheet.v1.job_pb2.Opening.ValueType
+    """What the open found."""
     def __init__(
         self,
+        *,
+        opening: callsheet.v1.job_pb2.Opening.ValueType = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["opening", b"opening"]) -> None: ...
 
 global___OpenJobResponse = OpenJobResponse
 
@@ -278,9 +382,19 @@ class OpenTrajectoryResponse(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    OPENING_FIELD_NUMBER: builtins.int
+    END_FIELD_NUMBER: builtins.int
+    opening: callsheet.v1.job_pb2.Opening.ValueType
+    """What the open found."""
+    end: callsheet.v1.job_pb2.TrajectoryEnd.ValueType
+    """How a trajectory that was closed before had ended."""
     def __init__(
         self,
+        *,
+        opening: callsheet.v1.job_pb2.Opening.ValueType = ...,
+        end: callsheet.v1.job_pb2.TrajectoryEnd.ValueType = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["end", b"end", "opening", b"opening"]) -> None: ...
 
 global___OpenTrajectoryResponse = OpenTrajectoryResponse
 
@@ -448,17 +562,21 @@ class PublishPolicyVersionRequest(google.protobuf.message.Message):
 
     JOB_ID_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
+    SOURCE_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """The job."""
     version: builtins.int
     """The version, 0 or more; never smaller than one published before."""
+    source: builtins.str
+    """Where engines find its weights. Not built yet: must be empty, else it is refused with UNIMPLEMENTED."""
     def __init__(
         self,
         *,
         job_id: builtins.str = ...,
         version: builtins.int = ...,
+        source: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["job_id", b"job_id", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job_id", b"job_id", "source", b"source", "version", b"version"]) -> None: ...
 
 global___PublishPolicyVersionRequest = PublishPolicyVersionRequest
 
@@ -473,3 +591,199 @@ class PublishPolicyVersionResponse(google.protobuf.message.Message):
     ) -> None: ...
 
 global___PublishPolicyVersionResponse = PublishPolicyVersionResponse
+
+@typing.final
+class CancelWorkRequest(google.protobuf.message.Message):
+    """See CancelWork."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    GROUP_ID_FIELD_NUMBER: builtins.int
+    TRAJECTORY_ID_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    """The job. Alone: all its trajectories are closed as abandoned and all its actions cancelled; it stays open."""
+    group_id: builtins.str
+    """A group of the job: its open members are closed as abandoned, and it takes no more."""
+    trajectory_id: builtins.str
+    """A trajectory of the job: it is closed as abandoned. Excludes `group_id`."""
+    reason: builtins.str
+    """Why, for outcomes; at most 256 characters."""
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+        group_id: builtins.str = ...,
+        trajectory_id: builtins.str = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group_id", b"group_id", "job_id", b"job_id", "reason", b"reason", "trajectory_id", b"trajectory_id"]) -> None: ...
+
+global___CancelWorkRequest = CancelWorkRequest
+
+@typing.final
+class CancelWorkResponse(google.protobuf.message.Message):
+    """See CancelWork."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___CancelWorkResponse = CancelWorkResponse
+
+@typing.final
+class ListJobsRequest(google.protobuf.message.Message):
+    """See ListJobs."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    """Only this job; NOT_FOUND if it is not open. Empty: all."""
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job_id", b"job_id"]) -> None: ...
+
+global___ListJobsRequest = ListJobsRequest
+
+@typing.final
+class ListJobsResponse(google.protobuf.message.Message):
+    """See ListJobs."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOBS_FIELD_NUMBER: builtins.int
+    @property
+    def jobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[callsheet.v1.job_pb2.JobStatus]:
+        """The jobs, in the order in which they were opened."""
+
+    def __init__(
+        self,
+        *,
+        jobs: collections.abc.Iterable[callsheet.v1.job_pb2.JobStatus] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["jobs", b"jobs"]) -> None: ...
+
+global___ListJobsResponse = ListJobsResponse
+
+@typing.final
+class ListTrajectoriesRequest(google.protobuf.message.Message):
+    """See ListTrajectories."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    TRAJECTORY_ID_FIELD_NUMBER: builtins.int
+    GROUP_ID_FIELD_NUMBER: builtins.int
+    CLOSED_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    """An open job."""
+    trajectory_id: builtins.str
+    """Only this trajectory; empty: all."""
+    group_id: builtins.str
+    """Only members of this group; empty: all."""
+    closed: builtins.bool
+    """Also those that were closed."""
+    page_size: builtins.int
+    """At most so many, 1 to 10,000; 0 takes 1,000."""
+    after: builtins.str
+    """Those after this id, by name order; empty begins with the first."""
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+        trajectory_id: builtins.str = ...,
+        group_id: builtins.str = ...,
+        closed: builtins.bool = ...,
+        page_size: builtins.int = ...,
+        after: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "closed", b"closed", "group_id", b"group_id", "job_id", b"job_id", "page_size", b"page_size", "trajectory_id", b"trajectory_id"]) -> None: ...
+
+global___ListTrajectoriesRequest = ListTrajectoriesRequest
+
+@typing.final
+class ListTrajectoriesResponse(google.protobuf.message.Message):
+    """See ListTrajectories."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TRAJECTORIES_FIELD_NUMBER: builtins.int
+    MORE_FIELD_NUMBER: builtins.int
+    more: builtins.bool
+    """Whether there are more after the last one."""
+    @property
+    def trajectories(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[callsheet.v1.job_pb2.TrajectoryStatus]:
+        """The trajectories, by name order."""
+
+    def __init__(
+        self,
+        *,
+        trajectories: collections.abc.Iterable[callsheet.v1.job_pb2.TrajectoryStatus] | None = ...,
+        more: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["more", b"more", "trajectories", b"trajectories"]) -> None: ...
+
+global___ListTrajectoriesResponse = ListTrajectoriesResponse
+
+@typing.final
+class ListGroupsRequest(google.protobuf.message.Message):
+    """See ListGroups."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    GROUP_ID_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    """An open job."""
+    group_id: builtins.str
+    """Only this group; empty: all."""
+    page_size: builtins.int
+    """At most so many, 1 to 10,000; 0 takes 1,000."""
+    after: builtins.str
+    """Those after this id, by name order; empty begins with the first."""
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+        group_id: builtins.str = ...,
+        page_size: builtins.int = ...,
+        after: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "group_id", b"group_id", "job_id", b"job_id", "page_size", b"page_size"]) -> None: ...
+
+global___ListGroupsRequest = ListGroupsRequest
+
+@typing.final
+class ListGroupsResponse(google.protobuf.message.Message):
+    """See ListGroups."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: builtins.int
+    MORE_FIELD_NUMBER: builtins.int
+    more: builtins.bool
+    """Whether there are more after the last one."""
+    @property
+    def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[callsheet.v1.job_pb2.GroupStatus]:
+        """The groups, by name order."""
+
+    def __init__(
+        self,
+        *,
+        groups: collections.abc.Iterable[callsheet.v1.job_pb2.GroupStatus] | None = ...,
+        more: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["groups", b"groups", "more", b"more"]) -> None: ...
+
+global___ListGroupsResponse = ListGroupsResponse

@@ -22,6 +22,11 @@ class ClientServiceStub(object):
                 request_serializer=callsheet_dot_v1_dot_client__service__pb2.ClientSessionRequest.SerializeToString,
                 response_deserializer=callsheet_dot_v1_dot_client__service__pb2.ClientSessionResponse.FromString,
                 )
+        self.GetServerInfo = channel.unary_unary(
+                '/callsheet.v1.ClientService/GetServerInfo',
+                request_serializer=callsheet_dot_v1_dot_client__service__pb2.GetServerInfoRequest.SerializeToString,
+                response_deserializer=callsheet_dot_v1_dot_client__service__pb2.GetServerInfoResponse.FromString,
+                )
         self.OpenJob = channel.unary_unary(
                 '/callsheet.v1.ClientService/OpenJob',
                 request_serializer=callsheet_dot_v1_dot_client__service__pb2.OpenJobRequest.SerializeToString,
@@ -62,6 +67,26 @@ class ClientServiceStub(object):
                 request_serializer=callsheet_dot_v1_dot_client__service__pb2.PublishPolicyVersionRequest.SerializeToString,
                 response_deserializer=callsheet_dot_v1_dot_client__service__pb2.PublishPolicyVersionResponse.FromString,
                 )
+        self.CancelWork = channel.unary_unary(
+                '/callsheet.v1.ClientService/CancelWork',
+                request_serializer=callsheet_dot_v1_dot_client__service__pb2.CancelWorkRequest.SerializeToString,
+                response_deserializer=callsheet_dot_v1_dot_client__service__pb2.CancelWorkResponse.FromString,
+                )
+        self.ListJobs = channel.unary_unary(
+                '/callsheet.v1.ClientService/ListJobs',
+                request_serializer=callsheet_dot_v1_dot_client__service__pb2.ListJobsRequest.SerializeToString,
+                response_deserializer=callsheet_dot_v1_dot_client__service__pb2.ListJobsResponse.FromString,
+                )
+        self.ListTrajectories = channel.unary_unary(
+                '/callsheet.v1.ClientService/ListTrajectories',
+                request_serializer=callsheet_dot_v1_dot_client__service__pb2.ListTrajectoriesRequest.SerializeToString,
+                response_deserializer=callsheet_dot_v1_dot_client__service__pb2.ListTrajectoriesResponse.FromString,
+                )
+        self.ListGroups = channel.unary_unary(
+                '/callsheet.v1.ClientService/ListGroups',
+                request_serializer=callsheet_dot_v1_dot_client__service__pb2.ListGroupsRequest.SerializeToString,
+                response_deserializer=callsheet_dot_v1_dot_client__service__pb2.ListGroupsResponse.FromString,
+                )
 
 
 class ClientServiceServicer(object):
@@ -75,6 +100,13 @@ class ClientServiceServicer(object):
         or gets an ItemResult that refuses it, and later comes one Outcome per accepted submit of this session. A session that
         cannot keep up (256 MiB behind) gets nothing more and ends with RESOURCE_EXHAUSTED once it reads; nothing is lost,
         since a client that reconnects submits its open actions again and so attaches to them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetServerInfo(self, request, context):
+        """What this scheduler is and which clients it serves. The first call of a client.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -130,8 +162,36 @@ class ClientServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PublishPolicyVersion(self, request, context):
-        """Tells the scheduler that a job's trainer has a new policy version; trajectories beyond max_staleness are cancelled.
-        FAILED_PRECONDITION if the version is older than the newest.
+        """Tells the scheduler that a job's trainer has a new policy version; trajectories beyond the job's staleness bound are
+        cancelled. FAILED_PRECONDITION if the version is older than the newest.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelWork(self, request, context):
+        """Gives up what is unfinished in a job, a group or a trajectory. NOT_FOUND if there is none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListJobs(self, request, context):
+        """Open jobs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTrajectories(self, request, context):
+        """Trajectories of an open job. NOT_FOUND if the job is not open, or has none of the id that is asked for.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListGroups(self, request, context):
+        """Groups of an open job. NOT_FOUND if the job is not open, or has none of the id that is asked for.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -144,6 +204,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.ClientSession,
                     request_deserializer=callsheet_dot_v1_dot_client__service__pb2.ClientSessionRequest.FromString,
                     response_serializer=callsheet_dot_v1_dot_client__service__pb2.ClientSessionResponse.SerializeToString,
+            ),
+            'GetServerInfo': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetServerInfo,
+                    request_deserializer=callsheet_dot_v1_dot_client__service__pb2.GetServerInfoRequest.FromString,
+                    response_serializer=callsheet_dot_v1_dot_client__service__pb2.GetServerInfoResponse.SerializeToString,
             ),
             'OpenJob': grpc.unary_unary_rpc_method_handler(
                     servicer.OpenJob,
@@ -185,6 +250,26 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     request_deserializer=callsheet_dot_v1_dot_client__service__pb2.PublishPolicyVersionRequest.FromString,
                     response_serializer=callsheet_dot_v1_dot_client__service__pb2.PublishPolicyVersionResponse.SerializeToString,
             ),
+            'CancelWork': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelWork,
+                    request_deserializer=callsheet_dot_v1_dot_client__service__pb2.CancelWorkRequest.FromString,
+                    response_serializer=callsheet_dot_v1_dot_client__service__pb2.CancelWorkResponse.SerializeToString,
+            ),
+            'ListJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListJobs,
+                    request_deserializer=callsheet_dot_v1_dot_client__service__pb2.ListJobsRequest.FromString,
+                    response_serializer=callsheet_dot_v1_dot_client__service__pb2.ListJobsResponse.SerializeToString,
+            ),
+            'ListTrajectories': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTrajectories,
+                    request_deserializer=callsheet_dot_v1_dot_client__service__pb2.ListTrajectoriesRequest.FromString,
+                    response_serializer=callsheet_dot_v1_dot_client__service__pb2.ListTrajectoriesResponse.SerializeToString,
+            ),
+            'ListGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGroups,
+                    request_deserializer=callsheet_dot_v1_dot_client__service__pb2.ListGroupsRequest.FromString,
+                    response_serializer=callsheet_dot_v1_dot_client__service__pb2.ListGroupsResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'callsheet.v1.ClientService', rpc_method_handlers)
@@ -212,6 +297,23 @@ class ClientService(object):
         return grpc.experimental.stream_stream(request_iterator, target, '/callsheet.v1.ClientService/ClientSession',
             callsheet_dot_v1_dot_client__service__pb2.ClientSessionRequest.SerializeToString,
             callsheet_dot_v1_dot_client__service__pb2.ClientSessionResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def GetServerInfo(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/callsheet.v1.ClientService/GetServerInfo',
+            callsheet_dot_v1_dot_client__service__pb2.GetServerInfoRequest.SerializeToString,
+            callsheet_dot_v1_dot_client__service__pb2.GetServerInfoResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
@@ -348,5 +450,73 @@ class ClientService(object):
         return grpc.experimental.unary_unary(request, target, '/callsheet.v1.ClientService/PublishPolicyVersion',
             callsheet_dot_v1_dot_client__service__pb2.PublishPolicyVersionRequest.SerializeToString,
             callsheet_dot_v1_dot_client__service__pb2.PublishPolicyVersionResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def CancelWork(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/callsheet.v1.ClientService/CancelWork',
+            callsheet_dot_v1_dot_client__service__pb2.CancelWorkRequest.SerializeToString,
+            callsheet_dot_v1_dot_client__service__pb2.CancelWorkResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/callsheet.v1.ClientService/ListJobs',
+            callsheet_dot_v1_dot_client__service__pb2.ListJobsRequest.SerializeToString,
+            callsheet_dot_v1_dot_client__service__pb2.ListJobsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListTrajectories(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/callsheet.v1.ClientService/ListTrajectories',
+            callsheet_dot_v1_dot_client__service__pb2.ListTrajectoriesRequest.SerializeToString,
+            callsheet_dot_v1_dot_client__service__pb2.ListTrajectoriesResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/callsheet.v1.ClientService/ListGroups',
+            callsheet_dot_v1_dot_client__service__pb2.ListGroupsRequest.SerializeToString,
+            callsheet_dot_v1_dot_client__service__pb2.ListGroupsResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

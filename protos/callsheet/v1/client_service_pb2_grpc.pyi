@@ -34,6 +34,12 @@ class ClientServiceStub:
     since a client that reconnects submits its open actions again and so attaches to them.
     """
 
+    GetServerInfo: grpc.UnaryUnaryMultiCallable[
+        callsheet.v1.client_service_pb2.GetServerInfoRequest,
+        callsheet.v1.client_service_pb2.GetServerInfoResponse,
+    ]
+    """What this scheduler is and which clients it serves. The first call of a client."""
+
     OpenJob: grpc.UnaryUnaryMultiCallable[
         callsheet.v1.client_service_pb2.OpenJobRequest,
         callsheet.v1.client_service_pb2.OpenJobResponse,
@@ -80,9 +86,33 @@ class ClientServiceStub:
         callsheet.v1.client_service_pb2.PublishPolicyVersionRequest,
         callsheet.v1.client_service_pb2.PublishPolicyVersionResponse,
     ]
-    """Tells the scheduler that a job's trainer has a new policy version; trajectories beyond max_staleness are cancelled.
-    FAILED_PRECONDITION if the version is older than the newest.
+    """Tells the scheduler that a job's trainer has a new policy version; trajectories beyond the job's staleness bound are
+    cancelled. FAILED_PRECONDITION if the version is older than the newest.
     """
+
+    CancelWork: grpc.UnaryUnaryMultiCallable[
+        callsheet.v1.client_service_pb2.CancelWorkRequest,
+        callsheet.v1.client_service_pb2.CancelWorkResponse,
+    ]
+    """Gives up what is unfinished in a job, a group or a trajectory. NOT_FOUND if there is none."""
+
+    ListJobs: grpc.UnaryUnaryMultiCallable[
+        callsheet.v1.client_service_pb2.ListJobsRequest,
+        callsheet.v1.client_service_pb2.ListJobsResponse,
+    ]
+    """Open jobs."""
+
+    ListTrajectories: grpc.UnaryUnaryMultiCallable[
+        callsheet.v1.client_service_pb2.ListTrajectoriesRequest,
+        callsheet.v1.client_service_pb2.ListTrajectoriesResponse,
+    ]
+    """Trajectories of an open job. NOT_FOUND if the job is not open, or has none of the id that is asked for."""
+
+    ListGroups: grpc.UnaryUnaryMultiCallable[
+        callsheet.v1.client_service_pb2.ListGroupsRequest,
+        callsheet.v1.client_service_pb2.ListGroupsResponse,
+    ]
+    """Groups of an open job. NOT_FOUND if the job is not open, or has none of the id that is asked for."""
 
 class ClientServiceAsyncStub:
     """Jobs, trajectories, actions and their outcomes. The stream is the hot path; the unary rpcs do the same one at a time.
@@ -99,6 +129,12 @@ class ClientServiceAsyncStub:
     cannot keep up (256 MiB behind) gets nothing more and ends with RESOURCE_EXHAUSTED once it reads; nothing is lost,
     since a client that reconnects submits its open actions again and so attaches to them.
     """
+
+    GetServerInfo: grpc.aio.UnaryUnaryMultiCallable[
+        callsheet.v1.client_service_pb2.GetServerInfoRequest,
+        callsheet.v1.client_service_pb2.GetServerInfoResponse,
+    ]
+    """What this scheduler is and which clients it serves. The first call of a client."""
 
     OpenJob: grpc.aio.UnaryUnaryMultiCallable[
         callsheet.v1.client_service_pb2.OpenJobRequest,
@@ -146,9 +182,33 @@ class ClientServiceAsyncStub:
         callsheet.v1.client_service_pb2.PublishPolicyVersionRequest,
         callsheet.v1.client_service_pb2.PublishPolicyVersionResponse,
     ]
-    """Tells the scheduler that a job's trainer has a new policy version; trajectories beyond max_staleness are cancelled.
-    FAILED_PRECONDITION if the version is older than the newest.
+    """Tells the scheduler that a job's trainer has a new policy version; trajectories beyond the job's staleness bound are
+    cancelled. FAILED_PRECONDITION if the version is older than the newest.
     """
+
+    CancelWork: grpc.aio.UnaryUnaryMultiCallable[
+        callsheet.v1.client_service_pb2.CancelWorkRequest,
+        callsheet.v1.client_service_pb2.CancelWorkResponse,
+    ]
+    """Gives up what is unfinished in a job, a group or a trajectory. NOT_FOUND if there is none."""
+
+    ListJobs: grpc.aio.UnaryUnaryMultiCallable[
+        callsheet.v1.client_service_pb2.ListJobsRequest,
+        callsheet.v1.client_service_pb2.ListJobsResponse,
+    ]
+    """Open jobs."""
+
+    ListTrajectories: grpc.aio.UnaryUnaryMultiCallable[
+        callsheet.v1.client_service_pb2.ListTrajectoriesRequest,
+        callsheet.v1.client_service_pb2.ListTrajectoriesResponse,
+    ]
+    """Trajectories of an open job. NOT_FOUND if the job is not open, or has none of the id that is asked for."""
+
+    ListGroups: grpc.aio.UnaryUnaryMultiCallable[
+        callsheet.v1.client_service_pb2.ListGroupsRequest,
+        callsheet.v1.client_service_pb2.ListGroupsResponse,
+    ]
+    """Groups of an open job. NOT_FOUND if the job is not open, or has none of the id that is asked for."""
 
 class ClientServiceServicer(metaclass=abc.ABCMeta):
     """Jobs, trajectories, actions and their outcomes. The stream is the hot path; the unary rpcs do the same one at a time.
@@ -167,6 +227,14 @@ class ClientServiceServicer(metaclass=abc.ABCMeta):
         cannot keep up (256 MiB behind) gets nothing more and ends with RESOURCE_EXHAUSTED once it reads; nothing is lost,
         since a client that reconnects submits its open actions again and so attaches to them.
         """
+
+    @abc.abstractmethod
+    def GetServerInfo(
+        self,
+        request: callsheet.v1.client_service_pb2.GetServerInfoRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[callsheet.v1.client_service_pb2.GetServerInfoResponse, collections.abc.Awaitable[callsheet.v1.client_service_pb2.GetServerInfoResponse]]:
+        """What this scheduler is and which clients it serves. The first call of a client."""
 
     @abc.abstractmethod
     def OpenJob(
@@ -230,8 +298,40 @@ class ClientServiceServicer(metaclass=abc.ABCMeta):
         request: callsheet.v1.client_service_pb2.PublishPolicyVersionRequest,
         context: _ServicerContext,
     ) -> typing.Union[callsheet.v1.client_service_pb2.PublishPolicyVersionResponse, collections.abc.Awaitable[callsheet.v1.client_service_pb2.PublishPolicyVersionResponse]]:
-        """Tells the scheduler that a job's trainer has a new policy version; trajectories beyond max_staleness are cancelled.
-        FAILED_PRECONDITION if the version is older than the newest.
+        """Tells the scheduler that a job's trainer has a new policy version; trajectories beyond the job's staleness bound are
+        cancelled. FAILED_PRECONDITION if the version is older than the newest.
         """
+
+    @abc.abstractmethod
+    def CancelWork(
+        self,
+        request: callsheet.v1.client_service_pb2.CancelWorkRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[callsheet.v1.client_service_pb2.CancelWorkResponse, collections.abc.Awaitable[callsheet.v1.client_service_pb2.CancelWorkResponse]]:
+        """Gives up what is unfinished in a job, a group or a trajectory. NOT_FOUND if there is none."""
+
+    @abc.abstractmethod
+    def ListJobs(
+        self,
+        request: callsheet.v1.client_service_pb2.ListJobsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[callsheet.v1.client_service_pb2.ListJobsResponse, collections.abc.Awaitable[callsheet.v1.client_service_pb2.ListJobsResponse]]:
+        """Open jobs."""
+
+    @abc.abstractmethod
+    def ListTrajectories(
+        self,
+        request: callsheet.v1.client_service_pb2.ListTrajectoriesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[callsheet.v1.client_service_pb2.ListTrajectoriesResponse, collections.abc.Awaitable[callsheet.v1.client_service_pb2.ListTrajectoriesResponse]]:
+        """Trajectories of an open job. NOT_FOUND if the job is not open, or has none of the id that is asked for."""
+
+    @abc.abstractmethod
+    def ListGroups(
+        self,
+        request: callsheet.v1.client_service_pb2.ListGroupsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[callsheet.v1.client_service_pb2.ListGroupsResponse, collections.abc.Awaitable[callsheet.v1.client_service_pb2.ListGroupsResponse]]:
+        """Groups of an open job. NOT_FOUND if the job is not open, or has none of the id that is asked for."""
 
 def add_ClientServiceServicer_to_server(servicer: ClientServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

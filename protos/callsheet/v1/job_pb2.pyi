@@ -4,8 +4,10 @@ isort:skip_file
 Jobs, groups and trajectories: what owns actions."""
 
 import builtins
+import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.duration_pb2
+import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import sys
@@ -46,6 +48,66 @@ PRIORITY_CLASS_BATCH: PriorityClass.ValueType  # 3
 """Anything that can wait: served last."""
 global___PriorityClass = PriorityClass
 
+class _Opening:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _OpeningEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Opening.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    OPENING_UNSPECIFIED: _Opening.ValueType  # 0
+    """Not told."""
+    OPENING_CREATED: _Opening.ValueType  # 1
+    """It is new."""
+    OPENING_ATTACHED: _Opening.ValueType  # 2
+    """It was open already, with the same specification."""
+    OPENING_CLOSED: _Opening.ValueType  # 3
+    """A trajectory that was closed before: it stays closed."""
+
+class Opening(_Opening, metaclass=_OpeningEnumTypeWrapper):
+    """What an open found."""
+
+OPENING_UNSPECIFIED: Opening.ValueType  # 0
+"""Not told."""
+OPENING_CREATED: Opening.ValueType  # 1
+"""It is new."""
+OPENING_ATTACHED: Opening.ValueType  # 2
+"""It was open already, with the same specification."""
+OPENING_CLOSED: Opening.ValueType  # 3
+"""A trajectory that was closed before: it stays closed."""
+global___Opening = Opening
+
+class _OnInfra:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _OnInfraEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_OnInfra.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    ON_INFRA_UNSPECIFIED: _OnInfra.ValueType  # 0
+    """The default, the same as ON_INFRA_REPLACE."""
+    ON_INFRA_REPLACE: _OnInfra.ValueType  # 1
+    """It takes no seat: another trajectory may join in its place."""
+    ON_INFRA_RETRY: _OnInfra.ValueType  # 2
+    """The same trajectory starts over. Not built yet: refused with UNIMPLEMENTED."""
+    ON_INFRA_MASK: _OnInfra.ValueType  # 3
+    """It keeps its seat and has no reward. Not built yet: refused with UNIMPLEMENTED."""
+    ON_INFRA_DROP: _OnInfra.ValueType  # 4
+    """The group goes on with a member less. Not built yet: refused with UNIMPLEMENTED."""
+
+class OnInfra(_OnInfra, metaclass=_OnInfraEnumTypeWrapper):
+    """What a group does with a member that was lost to an INFRA failure."""
+
+ON_INFRA_UNSPECIFIED: OnInfra.ValueType  # 0
+"""The default, the same as ON_INFRA_REPLACE."""
+ON_INFRA_REPLACE: OnInfra.ValueType  # 1
+"""It takes no seat: another trajectory may join in its place."""
+ON_INFRA_RETRY: OnInfra.ValueType  # 2
+"""The same trajectory starts over. Not built yet: refused with UNIMPLEMENTED."""
+ON_INFRA_MASK: OnInfra.ValueType  # 3
+"""It keeps its seat and has no reward. Not built yet: refused with UNIMPLEMENTED."""
+ON_INFRA_DROP: OnInfra.ValueType  # 4
+"""The group goes on with a member less. Not built yet: refused with UNIMPLEMENTED."""
+global___OnInfra = OnInfra
+
 class _TrajectoryEnd:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -58,6 +120,8 @@ class _TrajectoryEndEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._
     """It is finished and counts towards its group's quorum."""
     TRAJECTORY_END_ABANDONED: _TrajectoryEnd.ValueType  # 2
     """It was given up and does not count."""
+    TRAJECTORY_END_LOST: _TrajectoryEnd.ValueType  # 3
+    """It was lost to an INFRA failure: it does not count, and its group's `on_infra` says what becomes of its seat."""
 
 class TrajectoryEnd(_TrajectoryEnd, metaclass=_TrajectoryEndEnumTypeWrapper):
     """How a trajectory ended."""
@@ -68,6 +132,8 @@ TRAJECTORY_END_COMPLETED: TrajectoryEnd.ValueType  # 1
 """It is finished and counts towards its group's quorum."""
 TRAJECTORY_END_ABANDONED: TrajectoryEnd.ValueType  # 2
 """It was given up and does not count."""
+TRAJECTORY_END_LOST: TrajectoryEnd.ValueType  # 3
+"""It was lost to an INFRA failure: it does not count, and its group's `on_infra` says what becomes of its seat."""
 global___TrajectoryEnd = TrajectoryEnd
 
 @typing.final
@@ -77,32 +143,65 @@ class JobSpec(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: builtins.int
-    WEIGHT_FIELD_NUMBER: builtins.int
+    SHARE_FIELD_NUMBER: builtins.int
     PRIORITY_CLASS_FIELD_NUMBER: builtins.int
     MAX_ACTIONS_FIELD_NUMBER: builtins.int
-    MAX_STALENESS_FIELD_NUMBER: builtins.int
+    STALENESS_FIELD_NUMBER: builtins.int
+    GRACE_FIELD_NUMBER: builtins.int
+    DETACHED_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """1 to 256 characters, unique in the scheduler."""
-    weight: builtins.float
-    """Share relative to other jobs, at most 1,000,000; 0 means 1."""
+    share: builtins.float
+    """Fair share relative to other jobs, at most 1,000,000; 0 means 1. Not to be taken for an action's weight."""
     priority_class: global___PriorityClass.ValueType
     """Its class."""
     max_actions: builtins.int
     """The most actions it may have queued or running at once; 0 means no limit of its own."""
-    max_staleness: builtins.int
-    """Staleness bound: a trajectory that began more than this many policy versions ago is cancelled. 0 means no bound."""
+    detached: builtins.bool
+    """True: the job needs no session and never expires."""
+    @property
+    def staleness(self) -> global___Staleness:
+        """What becomes of trajectories that fall behind the newest policy version; unset means nothing does."""
+
+    @property
+    def grace(self) -> google.protobuf.duration_pb2.Duration:
+        """How long the job lives on after its last session ended; then it expires: its actions are cancelled and its
+        trajectories closed, while outcomes stay. Unset takes the server's default (120 s). See `detached`.
+        """
+
     def __init__(
         self,
         *,
         job_id: builtins.str = ...,
-        weight: builtins.float = ...,
+        share: builtins.float = ...,
         priority_class: global___PriorityClass.ValueType = ...,
         max_actions: builtins.int = ...,
-        max_staleness: builtins.int = ...,
+        staleness: global___Staleness | None = ...,
+        grace: google.protobuf.duration_pb2.Duration | None = ...,
+        detached: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["job_id", b"job_id", "max_actions", b"max_actions", "max_staleness", b"max_staleness", "priority_class", b"priority_class", "weight", b"weight"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["grace", b"grace", "staleness", b"staleness"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["detached", b"detached", "grace", b"grace", "job_id", b"job_id", "max_actions", b"max_actions", "priority_class", b"priority_class", "share", b"share", "staleness", b"staleness"]) -> None: ...
 
 global___JobSpec = JobSpec
+
+@typing.final
+class Staleness(google.protobuf.message.Message):
+    """A bound on how far a trajectory may fall behind."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MAX_VERSIONS_FIELD_NUMBER: builtins.int
+    max_versions: builtins.int
+    """A trajectory that began more than this many policy versions ago is cancelled. 0 means no bound."""
+    def __init__(
+        self,
+        *,
+        max_versions: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["max_versions", b"max_versions"]) -> None: ...
+
+global___Staleness = Staleness
 
 @typing.final
 class GroupSpec(google.protobuf.message.Message):
@@ -113,20 +212,24 @@ class GroupSpec(google.protobuf.message.Message):
     GROUP_ID_FIELD_NUMBER: builtins.int
     SIZE_FIELD_NUMBER: builtins.int
     QUORUM_FIELD_NUMBER: builtins.int
+    ON_INFRA_FIELD_NUMBER: builtins.int
     group_id: builtins.str
     """Unique in the job."""
     size: builtins.int
     """Trajectories in the group, at least 1; the same in every member."""
     quorum: builtins.int
     """Completed trajectories after which the others are redundant and are cancelled; 0 means `size`."""
+    on_infra: global___OnInfra.ValueType
+    """What becomes of members that were lost to INFRA; the same in every member."""
     def __init__(
         self,
         *,
         group_id: builtins.str = ...,
         size: builtins.int = ...,
         quorum: builtins.int = ...,
+        on_infra: global___OnInfra.ValueType = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group_id", b"group_id", "quorum", b"quorum", "size", b"size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group_id", b"group_id", "on_infra", b"on_infra", "quorum", b"quorum", "size", b"size"]) -> None: ...
 
 global___GroupSpec = GroupSpec
 
@@ -140,6 +243,7 @@ class TrajectorySpec(google.protobuf.message.Message):
     TRAJECTORY_ID_FIELD_NUMBER: builtins.int
     GROUP_FIELD_NUMBER: builtins.int
     IDLE_TIMEOUT_FIELD_NUMBER: builtins.int
+    DEADLINE_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """An open job."""
     trajectory_id: builtins.str
@@ -152,6 +256,10 @@ class TrajectorySpec(google.protobuf.message.Message):
     def idle_timeout(self) -> google.protobuf.duration_pb2.Duration:
         """Without any action for this long it is closed as abandoned; unset takes the server's default (1 hour)."""
 
+    @property
+    def deadline(self) -> google.protobuf.duration_pb2.Duration:
+        """So long after it was opened it is closed as abandoned, whatever it does; unset means never."""
+
     def __init__(
         self,
         *,
@@ -159,8 +267,204 @@ class TrajectorySpec(google.protobuf.message.Message):
         trajectory_id: builtins.str = ...,
         group: global___GroupSpec | None = ...,
         idle_timeout: google.protobuf.duration_pb2.Duration | None = ...,
+        deadline: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["group", b"group", "idle_timeout", b"idle_timeout"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "idle_timeout", b"idle_timeout", "job_id", b"job_id", "trajectory_id", b"trajectory_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["deadline", b"deadline", "group", b"group", "idle_timeout", b"idle_timeout"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["deadline", b"deadline", "group", b"group", "idle_timeout", b"idle_timeout", "job_id", b"job_id", "trajectory_id", b"trajectory_id"]) -> None: ...
 
 global___TrajectorySpec = TrajectorySpec
+
+@typing.final
+class JobStatus(google.protobuf.message.Message):
+    """What there is to know of an open job."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class ActionsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    @typing.final
+    class FailuresEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    SPEC_FIELD_NUMBER: builtins.int
+    OPEN_TRAJECTORIES_FIELD_NUMBER: builtins.int
+    WAITING_TRAJECTORIES_FIELD_NUMBER: builtins.int
+    ACTIONS_FIELD_NUMBER: builtins.int
+    FAILURES_FIELD_NUMBER: builtins.int
+    POLICY_VERSION_FIELD_NUMBER: builtins.int
+    SESSIONS_FIELD_NUMBER: builtins.int
+    EXPIRES_IN_FIELD_NUMBER: builtins.int
+    EXPIRED_FIELD_NUMBER: builtins.int
+    CLOSES_IN_FIELD_NUMBER: builtins.int
+    open_trajectories: builtins.int
+    """Open trajectories."""
+    waiting_trajectories: builtins.int
+    """Open trajectories that have actions and were not let begin yet."""
+    policy_version: builtins.int
+    """The newest published policy version."""
+    sessions: builtins.int
+    """Client sessions that hold it now."""
+    expired: builtins.bool
+    """Whether it has expired: its actions were cancelled and its trajectories closed. A session that comes back ends that."""
+    @property
+    def spec(self) -> global___JobSpec:
+        """The job, with its defaults filled in."""
+
+    @property
+    def actions(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """Actions by state, ActionState's names in lower case without the prefix."""
+
+    @property
+    def failures(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """Failed actions by FailureKind, its names likewise."""
+
+    @property
+    def expires_in(self) -> google.protobuf.duration_pb2.Duration:
+        """Time until it expires; unset while a session holds it, and where it cannot expire (any more)."""
+
+    @property
+    def closes_in(self) -> google.protobuf.duration_pb2.Duration:
+        """Time until an expired job is closed."""
+
+    def __init__(
+        self,
+        *,
+        spec: global___JobSpec | None = ...,
+        open_trajectories: builtins.int = ...,
+        waiting_trajectories: builtins.int = ...,
+        actions: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        failures: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        policy_version: builtins.int = ...,
+        sessions: builtins.int = ...,
+        expires_in: google.protobuf.duration_pb2.Duration | None = ...,
+        expired: builtins.bool = ...,
+        closes_in: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["closes_in", b"closes_in", "expires_in", b"expires_in", "spec", b"spec"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "closes_in", b"closes_in", "expired", b"expired", "expires_in", b"expires_in", "failures", b"failures", "open_trajectories", b"open_trajectories", "policy_version", b"policy_version", "sessions", b"sessions", "spec", b"spec", "waiting_trajectories", b"waiting_trajectories"]) -> None: ...
+
+global___JobStatus = JobStatus
+
+@typing.final
+class TrajectoryStatus(google.protobuf.message.Message):
+    """What there is to know of a trajectory of an open job."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SPEC_FIELD_NUMBER: builtins.int
+    END_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    OPEN_ACTIONS_FIELD_NUMBER: builtins.int
+    ADMITTED_FIELD_NUMBER: builtins.int
+    SANDBOX_ID_FIELD_NUMBER: builtins.int
+    MANAGER_ID_FIELD_NUMBER: builtins.int
+    POLICY_VERSION_FIELD_NUMBER: builtins.int
+    end: global___TrajectoryEnd.ValueType
+    """How it ended; unset while it is open."""
+    reason: builtins.str
+    """Why it was closed, as a sentence; empty while it is open."""
+    open_actions: builtins.int
+    """Its actions that have no outcome yet."""
+    admitted: builtins.bool
+    """Whether it was let begin."""
+    sandbox_id: builtins.str
+    """Its live sandbox; empty if it has none."""
+    manager_id: builtins.str
+    """The manager that holds the sandbox."""
+    policy_version: builtins.int
+    """The newest policy version when it was opened."""
+    @property
+    def spec(self) -> global___TrajectorySpec:
+        """The trajectory, with its defaults filled in."""
+
+    def __init__(
+        self,
+        *,
+        spec: global___TrajectorySpec | None = ...,
+        end: global___TrajectoryEnd.ValueType = ...,
+        reason: builtins.str = ...,
+        open_actions: builtins.int = ...,
+        admitted: builtins.bool = ...,
+        sandbox_id: builtins.str = ...,
+        manager_id: builtins.str = ...,
+        policy_version: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["spec", b"spec"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["admitted", b"admitted", "end", b"end", "manager_id", b"manager_id", "open_actions", b"open_actions", "policy_version", b"policy_version", "reason", b"reason", "sandbox_id", b"sandbox_id", "spec", b"spec"]) -> None: ...
+
+global___TrajectoryStatus = TrajectoryStatus
+
+@typing.final
+class GroupStatus(google.protobuf.message.Message):
+    """What there is to know of a group of an open job."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SPEC_FIELD_NUMBER: builtins.int
+    OPEN_FIELD_NUMBER: builtins.int
+    COMPLETED_FIELD_NUMBER: builtins.int
+    ABANDONED_FIELD_NUMBER: builtins.int
+    LOST_FIELD_NUMBER: builtins.int
+    HAS_QUORUM_FIELD_NUMBER: builtins.int
+    has_quorum: builtins.bool
+    """Whether it has its quorum."""
+    @property
+    def spec(self) -> global___GroupSpec:
+        """The group, with its defaults filled in."""
+
+    @property
+    def open(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Ids of its open members."""
+
+    @property
+    def completed(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Ids of members that completed."""
+
+    @property
+    def abandoned(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Ids of members that were closed otherwise and keep their seats."""
+
+    @property
+    def lost(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Ids of members that were lost to INFRA and take no seat."""
+
+    def __init__(
+        self,
+        *,
+        spec: global___GroupSpec | None = ...,
+        open: collections.abc.Iterable[builtins.str] | None = ...,
+        completed: collections.abc.Iterable[builtins.str] | None = ...,
+        abandoned: collections.abc.Iterable[builtins.str] | None = ...,
+        lost: collections.abc.Iterable[builtins.str] | None = ...,
+        has_quorum: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["spec", b"spec"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["abandoned", b"abandoned", "completed", b"completed", "has_quorum", b"has_quorum", "lost", b"lost", "open", b"open", "spec", b"spec"]) -> None: ...
+
+global___GroupStatus = GroupStatus

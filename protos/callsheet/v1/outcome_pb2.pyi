@@ -4,6 +4,7 @@ isort:skip_file
 What became of an action: data, never an rpc error."""
 
 import builtins
+import callsheet.v1.action_pb2
 import callsheet.v1.common_pb2
 import collections.abc
 import google.protobuf.descriptor
@@ -467,17 +468,23 @@ class GenerateResult(google.protobuf.message.Message):
     FINISH_REASON_FIELD_NUMBER: builtins.int
     POLICY_VERSIONS_FIELD_NUMBER: builtins.int
     CACHED_TOKENS_FIELD_NUMBER: builtins.int
+    LOG_PROBS_MODE_FIELD_NUMBER: builtins.int
+    SEED_FIELD_NUMBER: builtins.int
     finish_reason: global___FinishReason.ValueType
     """Why it ended."""
     cached_tokens: builtins.int
     """Prompt tokens found in the engine's cache."""
+    log_probs_mode: callsheet.v1.action_pb2.LogProbsMode.ValueType
+    """Of which distribution the log-probabilities are."""
+    seed: builtins.int
+    """The seed that was used, given or drawn: with it the same prompt and weights give the same tokens."""
     @property
     def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """New tokens, the prompt left out."""
 
     @property
     def log_probs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """Natural logarithm of each token's probability under the sampling distribution at temperature 1; one per token."""
+        """Natural logarithm of each token's probability under the distribution that `log_probs_mode` names; one per token."""
 
     @property
     def policy_versions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PolicyVersionSpan]:
@@ -491,8 +498,12 @@ class GenerateResult(google.protobuf.message.Message):
         finish_reason: global___FinishReason.ValueType = ...,
         policy_versions: collections.abc.Iterable[global___PolicyVersionSpan] | None = ...,
         cached_tokens: builtins.int = ...,
+        log_probs_mode: callsheet.v1.action_pb2.LogProbsMode.ValueType = ...,
+        seed: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cached_tokens", b"cached_tokens", "finish_reason", b"finish_reason", "log_probs", b"log_probs", "policy_versions", b"policy_versions", "token_ids", b"token_ids"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_seed", b"_seed", "seed", b"seed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "cached_tokens", b"cached_tokens", "finish_reason", b"finish_reason", "log_probs", b"log_probs", "log_probs_mode", b"log_probs_mode", "policy_versions", b"policy_versions", "seed", b"seed", "token_ids", b"token_ids"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
 
 global___GenerateResult = GenerateResult
 
@@ -671,10 +682,27 @@ class RewardResult(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class ComponentsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     SCORE_FIELD_NUMBER: builtins.int
     PASSED_FIELD_NUMBER: builtins.int
     TOTAL_FIELD_NUMBER: builtins.int
     COMMAND_FIELD_NUMBER: builtins.int
+    COMPONENTS_FIELD_NUMBER: builtins.int
     score: builtins.float
     """The score: for tests the share passed, 0 to 1; for models what they return."""
     passed: builtins.int
@@ -683,7 +711,11 @@ class RewardResult(google.protobuf.message.Message):
     """Tests that ran, skipped ones left out; 0 for models."""
     @property
     def command(self) -> global___CommandResult:
-        """The test run; unset for models."""
+        """The test run, or the script's; unset for models."""
+
+    @property
+    def components(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
+        """Named parts of the score, for scorers that tell them."""
 
     def __init__(
         self,
@@ -692,8 +724,9 @@ class RewardResult(google.protobuf.message.Message):
         passed: builtins.int = ...,
         total: builtins.int = ...,
         command: global___CommandResult | None = ...,
+        components: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["command", b"command"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["command", b"command", "passed", b"passed", "score", b"score", "total", b"total"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["command", b"command", "components", b"components", "passed", b"passed", "score", b"score", "total", b"total"]) -> None: ...
 
 global___RewardResult = RewardResult

@@ -22,7 +22,7 @@ from callsheet.scheduler.service.outcomes import fill_timestamp
 from callsheet.scheduler.service.refusals import abort
 from callsheet.scheduler.service.requests import UnaryReply, decode_key
 from callsheet.scheduler.service.rules import identifier
-from callsheet.v1 import action_pb2, admin_service_pb2, admin_service_pb2_grpc, manager_service_pb2
+from callsheet.v1 import action_pb2, admin_service_pb2, admin_service_pb2_grpc, job_pb2, manager_service_pb2
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -185,13 +185,13 @@ def _fill_live(response: admin_service_pb2.ExplainResponse, action: Action) -> N
     response.state = _state(action.state)
 
 
-def _job_status(job: Job, waiting_trajectories: int) -> admin_service_pb2.JobStatus:
+def _job_status(job: Job, waiting_trajectories: int) -> job_pb2.JobStatus:
     counts = dict(job.finished_counts)
     for action in job.actions.values():
         if isinstance(action, Action):
             counts[action.state.value] = counts.get(action.state.value, 0) + 1
-    return admin_service_pb2.JobStatus(
-        job_id=job.request.job_id,
+    return job_pb2.JobStatus(
+        spec=job_pb2.JobSpec.FromString(job.request.spec),
         open_trajectories=len(job.trajectories),
         actions=counts,
         failures=job.failure_counts,

@@ -150,3 +150,33 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         if outcome is not None:
             response.outcome.CopyFrom(outcome)
         return response
+
+    async def GetServerInfo(  # noqa: N802
+        self, request: client_service_pb2.GetServerInfoRequest, context: Context
+    ) -> client_service_pb2.GetServerInfoResponse:
+        """Not built yet."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "GetServerInfo is not built yet")
+
+    async def CancelWork(  # noqa: N802
+        self, request: client_service_pb2.CancelWorkRequest, context: Context
+    ) -> client_service_pb2.CancelWorkResponse:
+        """Not built yet."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "CancelWork is not built yet")
+
+    async def ListJobs(  # noqa: N802
+        self, request: client_service_pb2.ListJobsRequest, context: Context
+    ) -> client_service_pb2.ListJobsResponse:
+        """Not built yet."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "ListJobs is not built yet")
+
+    async def ListTrajectories(  # noqa: N802
+        self, request: client_service_pb2.ListTrajectoriesRequest, context: Context
+    ) -> client_service_pb2.ListTrajectoriesResponse:
+        """Not built yet."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "ListTrajectories is not built yet")
+
+    async def ListGroups(  # noqa: N802
+        self, request: client_service_pb2.ListGroupsRequest, context: Context
+    ) -> client_service_pb2.ListGroupsResponse:
+        """Not built yet."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "ListGroups is not built yet")

@@ -73,10 +73,10 @@ def decode_job(spec: job_pb2.JobSpec) -> JobRequest:
     priority = known("job.priority_class", spec.priority_class, job_pb2.PriorityClass.values())
     return JobRequest(
         job_id=identifier("job.job_id", spec.job_id),
-        weight=within("job.weight", spec.weight, 0.0, MAX_WEIGHT) or 1.0,
+        weight=within("job.share", spec.share, 0.0, MAX_WEIGHT) or 1.0,
         priority_class=PriorityClass(priority or PriorityClass.TRAIN),
         max_actions=int(at_least("job.max_actions", spec.max_actions, 0)),
-        max_staleness=int(at_least("job.max_staleness", spec.max_staleness, 0)),
+        max_staleness=int(at_least("job.staleness.max_versions", spec.staleness.max_versions, 0)),
         spec=spec.SerializeToString(deterministic=True),
     )
 
