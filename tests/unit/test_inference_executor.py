@@ -59,6 +59,40 @@ async def test_stop_tokens_and_sampling_reach_the_engine(executor: InferenceExec
     assert list(stopped.token_ids) == list(free.token_ids)[: list(free.token_ids).index(free.token_ids[3]) + 1]
 
 
+async def test_unset_sampling_is_temperature_1_with_a_seed_of_its_own(executor: InferenceExecutor) -> None:
+    unset = action_pb2.SamplingParameters(max_new_tokens=24)
+    siblings = [completed(await executor.run(generate_attempt(index, prompt(9), unset))) for index in range(1, 9)]
+    assert len({tuple(sibling.token_ids) for sibling in siblings}) == 8
+    assert {sibling.log_probs_mode for sibling in siblings} == {action_pb2.LOG_PROBS_MODE_SAMPLED}
+    for sibling in siblings[:2]:
+        seeded = action_pb2.SamplingParameters(max_new_tokens=24, temperature=1.0, seed=sibling.seed)
+        again = completed(await executor.run(generate_attempt(9, prompt(9), seeded)))
+        assert (again.token_ids, again.seed) == (sibling.token_ids, sibling.seed)
+
+
+async def test_stop_texts_and_the_mode_of_log_probs_reach_the_engine(executor: InferenceExecutor) -> None:
+    sampling = action_pb2.SamplingParameters(
+        max_new_tokens=200, temperature=3.0, seed=0, log_probs_mode=action_pb2.LOG_PROBS_MODE_RAW, stop=["a", "e"]
+    )
+    result = completed(await executor.run(generate_attempt(1, prompt(9), sampling)))
+    assert result.finish_reason == outcome_pb2.FINISH_REASON_STOP
+    assert result.token_ids[-1] in b"ae"
+    assert result.log_probs_mode == action_pb2.LOG_PROBS_MODE_RAW
+    assert (result.HasField("seed"), result.seed) == (True, 0)
+    expected = full_pass_log_probs(small_model(0, CONFIG), prompt(9), tuple(result.token_ids))
+    assert list(result.log_probs) == pytest.approx(expected, abs=2e-5)
+
+
+async def test_stop_texts_are_refused_for_a_vocabulary_without_a_tokenizer() -> None:
+    shape = TransformerConfig(vocabulary_size=300, context_length=64, layers=1, width=32, heads=2, hidden_width=48)
+    built = build_inference_executor(InferenceSettings(shape=shape, kv_cache_tokens=64))
+    asked = action_pb2.SamplingParameters(max_new_tokens=4, stop=["x"])
+    result = await built.run(generate_attempt(1, prompt(9), asked))
+    await built.close()
+    assert isinstance(result, Broken)
+    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_ENV, "no_tokenizer")
+
+
 async def test_hundreds_of_attempts_at_once(executor: InferenceExecutor) -> None:
     results: dict[int, AttemptResult] = {}
 
@@ -149,19 +183,21 @@ async def test_an_abort_by_the_engine_is_a_success_with_partial_tokens(
 @pytest.mark.parametrize(
     ("tokens", "sampling", "reason"),
     [
-        (prompt(16_384), {"max_new_tokens": 4}, "context_length"),
+        (prompt(16_384), {"max_new_tokens": 4}, "prompt_too_long"),
         ((5, 400), {"max_new_tokens": 4}, "token_out_of_vocabulary"),
         ((5,), {"max_new_tokens": 0}, "invalid_sampling"),
         ((5,), {"max_new_tokens": 4, "top_p": 1.5}, "invalid_sampling"),
         ((5,), {"max_new_tokens": 4, "temperature": float("inf")}, "invalid_sampling"),
+        ((5,), {"max_new_tokens": 4, "log_probs_mode": 9}, "invalid_sampling"),
+        ((5,), {"max_new_tokens": 4, "stop": [""]}, "invalid_sampling"),
     ],
 )
-async def test_what_can_never_be_served_fails_as_policy(
-    executor: InferenceExecutor, tokens: tuple[int, ...], sampling: dict[str, float], reason: str
+async def test_what_can_never_be_served_is_not_the_models_fault(
+    executor: InferenceExecutor, tokens: tuple[int, ...], sampling: dict[str, object], reason: str
 ) -> None:
     result = await executor.run(generate_attempt(1, tokens, action_pb2.SamplingParameters(**sampling)))  # type: ignore[arg-type]
     assert isinstance(result, Broken)
-    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_POLICY, reason)
+    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_ENV, reason)
     assert result.failed.message
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import structlog
 from callsheet.managers.inference.executor import InferenceExecutor, ServiceOptions
 from callsheet.managers.inference.settings import InferenceSettings
+from callsheet.managers.inference.tokenizer import VOCABULARY_SIZE, token_bytes
 from callsheet.managers.inference.torch_engine.batcher import BatchLimits
 from callsheet.managers.inference.torch_engine.driver import TorchEngineDriver
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
@@ -31,6 +32,8 @@ def build_inference_executor(settings: InferenceSettings) -> InferenceExecutor:
         runner,
         limits,
         policy_version=settings.policy_version,
+        # A model with another vocabulary brings no tokenizer with its weights.
+        token_bytes=token_bytes if runner.config.vocabulary_size == VOCABULARY_SIZE else None,
         threads=settings.threads,
         cores=settings.cores,
     )

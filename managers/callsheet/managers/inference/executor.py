@@ -16,6 +16,7 @@ from callsheet.managers.inference.driver import (
     FinishReason,
     GenerateRequest,
     Generation,
+    LogProbsMode,
     RequestRefusedError,
     Sampling,
 )
@@ -27,6 +28,14 @@ _FINISH_REASONS = {
     FinishReason.STOP: outcome_pb2.FINISH_REASON_STOP,
     FinishReason.LENGTH: outcome_pb2.FINISH_REASON_LENGTH,
     FinishReason.ABORT: outcome_pb2.FINISH_REASON_ABORT,
+}
+_WIRE_MODES = {
+    LogProbsMode.SAMPLED: action_pb2.LOG_PROBS_MODE_SAMPLED,
+    LogProbsMode.RAW: action_pb2.LOG_PROBS_MODE_RAW,
+}
+_LOG_PROBS_MODES = {
+    action_pb2.LOG_PROBS_MODE_UNSPECIFIED: LogProbsMode.SAMPLED,
+    **{wire: mode for mode, wire in _WIRE_MODES.items()},
 }
 
 
@@ -95,11 +104,11 @@ class InferenceExecutor:
         try:
             request = request_of(attempt)
         except ValueError as error:
-            return _broken(outcome_pb2.FAILURE_KIND_POLICY, "invalid_sampling", str(error))
+            return _broken(outcome_pb2.FAILURE_KIND_ENV, "invalid_sampling", str(error))
         outcome = await self._generate(attempt, request)
         if isinstance(outcome, EngineError):
             return _broken_by(outcome)
-        succeeded = outcome_pb2.Succeeded(generate=result_of(outcome))
+        succeeded = outcome_pb2.Succeeded(generate=result_of(outcome, request.sampling.log_probs_mode))
         usage = outcome_pb2.Usage(cpu_s=outcome.cpu_s)
         if outcome.finish_reason is FinishReason.ABORT and attempt.stop_requested.is_set():
             return Stopped(partial=succeeded, usage=usage)
@@ -161,22 +170,27 @@ def request_of(attempt: Attempt) -> GenerateRequest:
     """
     payload = attempt.action.generate
     sampling = payload.sampling
+    mode = _LOG_PROBS_MODES.get(sampling.log_probs_mode)
+    if mode is None:
+        raise ValueError(f"log_probs_mode is {sampling.log_probs_mode}; this engine knows {sorted(_LOG_PROBS_MODES)}")
     return GenerateRequest(
         request_id=request_id_of(attempt.grant),
         prompt_token_ids=tuple(payload.prompt_token_ids),
         sampling=Sampling(
             max_new_tokens=sampling.max_new_tokens,
-            temperature=sampling.temperature,
+            temperature=sampling.temperature if sampling.HasField("temperature") else 1.0,
             top_p=sampling.top_p or 1.0,
             top_k=sampling.top_k,
-            seed=sampling.seed,
+            seed=sampling.seed if sampling.HasField("seed") else None,
             stop_token_ids=frozenset(sampling.stop_token_ids),
+            stop=tuple(sampling.stop),
+            log_probs_mode=mode,
         ),
     )
 
 
-def result_of(generation: Generation) -> outcome_pb2.GenerateResult:
-    """Translates what an engine produced."""
+def result_of(generation: Generation, mode: LogProbsMode) -> outcome_pb2.GenerateResult:
+    """Translates what an engine produced, with log-probabilities of a mode."""
     return outcome_pb2.GenerateResult(
         token_ids=generation.token_ids,
         log_probs=generation.log_probs,
@@ -186,12 +200,15 @@ def result_of(generation: Generation) -> outcome_pb2.GenerateResult:
             for span in generation.version_spans
         ],
         cached_tokens=generation.cached_tokens,
+        log_probs_mode=_WIRE_MODES[mode],
+        seed=generation.seed,
     )
 
 
 def _broken_by(error: EngineError) -> Broken:
+    # Whoever wrote the request asked for what the engine lacks: the model itself has done nothing yet.
     if isinstance(error, RequestRefusedError):
-        return _broken(outcome_pb2.FAILURE_KIND_POLICY, error.reason, str(error))
+        return _broken(outcome_pb2.FAILURE_KIND_ENV, error.reason, str(error))
     if isinstance(error, EngineBusyError):
         return _broken(outcome_pb2.FAILURE_KIND_INFRA, "engine_busy", str(error))
     if isinstance(error, EngineFailedError):

@@ -74,7 +74,7 @@ class ScorerExecutor:
             return _broken(outcome_pb2.FAILURE_KIND_INFRA, "unsupported_kind", "this service scores with a model only")
         tokens = tuple(attempt.action.reward.model.token_ids)
         if (problem := token_problem(tokens, self._scorer.config)) is not None:
-            return _broken(outcome_pb2.FAILURE_KIND_POLICY, problem.reason, problem.message)
+            return _broken(outcome_pb2.FAILURE_KIND_ENV, problem.reason, problem.message)
         try:
             ticket = self._scorer.submit(tokens, attempt.grant.cores)
         except ScorerError as error:

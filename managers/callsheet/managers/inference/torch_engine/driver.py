@@ -26,6 +26,7 @@ from callsheet.managers.inference.driver import (
 )
 from callsheet.managers.inference.torch_engine.batcher import Batcher, BatchLimits, Finished, Gate, check_request
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
+from callsheet.managers.inference.torch_engine.sequence import TokenBytes
 from callsheet.managers.inference.torch_engine.thread import ComputeThread
 from callsheet.managers.models.weights import WeightsError, read_config, read_state, shapes
 from torch import Tensor
@@ -48,6 +49,7 @@ class TorchEngineDriver:
         limits: BatchLimits | None = None,
         *,
         policy_version: int = 0,
+        token_bytes: TokenBytes | None = None,
         threads: int = 1,
         cores: Sequence[int] = (),
         max_requests: int = 4096,
@@ -58,12 +60,14 @@ class TorchEngineDriver:
             runner: The model and its KV cache; belongs to the engine from now on.
             limits: Bounds of the batch.
             policy_version: Version of the weights the model has.
+            token_bytes: What a token adds to the text; None where that is not known, so that stop texts are refused.
             threads: Threads of torch's kernels.
             cores: Cores to pin them to; empty leaves the process's cores.
             max_requests: The most live requests, running and waiting; more are refused as busy.
         """
         self._runner = runner
-        self._batcher = Batcher(runner, limits or BatchLimits(), policy_version)
+        self._batcher = Batcher(runner, limits or BatchLimits(), policy_version, token_bytes=token_bytes)
+        self._stop_texts = token_bytes is not None
         self._prefix_cache = (limits or BatchLimits()).prefix_cache_tokens > 0
         self._shapes = shapes(runner.model)
         self._max_requests = max_requests
@@ -90,6 +94,7 @@ class TorchEngineDriver:
             pause_request=True,
             prefix_cache=self._prefix_cache,
             batch_invariant=True,
+            stop_texts=self._stop_texts,
         )
 
     @property
@@ -110,7 +115,7 @@ class TorchEngineDriver:
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """See `EngineDriver`."""
-        check_request(request, self._runner.config)
+        check_request(request, self._runner.config, stop_texts=self._stop_texts)
         if request.request_id in self._live:
             raise RequestRefusedError("duplicate_request", f"request_id {request.request_id!r} is live already")
         if len(self._live) >= self._max_requests:
