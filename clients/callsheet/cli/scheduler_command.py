@@ -47,6 +47,14 @@ def scheduler(
         Planner,
         typer.Option(envvar="CALLSHEET_PLANNER", help="Decide by price and solver, or in order of arrival."),
     ] = Planner.ELASTIC,
+    expect: Annotated[
+        str,
+        typer.Option(
+            envvar="CALLSHEET_EXPECT",
+            metavar="ROLE,...",
+            help="Managers that will register: sandbox, inference, reward. Actions for them wait until they have.",
+        ),
+    ] = "",
     log_format: LogFormatOption = None,
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
@@ -63,4 +71,5 @@ def scheduler(
         heartbeat_interval=heartbeat_interval,
         manager_lease=manager_lease,
         planner=planner.value,
+        expect=tuple(role.strip() for role in expect.split(",") if role.strip()),
     )

@@ -110,7 +110,9 @@ def role_arguments(role: Role, settings: StackSettings, *, address: str, cores: 
         logs += ["--log-format", (settings.log_format or LogFormat.JSON).value]
     extra = list(settings.arguments.get(role, ()))
     if role is Role.SCHEDULER:
-        return ["scheduler", "--listen", address, "--data-dir", str(settings.data_dir), *logs, *extra]
+        own = ["--listen", address, "--data-dir", str(settings.data_dir)]
+        expected = ["--expect", ",".join(settings.managers)] if settings.managers else []
+        return ["scheduler", *own, *expected, *logs, *extra]
     common = ["--scheduler", address, "--cpus", str(cores)]
     if settings.memory_mib is not None:
         common += ["--memory-mib", str(settings.memory_mib)]

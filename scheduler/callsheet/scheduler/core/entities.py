@@ -176,6 +176,7 @@ class Action:
 
     Attributes:
         arrival: Order of arrival; kept over retries, so a retried action does not lose its place.
+        awaits_role: It was accepted for a manager that was announced and had not registered yet.
         ready_ticket: Its place in the ready queue; 0 while it waits for its turn in the sandbox or for a backoff.
         attempt: The current attempt, while it is dispatched.
         start_wait_s: The part of `queue_s` that its trajectory waited for admission.
@@ -190,6 +191,7 @@ class Action:
     submitted_at: float
     queued_since: float
     state: ActionState = ActionState.QUEUED
+    awaits_role: bool = False
     ready_ticket: int = 0
     attempts: int = 0
     attempt: Attempt | None = None

@@ -16,6 +16,7 @@ from callsheet.scheduler.core.commands import Accept, Command, OutcomeFacts, Per
 from callsheet.scheduler.core.deadlines import Deadlines
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Manager, Orphan, Trajectory
 from callsheet.scheduler.core.events import Event, ReplyTo
+from callsheet.scheduler.core.expected import ExpectedRole
 from callsheet.scheduler.core.kept_set_ups import KeptSetUps
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState, Demand, RefusedError, Token
@@ -45,6 +46,7 @@ class CoreSettings:
         cancel_grace: How long a manager may take to end an attempt it was told to stop.
         timeout_grace: How long past its execution timeout an attempt may stay silent.
         orphan_lease: How long an attempt without a known action waits for its submit.
+        expected: Managers that were announced: what only they may serve waits until they have registered once.
     """
 
     max_open_actions: int = 1_000_000
@@ -53,6 +55,7 @@ class CoreSettings:
     cancel_grace: float = 15.0
     timeout_grace: float = 30.0
     orphan_lease: float = 120.0
+    expected: tuple[ExpectedRole, ...] = ()
 
 
 class SchedulerState:
@@ -64,6 +67,7 @@ class SchedulerState:
         elastic_attempts: Those with cores of their own of which plans may take some for others.
         narrowed_attempts: Those among them that have given some.
         restored_at: When it continued from the journal of an earlier scheduler; None if there was none.
+        expected: Announced roles of which no manager has registered yet.
         ready: Actions that could start now.
         waiting_trajectories: Those that wait for admission, by job and trajectory id, in the order in which their first
             actions came. A job without any has no entry.
@@ -90,6 +94,7 @@ class SchedulerState:
         self.watcher_gone = watcher_gone
         self.jobs: dict[str, Job] = {}
         self.managers: dict[str, Manager] = {}
+        self.expected = self.settings.expected
         self.nodes: dict[str, Node] = {}
         self.metered_nodes: dict[str, Node] = {}
         self.buckets: dict[tuple[str, str], TokenBucket] = {}

@@ -181,11 +181,13 @@ def on_submit(state: SchedulerState, event: events.ActionSubmitted, now: float) 
     orphan = state.orphans.get(request.key)
     if orphan is not None and orphan.body_hash != request.body_hash:
         orphan = None
+    awaits_role = False
     if orphan is None:
         if trajectory is not None:
             _check_sandbox(trajectory, request)
-        check_servable(state, request, trajectory)
+        awaits_role = check_servable(state, request, trajectory)
     action = add_action(state, job, request, trajectory, now)
+    action.awaits_role = awaits_role
     if event.watcher is not None:
         action.watchers.append(event.watcher)
     state.persist(ActionSubmitted(*request.key, request.trajectory_id, request.body_hash, request.spec, now))

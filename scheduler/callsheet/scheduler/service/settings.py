@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from callsheet.scheduler.service.expected_roles import expected_roles
+
 
 class PlannerChoice(Enum):
     """What decides which actions start.
@@ -36,6 +38,8 @@ class SchedulerSettings:
         predictor_save_interval: How often what the predictors learned is saved.
         planner: What decides which actions start.
         hold_after: How long an action waits before a node is held for it.
+        expect: Roles of managers that will register: what only they may serve waits until they have. See
+            `callsheet.scheduler.service.expected_roles`.
         shutdown_grace: How long running rpcs may take when the process stops.
     """
 
@@ -53,4 +57,8 @@ class SchedulerSettings:
     predictor_save_interval: float = 30.0
     planner: PlannerChoice = PlannerChoice.ELASTIC
     hold_after: float = 5.0
+    expect: tuple[str, ...] = ()
     shutdown_grace: float = 2.0
+
+    def __post_init__(self) -> None:
+        expected_roles(self.expect)
