@@ -135,6 +135,8 @@ def _recover(settings: SchedulerSettings, journal: Journal, planning: PlanningTa
         max_open_actions=settings.max_open_actions,
         manager_lease=settings.manager_lease,
         cancel_grace=settings.cancel_grace,
+        closed_actions=settings.closed_actions,
+        closed_actions_s=settings.closed_actions_s,
     )
     state = SchedulerState(epoch, encode_outcome, core, is_gone)
     planning.attach(state)

@@ -36,6 +36,8 @@ class SchedulerSettings:
         predictor_save_interval: How often what the predictors learned is saved.
         planner: What decides which actions start.
         hold_after: How long an action waits before a node is held for it.
+        closed_actions: Most actions of closed jobs that can still be explained.
+        closed_actions_s: How long after the close they can.
         shutdown_grace: How long running rpcs may take when the process stops.
     """
 
@@ -53,4 +55,6 @@ class SchedulerSettings:
     predictor_save_interval: float = 30.0
     planner: PlannerChoice = PlannerChoice.ELASTIC
     hold_after: float = 5.0
+    closed_actions: int = 10_000
+    closed_actions_s: float = 3600.0
     shutdown_grace: float = 2.0
