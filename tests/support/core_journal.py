@@ -20,6 +20,8 @@ class CoreJournal:
         self.trajectories: dict[Row, records.RecoveredTrajectory] = {}
         self.actions: dict[Row, records.RecoveredAction] = {}
         self.outcomes: dict[Row, bytes] = {}
+        self.finished: dict[Row, records.ActionSummary] = {}
+        self.closed: list[records.ClosedAction] = []
         self._job_requests: dict[bytes, JobRequest] = {}
         self._trajectory_requests: dict[bytes, TrajectoryRequest] = {}
         self._action_requests: dict[bytes, ActionRequest] = {}
@@ -50,7 +52,7 @@ class CoreJournal:
                 self.jobs[job_id] = records.RecoveredJob(job_id, spec, 0)
             case records.JobClosed(job_id):
                 del self.jobs[job_id]
-                for rows in (self.trajectories, self.actions, self.outcomes):
+                for rows in (self.trajectories, self.actions, self.outcomes, self.finished):
                     for key in [key for key in rows if key[0] == job_id]:
                         del rows[key]
             case records.PolicyVersionPublished(job_id, version):
@@ -66,6 +68,8 @@ class CoreJournal:
                 )
             case records.TrajectoryClosed(job_id, trajectory_id, end):
                 self.trajectories[job_id, trajectory_id] = replace(self.trajectories[job_id, trajectory_id], end=end)
+            case records.ClosedActionsKept(kept, forgotten):
+                self.closed = [each for each in (*self.closed, *kept) if each.number > forgotten]
             case _:
                 self._apply_to_action(record)
 
@@ -91,7 +95,9 @@ class CoreJournal:
                 self.actions[job_id, action_id] = replace(
                     self._open_row(job_id, action_id), state="queued", attempt=attempt
                 )
-            case records.ActionFinished(job_id, action_id, state, outcome, _):
+            case records.ActionFinished(job_id, action_id, state, outcome, _, summary):
+                assert summary is not None
+                self.finished[job_id, action_id] = summary
                 self.actions[job_id, action_id] = replace(self._open_row(job_id, action_id), state=state, spec=b"")
                 self.outcomes[job_id, action_id] = outcome
             case _:
@@ -105,5 +111,9 @@ class CoreJournal:
     def recovered(self) -> records.Recovered:
         """What a restarted scheduler continues from."""
         return records.Recovered(
-            tuple(self.jobs.values()), tuple(self.trajectories.values()), tuple(self.actions.values())
+            tuple(self.jobs.values()),
+            tuple(self.trajectories.values()),
+            tuple(self.actions.values()),
+            tuple(self.finished.values()),
+            tuple(self.closed),
         )

@@ -14,6 +14,7 @@ from callsheet.client.admin_predictions import (
 from callsheet.client.admin_values import (
     ActionState,
     Explanation,
+    Holder,
     JobStatus,
     ManagerStatus,
     NodeStatus,
@@ -54,6 +55,8 @@ def decode_explanation(message: admin_service_pb2.ExplainResponse) -> Explanatio
         tuple(Shortage(s.resource, s.needed, s.free, s.capacity, s.node_id) for s in message.shortages),
         tuple(StoryEvent(unix_seconds(event.time), event.event) for event in message.story),
         _expected(message.expected) if message.HasField("expected") else None,
+        tuple(map(_holder, message.holders)),
+        message.job_closed,
     )
 
 
@@ -83,6 +86,19 @@ def _expected(message: admin_service_pb2.ExpectedRun) -> ExpectedRun:
         message.peak_memory_mb,
         message.amdahl_fraction,
         message.observations,
+    )
+
+
+def _holder(message: admin_service_pb2.Holder) -> Holder:
+    return Holder(
+        message.job_id,
+        message.action_id,
+        message.trajectory_id,
+        message.node_id,
+        dict(message.units),
+        message.held_s,
+        message.sessions,
+        message.expires_in_s if message.HasField("expires_in_s") else None,
     )
 
 

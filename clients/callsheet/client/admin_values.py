@@ -169,6 +169,31 @@ class StoryEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """Something that holds units that a waiting action lacks.
+
+    Attributes:
+        job_id: The job it belongs to.
+        action_id: The action that runs with them; empty where a trajectory holds them between its actions.
+        trajectory_id: The trajectory; empty if there is none.
+        node_id: The node.
+        units: What it holds, by resource, in units; "slots" are those of a service.
+        held_s: For how long, in seconds.
+        sessions: Client sessions that hold its job now; 0: its client is away.
+        expires_in_s: Seconds until its job expires; None while it cannot.
+    """
+
+    job_id: str
+    action_id: str
+    trajectory_id: str
+    node_id: str
+    units: Mapping[str, float]
+    held_s: float
+    sessions: int
+    expires_in_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Why an action is where it is.
 
@@ -182,6 +207,8 @@ class Explanation:
         shortages: What is short, on the node that comes closest.
         story: What happened so far, in order.
         expected: What it is expected to need; None once it has its outcome.
+        holders: Who holds what it lacks, the longest first.
+        job_closed: Its job was closed since; this is the summary that was kept.
     """
 
     job_id: str
@@ -193,3 +220,5 @@ class Explanation:
     shortages: tuple[Shortage, ...]
     story: tuple[StoryEvent, ...]
     expected: ExpectedRun | None = None
+    holders: tuple[Holder, ...] = ()
+    job_closed: bool = False

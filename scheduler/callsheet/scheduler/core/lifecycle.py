@@ -16,7 +16,13 @@ from callsheet.scheduler.core.commands import (
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Trajectory
 from callsheet.scheduler.core.events import AttemptCancelled, AttemptFailed, AttemptSucceeded
 from callsheet.scheduler.core.model import CPU, ActionState, FailureKind
-from callsheet.scheduler.core.records import ActionCancelRequested, ActionFinished, ActionRequeued, TrajectoryPlaced
+from callsheet.scheduler.core.records import (
+    ActionCancelRequested,
+    ActionFinished,
+    ActionRequeued,
+    ActionSummary,
+    TrajectoryPlaced,
+)
 from callsheet.scheduler.core.resizing import note_dropped
 
 if TYPE_CHECKING:
@@ -283,26 +289,52 @@ def finish(
         start_wait_s=action.start_wait_s if admitted else waited_s,
     )
     message, encoded = state.encode_outcome(facts)
-    action.tell(now, f"outcome: {state_name}{_reason_of(result)}")
-    state.persist(ActionFinished(key.job_id, key.action_id, state_name, encoded, now))
+    failure, reason = _reason_of(result)
+    action.tell(now, f"outcome: {state_name}{_in_brackets(failure, reason)}")
+    summary = _summary(action, facts, failure, reason)
+    state.summaries.add(summary)
+    state.persist(ActionFinished(key.job_id, key.action_id, state_name, encoded, now, summary))
     if action.watchers:
         state.emit(Deliver(tuple(action.watchers), key, message))
     _count(action.job, state_name, result)
     _forget(state, action, now)
 
 
-def _reason_of(result: OutcomeResult) -> str:
+def _summary(action: Action, facts: OutcomeFacts, failure: str, reason: str) -> ActionSummary:
+    request = action.request
+    return ActionSummary(
+        *request.key,
+        request.kind,
+        facts.state.value,
+        request.label,
+        failure,
+        reason,
+        facts.attempts,
+        facts.manager_id,
+        facts.submitted,
+        facts.ended,
+        facts.queue_s,
+        facts.execution_s,
+        action.story,
+    )
+
+
+def _reason_of(result: OutcomeResult) -> tuple[str, str]:
+    """The kind of failure, and the reason of it or of another end; empty where there is none."""
     match result:
-        case AttemptSucceeded():
-            return ""
         case AttemptFailed(kind=kind, reason=reason):
-            return f" ({kind.name} {reason})"
+            return kind.name, reason
         case Cancellation(reason=reason):
-            return f" ({reason})"
+            return "", reason
         case Expiry(timeout=timeout):
-            return f" ({timeout.name.lower()})"
+            return "", timeout.name.lower()
         case _:
-            return ""
+            return "", ""
+
+
+def _in_brackets(*words: str) -> str:
+    said = " ".join(filter(None, words))
+    return f" ({said})" if said else ""
 
 
 def _count(job: Job, state_name: str, result: OutcomeResult) -> None:
@@ -318,7 +350,6 @@ def _forget(state: SchedulerState, action: Action, now: float) -> None:
     state.timers.drop(("action", key))
     if action.backoff_until:
         state.timers.drop(("backoff", key))
-    state.keep_story(action)
     state.open_actions -= 1
     job.open_actions -= 1
     job.actions[key.action_id] = FinishedAction(action.request.body_hash, action.state)

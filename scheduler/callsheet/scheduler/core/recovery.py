@@ -55,6 +55,7 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
         enqueue(state, action, now)
     for manager_id in awaited:
         state.timers.set(("manager", manager_id), now + state.settings.manager_lease)
+    state.summaries.restore(recovered.finished, recovered.closed, now)
 
 
 def _restore_trajectory(

@@ -68,6 +68,7 @@ def on_job_close(state: SchedulerState, event: events.JobCloseRequested, now: fl
             finish(state, action, Cancellation(reason), now)
     del state.jobs[event.job_id]
     state.persist(JobClosed(event.job_id))
+    state.persist(state.summaries.close_job(event.job_id, job.actions, now))
     state.accept(event.reply_to)
 
 

@@ -137,6 +137,8 @@ def _recover(settings: SchedulerSettings, journal: Journal, planning: PlanningTa
         manager_lease=settings.manager_lease,
         cancel_grace=settings.cancel_grace,
         expected=expected_roles(settings.expect),
+        closed_actions=settings.closed_actions,
+        closed_actions_s=settings.closed_actions_s,
     )
     state = SchedulerState(epoch, encode_outcome, core, is_gone)
     planning.attach(state)

@@ -40,6 +40,8 @@ class SchedulerSettings:
         hold_after: How long an action waits before a node is held for it.
         expect: Roles of managers that will register: what only they may serve waits until they have. See
             `callsheet.scheduler.service.expected_roles`.
+        closed_actions: Most actions of closed jobs that can still be explained.
+        closed_actions_s: How long after the close they can.
         shutdown_grace: How long running rpcs may take when the process stops.
     """
 
@@ -58,6 +60,8 @@ class SchedulerSettings:
     planner: PlannerChoice = PlannerChoice.ELASTIC
     hold_after: float = 5.0
     expect: tuple[str, ...] = ()
+    closed_actions: int = 10_000
+    closed_actions_s: float = 3600.0
     shutdown_grace: float = 2.0
 
     def __post_init__(self) -> None:

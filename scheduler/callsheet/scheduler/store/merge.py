@@ -17,6 +17,7 @@ from callsheet.scheduler.core.records import (
     ActionFinished,
     ActionRequeued,
     ActionSubmitted,
+    ClosedActionsKept,
     JobClosed,
     JobOpened,
     PolicyVersionPublished,
@@ -26,6 +27,7 @@ from callsheet.scheduler.core.records import (
     TrajectoryPlaced,
 )
 from callsheet.scheduler.store.errors import InconsistentRecordError
+from callsheet.scheduler.store.summaries import encode_summary
 
 Row: TypeAlias = dict[str, object]
 Key: TypeAlias = tuple[int, str]
@@ -47,7 +49,11 @@ class Numbering:
 
 @dataclass(slots=True)
 class Changes:
-    """What one transaction writes. Updates carry their row's key beside the changed columns."""
+    """What one transaction writes. Updates carry their row's key beside the changed columns.
+
+    Attributes:
+        forgotten_actions: Rows of closed jobs' actions numbered up to this are deleted.
+    """
 
     closed_jobs: list[int] = field(default_factory=list)
     new_jobs: dict[int, Row] = field(default_factory=dict)
@@ -56,6 +62,8 @@ class Changes:
     trajectory_updates: dict[Key, Row] = field(default_factory=dict)
     new_actions: dict[Key, Row] = field(default_factory=dict)
     action_updates: dict[Key, Row] = field(default_factory=dict)
+    closed_actions: list[Row] = field(default_factory=list)
+    forgotten_actions: int = 0
 
     def even_out(self) -> None:
         """Gives all new actions the same columns: a cancel adds one, and is rare."""
@@ -181,6 +189,7 @@ def _submit_action(changes: Changes, numbering: Numbering, record: ActionSubmitt
         "body_hash": record.body_hash,
         "spec": record.spec,
         "outcome": None,
+        "summary": None,
     }
     numbering.next_action += 1
 
@@ -218,6 +227,21 @@ def _finish_action(changes: Changes, numbering: Numbering, record: ActionFinishe
         row["outcome"] = record.outcome
         row["finished_at"] = record.finished_at
         row["spec"] = b""
+        row["summary"] = encode_summary(record.summary, with_story=False) if record.summary is not None else None
+
+
+def _keep_closed_actions(changes: Changes, numbering: Numbering, record: ClosedActionsKept) -> None:
+    changes.closed_actions += (
+        {
+            "number": closed.number,
+            "closed_at": closed.closed_at,
+            "job_id": closed.summary.job_id,
+            "action_id": closed.summary.action_id,
+            "summary": encode_summary(closed.summary, with_story=True),
+        }
+        for closed in record.kept
+    )
+    changes.forgotten_actions = record.forgotten
 
 
 def _number_of_open_job(numbering: Numbering, record: TrajectoryOpened | ActionSubmitted) -> int:
@@ -271,5 +295,6 @@ _MERGERS: Final = cast(
         ActionCancelRequested: _cancel_action,
         ActionRequeued: _requeue_action,
         ActionFinished: _finish_action,
+        ClosedActionsKept: _keep_closed_actions,
     },
 )

@@ -101,9 +101,21 @@ actions: Final = Table(
     Column("spec", LargeBinary, nullable=False),
     Column("outcome", LargeBinary),
     Column("cancel_reason", Text, nullable=False, server_default=text("''")),
+    Column("summary", Text),
     UniqueConstraint("job_number", "action_id"),
 )
-"""Actions. `outcome` is null until there is one; `spec` is emptied then, since nothing reads it any more."""
+"""Actions. `outcome` and `summary` are null until there is one; `spec` is emptied then: nothing reads it any more."""
+
+closed_actions: Final = Table(
+    "closed_actions",
+    metadata,
+    Column("number", _Identifier, primary_key=True, autoincrement=False),
+    Column("closed_at", Double, nullable=False),
+    Column("job_id", Text, nullable=False),
+    Column("action_id", Text, nullable=False),
+    Column("summary", Text, nullable=False),
+)
+"""What is kept of the actions of closed jobs; the core says which."""
 
 predictor_nodes: Final = Table(
     "predictor_nodes",
