@@ -221,7 +221,7 @@ class Session:
         ledger = self._ledger
         for output in response.output:
             self._take_output(output)
-        for sequence in response.accepted:
+        for sequence in (*response.accepted, *(found.sequence for found in response.opened)):
             ledger.result(sequence, None)
         for result in response.results:
             ledger.result(result.sequence, refusal_of_status(result.status))

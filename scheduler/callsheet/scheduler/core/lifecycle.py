@@ -15,7 +15,7 @@ from callsheet.scheduler.core.commands import (
 )
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Trajectory
 from callsheet.scheduler.core.events import AttemptCancelled, AttemptFailed, AttemptSucceeded
-from callsheet.scheduler.core.model import CPU, ActionState, FailureKind
+from callsheet.scheduler.core.model import CPU, ActionRequest, ActionState, FailureKind
 from callsheet.scheduler.core.records import (
     ActionCancelRequested,
     ActionFinished,
@@ -183,7 +183,7 @@ def fail_or_retry(
     ended: Attempt | None = None,
 ) -> None:
     """Ends an action with a failure, or puts it back in the queue where its kind and policy allow another attempt."""
-    may_repeat = not (action.request.needs_sandbox and started)
+    may_repeat = not started or _is_repeatable(action.request, failed)
     if failed.kind in RETRIED and may_repeat and action.attempts < action.request.retry.max_attempts:
         backoff = max(action.request.retry.backoff(action.attempts), failed.retry_after)
         action.tell(now, f"attempt {action.attempts} failed ({failed.reason}); again in {backoff:.1f} s")
@@ -193,6 +193,13 @@ def fail_or_retry(
         enqueue(state, action, now)
     else:
         finish(state, action, failed, now, usage=usage, execution_s=execution_s, ended=ended)
+
+
+def _is_repeatable(request: ActionRequest, failed: AttemptFailed) -> bool:
+    """Whether an attempt that may have begun may be followed by another one. What a quota refused was not done."""
+    if request.needs_sandbox:
+        return False
+    return not request.called_once or failed.kind is FailureKind.QUOTA
 
 
 def stop_attempt(state: SchedulerState, attempt: Attempt, reason: str, now: float) -> None:

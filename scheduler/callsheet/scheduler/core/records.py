@@ -28,6 +28,18 @@ class JobClosed:
 
 
 @dataclass(slots=True)
+class JobLease:
+    """How long a job lives on without a client session: until it expires, or is closed if it has `expired`.
+
+    `left` is in seconds, as of about now; None while a session holds it.
+    """
+
+    job_id: str
+    expired: bool
+    left: float | None
+
+
+@dataclass(slots=True)
 class PolicyVersionPublished:
     """The newest policy version of a job."""
 
@@ -60,11 +72,29 @@ class TrajectoryPlaced:
 
 @dataclass(slots=True)
 class TrajectoryClosed:
-    """A trajectory ended; `end` is "completed" or "abandoned"."""
+    """A trajectory ended; `end` is a value of `TrajectoryEnd`, `reason` a sentence."""
 
     job_id: str
     trajectory_id: str
     end: str
+    reason: str
+
+
+@dataclass(slots=True)
+class TrajectoryCommandTimeout:
+    """The newest env_reset of a trajectory has another execution timeout for its commands; 0 s means none."""
+
+    job_id: str
+    trajectory_id: str
+    command_timeout: float
+
+
+@dataclass(slots=True)
+class GroupCancelled:
+    """The group of this trajectory, its first member, takes no more members."""
+
+    job_id: str
+    trajectory_id: str
 
 
 @dataclass(slots=True)
@@ -170,10 +200,13 @@ class ClosedActionsKept:
 Record = (
     JobOpened
     | JobClosed
+    | JobLease
     | PolicyVersionPublished
     | TrajectoryOpened
     | TrajectoryPlaced
     | TrajectoryClosed
+    | TrajectoryCommandTimeout
+    | GroupCancelled
     | ActionSubmitted
     | ActionDispatched
     | ActionCancelRequested
@@ -185,11 +218,13 @@ Record = (
 
 @dataclass(slots=True)
 class RecoveredJob:
-    """An open job as the journal has it."""
+    """An open job as the journal has it; see `JobLease` for the last two."""
 
     job_id: str
     spec: bytes
     policy_version: int
+    expired: bool = False
+    left: float | None = None
 
 
 @dataclass(slots=True)
@@ -206,6 +241,9 @@ class RecoveredTrajectory:
     held: dict[str, int]
     held_cores: tuple[int, ...]
     end: str
+    reason: str = ""
+    command_timeout: float = 0.0
+    group_cancelled: bool = False
 
 
 @dataclass(slots=True)

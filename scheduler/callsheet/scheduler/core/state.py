@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from callsheet.scheduler.core import attempts, control, events, fleet, submission, timers
-from callsheet.scheduler.core.commands import Accept, Command, OutcomeFacts, Persist, Refuse
+from callsheet.scheduler.core import attempts, control, events, expiry, fleet, submission, timers, trajectories
+from callsheet.scheduler.core.commands import Accept, Command, Opened, OutcomeFacts, Persist, Refuse
 from callsheet.scheduler.core.deadlines import Deadlines
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Manager, Orphan, Trajectory
 from callsheet.scheduler.core.events import Event, ReplyTo
@@ -47,6 +47,8 @@ class CoreSettings:
         expected: Managers that were announced: what only they may serve waits until they have registered once.
         closed_actions: Most actions of closed jobs of which a summary is kept.
         closed_actions_s: How long it is kept after the close.
+        job_grace: How long a job that says nothing else lives on without a client session, until it expires.
+        expired_job_lifetime: How long an expired job stays open without a client session.
     """
 
     max_open_actions: int = 1_000_000
@@ -58,6 +60,8 @@ class CoreSettings:
     expected: tuple[ExpectedRole, ...] = ()
     closed_actions: int = 10_000
     closed_actions_s: float = 3600.0
+    job_grace: float = 120.0
+    expired_job_lifetime: float = 24 * 3600.0
 
 
 class SchedulerState:
@@ -158,9 +162,9 @@ class SchedulerState:
         """Adds a record for the journal."""
         self._commands.append(Persist(record))
 
-    def accept(self, reply_to: ReplyTo, *, patient: bool = False) -> None:
+    def accept(self, reply_to: ReplyTo, *, patient: bool = False, opened: Opened | None = None) -> None:
         """Adds the acknowledgement of a request; see `Accept`."""
-        self._commands.append(Accept(reply_to, patient))
+        self._commands.append(Accept(reply_to, patient, opened))
 
     def next_token(self) -> Token:
         """A token greater than all before it."""
@@ -199,8 +203,12 @@ class SchedulerState:
 _HANDLERS: dict[type, Callable[[SchedulerState, Any, float], None]] = {
     events.JobOpenRequested: submission.on_job_open,
     events.JobCloseRequested: submission.on_job_close,
-    events.TrajectoryOpenRequested: submission.on_trajectory_open,
-    events.TrajectoryCloseRequested: submission.on_trajectory_close,
+    events.JobHoldRequested: expiry.on_job_hold,
+    events.JobReleaseRequested: expiry.on_job_release,
+    events.SessionEnded: expiry.on_session_ended,
+    events.WorkCancelRequested: expiry.on_work_cancel,
+    events.TrajectoryOpenRequested: trajectories.on_trajectory_open,
+    events.TrajectoryCloseRequested: trajectories.on_trajectory_close,
     events.ActionSubmitted: submission.on_submit,
     events.OutcomeRequested: submission.on_outcome_requested,
     events.PolicyPublished: submission.on_policy_published,

@@ -8,7 +8,7 @@ import anyio
 import anyio.to_thread
 import grpc
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.entities import Action, Job, Manager
+from callsheet.scheduler.core.entities import Manager
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import ActionKey, RefusedError, ServiceDescription
 from callsheet.scheduler.planner.predictors import Predictors
@@ -20,7 +20,8 @@ from callsheet.scheduler.service.loop import CoreLoop
 from callsheet.scheduler.service.outcomes import fill_timestamp
 from callsheet.scheduler.service.refusals import abort
 from callsheet.scheduler.service.requests import UnaryReply, decode_key
-from callsheet.v1 import action_pb2, admin_service_pb2, admin_service_pb2_grpc, job_pb2, manager_service_pb2
+from callsheet.scheduler.service.status_answers import job_status
+from callsheet.v1 import action_pb2, admin_service_pb2, admin_service_pb2_grpc, manager_service_pb2
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -43,8 +44,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         state = self._loop.state
         response = admin_service_pb2.GetStatusResponse(epoch=state.epoch)
         fill_timestamp(response.started, self._started)
-        for job_id, job in state.jobs.items():
-            response.jobs.append(_job_status(job, len(state.waiting_trajectories.get(job_id, ()))))
+        now = self._loop.clock.now()
+        response.jobs.extend(job_status(state, job, now) for job in state.jobs.values())
         response.managers.extend(_manager_status(manager) for manager in state.managers.values())
         response.nodes.extend(_node_status(node) for node in state.nodes.values())
         return response
@@ -126,21 +127,6 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         return admin_service_pb2.GetPredictionErrorsResponse(
             kinds=[prediction_errors(kind, errors[kind]) for kind in sorted(errors)]
         )
-
-
-def _job_status(job: Job, waiting_trajectories: int) -> job_pb2.JobStatus:
-    counts = dict(job.finished_counts)
-    for action in job.actions.values():
-        if isinstance(action, Action):
-            counts[action.state.value] = counts.get(action.state.value, 0) + 1
-    return job_pb2.JobStatus(
-        spec=job_pb2.JobSpec.FromString(job.request.spec),
-        open_trajectories=len(job.trajectories),
-        actions=counts,
-        failures=job.failure_counts,
-        policy_version=job.policy_version,
-        waiting_trajectories=waiting_trajectories,
-    )
 
 
 def _manager_status(manager: Manager) -> admin_service_pb2.ManagerStatus:

@@ -35,6 +35,8 @@ class SchedulerSettings:
         heartbeat_interval: How often managers must say something.
         manager_lease: Silence after which a manager is lost.
         cancel_grace: How long a manager may take to end an attempt it was told to stop.
+        job_grace: How long a job lives on without a client session unless it says so itself; then it expires.
+        expired_job_lifetime: How long an expired job stays open, for a client that comes back for its outcomes.
         predictor_save_interval: How often what the predictors learned is saved.
         planner: What decides which actions start.
         hold_after: How long an action waits before a node is held for it.
@@ -56,6 +58,8 @@ class SchedulerSettings:
     heartbeat_interval: float = 3.0
     manager_lease: float = 15.0
     cancel_grace: float = 15.0
+    job_grace: float = 120.0
+    expired_job_lifetime: float = 24 * 3600.0
     predictor_save_interval: float = 30.0
     planner: PlannerChoice = PlannerChoice.ELASTIC
     hold_after: float = 5.0

@@ -265,9 +265,11 @@ def _load_numbering(connection: Connection, garbage: Sequence[int]) -> Numbering
 
 
 def _load_jobs(connection: Connection) -> tuple[RecoveredJob, ...]:
-    columns = (jobs.c.job_id, jobs.c.spec, jobs.c.policy_version)
+    columns = (jobs.c.job_id, jobs.c.spec, jobs.c.policy_version, jobs.c.expired, jobs.c.lease_left)
     rows = connection.execute(select(*columns).order_by(jobs.c.number))
-    return tuple(RecoveredJob(*row) for row in rows)
+    return tuple(
+        RecoveredJob(row.job_id, row.spec, row.policy_version, bool(row.expired), row.lease_left) for row in rows
+    )
 
 
 def _load_trajectories(connection: Connection) -> tuple[RecoveredTrajectory, ...]:
@@ -288,6 +290,9 @@ def _load_trajectories(connection: Connection) -> tuple[RecoveredTrajectory, ...
             held=json.loads(row.held),
             held_cores=tuple(json.loads(row.held_cores)),
             end=row.end,
+            reason=row.reason,
+            command_timeout=row.command_timeout,
+            group_cancelled=bool(row.group_cancelled),
         )
         for row in connection.execute(statement)
     )

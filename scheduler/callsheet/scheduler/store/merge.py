@@ -18,11 +18,14 @@ from callsheet.scheduler.core.records import (
     ActionRequeued,
     ActionSubmitted,
     ClosedActionsKept,
+    GroupCancelled,
     JobClosed,
+    JobLease,
     JobOpened,
     PolicyVersionPublished,
     Record,
     TrajectoryClosed,
+    TrajectoryCommandTimeout,
     TrajectoryOpened,
     TrajectoryPlaced,
 )
@@ -102,6 +105,8 @@ def _open_job(changes: Changes, numbering: Numbering, record: JobOpened) -> None
         "job_id": record.job_id,
         "policy_version": 0,
         "spec": record.spec,
+        "expired": 0,
+        "lease_left": None,
     }
 
 
@@ -124,13 +129,25 @@ def _close_job(changes: Changes, numbering: Numbering, record: JobClosed) -> Non
 
 
 def _publish_policy_version(changes: Changes, numbering: Numbering, record: PolicyVersionPublished) -> None:
-    number = numbering.open_jobs.get(record.job_id)
+    row = _job_row(changes, numbering, record.job_id)
+    if row is not None:
+        row["policy_version"] = record.version
+
+
+def _change_lease(changes: Changes, numbering: Numbering, record: JobLease) -> None:
+    row = _job_row(changes, numbering, record.job_id)
+    if row is not None:
+        row["expired"] = int(record.expired)
+        row["lease_left"] = record.left
+
+
+def _job_row(changes: Changes, numbering: Numbering, job_id: str) -> Row | None:
+    """The row to change, new in this batch or an update; None if the job is closed."""
+    number = numbering.open_jobs.get(job_id)
     if number is None:
-        return
+        return None
     row = changes.new_jobs.get(number)
-    if row is None:
-        row = changes.job_updates.setdefault(number, {"key_number": number})
-    row["policy_version"] = record.version
+    return changes.job_updates.setdefault(number, {"key_number": number}) if row is None else row
 
 
 def _open_trajectory(changes: Changes, numbering: Numbering, record: TrajectoryOpened) -> None:
@@ -150,6 +167,9 @@ def _open_trajectory(changes: Changes, numbering: Numbering, record: TrajectoryO
         "held_cores": "[]",
         "end": "",
         "spec": record.spec,
+        "reason": "",
+        "command_timeout": 0.0,
+        "group_cancelled": 0,
     }
     numbering.next_trajectory += 1
 
@@ -167,6 +187,19 @@ def _close_trajectory(changes: Changes, numbering: Numbering, record: Trajectory
     row = _row(changes.new_trajectories, changes.trajectory_updates, numbering, record.job_id, record.trajectory_id)
     if row is not None:
         row["end"] = record.end
+        row["reason"] = record.reason
+
+
+def _change_command_timeout(changes: Changes, numbering: Numbering, record: TrajectoryCommandTimeout) -> None:
+    row = _row(changes.new_trajectories, changes.trajectory_updates, numbering, record.job_id, record.trajectory_id)
+    if row is not None:
+        row["command_timeout"] = record.command_timeout
+
+
+def _cancel_group(changes: Changes, numbering: Numbering, record: GroupCancelled) -> None:
+    row = _row(changes.new_trajectories, changes.trajectory_updates, numbering, record.job_id, record.trajectory_id)
+    if row is not None:
+        row["group_cancelled"] = 1
 
 
 def _submit_action(changes: Changes, numbering: Numbering, record: ActionSubmitted) -> None:
@@ -286,10 +319,13 @@ _MERGERS: Final = cast(
     {
         JobOpened: _open_job,
         JobClosed: _close_job,
+        JobLease: _change_lease,
         PolicyVersionPublished: _publish_policy_version,
         TrajectoryOpened: _open_trajectory,
         TrajectoryPlaced: _place_trajectory,
         TrajectoryClosed: _close_trajectory,
+        TrajectoryCommandTimeout: _change_command_timeout,
+        GroupCancelled: _cancel_group,
         ActionSubmitted: _submit_action,
         ActionDispatched: _dispatch_action,
         ActionCancelRequested: _cancel_action,
