@@ -171,7 +171,9 @@ class ActionDecoder:
 
     def _demand(self, kind: ActionKind, spec: action_pb2.ActionSpec) -> Demand:
         if not spec.HasField("demand"):
-            return _DEFAULT_DEMANDS[kind]
+            # A scoring model brings its own compute, as an engine does.
+            is_model_score = kind is ActionKind.REWARD and spec.reward.WhichOneof("scorer") == "model"
+            return Demand() if is_model_score else _DEFAULT_DEMANDS[kind]
         encoded = spec.demand.SerializeToString(deterministic=True)
         key = (kind, encoded)
         return self._demands.get(key) or _remember(self._demands, key, encoded, _decode_demand(kind, spec.demand))

@@ -76,7 +76,7 @@ class Callsheet:
         self._outputs = OutputTokens()
         for share in scenario.jobs:
             self._loop.note(events.JobOpenRequested(NOBODY, job_request(share)))
-        for joined in join_all(scenario, cores_shared=self.settings.core_sharing is not CoreSharing.NONE):
+        for joined in join_all(scenario, cores_shared=self.settings.core_sharing is not CoreSharing.RESERVED):
             self._loop.note(joined)
         for node in scenario.cluster.gpu_nodes():
             self._tell_models(node)
