@@ -122,9 +122,15 @@ def role_arguments(role: Role, settings: StackSettings, *, address: str, cores: 
 
 def _own_arguments(role: Role, settings: StackSettings, cores: int) -> list[str]:
     match role:
-        case Role.SANDBOX | Role.REWARD:
-            return ["--data-dir", str(settings.data_dir), "--isolation", settings.isolation.value]
+        case Role.SANDBOX:
+            return _sandboxes(settings)
+        case Role.REWARD:
+            return [*_sandboxes(settings), "--load-at-first-use"]
         case Role.INFERENCE:
-            return ["--engine-threads", str(engine_threads(cores, settings.engine_threads))]
+            return ["--engine-threads", str(engine_threads(cores, settings.engine_threads)), "--load-at-first-use"]
         case _:
             return []
+
+
+def _sandboxes(settings: StackSettings) -> list[str]:
+    return ["--data-dir", str(settings.data_dir), "--isolation", settings.isolation.value]
