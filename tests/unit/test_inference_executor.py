@@ -9,12 +9,13 @@ import anyio
 import pytest
 from callsheet.managers.executor import AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.managers.inference.build import build_inference_executor
-from callsheet.managers.inference.driver import PauseMode, UpdateMode, WeightUpdate
+from callsheet.managers.inference.driver import EngineDriver, PauseMode, UpdateMode, WeightUpdate
 from callsheet.managers.inference.executor import InferenceExecutor
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.models.config import TransformerConfig
+from callsheet.managers.models.config_file import WeightsError
 from callsheet.managers.models.transformer import LanguageModel, initialise
-from callsheet.managers.models.weights import WeightsError, save_weights
+from callsheet.managers.models.weights import save_weights
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
 from tests.support.attempts_of_models import generate_attempt
@@ -31,6 +32,12 @@ async def executor() -> AsyncIterator[InferenceExecutor]:
     built = build_inference_executor(SETTINGS)
     yield built
     await built.close()
+
+
+def engine_of(executor: InferenceExecutor) -> EngineDriver:
+    """The engine, which is loaded."""
+    assert executor.engine.value is not None
+    return executor.engine.value
 
 
 def completed(result: AttemptResult) -> outcome_pb2.GenerateResult:
@@ -145,14 +152,14 @@ async def test_pause_and_resume_one_attempt(executor: InferenceExecutor) -> None
 
     with anyio.fail_after(WAIT_S):
         async with anyio.create_task_group() as tasks:
-            await executor.driver.pause(PauseMode.KEEP)
+            await engine_of(executor).pause(PauseMode.KEEP)
             tasks.start_soon(run)
             await anyio.wait_all_tasks_blocked()
             await executor.pause(attempt)
-            await executor.driver.resume()
+            await engine_of(executor).resume()
             await executor.run(generate_attempt(3, prompt(9), sampling))
             assert results == []
-            assert executor.driver.load.paused == 1
+            assert engine_of(executor).load.paused == 1
             await executor.resize(attempt)
             await executor.resume(attempt)
     assert completed(results[0]).token_ids == expected.token_ids
@@ -175,7 +182,7 @@ async def test_an_abort_by_the_engine_is_a_success_with_partial_tokens(
             tasks.start_soon(run)
             await anyio.wait_all_tasks_blocked()
             await executor.run(generate_attempt(2, prompt(9)))
-            await executor.driver.update_weights(WeightUpdate(tmp_path, 5, UpdateMode.ABORT))
+            await engine_of(executor).update_weights(WeightUpdate(tmp_path, 5, UpdateMode.ABORT))
     assert completed(results[0]).finish_reason == outcome_pb2.FINISH_REASON_ABORT
     assert executor.services()[0].policy_version == 5
 
@@ -202,7 +209,7 @@ async def test_what_can_never_be_served_is_not_the_models_fault(
 
 
 async def test_a_dead_engine_fails_as_infra(executor: InferenceExecutor) -> None:
-    await executor.driver.close()
+    await engine_of(executor).close()
     result = await executor.run(generate_attempt(1, prompt(4)))
     assert isinstance(result, Broken)
     assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, "engine_failed")
@@ -257,7 +264,7 @@ def test_the_executor_can_be_built_before_the_event_loop_runs(tmp_path: Path) ->
     save_weights(small_model(1, CONFIG), CONFIG, tmp_path)
 
     async def use() -> AttemptResult:
-        await built.driver.update_weights(WeightUpdate(tmp_path, 1, UpdateMode.DRAIN))
+        await engine_of(built).update_weights(WeightUpdate(tmp_path, 1, UpdateMode.DRAIN))
         result = await built.run(generate_attempt(1, prompt(4)))
         await built.close()
         return result

@@ -64,6 +64,16 @@ class Engine:
     slots: int
     kv_cache_tokens: int
     engine_threads: int | None
+    load_at_first_use: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """What a reward manager scores with; the attributes are the options of the same names."""
+
+    weights: Path | None
+    seed: int
+    load_at_first_use: bool
 
 
 def build_sandbox(place: SandboxPlace, settings: ManagerSettings) -> Executor:
@@ -78,7 +88,7 @@ def build_sandbox(place: SandboxPlace, settings: ManagerSettings) -> Executor:
     return executor
 
 
-def build_reward(place: SandboxPlace | None, weights: Path | None, seed: int, settings: ManagerSettings) -> Executor:
+def build_reward(place: SandboxPlace | None, scorer: Scorer, settings: ManagerSettings) -> Executor:
     """The executor of a reward manager; without a place it runs no test suites.
 
     Raises:
@@ -88,7 +98,9 @@ def build_reward(place: SandboxPlace | None, weights: Path | None, seed: int, se
     """
     module = load("callsheet.managers.reward.build", "reward")
     settings_module = load("callsheet.managers.reward.settings", "reward")
-    reward_settings = settings_module.RewardSettings(weights=weights, seed=seed)
+    reward_settings = settings_module.RewardSettings(
+        weights=scorer.weights, seed=scorer.seed, load_at_first_use=scorer.load_at_first_use
+    )
     test_suites: Executor | None = None
     if place is not None:
         sandbox_module = load("callsheet.managers.sandbox.build", "reward")
@@ -118,6 +130,7 @@ def build_inference(engine: Engine, settings: ManagerSettings) -> Executor:
         threads=threads,
         cores=cores_module.reserved_cores(settings.node, threads),
         kv_cache_tokens=engine.kv_cache_tokens,
+        load_at_first_use=engine.load_at_first_use,
     )
     executor: Executor = module.build_inference_executor(inference_settings)
     return executor

@@ -18,6 +18,7 @@ from callsheet.cli.options import (
     DrainTimeout,
     EngineThreads,
     IsolationOption,
+    LoadAtFirstUse,
     LogFormatOption,
     LogLevelOption,
     ManagerId,
@@ -127,6 +128,7 @@ def reward(
     scheduler: Address = DEFAULT_ADDRESS,
     weights: Weights = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of random weights.")] = 1,
+    load_at_first_use: LoadAtFirstUse = False,
     test_suites: Annotated[bool, typer.Option(help="Also serve test suites in sandboxes of their own.")] = True,
     data_dir: DataDir,
     isolation: IsolationOption = Isolation.BUBBLEWRAP,
@@ -150,7 +152,12 @@ def reward(
     place = executors.SandboxPlace(
         data_dir, isolation, tuple(stages or ()), share_cores, shared_cpus, docker_image, control_group
     )
-    run_manager_process(options, partial(executors.build_reward, place if test_suites else None, weights, seed))
+    run_manager_process(
+        options,
+        partial(
+            executors.build_reward, place if test_suites else None, executors.Scorer(weights, seed, load_at_first_use)
+        ),
+    )
 
 
 @manager_app.command("inference")
@@ -160,6 +167,7 @@ def inference(
     model: Annotated[str, typer.Option(envvar="CALLSHEET_MODEL", help="Name of the hosted service.")] = "policy",
     weights: Weights = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of random weights.")] = 0,
+    load_at_first_use: LoadAtFirstUse = False,
     slots: Annotated[int, typer.Option(min=1, help="The most sequences in the batch.")] = 64,
     kv_cache_tokens: Annotated[int, typer.Option(min=16, help="Tokens of the KV cache; a multiple of 16.")] = 32_768,
     engine_threads: EngineThreads = None,
@@ -175,7 +183,7 @@ def inference(
     options = ManagerOptions(
         Role.INFERENCE, scheduler, manager_id, node_id, cpus, memory_mib, drain_timeout, log_format, log_level
     )
-    engine = executors.Engine(model, weights, seed, slots, kv_cache_tokens, engine_threads)
+    engine = executors.Engine(model, weights, seed, slots, kv_cache_tokens, engine_threads, load_at_first_use)
     run_manager_process(options, partial(executors.build_inference, engine))
 
 

@@ -129,6 +129,10 @@ DrainTimeout = Annotated[
         help="How long running attempts may go on after SIGTERM.",
     ),
 ]
+LoadAtFirstUse = Annotated[
+    bool,
+    typer.Option("--load-at-first-use", help="Load the model with the first request; until then it takes no memory."),
+]
 Weights = Annotated[
     Path | None,
     typer.Option(

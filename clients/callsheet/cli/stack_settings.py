@@ -124,10 +124,12 @@ def role_arguments(role: Role, settings: StackSettings, *, address: str, cores: 
 
 def _own_arguments(role: Role, settings: StackSettings, cores: int) -> list[str]:
     match role:
-        case Role.SANDBOX | Role.REWARD:
-            return [*_sandbox_arguments(settings, cores), *_test_suite_arguments(role, settings)]
+        case Role.SANDBOX:
+            return _sandbox_arguments(settings, cores)
+        case Role.REWARD:
+            return [*_sandbox_arguments(settings, cores), *_test_suite_arguments(settings), "--load-at-first-use"]
         case Role.INFERENCE:
-            return ["--engine-threads", str(engine_threads(cores, settings.engine_threads))]
+            return ["--engine-threads", str(engine_threads(cores, settings.engine_threads)), "--load-at-first-use"]
         case _:
             return []
 
@@ -140,7 +142,7 @@ def _sandbox_arguments(settings: StackSettings, cores: int) -> list[str]:
     return arguments
 
 
-def _test_suite_arguments(role: Role, settings: StackSettings) -> list[str]:
+def _test_suite_arguments(settings: StackSettings) -> list[str]:
     """Where cores are shared, one manager runs all commands: two pools would leave each of them half of the cores."""
-    elsewhere = role is Role.REWARD and Role.SANDBOX in settings.managers
-    return ["--no-test-suites"] if elsewhere and settings.share_cores is not ShareCores.RESERVED else []
+    elsewhere = Role.SANDBOX in settings.managers and settings.share_cores is not ShareCores.RESERVED
+    return ["--no-test-suites"] if elsewhere else []

@@ -43,8 +43,9 @@ class Holder:
 
 
 def lease_of(job: Job, now: float) -> Lease:
-    """The lease of a job. Jobs have none here: each counts as held by a client, and none expires."""
-    return Lease(sessions=1)
+    """Whether client sessions hold a job, and how long it lives on where none does."""
+    ends_at = None if job.lease.expired else job.lease.ends_at
+    return Lease(len(job.lease.sessions), None if ends_at is None else max(0.0, ends_at - now))
 
 
 def holders(state: SchedulerState, action: Action, explanation: Explanation, now: float) -> tuple[Holder, ...]:

@@ -24,11 +24,13 @@ from callsheet.managers.inference.driver import (
     WeightUpdate,
     WeightUpdateError,
 )
+from callsheet.managers.inference.torch_engine.abilities import torch_abilities
 from callsheet.managers.inference.torch_engine.batcher import Batcher, BatchLimits, Finished, Gate, check_request
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
 from callsheet.managers.inference.torch_engine.sequence import TokenBytes
 from callsheet.managers.inference.torch_engine.thread import ComputeThread
-from callsheet.managers.models.weights import WeightsError, read_config, read_state, shapes
+from callsheet.managers.models.config_file import WeightsError, read_config
+from callsheet.managers.models.weights import read_state, shapes
 from torch import Tensor
 
 log = structlog.get_logger(__name__)
@@ -87,15 +89,7 @@ class TorchEngineDriver:
     @property
     def capabilities(self) -> EngineCapabilities:
         """See `EngineDriver`."""
-        return EngineCapabilities(
-            pause_modes=frozenset(PauseMode),
-            update_modes=frozenset(UpdateMode),
-            version_spans=True,
-            pause_request=True,
-            prefix_cache=self._prefix_cache,
-            batch_invariant=True,
-            stop_texts=self._stop_texts,
-        )
+        return torch_abilities(prefix_cache=self._prefix_cache, stop_texts=self._stop_texts)
 
     @property
     def policy_version(self) -> int:
