@@ -189,7 +189,8 @@ def _use(attempt: Attempt, predictors: Predictors) -> float:
         return expected.use
     request = attempt.action.request
     prediction = predict(predictors, request)
-    return prediction.use / amdahl_slowness(prediction.amdahl_fraction, relative_units(request.demand, attempt.granted))
+    slowness = amdahl_slowness(prediction.amdahl_fraction, relative_units(request.demand, attempt.granted))
+    return min(prediction.use / slowness, request.demand.most_cores())
 
 
 def _nodes(count: int) -> str:
