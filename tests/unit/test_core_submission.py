@@ -216,11 +216,11 @@ def test_what_no_manager_serves_is_refused_with_the_reason() -> None:
     world.manager("m", service("engine", [ActionKind.GENERATE]), cores=4)
     with pytest.raises(RefusedError, match="no registered manager serves generate") as unnamed:
         world.submit(action_request("a", ActionKind.GENERATE, service="other"))
-    with pytest.raises(RefusedError, match=r"more than any node that serves it has \(4\)") as large:
+    with pytest.raises(RefusedError, match=r"more units than any node that serves it has \(4\)") as large:
         world.submit(action_request("a", ActionKind.GENERATE, demand=fixed(cpu=5)))
     codes = {nobody.value.code, unnamed.value.code, large.value.code}
     assert codes == {RefusalCode.FAILED_PRECONDITION}
-    assert large.value.field == "demand.resources[cpu].min_units"
+    assert large.value.field == "demand.resources[cpu]"
     world.submit(action_request("a", ActionKind.GENERATE, demand=fixed(cpu=4)))
 
 

@@ -180,6 +180,7 @@ def _print_what_if(found: WhatIf) -> None:
         [
             before.name,
             str(before.waiting),
+            f"{before.waited_s:.3g}",
             f"{before.mean_wait_s:.3g}",
             f"{after[before.name].mean_wait_s:.3g}",
             f"{before.mean_end_s:.3g}",
@@ -189,7 +190,15 @@ def _print_what_if(found: WhatIf) -> None:
         if before.name in after
     ]
     if rows:
-        columns = ["waiting class", "actions #", "wait now, s #", "wait then, s #", "end now, s #", "end then, s #"]
+        columns = [
+            "waiting class",
+            "actions #",
+            "waited, s #",
+            "wait now, s #",
+            "wait then, s #",
+            "end now, s #",
+            "end then, s #",
+        ]
         print_table(f"{found.pool}, {found.nodes} nodes", columns, rows)
 
 

@@ -103,7 +103,9 @@ def _holder(message: admin_service_pb2.Holder) -> Holder:
 
 
 def _outlook(message: admin_service_pb2.Outlook) -> Outlook:
-    classes = (ClassOutlook(c.name, c.waiting, c.mean_wait_s, c.mean_end_s, c.stuck) for c in message.classes)
+    classes = (
+        ClassOutlook(c.name, c.waiting, c.mean_wait_s, c.mean_end_s, c.stuck, c.waited_s) for c in message.classes
+    )
     shared = message.shared
     return Outlook(
         message.mean_act_s,

@@ -138,9 +138,9 @@ def _refuse(request: ActionRequest, managers: list[Manager]) -> None:
         if entry.min_units > most:
             raise RefusedError(
                 RefusalCode.FAILED_PRECONDITION,
-                f"demand.resources[{entry.resource}].min_units",
+                f"demand.resources[{entry.resource}]",
                 entry.min_units,
-                f"is more than any node that serves it has ({most})",
+                f"is more units than any node that serves it has ({most})",
             )
     raise RefusedError(
         RefusalCode.FAILED_PRECONDITION, "demand", request.demand.minimum(), "no single node has all of these units"

@@ -65,6 +65,8 @@ _KINDS: Final = {
 _ALWAYS_IN_SANDBOX: Final = frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP})
 _UNSERVABLE: Final = frozenset(action_pb2.Unservable.values())
 _BUILT_ON_INFRA: Final = frozenset({job_pb2.ON_INFRA_UNSPECIFIED, job_pb2.ON_INFRA_REPLACE})
+# Thousandths of a unit.
+MILLI = 1000
 _ONE_CORE = Demand((ResourceDemand(CPU, 1, 1),))
 _DEFAULT_DEMANDS: Final = {
     ActionKind.GENERATE: Demand(),
@@ -235,28 +237,46 @@ def _decode_demand(kind: ActionKind, demand: action_pb2.Demand) -> Demand:
         if name in names:
             raise invalid(f"{path}.resource", name, "is named twice")
         names.add(name)
-        least = int(at_least(f"{path}.min_units", entry.min_units, 0))
-        most = int(at_least(f"{path}.max_units", entry.max_units, 0)) or least
-        if most < least:
-            raise invalid(f"{path}.max_units", most, f"must be 0 or at least min_units ({least})")
+        least, most = _milli_units(path, name, entry)
         hold = known(f"{path}.hold", entry.hold, action_pb2.Hold.values())
         held = hold == action_pb2.HOLD_TRAJECTORY
         if held and kind is not ActionKind.ENV_RESET:
             raise invalid(f"{path}.hold", "HOLD_TRAJECTORY", "is only for env_reset")
-        speed_up = _decode_speed_up(path, entry) if entry.HasField("speed_up") else SpeedUp()
-        entries.append(ResourceDemand(name, least, most, speed_up, held))
-    elastic = sum(entry.elastic for entry in entries)
-    if elastic > MAX_ELASTIC:
-        raise invalid("demand.resources", f"{elastic} elastic entries", f"must have at most {MAX_ELASTIC} of them")
+        units = (_whole(least), _whole(most))
+        elastic = units[1] > units[0]
+        speed_up = _decode_speed_up(path, entry, elastic=elastic) if entry.HasField("speed_up") else SpeedUp()
+        entries.append(ResourceDemand(name, *units, speed_up, held, most if most % MILLI else 0))
+    ranges = sum(entry.elastic for entry in entries)
+    if ranges > MAX_ELASTIC:
+        raise invalid("demand.resources", f"{ranges} elastic entries", f"must have at most {MAX_ELASTIC} of them")
     return Demand(tuple(entries))
 
 
-def _decode_speed_up(path: str, entry: action_pb2.ResourceDemand) -> SpeedUp:
+def _milli_units(path: str, name: str, entry: action_pb2.ResourceDemand) -> tuple[int, int]:
+    """The fewest and the most thousandths of a unit."""
+    least = int(at_least(f"{path}.min_milli_units", entry.min_milli_units, 0))
+    most = int(at_least(f"{path}.max_milli_units", entry.max_milli_units, 0)) or least
+    if most < least:
+        raise invalid(f"{path}.max_milli_units", most, f"must be 0 or at least min_milli_units ({least})")
+    for side, units in (("min_milli_units", least), ("max_milli_units", most)):
+        if name != CPU and units % MILLI:
+            rule = f"must be a multiple of {MILLI}: only {CPU!r} has fractions, and {name!r} whole units"
+            raise invalid(f"{path}.{side}", units, rule)
+    return least, most
+
+
+def _whole(milli_units: int) -> int:
+    """Units, rounded up."""
+    return -(-milli_units // MILLI)
+
+
+def _decode_speed_up(path: str, entry: action_pb2.ResourceDemand, *, elastic: bool) -> SpeedUp:
     curve = entry.speed_up.WhichOneof("curve")
     if curve is None:
         raise invalid(f"{path}.speed_up", "", "must have exactly one of amdahl_fraction and table")
-    if entry.max_units <= entry.min_units:
-        raise invalid(f"{path}.speed_up", curve, "is only for an elastic entry (max_units above min_units)")
+    if not elastic:
+        rule = "is only for an elastic entry (max_milli_units above min_milli_units, both rounded up to whole units)"
+        raise invalid(f"{path}.speed_up", curve, rule)
     if curve == "amdahl_fraction":
         fraction = within(f"{path}.speed_up.amdahl_fraction", entry.speed_up.amdahl_fraction, 0.0, 1.0)
         return SpeedUp(amdahl_fraction=fraction)

@@ -37,8 +37,9 @@ def encode_summary(summary: ActionSummary, *, with_story: bool) -> str:
 
 def decode_summary(job_id: str, action_id: str, text: str) -> ActionSummary:
     """The summary of a text."""
-    *figures, story = json.loads(text)
-    return ActionSummary(job_id, action_id, *figures, story=[(time, event) for time, event in story])
+    values = json.loads(text)
+    values[-1] = [(time, event) for time, event in values[-1]]
+    return ActionSummary(job_id, action_id, *values)
 
 
 def load_finished(connection: Connection, newest: int) -> tuple[ActionSummary, ...]:
