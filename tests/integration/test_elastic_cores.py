@@ -10,6 +10,7 @@ import anyio
 import pytest
 from callsheet.cli.stack import Isolation, Role, Stack, StackSettings, local_stack
 from callsheet.client import (
+    ActionHandle,
     Cancelled,
     Client,
     Command,
@@ -17,7 +18,6 @@ from callsheet.client import (
     Demand,
     Elastic,
     EnvStep,
-    Handle,
     Succeeded,
     Trajectory,
 )
@@ -56,7 +56,7 @@ async def begin(trajectory: Trajectory) -> None:
     assert isinstance(await trajectory.env_reset(demand=_ONE), Succeeded)
 
 
-async def until_printed(running: Handle[CommandResult], expected: bytes) -> None:
+async def until_printed(running: ActionHandle[CommandResult], expected: bytes) -> None:
     """Waits until a command has printed something."""
     printed = b""
     async for chunk in running.output():
