@@ -9,12 +9,14 @@ from pathlib import Path
 import anyio
 import pytest
 from anyio.abc import TaskGroup
+from callsheet.managers.inference import tokenizer
 from callsheet.managers.inference.driver import (
     EngineBusyError,
     EngineDriver,
     EngineFailedError,
     FinishReason,
     Generation,
+    LogProbsMode,
     PauseMode,
     RequestRefusedError,
     UpdateMode,
@@ -59,7 +61,9 @@ async def subject(tmp_path: Path) -> AsyncIterator[Subject]:
         return full_pass_log_probs(small_model(seed, CONFIG), tokens, output)
 
     runner = ModelRunner(small_model(0, CONFIG), kv_cache_tokens=4 * CONFIG.context_length)
-    driver = TorchEngineDriver(runner, BatchLimits(prefill_chunk=32), max_requests=64)
+    driver = TorchEngineDriver(
+        runner, BatchLimits(prefill_chunk=32), max_requests=64, token_bytes=tokenizer.token_bytes
+    )
     yield Subject(driver, weights, expected)
     await driver.close()
 
@@ -90,7 +94,7 @@ async def _into(running: Running, work: Coroutine[object, object, Generation]) -
         running.done.set()
 
 
-def begin(tasks: TaskGroup, subject: Subject, name: str, length: int = 20, **sampling: int | float) -> Running:
+def begin(tasks: TaskGroup, subject: Subject, name: str, length: int = 20, **sampling: object) -> Running:
     """Starts a request."""
     running = Running(done=anyio.Event())
     work = subject.driver.generate(request(name, prompt(length), **sampling))
@@ -117,6 +121,51 @@ async def test_generate(subject: Subject) -> None:
     assert result.version_spans == (VersionSpan(0, 0, 24),)
     assert result.log_probs == pytest.approx(subject.expected(0, prompt(100), result.token_ids), abs=2e-5)
     assert result.cpu_s > 0
+
+
+async def test_equal_prompts_without_a_seed_differ_and_each_seed_gives_its_tokens_again(subject: Subject) -> None:
+    async with anyio.create_task_group() as tasks:
+        siblings = [begin(tasks, subject, f"{index:04}", max_new_tokens=24, seed=None) for index in range(8)]
+    results = [await sibling.outcome() for sibling in siblings]
+    assert len({result.token_ids for result in results}) == 8
+    for result in results:
+        again = await subject.driver.generate(request("again", prompt(20), max_new_tokens=24, seed=result.seed))
+        assert again.seed == result.seed
+        if subject.driver.capabilities.batch_invariant:
+            assert again.token_ids == result.token_ids
+
+
+async def test_a_seed_of_zero_is_a_seed(subject: Subject) -> None:
+    twice = [await subject.driver.generate(request("a", prompt(20), seed=0)) for _ in range(2)]
+    assert twice[0].token_ids == twice[1].token_ids
+    assert twice[0].seed == 0
+
+
+async def test_log_probs_of_what_was_sampled_and_of_the_model(subject: Subject) -> None:
+    raw = await subject.driver.generate(
+        request("a", prompt(20), seed=1, temperature=0.5, top_k=7, log_probs_mode=LogProbsMode.RAW)
+    )
+    sampled = await subject.driver.generate(request("b", prompt(20), seed=1, temperature=0.5, top_k=7))
+    assert sampled.token_ids == raw.token_ids
+    assert raw.log_probs == pytest.approx(subject.expected(0, prompt(20), raw.token_ids), abs=2e-5)
+    assert sampled.log_probs != pytest.approx(raw.log_probs, abs=1e-2)
+    greedy = await subject.driver.generate(request("c", prompt(20), temperature=0))
+    assert set(greedy.log_probs) == {0.0}
+
+
+async def test_stop_texts(subject: Subject) -> None:
+    if not subject.driver.capabilities.stop_texts:
+        with pytest.raises(RequestRefusedError) as refused:
+            await subject.driver.generate(request("a", prompt(9), stop=("x",)))
+        assert refused.value.reason == "no_tokenizer"
+        return
+    free = await subject.driver.generate(request("a", prompt(9), seed=3, max_new_tokens=40))
+    stop = next(letter for letter in tokenizer.decode(free.token_ids) if letter != "\ufffd")
+    result = await subject.driver.generate(request("b", prompt(9), seed=3, max_new_tokens=40, stop=("never!", stop)))
+    assert result.finish_reason is FinishReason.STOP
+    assert result.token_ids == free.token_ids[: len(result.token_ids)]
+    assert stop in tokenizer.decode(result.token_ids)
+    assert stop not in tokenizer.decode(result.token_ids[:-1])
 
 
 async def test_concurrent_requests_equal_single_ones(subject: Subject) -> None:
@@ -283,7 +332,7 @@ async def test_flush(subject: Subject) -> None:
 async def test_refusals(subject: Subject) -> None:
     with pytest.raises(RequestRefusedError) as too_long:
         await subject.driver.generate(request("a", prompt(CONFIG.context_length)))
-    assert too_long.value.reason == "context_length"
+    assert too_long.value.reason == "prompt_too_long"
     async with anyio.create_task_group() as tasks:
         begin(tasks, subject, "a", max_new_tokens=ENDLESS)
         await until(lambda: subject.driver.load.running == 1)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from callsheet.cli.choices import ShareCores
 from callsheet.cli.stack import Isolation, Role, Stack, StackSettings, local_stack
 from callsheet.client import (
     ActionHandle,
@@ -48,7 +49,10 @@ async def stack(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     isolation: Isolation = request.param
     if isolation is Isolation.BUBBLEWRAP and not (probe := probe_bubblewrap()).works:
         pytest.skip(f"bubblewrap does not work here: {probe.reason}")
-    async with local_stack(StackSettings(tmp_path, managers=(Role.SANDBOX,), cpus=2, isolation=isolation)) as stack:
+    settings = StackSettings(
+        tmp_path, managers=(Role.SANDBOX,), cpus=2, isolation=isolation, share_cores=ShareCores.RESERVED
+    )
+    async with local_stack(settings) as stack:
         yield stack
 
 

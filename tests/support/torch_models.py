@@ -28,9 +28,9 @@ def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
     return tuple(numbers.randrange(256) for _ in range(length))
 
 
-def request(name: str, tokens: tuple[int, ...], **sampling: int | float | frozenset[int]) -> GenerateRequest:
-    """A request; sampling parameters by name, 16 new tokens unless told."""
-    return GenerateRequest(name, tokens, Sampling(**{"max_new_tokens": 16, **sampling}))  # type: ignore[arg-type]
+def request(name: str, tokens: tuple[int, ...], **sampling: object) -> GenerateRequest:
+    """A request; sampling parameters by name, 16 new tokens and seed 0 unless told."""
+    return GenerateRequest(name, tokens, Sampling(**{"max_new_tokens": 16, "seed": 0, **sampling}))  # type: ignore[arg-type]
 
 
 def full_pass_log_probs(model: LanguageModel, tokens: tuple[int, ...], output: tuple[int, ...]) -> list[float]:

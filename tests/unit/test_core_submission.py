@@ -6,14 +6,17 @@ from dataclasses import replace
 
 import pytest
 from callsheet.scheduler.core import commands, events, records
+from callsheet.scheduler.core.commands import Opened
 from callsheet.scheduler.core.model import (
     ActionKey,
     ActionKind,
     ActionState,
     GroupRequest,
+    Opening,
     RefusalCode,
     RefusedError,
     Timeouts,
+    TrajectoryEnd,
 )
 from callsheet.scheduler.core.servability import MAX_CACHED, check_servable
 
@@ -46,9 +49,24 @@ def test_a_trajectory_opens_again_with_the_same_body_even_after_its_close() -> N
         world.trajectory(trajectory_request("t", body="other"))
     assert refused.value.code is RefusalCode.ALREADY_EXISTS
     world.close_trajectory("t")
-    world.close_trajectory("t", completed=False)
-    world.trajectory("t")
-    assert world.state.jobs["job"].closed_trajectories == {"t": "completed"}
+    world.close_trajectory("t")
+    assert world.trajectory("t") == Opened(Opening.CLOSED, TrajectoryEnd.COMPLETED)
+    with pytest.raises(RefusedError, match="was closed as completed: its trajectory was closed") as refused:
+        world.close_trajectory("t", TrajectoryEnd.ABANDONED)
+    assert (refused.value.code, refused.value.field) == (RefusalCode.ALREADY_EXISTS, "end")
+    assert world.state.jobs["job"].closed_trajectories["t"].end is TrajectoryEnd.COMPLETED
+
+
+def test_an_open_says_what_it_found() -> None:
+    world = CoreWorld()
+    assert world.job() == Opened(Opening.CREATED)
+    assert world.job() == Opened(Opening.ATTACHED)
+    assert world.trajectory("t") == Opened(Opening.CREATED)
+    assert world.trajectory("t") == Opened(Opening.ATTACHED)
+    world.close_trajectory("t", TrajectoryEnd.LOST)
+    after = world.restart()
+    assert after.job() == Opened(Opening.ATTACHED)
+    assert after.trajectory("t") == Opened(Opening.CLOSED, TrajectoryEnd.LOST)
 
 
 def test_an_unknown_trajectory_cannot_be_closed() -> None:
@@ -146,7 +164,7 @@ def test_a_submit_into_no_job_or_no_trajectory_is_not_found() -> None:
 
 def test_a_closed_trajectory_takes_no_actions_and_says_how_it_ended() -> None:
     world, _ = world_with_trajectory()
-    world.close_trajectory("t", completed=False)
+    world.close_trajectory("t", TrajectoryEnd.ABANDONED)
     with pytest.raises(RefusedError, match="closed as abandoned") as refused:
         world.submit(action_request("a", ActionKind.GENERATE, "t"))
     assert refused.value.code is RefusalCode.FAILED_PRECONDITION

@@ -9,12 +9,13 @@ import anyio
 import pytest
 from callsheet.managers.executor import AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.managers.inference.build import build_inference_executor
-from callsheet.managers.inference.driver import PauseMode, UpdateMode, WeightUpdate
+from callsheet.managers.inference.driver import EngineDriver, PauseMode, UpdateMode, WeightUpdate
 from callsheet.managers.inference.executor import InferenceExecutor
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.models.config import TransformerConfig
+from callsheet.managers.models.config_file import WeightsError
 from callsheet.managers.models.transformer import LanguageModel, initialise
-from callsheet.managers.models.weights import WeightsError, save_weights
+from callsheet.managers.models.weights import save_weights
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
 from tests.support.attempts_of_models import generate_attempt
@@ -31,6 +32,12 @@ async def executor() -> AsyncIterator[InferenceExecutor]:
     built = build_inference_executor(SETTINGS)
     yield built
     await built.close()
+
+
+def engine_of(executor: InferenceExecutor) -> EngineDriver:
+    """The engine, which is loaded."""
+    assert executor.engine.value is not None
+    return executor.engine.value
 
 
 def completed(result: AttemptResult) -> outcome_pb2.GenerateResult:
@@ -57,6 +64,40 @@ async def test_stop_tokens_and_sampling_reach_the_engine(executor: InferenceExec
     stopped = completed(await executor.run(generate_attempt(2, prompt(9), greedy)))
     assert stopped.finish_reason == outcome_pb2.FINISH_REASON_STOP
     assert list(stopped.token_ids) == list(free.token_ids)[: list(free.token_ids).index(free.token_ids[3]) + 1]
+
+
+async def test_unset_sampling_is_temperature_1_with_a_seed_of_its_own(executor: InferenceExecutor) -> None:
+    unset = action_pb2.SamplingParameters(max_new_tokens=24)
+    siblings = [completed(await executor.run(generate_attempt(index, prompt(9), unset))) for index in range(1, 9)]
+    assert len({tuple(sibling.token_ids) for sibling in siblings}) == 8
+    assert {sibling.log_probs_mode for sibling in siblings} == {action_pb2.LOG_PROBS_MODE_SAMPLED}
+    for sibling in siblings[:2]:
+        seeded = action_pb2.SamplingParameters(max_new_tokens=24, temperature=1.0, seed=sibling.seed)
+        again = completed(await executor.run(generate_attempt(9, prompt(9), seeded)))
+        assert (again.token_ids, again.seed) == (sibling.token_ids, sibling.seed)
+
+
+async def test_stop_texts_and_the_mode_of_log_probs_reach_the_engine(executor: InferenceExecutor) -> None:
+    sampling = action_pb2.SamplingParameters(
+        max_new_tokens=200, temperature=3.0, seed=0, log_probs_mode=action_pb2.LOG_PROBS_MODE_RAW, stop=["a", "e"]
+    )
+    result = completed(await executor.run(generate_attempt(1, prompt(9), sampling)))
+    assert result.finish_reason == outcome_pb2.FINISH_REASON_STOP
+    assert result.token_ids[-1] in b"ae"
+    assert result.log_probs_mode == action_pb2.LOG_PROBS_MODE_RAW
+    assert (result.HasField("seed"), result.seed) == (True, 0)
+    expected = full_pass_log_probs(small_model(0, CONFIG), prompt(9), tuple(result.token_ids))
+    assert list(result.log_probs) == pytest.approx(expected, abs=2e-5)
+
+
+async def test_stop_texts_are_refused_for_a_vocabulary_without_a_tokenizer() -> None:
+    shape = TransformerConfig(vocabulary_size=300, context_length=64, layers=1, width=32, heads=2, hidden_width=48)
+    built = build_inference_executor(InferenceSettings(shape=shape, kv_cache_tokens=64))
+    asked = action_pb2.SamplingParameters(max_new_tokens=4, stop=["x"])
+    result = await built.run(generate_attempt(1, prompt(9), asked))
+    await built.close()
+    assert isinstance(result, Broken)
+    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_ENV, "no_tokenizer")
 
 
 async def test_hundreds_of_attempts_at_once(executor: InferenceExecutor) -> None:
@@ -111,14 +152,14 @@ async def test_pause_and_resume_one_attempt(executor: InferenceExecutor) -> None
 
     with anyio.fail_after(WAIT_S):
         async with anyio.create_task_group() as tasks:
-            await executor.driver.pause(PauseMode.KEEP)
+            await engine_of(executor).pause(PauseMode.KEEP)
             tasks.start_soon(run)
             await anyio.wait_all_tasks_blocked()
             await executor.pause(attempt)
-            await executor.driver.resume()
+            await engine_of(executor).resume()
             await executor.run(generate_attempt(3, prompt(9), sampling))
             assert results == []
-            assert executor.driver.load.paused == 1
+            assert engine_of(executor).load.paused == 1
             await executor.resize(attempt)
             await executor.resume(attempt)
     assert completed(results[0]).token_ids == expected.token_ids
@@ -141,7 +182,7 @@ async def test_an_abort_by_the_engine_is_a_success_with_partial_tokens(
             tasks.start_soon(run)
             await anyio.wait_all_tasks_blocked()
             await executor.run(generate_attempt(2, prompt(9)))
-            await executor.driver.update_weights(WeightUpdate(tmp_path, 5, UpdateMode.ABORT))
+            await engine_of(executor).update_weights(WeightUpdate(tmp_path, 5, UpdateMode.ABORT))
     assert completed(results[0]).finish_reason == outcome_pb2.FINISH_REASON_ABORT
     assert executor.services()[0].policy_version == 5
 
@@ -149,24 +190,26 @@ async def test_an_abort_by_the_engine_is_a_success_with_partial_tokens(
 @pytest.mark.parametrize(
     ("tokens", "sampling", "reason"),
     [
-        (prompt(16_384), {"max_new_tokens": 4}, "context_length"),
+        (prompt(16_384), {"max_new_tokens": 4}, "prompt_too_long"),
         ((5, 400), {"max_new_tokens": 4}, "token_out_of_vocabulary"),
         ((5,), {"max_new_tokens": 0}, "invalid_sampling"),
         ((5,), {"max_new_tokens": 4, "top_p": 1.5}, "invalid_sampling"),
         ((5,), {"max_new_tokens": 4, "temperature": float("inf")}, "invalid_sampling"),
+        ((5,), {"max_new_tokens": 4, "log_probs_mode": 9}, "invalid_sampling"),
+        ((5,), {"max_new_tokens": 4, "stop": [""]}, "invalid_sampling"),
     ],
 )
-async def test_what_can_never_be_served_fails_as_policy(
-    executor: InferenceExecutor, tokens: tuple[int, ...], sampling: dict[str, float], reason: str
+async def test_what_can_never_be_served_is_not_the_models_fault(
+    executor: InferenceExecutor, tokens: tuple[int, ...], sampling: dict[str, object], reason: str
 ) -> None:
     result = await executor.run(generate_attempt(1, tokens, action_pb2.SamplingParameters(**sampling)))  # type: ignore[arg-type]
     assert isinstance(result, Broken)
-    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_POLICY, reason)
+    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_ENV, reason)
     assert result.failed.message
 
 
 async def test_a_dead_engine_fails_as_infra(executor: InferenceExecutor) -> None:
-    await executor.driver.close()
+    await engine_of(executor).close()
     result = await executor.run(generate_attempt(1, prompt(4)))
     assert isinstance(result, Broken)
     assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, "engine_failed")
@@ -221,7 +264,7 @@ def test_the_executor_can_be_built_before_the_event_loop_runs(tmp_path: Path) ->
     save_weights(small_model(1, CONFIG), CONFIG, tmp_path)
 
     async def use() -> AttemptResult:
-        await built.driver.update_weights(WeightUpdate(tmp_path, 1, UpdateMode.DRAIN))
+        await engine_of(built).update_weights(WeightUpdate(tmp_path, 1, UpdateMode.DRAIN))
         result = await built.run(generate_attempt(1, prompt(4)))
         await built.close()
         return result

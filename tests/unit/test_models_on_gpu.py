@@ -8,7 +8,8 @@ from callsheet.managers.inference.driver import Generation
 from callsheet.managers.inference.torch_engine.batcher import Batcher, BatchLimits
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
 from callsheet.managers.models.transformer import ScoringModel, initialise
-from callsheet.managers.reward.scorer import Score, Scorer
+from callsheet.managers.reward.scorer import Scorer
+from callsheet.managers.reward.scores import Score
 
 from tests.support.torch_models import SMALL, full_pass_log_probs, prompt, request, small_model
 

@@ -12,6 +12,7 @@ from google.protobuf import duration_pb2, text_format
 
 DIGEST = "0123456789abcdef" * 4
 SAMPLING = "prompt_token_ids: 1 sampling { max_new_tokens: 1 "
+STOPS = 'stop: "a" ' * 65
 REFUSED = [
     ("generate {}", "generate.prompt_token_ids", "[]", "at least one token"),
     ("generate { prompt_token_ids: [3, -2] }", "generate.prompt_token_ids", "-2", "negative"),
@@ -21,6 +22,9 @@ REFUSED = [
     (f"generate {{ {SAMPLING} top_p: 1.5 }} }}", "generate.sampling.top_p", "1.5", "between 0"),
     (f"generate {{ {SAMPLING} top_p: nan }} }}", "generate.sampling.top_p", "nan", "between 0"),
     (f"generate {{ {SAMPLING} top_k: -1 }} }}", "generate.sampling.top_k", "-1", "at least 0"),
+    (f"generate {{ {SAMPLING} stop: 'a' stop: '' }} }}", "generate.sampling.stop[1]", "0 characters", "1 to 1024"),
+    (f"generate {{ {SAMPLING} {STOPS} }} }}", "generate.sampling.stop", "65 texts", "at most 64"),
+    (f"generate {{ {SAMPLING} log_probs_mode: 9 }} }}", "generate.sampling.log_probs_mode", "9", "not a value"),
     ("env_reset { disk_mib: -1 }", "env_reset.disk_mib", "-1", "between 0 and"),
     ("env_reset { max_processes: -1 }", "env_reset.max_processes", "-1", "between 0 and"),
     ('env_reset { image: "../host" }', "env_reset.image", "../host", "1 to 200"),

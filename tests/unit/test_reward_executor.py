@@ -73,14 +73,14 @@ async def test_a_stop_before_the_batch_begins(executor: RewardExecutor) -> None:
 
 @pytest.mark.parametrize(
     ("tokens", "reason"),
-    [((), "no_tokens"), ((3, 259), "token_out_of_vocabulary"), (prompt(257), "context_length")],
+    [((), "no_tokens"), ((3, 259), "token_out_of_vocabulary"), (prompt(257), "prompt_too_long")],
 )
-async def test_what_can_never_be_scored_fails_as_policy(
+async def test_what_can_never_be_scored_is_not_the_models_fault(
     executor: RewardExecutor, tokens: tuple[int, ...], reason: str
 ) -> None:
     result = await executor.run(score_attempt(1, tokens))
     assert isinstance(result, Broken)
-    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_POLICY, reason)
+    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_ENV, reason)
 
 
 async def test_the_longest_sequence_is_scored(executor: RewardExecutor) -> None:

@@ -8,7 +8,8 @@ import anyio
 import pytest
 import torch
 from callsheet.managers.models.transformer import ScoringModel, initialise
-from callsheet.managers.reward.scorer import Score, Scorer, ScorerError, Ticket
+from callsheet.managers.reward.scorer import Scorer
+from callsheet.managers.reward.scores import Score, ScorerError, Ticket
 
 from tests.support.torch_models import SMALL, prompt
 

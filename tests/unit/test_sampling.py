@@ -5,7 +5,7 @@ import random
 
 import pytest
 import torch
-from callsheet.managers.inference.driver import Sampling
+from callsheet.managers.inference.driver import LogProbsMode, Sampling
 from callsheet.managers.inference.torch_engine.sampling import choose_tokens
 
 LOGITS = torch.tensor([0.0, 3.0, 1.0, 2.0, -1.0])
@@ -53,10 +53,32 @@ def test_top_k_and_top_p_together_take_the_smaller_set() -> None:
     assert set(draw(Sampling(max_new_tokens=1, top_k=2, top_p=0.99), 2_000)) == {1, 3}
 
 
-def test_log_probs_are_those_of_the_whole_distribution_at_temperature_1() -> None:
-    sampling = Sampling(max_new_tokens=1, temperature=0.1, top_k=2)
-    tokens, log_probs = choose_tokens(LOGITS.repeat(3, 1), [sampling] * 3, [0.0, 0.5, 0.999999])
+UNIFORMS = [0.0, 0.5, 0.999999]
+
+
+def test_raw_log_probs_are_those_of_the_whole_distribution_at_temperature_1() -> None:
+    sampling = Sampling(max_new_tokens=1, temperature=0.1, top_k=2, log_probs_mode=LogProbsMode.RAW)
+    tokens, log_probs = choose_tokens(LOGITS.repeat(3, 1), [sampling] * 3, UNIFORMS)
     assert log_probs == pytest.approx([math.log(PROBABILITIES[token]) for token in tokens], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "kept"), [(0, 1.0, {0, 1, 2, 3, 4}), (2, 1.0, {1, 3}), (3, 1.0, {1, 2, 3}), (0, 0.6, {1, 3})]
+)
+def test_sampled_log_probs_are_those_of_what_was_drawn_from(top_k: int, top_p: float, kept: set[int]) -> None:
+    sampling = Sampling(max_new_tokens=1, temperature=2.0, top_k=top_k, top_p=top_p)
+    tokens, log_probs = choose_tokens(LOGITS.repeat(3, 1), [sampling] * 3, UNIFORMS)
+    reshaped = torch.softmax(LOGITS.double() / 2.0, 0).tolist()
+    mass = sum(reshaped[token] for token in kept)
+    assert set(tokens) <= kept
+    assert log_probs == pytest.approx([math.log(reshaped[token] / mass) for token in tokens], abs=1e-6)
+
+
+def test_greedy_draws_with_certainty() -> None:
+    sampled = Sampling(max_new_tokens=1, temperature=0)
+    raw = Sampling(max_new_tokens=1, temperature=0, log_probs_mode=LogProbsMode.RAW)
+    _, log_probs = choose_tokens(LOGITS.repeat(2, 1), [sampled, raw], [0.3, 0.3])
+    assert log_probs == [0.0, pytest.approx(math.log(PROBABILITIES[1]), abs=1e-6)]
 
 
 def test_rows_have_their_own_parameters_and_padding_yields_nothing() -> None:
@@ -75,8 +97,12 @@ def test_extreme_numbers_stay_inside_the_vocabulary(uniform: float, temperature:
     assert math.isfinite(log_probs[0])
 
 
-def test_logits_that_are_not_finite_show_in_the_log_prob() -> None:
-    _, log_probs = choose_tokens(torch.full((1, 5), math.nan), [Sampling(max_new_tokens=1)], [0.5])
+@pytest.mark.parametrize("mode", list(LogProbsMode))
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_logits_that_are_not_finite_show_in_the_log_prob(mode: LogProbsMode, temperature: float, bad: float) -> None:
+    sampling = Sampling(max_new_tokens=1, temperature=temperature, log_probs_mode=mode)
+    _, log_probs = choose_tokens(torch.full((1, 5), bad), [sampling], [0.5])
     assert not math.isfinite(log_probs[0])
 
 
@@ -90,8 +116,12 @@ def test_logits_that_are_not_finite_show_in_the_log_prob() -> None:
         ("top_p", 1.1),
         ("top_k", -1),
         ("seed", -1),
+        ("seed", 1 << 64),
+        ("stop", ("",)),
+        ("stop", ("x" * 1025,)),
+        ("stop", ("x",) * 65),
     ],
 )
-def test_bad_sampling_is_refused_by_name(field: str, value: float) -> None:
+def test_bad_sampling_is_refused_by_name(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=field):
         Sampling(**{"max_new_tokens": 1, field: value})  # type: ignore[arg-type]

@@ -225,8 +225,8 @@ def test_what_is_left_out_takes_the_defaults() -> None:
             True,
             "test-suite",
         ),
-        ("reward { model { token_ids: 1 } }", ActionKind.REWARD, {"cpu": 1}, False, "scorer"),
-        ('service: "judge" reward { model { token_ids: 1 } }', ActionKind.REWARD, {"cpu": 1}, False, "judge"),
+        ("reward { model { token_ids: 1 } }", ActionKind.REWARD, {}, False, "scorer"),
+        ('service: "judge" reward { model { token_ids: 1 } }', ActionKind.REWARD, {}, False, "judge"),
     ],
 )
 def test_the_payload_decides_the_kind_and_its_defaults(

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from callsheet.managers.inference import tokenizer
 from callsheet.managers.inference.driver import FinishReason, Generation, RequestRefusedError, VersionSpan
 from callsheet.managers.inference.torch_engine.batcher import Batcher, BatchLimits, Gate, check_request
 from callsheet.managers.inference.torch_engine.runner import ModelRunner, invariant_tile
@@ -24,7 +25,8 @@ def batcher(
         prefill_tokens_per_step=budget,
         prefix_cache_tokens=prefix_cache_tokens,
     )
-    engine = Batcher(ModelRunner(small_model(), kv_cache_tokens=kv_cache_tokens), limits, version=0)
+    runner = ModelRunner(small_model(), kv_cache_tokens=kv_cache_tokens)
+    engine = Batcher(runner, limits, version=0, token_bytes=tokenizer.token_bytes)
     engine.prepare()
     return engine
 
@@ -39,7 +41,7 @@ def run_out(engine: Batcher) -> dict[object, Generation]:
     return results
 
 
-def alone(tokens: tuple[int, ...], **sampling: int | float | frozenset[int]) -> Generation:
+def alone(tokens: tuple[int, ...], **sampling: object) -> Generation:
     """The same request in an engine of its own."""
     engine = batcher()
     engine.submit(request("alone", tokens, **sampling), "alone")
@@ -180,7 +182,7 @@ def test_output_ends_at_the_context() -> None:
     ("tokens", "reason"),
     [
         ((), "no_tokens"),
-        (prompt(256), "context_length"),
+        (prompt(256), "prompt_too_long"),
         ((1, 259), "token_out_of_vocabulary"),
         ((-1,), "token_out_of_vocabulary"),
     ],
@@ -190,6 +192,34 @@ def test_what_can_never_be_served_is_refused(tokens: tuple[int, ...], reason: st
         check_request(request("a", tokens), SMALL)
     assert refusal.value.reason == reason
     check_request(request("a", prompt(255)), SMALL)
+
+
+def test_requests_without_a_seed_get_one_each_and_tell_it() -> None:
+    engine = batcher()
+    for index in range(8):
+        engine.submit(request(str(index), prompt(20), max_new_tokens=24, seed=None), index)
+    results = run_out(engine)
+    assert len({result.token_ids for result in results.values()}) == 8
+    for result in results.values():
+        assert alone(prompt(20), max_new_tokens=24, seed=result.seed).token_ids == result.token_ids
+
+
+def test_a_given_seed_is_told() -> None:
+    assert alone(prompt(4), seed=5).seed == 5
+
+
+def test_a_stop_text_ends_a_generation_with_the_token_that_completes_it() -> None:
+    free = alone(prompt(30), seed=3, max_new_tokens=60)
+    text = tokenizer.decode(free.token_ids[:40])
+    stop = next(two for two in (text[index : index + 2] for index in range(len(text))) if "\ufffd" not in two)
+    engine = batcher()
+    engine.submit(request("a", prompt(30), seed=3, max_new_tokens=60, stop=(stop,)), "a")
+    result = run_out(engine)["a"]
+    assert result.finish_reason is FinishReason.STOP
+    assert result.token_ids == free.token_ids[: len(result.token_ids)]
+    assert stop in tokenizer.decode(result.token_ids)
+    assert stop not in tokenizer.decode(result.token_ids[:-1])
+    assert len(result.log_probs) == result.version_spans[-1].end == len(result.token_ids)
 
 
 def test_abort_gives_the_tokens_so_far() -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from callsheet.managers.models.weights import WeightsError, read_config, read_state, save_weights, shapes
+from callsheet.managers.models.config_file import WeightsError, check_weights, read_config
+from callsheet.managers.models.weights import read_state, save_weights, shapes
 
 from tests.support.torch_models import SMALL, small_model
 
@@ -69,3 +70,11 @@ def test_state_file_cannot_run_code(tmp_path: Path) -> None:
     with pytest.raises(WeightsError):
         read_state(tmp_path, {})
     assert not victim.exists()
+
+
+def test_weights_are_known_to_be_there_before_they_are_read(tmp_path: Path) -> None:
+    save_weights(small_model(5), SMALL, tmp_path)
+    assert check_weights(tmp_path) == SMALL
+    (tmp_path / "weights.pt").unlink()
+    with pytest.raises(WeightsError, match=r"weights\.pt: is missing"):
+        check_weights(tmp_path)

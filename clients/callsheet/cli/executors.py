@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from callsheet.managers.settings import ManagerSettings
 
 
-_CORE_SHARING = {ShareCores.NO: "none", ShareCores.RANKED: "ranked", ShareCores.PLAINLY: "plain"}
-
-
 @dataclass(frozen=True, slots=True)
 class SandboxSupply:
     """Where sandboxes begin and how many there may be; the attributes are the options of the same names."""
@@ -39,6 +36,7 @@ class SandboxPlace:
         isolation: What keeps sandboxes apart.
         stages: Directories that every sandbox can read.
         share_cores: Whether they share the manager's cores.
+        shared_cpus: How many of them; None for all.
         docker_image: With isolation by Docker, the image of sandboxes that name none.
         control_group: A version 2 control group that was made for the manager.
         supply: Where they begin, and how many there may be.
@@ -48,7 +46,8 @@ class SandboxPlace:
     data_dir: Path
     isolation: Isolation
     stages: tuple[Path, ...]
-    share_cores: ShareCores = ShareCores.NO
+    share_cores: ShareCores = ShareCores.RANKED
+    shared_cpus: int | None = None
     docker_image: str = ""
     control_group: Path | None = None
     supply: SandboxSupply = field(default_factory=SandboxSupply)
@@ -65,6 +64,16 @@ class Engine:
     slots: int
     kv_cache_tokens: int
     engine_threads: int | None
+    load_at_first_use: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """What a reward manager scores with; the attributes are the options of the same names."""
+
+    weights: Path | None
+    seed: int
+    load_at_first_use: bool
 
 
 def build_sandbox(place: SandboxPlace, settings: ManagerSettings) -> Executor:
@@ -79,7 +88,7 @@ def build_sandbox(place: SandboxPlace, settings: ManagerSettings) -> Executor:
     return executor
 
 
-def build_reward(place: SandboxPlace | None, weights: Path | None, seed: int, settings: ManagerSettings) -> Executor:
+def build_reward(place: SandboxPlace | None, scorer: Scorer, settings: ManagerSettings) -> Executor:
     """The executor of a reward manager; without a place it runs no test suites.
 
     Raises:
@@ -89,7 +98,9 @@ def build_reward(place: SandboxPlace | None, weights: Path | None, seed: int, se
     """
     module = load("callsheet.managers.reward.build", "reward")
     settings_module = load("callsheet.managers.reward.settings", "reward")
-    reward_settings = settings_module.RewardSettings(weights=weights, seed=seed)
+    reward_settings = settings_module.RewardSettings(
+        weights=scorer.weights, seed=scorer.seed, load_at_first_use=scorer.load_at_first_use
+    )
     test_suites: Executor | None = None
     if place is not None:
         sandbox_module = load("callsheet.managers.sandbox.build", "reward")
@@ -119,6 +130,7 @@ def build_inference(engine: Engine, settings: ManagerSettings) -> Executor:
         threads=threads,
         cores=cores_module.reserved_cores(settings.node, threads),
         kv_cache_tokens=engine.kv_cache_tokens,
+        load_at_first_use=engine.load_at_first_use,
     )
     executor: Executor = module.build_inference_executor(inference_settings)
     return executor
@@ -139,7 +151,8 @@ def _sandbox_settings(place: SandboxPlace, settings: ManagerSettings) -> Sandbox
         isolation=module.Isolation(place.isolation.value),
         stages=tuple(module.StageDirectory(stage) for stage in place.stages),
         cores=frozenset(_cores(settings)),
-        core_sharing=module.CoreSharing(_CORE_SHARING[place.share_cores]),
+        core_sharing=module.CoreSharing(place.share_cores.value),
+        shared_cores=place.shared_cpus,
         docker_image=place.docker_image,
         delegated_group=place.control_group,
         network=_places(place.network),

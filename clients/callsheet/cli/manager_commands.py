@@ -18,14 +18,23 @@ from callsheet.cli.options import (
     DrainTimeout,
     EngineThreads,
     IsolationOption,
+    LoadAtFirstUse,
     LogFormatOption,
     LogLevelOption,
     ManagerId,
     MemoryMib,
     NodeId,
+    ShareCoresOption,
     Weights,
 )
-from callsheet.cli.sandbox_options import Images, KeepSetUps, LayerCacheMib, SandboxMemoryMib, WarmMemoryMib
+from callsheet.cli.sandbox_options import (
+    Images,
+    KeepSetUps,
+    LayerCacheMib,
+    SandboxMemoryMib,
+    SharedCpus,
+    WarmMemoryMib,
+)
 
 manager_app = typer.Typer(help="Run one manager and register it with a scheduler.", no_args_is_help=True)
 _DRAIN_S = 30.0
@@ -40,14 +49,6 @@ Stages = Annotated[
         resolve_path=True,
         show_default=False,
         help="Directory that every sandbox can read, with Python packages in it; repeatable.",
-    ),
-]
-
-ShareCoresOption = Annotated[
-    ShareCores,
-    typer.Option(
-        help="Let all sandboxes share the manager's cores: ranked by attained CPU and wait, or plainly as the system "
-        "does. Otherwise each command gets cores of its own.",
     ),
 ]
 
@@ -84,7 +85,8 @@ def sandbox(
     data_dir: DataDir,
     isolation: IsolationOption = Isolation.BUBBLEWRAP,
     stages: Stages = None,
-    share_cores: ShareCoresOption = ShareCores.NO,
+    share_cores: ShareCoresOption = ShareCores.RANKED,
+    shared_cpus: SharedCpus = None,
     docker_image: DockerImage = "",
     control_group: ControlGroup = None,
     images: Images = None,
@@ -111,6 +113,7 @@ def sandbox(
         isolation,
         tuple(stages or ()),
         share_cores,
+        shared_cpus,
         docker_image,
         control_group,
         supply,
@@ -125,10 +128,13 @@ def reward(
     scheduler: Address = DEFAULT_ADDRESS,
     weights: Weights = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of random weights.")] = 1,
+    load_at_first_use: LoadAtFirstUse = False,
     test_suites: Annotated[bool, typer.Option(help="Also serve test suites in sandboxes of their own.")] = True,
     data_dir: DataDir,
     isolation: IsolationOption = Isolation.BUBBLEWRAP,
     stages: Stages = None,
+    share_cores: ShareCoresOption = ShareCores.RANKED,
+    shared_cpus: SharedCpus = None,
     docker_image: DockerImage = "",
     control_group: ControlGroup = None,
     manager_id: ManagerId = None,
@@ -144,9 +150,14 @@ def reward(
         Role.REWARD, scheduler, manager_id, node_id, cpus, memory_mib, drain_timeout, log_format, log_level
     )
     place = executors.SandboxPlace(
-        data_dir, isolation, tuple(stages or ()), docker_image=docker_image, control_group=control_group
+        data_dir, isolation, tuple(stages or ()), share_cores, shared_cpus, docker_image, control_group
     )
-    run_manager_process(options, partial(executors.build_reward, place if test_suites else None, weights, seed))
+    run_manager_process(
+        options,
+        partial(
+            executors.build_reward, place if test_suites else None, executors.Scorer(weights, seed, load_at_first_use)
+        ),
+    )
 
 
 @manager_app.command("inference")
@@ -156,6 +167,7 @@ def inference(
     model: Annotated[str, typer.Option(envvar="CALLSHEET_MODEL", help="Name of the hosted service.")] = "policy",
     weights: Weights = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of random weights.")] = 0,
+    load_at_first_use: LoadAtFirstUse = False,
     slots: Annotated[int, typer.Option(min=1, help="The most sequences in the batch.")] = 64,
     kv_cache_tokens: Annotated[int, typer.Option(min=16, help="Tokens of the KV cache; a multiple of 16.")] = 32_768,
     engine_threads: EngineThreads = None,
@@ -171,7 +183,7 @@ def inference(
     options = ManagerOptions(
         Role.INFERENCE, scheduler, manager_id, node_id, cpus, memory_mib, drain_timeout, log_format, log_level
     )
-    engine = executors.Engine(model, weights, seed, slots, kv_cache_tokens, engine_threads)
+    engine = executors.Engine(model, weights, seed, slots, kv_cache_tokens, engine_threads, load_at_first_use)
     run_manager_process(options, partial(executors.build_inference, engine))
 
 

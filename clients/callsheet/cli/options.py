@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from callsheet.cli.choices import Isolation, LogFormat, LogLevel
+from callsheet.cli.choices import Isolation, LogFormat, LogLevel, ShareCores
 
 DEFAULT_ADDRESS = "127.0.0.1:7077"
 _HIGHEST_PORT = 65535
@@ -72,6 +72,15 @@ MemoryMib = Annotated[
 IsolationOption = Annotated[
     Isolation, typer.Option("--isolation", envvar="CALLSHEET_ISOLATION", help="What keeps sandboxes apart.")
 ]
+ShareCoresOption = Annotated[
+    ShareCores,
+    typer.Option(
+        "--share-cores",
+        envvar="CALLSHEET_SHARE_CORES",
+        help="Who has the cores: all commands together, ranked by the CPU time they have had or plainly as the system "
+        "does it, or each command cores reserved for it.",
+    ),
+]
 LogFormatOption = Annotated[
     LogFormat | None,
     typer.Option(
@@ -119,6 +128,10 @@ DrainTimeout = Annotated[
         metavar="SECONDS",
         help="How long running attempts may go on after SIGTERM.",
     ),
+]
+LoadAtFirstUse = Annotated[
+    bool,
+    typer.Option("--load-at-first-use", help="Load the model with the first request; until then it takes no memory."),
 ]
 Weights = Annotated[
     Path | None,

@@ -217,6 +217,7 @@ def _one_token() -> outcome_pb2.GenerateResult:
         token_ids=[0],
         log_probs=[0.0],
         finish_reason=outcome_pb2.FINISH_REASON_LENGTH,
+        log_probs_mode=action_pb2.LOG_PROBS_MODE_SAMPLED,
         policy_versions=[outcome_pb2.PolicyVersionSpan(begin=0, end=1)],
     )
 

@@ -400,8 +400,8 @@ class ActionSpec(google.protobuf.message.Message):
     """
     @property
     def demand(self) -> global___Demand:
-        """What it needs; unset takes the kind's default (one core; env_reset also 256 MiB held by the trajectory; generate and
-        tool_call nothing but a slot).
+        """What it needs; unset takes the kind's default (one core; env_reset also 256 MiB held by the trajectory; generate,
+        tool_call and rewards by a model nothing but a slot).
         """
 
     @property

@@ -38,7 +38,8 @@ class RequestRefusedError(EngineError):
     """This request can never be served; another engine of the same model would refuse it too.
 
     Attributes:
-        reason: A stable word: "context_length", "token_out_of_vocabulary", "non_finite_logits", "duplicate_request".
+        reason: A stable word: "no_tokens", "prompt_too_long", "token_out_of_vocabulary", "no_tokenizer",
+            "non_finite_logits", "duplicate_request".
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -76,6 +77,20 @@ class FinishReason(Enum):
     ABORT = "abort"
 
 
+class LogProbsMode(Enum):
+    """Of which distribution log-probabilities are."""
+
+    SAMPLED = "sampled"
+    """Of the one that tokens were drawn from: after temperature, top_k and top_p. Greedy: 0."""
+    RAW = "raw"
+    """Of the model's own output at temperature 1, over its whole vocabulary."""
+
+
+MAX_STOP_TEXTS = 64
+MAX_STOP_CHARACTERS = 1024
+_SEED_END = 1 << 64
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How to choose tokens.
@@ -85,8 +100,11 @@ class Sampling:
         temperature: 0 takes the most likely token; otherwise above 0.
         top_p: Nucleus mass in (0, 1].
         top_k: Keep the k most likely tokens; 0 keeps all.
-        seed: Seed of this request's own random stream.
+        seed: Seed of this request's own random stream, below 2^64; None has the engine draw one.
         stop_token_ids: Generation ends after any of these; the stop token is part of the output.
+        stop: Generation ends once the text of the new tokens contains any of these, compared as UTF-8. The token that
+            completes it is the last one of the output.
+        log_probs_mode: Of which distribution the log-probabilities are to be.
 
     Raises:
         ValueError: A value breaks its rule.
@@ -96,8 +114,10 @@ class Sampling:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
-    seed: int = 0
+    seed: int | None = None
     stop_token_ids: frozenset[int] = frozenset()
+    stop: tuple[str, ...] = ()
+    log_probs_mode: LogProbsMode = LogProbsMode.SAMPLED
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -108,8 +128,13 @@ class Sampling:
             raise ValueError(f"top_p is {self.top_p}; it must be above 0 and at most 1")
         if self.top_k < 0:
             raise ValueError(f"top_k is {self.top_k}; it must be at least 0")
-        if self.seed < 0:
-            raise ValueError(f"seed is {self.seed}; it must be at least 0")
+        if self.seed is not None and not 0 <= self.seed < _SEED_END:
+            raise ValueError(f"seed is {self.seed}; it must be at least 0 and below 2^64")
+        if len(self.stop) > MAX_STOP_TEXTS:
+            raise ValueError(f"stop has {len(self.stop)} texts; it must have at most {MAX_STOP_TEXTS}")
+        for text in self.stop:
+            if not 1 <= len(text) <= MAX_STOP_CHARACTERS:
+                raise ValueError(f"stop: a text has {len(text)} characters; it must have 1 to {MAX_STOP_CHARACTERS}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +167,10 @@ class Generation:
 
     Attributes:
         token_ids: New tokens.
-        log_probs: Natural logarithm of each one's probability at temperature 1, before top_p and top_k.
+        log_probs: Natural logarithm of each one's probability under the distribution that the request asked for.
         finish_reason: Why it ended; ABORT also when an update or a pause of the engine ended it.
         version_spans: Cover all tokens in order.
+        seed: The seed that was used, given or drawn.
         cached_tokens: Prompt tokens whose KV was reused.
         cpu_s: CPU seconds of the engine's compute thread for this request, its share of batched work; 0 if unknown.
     """
@@ -153,6 +179,7 @@ class Generation:
     log_probs: tuple[float, ...]
     finish_reason: FinishReason
     version_spans: tuple[VersionSpan, ...]
+    seed: int
     cached_tokens: int = 0
     cpu_s: float = 0.0
 
@@ -219,6 +246,7 @@ class EngineCapabilities:
         pause_request: Whether single requests can be paused.
         prefix_cache: Whether KV of earlier prompts is reused.
         batch_invariant: Whether equal requests give equal tokens whatever runs beside them.
+        stop_texts: Whether `Sampling.stop` is supported, which takes a tokenizer.
     """
 
     pause_modes: frozenset[PauseMode]
@@ -227,6 +255,7 @@ class EngineCapabilities:
     pause_request: bool
     prefix_cache: bool
     batch_invariant: bool
+    stop_texts: bool
 
 
 class EngineDriver(Protocol):

@@ -10,15 +10,18 @@ import structlog
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.inference.driver import (
     EngineBusyError,
+    EngineCapabilities,
     EngineDriver,
     EngineError,
     EngineFailedError,
     FinishReason,
     GenerateRequest,
     Generation,
+    LogProbsMode,
     RequestRefusedError,
     Sampling,
 )
+from callsheet.managers.models.first_use import FirstUse, LoadError
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
 log = structlog.get_logger(__name__)
@@ -27,6 +30,14 @@ _FINISH_REASONS = {
     FinishReason.STOP: outcome_pb2.FINISH_REASON_STOP,
     FinishReason.LENGTH: outcome_pb2.FINISH_REASON_LENGTH,
     FinishReason.ABORT: outcome_pb2.FINISH_REASON_ABORT,
+}
+_WIRE_MODES = {
+    LogProbsMode.SAMPLED: action_pb2.LOG_PROBS_MODE_SAMPLED,
+    LogProbsMode.RAW: action_pb2.LOG_PROBS_MODE_RAW,
+}
+_LOG_PROBS_MODES = {
+    action_pb2.LOG_PROBS_MODE_UNSPECIFIED: LogProbsMode.SAMPLED,
+    **{wire: mode for mode, wire in _WIRE_MODES.items()},
 }
 
 
@@ -38,22 +49,26 @@ class ServiceOptions:
         model: Name of the hosted service.
         slots: The most attempts at once; 0 means no limit.
         reserved: Units of the node it holds while it is registered: its compute threads as "cpu".
+        policy_version: Version of the weights before they are loaded.
+        abilities: What the engine can do.
         capabilities: What to say of the engine, for people and reports.
     """
 
+    abilities: EngineCapabilities
     model: str = "policy"
     slots: int = 64
     reserved: Mapping[str, int] | None = None
+    policy_version: int = 0
     capabilities: Mapping[str, str] | None = None
 
 
 class InferenceExecutor:
     """An `Executor` for one engine. Hundreds of attempts may run at once; each is one request of the engine."""
 
-    def __init__(self, driver: EngineDriver, options: ServiceOptions | None = None) -> None:
-        """Takes the driver over: `close` closes it."""
-        self.driver = driver
-        self._options = options or ServiceOptions()
+    def __init__(self, engine: FirstUse[EngineDriver], options: ServiceOptions) -> None:
+        """Takes the engine over: `close` closes it."""
+        self.engine = engine
+        self._options = options
 
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
         """The model, with the policy version it serves now."""
@@ -63,14 +78,14 @@ class InferenceExecutor:
                 kinds=[action_pb2.ACTION_KIND_GENERATE],
                 slots=self._options.slots,
                 reserved=dict(self._options.reserved or {}),
-                policy_version=self.driver.policy_version,
+                policy_version=self._policy_version,
                 instances=1,
             )
         ]
 
     def capabilities(self) -> Mapping[str, str]:
         """What the engine can do."""
-        abilities = self.driver.capabilities
+        abilities = self._options.abilities
         return {
             "pause": "keep" if abilities.pause_request else "none",
             "prefix_cache": _yes_no(abilities.prefix_cache),
@@ -95,11 +110,15 @@ class InferenceExecutor:
         try:
             request = request_of(attempt)
         except ValueError as error:
-            return _broken(outcome_pb2.FAILURE_KIND_POLICY, "invalid_sampling", str(error))
-        outcome = await self._generate(attempt, request)
+            return _broken(outcome_pb2.FAILURE_KIND_ENV, "invalid_sampling", str(error))
+        try:
+            driver = await self.engine.get()
+        except LoadError as error:
+            return _broken(outcome_pb2.FAILURE_KIND_INFRA, "engine_failed", str(error))
+        outcome = await _generate(driver, attempt, request)
         if isinstance(outcome, EngineError):
             return _broken_by(outcome)
-        succeeded = outcome_pb2.Succeeded(generate=result_of(outcome))
+        succeeded = outcome_pb2.Succeeded(generate=result_of(outcome, request.sampling.log_probs_mode))
         usage = outcome_pb2.Usage(cpu_s=outcome.cpu_s)
         if outcome.finish_reason is FinishReason.ABORT and attempt.stop_requested.is_set():
             return Stopped(partial=succeeded, usage=usage)
@@ -113,39 +132,53 @@ class InferenceExecutor:
 
         Raises:
             UnsupportedError: The engine cannot pause single requests.
+            LoadError: The model cannot be loaded.
         """
-        await self.driver.pause_request(request_id_of(attempt.grant))
+        driver = await self.engine.get()
+        await driver.pause_request(request_id_of(attempt.grant))
 
     async def resume(self, attempt: Attempt) -> None:
         """Undoes `pause`."""
-        await self.driver.resume_request(request_id_of(attempt.grant))
+        driver = await self.engine.get()
+        await driver.resume_request(request_id_of(attempt.grant))
 
     async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
         """Nothing to do: it has none."""
 
     async def wait_failed(self) -> str:
         """Waits until the engine is dead and returns why; see `MortalExecutor`."""
-        return await self.driver.wait_failed()
+        try:
+            driver = await self.engine.wait()
+        except LoadError as error:
+            return str(error)
+        return await driver.wait_failed()
 
     async def close(self) -> None:
-        """Closes the engine."""
-        await self.driver.close()
+        """Closes the engine, if it was loaded."""
+        if self.engine.value is not None:
+            await self.engine.value.close()
 
-    async def _generate(self, attempt: Attempt, request: GenerateRequest) -> Generation | EngineError:
-        outcome: Generation | EngineError
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._abort_when_stopped, attempt, request.request_id)
-            try:
-                # The wait is bounded by the attempt's execution clock: the runtime sets `stop_requested`.
-                outcome = await self.driver.generate(request)
-            except EngineError as error:
-                outcome = error
-            tasks.cancel_scope.cancel()
-        return outcome
+    @property
+    def _policy_version(self) -> int:
+        return self._options.policy_version if self.engine.value is None else self.engine.value.policy_version
 
-    async def _abort_when_stopped(self, attempt: Attempt, request_id: str) -> None:
-        await attempt.stop_requested.wait()
-        await self.driver.abort(request_id)
+
+async def _generate(driver: EngineDriver, attempt: Attempt, request: GenerateRequest) -> Generation | EngineError:
+    outcome: Generation | EngineError
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_abort_when_stopped, driver, attempt, request.request_id)
+        try:
+            # The wait is bounded by the attempt's execution clock: the runtime sets `stop_requested`.
+            outcome = await driver.generate(request)
+        except EngineError as error:
+            outcome = error
+        tasks.cancel_scope.cancel()
+    return outcome
+
+
+async def _abort_when_stopped(driver: EngineDriver, attempt: Attempt, request_id: str) -> None:
+    await attempt.stop_requested.wait()
+    await driver.abort(request_id)
 
 
 def request_id_of(grant: manager_service_pb2.Grant) -> str:
@@ -161,22 +194,27 @@ def request_of(attempt: Attempt) -> GenerateRequest:
     """
     payload = attempt.action.generate
     sampling = payload.sampling
+    mode = _LOG_PROBS_MODES.get(sampling.log_probs_mode)
+    if mode is None:
+        raise ValueError(f"log_probs_mode is {sampling.log_probs_mode}; this engine knows {sorted(_LOG_PROBS_MODES)}")
     return GenerateRequest(
         request_id=request_id_of(attempt.grant),
         prompt_token_ids=tuple(payload.prompt_token_ids),
         sampling=Sampling(
             max_new_tokens=sampling.max_new_tokens,
-            temperature=sampling.temperature,
+            temperature=sampling.temperature if sampling.HasField("temperature") else 1.0,
             top_p=sampling.top_p or 1.0,
             top_k=sampling.top_k,
-            seed=sampling.seed,
+            seed=sampling.seed if sampling.HasField("seed") else None,
             stop_token_ids=frozenset(sampling.stop_token_ids),
+            stop=tuple(sampling.stop),
+            log_probs_mode=mode,
         ),
     )
 
 
-def result_of(generation: Generation) -> outcome_pb2.GenerateResult:
-    """Translates what an engine produced."""
+def result_of(generation: Generation, mode: LogProbsMode) -> outcome_pb2.GenerateResult:
+    """Translates what an engine produced, with log-probabilities of a mode."""
     return outcome_pb2.GenerateResult(
         token_ids=generation.token_ids,
         log_probs=generation.log_probs,
@@ -186,12 +224,15 @@ def result_of(generation: Generation) -> outcome_pb2.GenerateResult:
             for span in generation.version_spans
         ],
         cached_tokens=generation.cached_tokens,
+        log_probs_mode=_WIRE_MODES[mode],
+        seed=generation.seed,
     )
 
 
 def _broken_by(error: EngineError) -> Broken:
+    # Whoever wrote the request asked for what the engine lacks: the model itself has done nothing yet.
     if isinstance(error, RequestRefusedError):
-        return _broken(outcome_pb2.FAILURE_KIND_POLICY, error.reason, str(error))
+        return _broken(outcome_pb2.FAILURE_KIND_ENV, error.reason, str(error))
     if isinstance(error, EngineBusyError):
         return _broken(outcome_pb2.FAILURE_KIND_INFRA, "engine_busy", str(error))
     if isinstance(error, EngineFailedError):

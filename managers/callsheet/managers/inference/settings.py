@@ -25,6 +25,7 @@ class InferenceSettings:
         gpus: GPUs of the node to register as reserved; 0 on a CPU.
         kv_cache_tokens: Tokens of the KV cache, all allocated at the start; a multiple of 16.
         prefix_cache_tokens: Prompt tokens whose KV is kept for later prompts, beside the KV cache; 0 keeps none.
+        load_at_first_use: Load the model with the first request, and import torch no earlier.
         prefill_chunk: Prompt tokens computed in one piece; the grain of prefix reuse.
     """
 
@@ -41,6 +42,7 @@ class InferenceSettings:
     kv_cache_tokens: int = 32_768
     prefix_cache_tokens: int = 8_192
     prefill_chunk: int = 128
+    load_at_first_use: bool = False
 
     def __post_init__(self) -> None:
         if not self.model:

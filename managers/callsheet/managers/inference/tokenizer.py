@@ -22,6 +22,11 @@ def encode(text: str, *, begin: bool = False, end_of_turn: bool = False) -> list
     ]
 
 
+def token_bytes(token_id: int) -> bytes:
+    """Returns what one token of the vocabulary adds to the text; nothing for a marker."""
+    return bytes((token_id,)) if token_id < BEGIN_TOKEN else b""
+
+
 def decode(token_ids: Iterable[int]) -> str:
     """Returns the text of tokens; markers are left out, bytes that are not UTF-8 become U+FFFD.
 

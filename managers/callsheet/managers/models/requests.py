@@ -34,7 +34,7 @@ def token_problem(token_ids: Sequence[int], config: TransformerConfig, new_token
     most = config.context_length - new_tokens
     if len(token_ids) > most:
         return TokenProblem(
-            "context_length",
+            "prompt_too_long",
             f"the sequence has {len(token_ids)} tokens; the model's context of {config.context_length} takes {most}",
         )
     return None

@@ -9,14 +9,8 @@ from pathlib import Path
 
 import torch
 from callsheet.managers.models.config import TransformerConfig
+from callsheet.managers.models.config_file import CONFIG_FILE, WEIGHTS_FILE, WeightsError
 from torch import Tensor, nn
-
-CONFIG_FILE = "config.json"
-WEIGHTS_FILE = "weights.pt"
-
-
-class WeightsError(ValueError):
-    """A directory does not hold usable weights; the message names file, value and rule."""
 
 
 def save_weights(model: nn.Module, config: TransformerConfig, directory: Path) -> None:
@@ -24,31 +18,6 @@ def save_weights(model: nn.Module, config: TransformerConfig, directory: Path) -
     directory.mkdir(parents=True, exist_ok=True)
     (directory / CONFIG_FILE).write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n", encoding="utf-8")
     torch.save(model.state_dict(), directory / WEIGHTS_FILE)
-
-
-def read_config(directory: Path) -> TransformerConfig:
-    """Returns the shape in `config.json`.
-
-    Raises:
-        WeightsError: The file is missing, is not JSON, or has unknown keys or bad values.
-    """
-    path = directory / CONFIG_FILE
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise WeightsError(f"{path}: cannot be read ({error})") from error
-    except ValueError as error:
-        raise WeightsError(f"{path}: is not JSON ({error})") from error
-    if not isinstance(fields, dict):
-        raise WeightsError(f"{path}: holds {type(fields).__name__}; it must be one object")
-    known = {field.name for field in dataclasses.fields(TransformerConfig)}
-    unknown = sorted(set(fields) - known)
-    if unknown:
-        raise WeightsError(f"{path}: unknown keys {unknown}; known are {sorted(known)}")
-    try:
-        return TransformerConfig(**fields)
-    except ValueError as error:
-        raise WeightsError(f"{path}: {error}") from error
 
 
 def read_state(directory: Path, expected: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:

@@ -1,20 +1,17 @@
-"""Puts a reward manager's executor together from its settings."""
+"""Puts a reward manager's executor together from its settings. Torch is imported when the model is loaded."""
 
 from __future__ import annotations
 
-import structlog
 from callsheet.managers.executor import Executor
-from callsheet.managers.models.transformer import ScoringModel, initialise
-from callsheet.managers.models.weights import read_config, read_state, shapes
+from callsheet.managers.models.config_file import check_weights
+from callsheet.managers.models.first_use import FirstUse
 from callsheet.managers.reward.executor import RewardExecutor, ScorerExecutor, ScorerOptions
-from callsheet.managers.reward.scorer import Scorer
+from callsheet.managers.reward.scores import Scores
 from callsheet.managers.reward.settings import RewardSettings
-
-log = structlog.get_logger(__name__)
 
 
 def build_reward_executor(settings: RewardSettings, test_suite: Executor | None = None) -> RewardExecutor:
-    """Loads the scoring model and returns the executor for `run_manager`.
+    """Returns the executor for `run_manager`, with the model loaded unless that is left to the first request.
 
     Args:
         settings: The scoring model.
@@ -22,24 +19,19 @@ def build_reward_executor(settings: RewardSettings, test_suite: Executor | None 
 
     Raises:
         ValueError: A setting breaks its rule.
-        WeightsError: The weights cannot be used.
+        WeightsError: The weights cannot be used. Where loading is left to the first request, tensors are read then.
     """
-    scorer = Scorer(_load(settings), device=settings.device, max_batch_tokens=settings.max_batch_tokens)
-    capabilities = {"weights": "random" if settings.weights is None else "file", "device": settings.device}
+    config = settings.shape if settings.weights is None else check_weights(settings.weights)
     options = ScorerOptions(
         slots=settings.slots,
         reserved={"gpu": settings.gpus} if settings.gpus else None,
-        capabilities=capabilities,
+        capabilities={"weights": "random" if settings.weights is None else "file", "device": settings.device},
     )
-    log.info("scorer ready", test_suites=test_suite is not None, **capabilities)
-    return RewardExecutor(ScorerExecutor(scorer, options), test_suite)
+    scorer = FirstUse(lambda: _load(settings)) if settings.load_at_first_use else FirstUse.of(_load(settings))
+    return RewardExecutor(ScorerExecutor(scorer, config, options), test_suite)
 
 
-def _load(settings: RewardSettings) -> ScoringModel:
-    if settings.weights is None:
-        model = ScoringModel(settings.shape)
-        initialise(model, settings.seed)
-        return model
-    model = ScoringModel(read_config(settings.weights))
-    model.load_state_dict(read_state(settings.weights, shapes(model)))
-    return model
+def _load(settings: RewardSettings) -> Scores:
+    from callsheet.managers.reward.loading import load_scorer
+
+    return load_scorer(settings)

@@ -17,8 +17,10 @@ from callsheet.managers.executor import (
     ServingExecutor,
     Stopped,
 )
+from callsheet.managers.models.config import TransformerConfig
+from callsheet.managers.models.first_use import FirstUse, LoadError
 from callsheet.managers.models.requests import token_problem
-from callsheet.managers.reward.scorer import Score, Scorer, ScorerError, Ticket
+from callsheet.managers.reward.scores import Score, ScorerError, Scores, Ticket
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
 SCORER_SERVICE = "scorer"
@@ -43,9 +45,18 @@ class ScorerOptions:
 class ScorerExecutor:
     """An `Executor` for one scoring model. Its cores are those of the grants."""
 
-    def __init__(self, scorer: Scorer, options: ScorerOptions | None = None) -> None:
-        """Takes the scorer over: `close` closes it."""
+    def __init__(
+        self, scorer: FirstUse[Scores], config: TransformerConfig, options: ScorerOptions | None = None
+    ) -> None:
+        """Takes the scorer over: `close` closes it.
+
+        Args:
+            scorer: The model.
+            config: Its shape.
+            options: How to register it.
+        """
         self._scorer = scorer
+        self._config = config
         self._options = options or ScorerOptions()
 
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
@@ -73,13 +84,16 @@ class ScorerExecutor:
         if attempt.action.reward.WhichOneof("scorer") != "model":
             return _broken(outcome_pb2.FAILURE_KIND_INFRA, "unsupported_kind", "this service scores with a model only")
         tokens = tuple(attempt.action.reward.model.token_ids)
-        if (problem := token_problem(tokens, self._scorer.config)) is not None:
-            return _broken(outcome_pb2.FAILURE_KIND_POLICY, problem.reason, problem.message)
+        if (problem := token_problem(tokens, self._config)) is not None:
+            return _broken(outcome_pb2.FAILURE_KIND_ENV, problem.reason, problem.message)
         try:
-            ticket = self._scorer.submit(tokens, attempt.grant.cores)
+            scorer = await self._scorer.get()
+            ticket = scorer.submit(tokens, attempt.grant.cores)
+        except LoadError as error:
+            return _broken(outcome_pb2.FAILURE_KIND_INFRA, "scorer_failed", str(error))
         except ScorerError as error:
             return _broken(outcome_pb2.FAILURE_KIND_INFRA, error.reason, str(error))
-        return _result(await self._answer(attempt, ticket))
+        return _result(await _answer(scorer, attempt, ticket))
 
     async def resize(self, attempt: Attempt) -> None:
         """Nothing to do: a batch keeps the cores it began with for its few milliseconds."""
@@ -95,23 +109,9 @@ class ScorerExecutor:
 
     async def close(self) -> None:
         """Waits for the batches that run."""
-        self._scorer.shut()
-        await anyio.to_thread.run_sync(self._scorer.join, _CLOSE_TIMEOUT_S)
-
-    async def _answer(self, attempt: Attempt, ticket: Ticket) -> Score | ScorerError | None:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._withdraw_when_stopped, attempt, ticket)
-            try:
-                # Bounded: a stop withdraws the ticket, or its batch has begun and ends by itself.
-                answer = await ticket.answer
-            finally:
-                self._scorer.withdraw(ticket)
-            tasks.cancel_scope.cancel()
-        return answer
-
-    async def _withdraw_when_stopped(self, attempt: Attempt, ticket: Ticket) -> None:
-        await attempt.stop_requested.wait()
-        self._scorer.withdraw(ticket)
+        if (scorer := self._scorer.value) is not None:
+            scorer.shut()
+            await anyio.to_thread.run_sync(scorer.join, _CLOSE_TIMEOUT_S)
 
 
 class RewardExecutor:
@@ -182,6 +182,23 @@ class RewardExecutor:
 
     def _part(self, attempt: Attempt) -> Executor | None:
         return self._by_scorer.get(attempt.action.reward.WhichOneof("scorer") or "")
+
+
+async def _answer(scorer: Scores, attempt: Attempt, ticket: Ticket) -> Score | ScorerError | None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_withdraw_when_stopped, scorer, attempt, ticket)
+        try:
+            # Bounded: a stop withdraws the ticket, or its batch has begun and ends by itself.
+            answer = await ticket.answer
+        finally:
+            scorer.withdraw(ticket)
+        tasks.cancel_scope.cancel()
+    return answer
+
+
+async def _withdraw_when_stopped(scorer: Scores, attempt: Attempt, ticket: Ticket) -> None:
+    await attempt.stop_requested.wait()
+    scorer.withdraw(ticket)
 
 
 def _result(answer: Score | ScorerError | None) -> AttemptResult:

@@ -13,50 +13,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import structlog
 import torch
 from callsheet.managers.models.transformer import ScoringModel
 from callsheet.managers.reward.batches import plan_batches
+from callsheet.managers.reward.scores import Score, ScorerError, Ticket
 
 log = structlog.get_logger(__name__)
-
-
-class ScorerError(Exception):
-    """The scorer cannot answer; `reason` is a stable word: "scorer_busy", "scorer_failed", "scorer_closed"."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """A model's answer.
-
-    Attributes:
-        value: The score, unbounded; not finite if the weights are broken.
-        cpu_s: CPU seconds of the batch's thread, shared out by tokens; further threads of the kernels not counted.
-    """
-
-    value: float
-    cpu_s: float
-
-
-@dataclass(slots=True, eq=False)
-class Ticket:
-    """A request for a score.
-
-    Attributes:
-        token_ids: The sequence.
-        cores: Cores it may use; empty for the shared lane.
-        answer: Done with its score, with why there is none, or with None once it was withdrawn.
-    """
-
-    token_ids: tuple[int, ...]
-    cores: frozenset[int]
-    answer: asyncio.Future[Score | ScorerError | None] = field(repr=False)
 
 
 class Scorer:

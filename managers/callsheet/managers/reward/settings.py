@@ -20,6 +20,7 @@ class RewardSettings:
         slots: The most model scores at once; 0 means no limit but the node's cores.
         device: "cpu", or a torch device such as "cuda".
         gpus: GPUs of the node to register as reserved; 0 on a CPU.
+        load_at_first_use: Load the model with the first request, and import torch no earlier.
         max_batch_tokens: Padded tokens of one forward pass.
     """
 
@@ -30,6 +31,7 @@ class RewardSettings:
     device: str = "cpu"
     gpus: int = 0
     max_batch_tokens: int = 16_384
+    load_at_first_use: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("slots", 0), ("gpus", 0), ("seed", 0), ("max_batch_tokens", 1)):

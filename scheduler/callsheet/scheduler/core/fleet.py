@@ -20,6 +20,7 @@ from callsheet.scheduler.core.model import (
     ServiceState,
 )
 from callsheet.scheduler.core.quotas import buckets_of
+from callsheet.scheduler.core.servability import note_arrival
 
 if TYPE_CHECKING:
     from callsheet.scheduler.core.state import SchedulerState
@@ -58,6 +59,7 @@ def on_joined(state: SchedulerState, event: events.ManagerJoined, now: float) ->
         state.emit(DrainManager(event.session))
     state.timers.set(("manager", manager.manager_id), now + state.settings.manager_lease)
     state.fleet_changed()
+    note_arrival(state, manager, now)
 
 
 def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoined) -> Manager:

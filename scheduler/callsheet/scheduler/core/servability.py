@@ -1,11 +1,21 @@
-"""Whether a manager can serve an action: at all, and now."""
+"""Whether a manager can serve an action: at all, now, or once one that was announced is there."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from callsheet.scheduler.core.entities import Manager, Service, Trajectory
-from callsheet.scheduler.core.model import ActionKind, ActionRequest, Demand, RefusalCode, RefusedError
+from callsheet.scheduler.core.entities import Action, Manager, Service, Trajectory
+from callsheet.scheduler.core.events import AttemptFailed
+from callsheet.scheduler.core.lifecycle import finish
+from callsheet.scheduler.core.model import (
+    ActionKind,
+    ActionRequest,
+    ActionState,
+    Demand,
+    FailureKind,
+    RefusalCode,
+    RefusedError,
+)
 
 if TYPE_CHECKING:
     from callsheet.scheduler.core.state import SchedulerState
@@ -34,19 +44,72 @@ def can_ever_serve(manager: Manager, kind: ActionKind, service: str, demand: Dem
     return found is not None and found.pool_has(minimum) and manager.node.could_fit(found.booked(minimum))
 
 
-def check_servable(state: SchedulerState, request: ActionRequest, trajectory: Trajectory | None) -> None:
-    """Refuses an action that no registered manager can ever serve, unless its client wants to wait.
+def check_servable(state: SchedulerState, request: ActionRequest, trajectory: Trajectory | None) -> bool:
+    """Refuses an action that no manager can ever serve, registered or announced, unless its client wants to wait.
+
+    Returns:
+        Whether it can be served only by a manager that was announced and has not registered yet.
 
     Raises:
         RefusedError: FAILED_PRECONDITION, naming the service or the resource that is missing.
     """
     if request.wait_if_unservable:
-        return
+        return False
     pinned = state.managers.get(trajectory.manager_id) if request.needs_sandbox and trajectory is not None else None
     if pinned is not None:
         if not can_ever_serve(pinned, request.kind, request.service, request.demand):
             _refuse(request, [pinned])
+        return False
+    if _some_manager_can_ever_serve(state, request) or (request.needs_sandbox and trajectory is not None):
+        return False
+    if not _roles_on_their_way(state, request):
+        _refuse(request, list(state.managers.values()))
+    return True
+
+
+def awaited_roles(state: SchedulerState, action: Action) -> list[str]:
+    """Names of the announced roles that a queued action waits for, as no registered manager can ever serve it."""
+    trajectory = action.trajectory
+    if action.request.needs_sandbox and trajectory is not None and trajectory.manager_id:
+        return []
+    if _some_manager_can_ever_serve(state, action.request):
+        return []
+    return _roles_on_their_way(state, action.request)
+
+
+def _roles_on_their_way(state: SchedulerState, request: ActionRequest) -> list[str]:
+    return [role.name for role in state.expected if role.may_serve(request.kind, request.service)]
+
+
+def note_arrival(state: SchedulerState, manager: Manager, now: float) -> None:
+    """Takes note of the announced roles that a manager is; what waited for them and none can ever serve fails."""
+    services = [service.description for service in manager.services.values()]
+    still_expected = tuple(role for role in state.expected if not role.is_served_by(services))
+    if still_expected == state.expected:
         return
+    state.expected = still_expected
+    waiting = [
+        action
+        for job in state.jobs.values()
+        for action in job.actions.values()
+        if isinstance(action, Action) and action.awaits_role
+    ]
+    for action in waiting:
+        _settle(state, action, now)
+
+
+def _settle(state: SchedulerState, action: Action, now: float) -> None:
+    # An earlier one of its trajectory may have taken it along.
+    if action.state is not ActionState.QUEUED:
+        return
+    try:
+        action.awaits_role = check_servable(state, action.request, action.trajectory)
+    except RefusedError as refusal:
+        message = f"{refusal.field}: {refusal.value!r} {refusal.rule}"
+        finish(state, action, AttemptFailed(FailureKind.ENV, "unservable", message), now)
+
+
+def _some_manager_can_ever_serve(state: SchedulerState, request: ActionRequest) -> bool:
     class_key = (request.kind, request.service, request.demand)
     servable = state.servable_cache.get(class_key)
     if servable is None:
@@ -54,8 +117,7 @@ def check_servable(state: SchedulerState, request: ActionRequest, trajectory: Tr
             state.servable_cache.clear()
         servable = any(can_ever_serve(manager, *class_key) for manager in state.managers.values())
         state.servable_cache[class_key] = servable
-    if not servable and not (request.needs_sandbox and trajectory is not None):
-        _refuse(request, list(state.managers.values()))
+    return servable
 
 
 def _refuse(request: ActionRequest, managers: list[Manager]) -> None:

@@ -9,7 +9,7 @@ from callsheet.scheduler.core.entities import Action, Manager, Service, Trajecto
 from callsheet.scheduler.core.model import ActionState
 from callsheet.scheduler.core.quotas import TokenBucket
 from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
-from callsheet.scheduler.core.servability import can_ever_serve, service_of
+from callsheet.scheduler.core.servability import awaited_roles, can_ever_serve, service_of
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.holding import held_resources
 from callsheet.scheduler.planner.sandbox_room import reset_of
@@ -67,6 +67,10 @@ def explain(state: SchedulerState, action: Action, now: float) -> Explanation:
         )
     if action.state is not ActionState.QUEUED:
         return Explanation(WaitReason.NONE, f"it is {action.state.value}")
+    if roles := awaited_roles(state, action):
+        who = " or ".join(roles)
+        sentence = f"its manager is on its way: {who} was announced and has not registered yet"
+        return Explanation(WaitReason.NO_SERVICE, sentence)
     trajectory = action.trajectory
     if trajectory is not None and trajectory.admitted_at is None:
         return _explain_admission(state, trajectory)

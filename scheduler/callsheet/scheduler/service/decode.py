@@ -25,7 +25,17 @@ from callsheet.scheduler.core.model import (
     TrajectoryRequest,
 )
 from callsheet.scheduler.service import payload_rules
-from callsheet.scheduler.service.rules import at_least, identifier, invalid, known, seconds, short_text, within
+from callsheet.scheduler.service.rules import (
+    at_least,
+    identifier,
+    invalid,
+    known,
+    longer_than_zero,
+    not_built,
+    seconds,
+    short_text,
+    within,
+)
 from callsheet.v1 import action_pb2, common_pb2, job_pb2
 from callsheet.v1.set_ups import set_up_name
 
@@ -54,6 +64,7 @@ _KINDS: Final = {
 }
 _ALWAYS_IN_SANDBOX: Final = frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP})
 _UNSERVABLE: Final = frozenset(action_pb2.Unservable.values())
+_BUILT_ON_INFRA: Final = frozenset({job_pb2.ON_INFRA_UNSPECIFIED, job_pb2.ON_INFRA_REPLACE})
 _ONE_CORE = Demand((ResourceDemand(CPU, 1, 1),))
 _DEFAULT_DEMANDS: Final = {
     ActionKind.GENERATE: Demand(),
@@ -78,6 +89,8 @@ def decode_job(spec: job_pb2.JobSpec) -> JobRequest:
         max_actions=int(at_least("job.max_actions", spec.max_actions, 0)),
         max_staleness=int(at_least("job.staleness.max_versions", spec.staleness.max_versions, 0)),
         spec=spec.SerializeToString(deterministic=True),
+        grace=longer_than_zero("job.grace", spec.grace) if spec.HasField("grace") else None,
+        detached=spec.detached,
     )
 
 
@@ -85,12 +98,15 @@ def decode_trajectory(spec: job_pb2.TrajectorySpec) -> TrajectoryRequest:
     """A validated trajectory.
 
     Raises:
-        RefusedError: INVALID_ARGUMENT naming the field.
+        RefusedError: INVALID_ARGUMENT naming the field, or UNIMPLEMENTED naming what is not built yet.
     """
     group = None
     if spec.HasField("group"):
         size = int(at_least("trajectory.group.size", spec.group.size, 1))
         quorum = int(within("trajectory.group.quorum", spec.group.quorum, 0, size)) or size
+        on_infra = known("trajectory.group.on_infra", spec.group.on_infra, job_pb2.OnInfra.values())
+        if on_infra not in _BUILT_ON_INFRA:
+            raise not_built("trajectory.group.on_infra", job_pb2.OnInfra.Name(job_pb2.OnInfra.ValueType(on_infra)))
         group = GroupRequest(identifier("trajectory.group.group_id", spec.group.group_id), size, quorum)
     return TrajectoryRequest(
         job_id=identifier("trajectory.job_id", spec.job_id),
@@ -98,6 +114,7 @@ def decode_trajectory(spec: job_pb2.TrajectorySpec) -> TrajectoryRequest:
         group=group,
         idle_timeout=seconds("trajectory.idle_timeout", spec.idle_timeout) or DEFAULT_IDLE_TIMEOUT,
         spec=spec.SerializeToString(deterministic=True),
+        deadline=longer_than_zero("trajectory.deadline", spec.deadline) if spec.HasField("deadline") else 0.0,
     )
 
 
@@ -154,7 +171,9 @@ class ActionDecoder:
 
     def _demand(self, kind: ActionKind, spec: action_pb2.ActionSpec) -> Demand:
         if not spec.HasField("demand"):
-            return _DEFAULT_DEMANDS[kind]
+            # A scoring model brings its own compute, as an engine does.
+            is_model_score = kind is ActionKind.REWARD and spec.reward.WhichOneof("scorer") == "model"
+            return Demand() if is_model_score else _DEFAULT_DEMANDS[kind]
         encoded = spec.demand.SerializeToString(deterministic=True)
         key = (kind, encoded)
         return self._demands.get(key) or _remember(self._demands, key, encoded, _decode_demand(kind, spec.demand))

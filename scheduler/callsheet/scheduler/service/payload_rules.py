@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from callsheet.scheduler.service.rules import at_least, blob, identifier, invalid, within
+from callsheet.scheduler.service.rules import at_least, blob, identifier, invalid, known, within
 from callsheet.v1 import action_pb2, common_pb2
 
 References = list[common_pb2.PayloadReference]
@@ -15,6 +15,9 @@ MAX_DISK_MIB = 1 << 30
 MAX_PROCESSES = 1_000_000
 MAX_DOWNLOADS = 32
 MAX_PLACES = 64
+MAX_STOP_TEXTS = 64
+MAX_STOP_CHARACTERS = 1024
+_LOG_PROBS_MODES = frozenset(action_pb2.LogProbsMode.values())
 _PLACE = re.compile(r"(?=.{3,270}\Z)[A-Za-z0-9.*_:\[\]-]+:[1-9][0-9]{0,4}")
 _SESSION_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _IMAGE = re.compile(r"(?=.{1,200}\Z)[A-Za-z0-9][A-Za-z0-9._:-]*(/[A-Za-z0-9][A-Za-z0-9._:-]*)*")
@@ -33,6 +36,13 @@ def check_generate(generate: action_pb2.GenerateInput) -> References:
     at_least("generate.sampling.top_k", sampling.top_k, 0)
     if min(sampling.stop_token_ids, default=0) < 0:
         raise invalid("generate.sampling.stop_token_ids", min(sampling.stop_token_ids), "must not be negative")
+    if len(sampling.stop) > MAX_STOP_TEXTS:
+        raise invalid("generate.sampling.stop", f"{len(sampling.stop)} texts", f"must have at most {MAX_STOP_TEXTS}")
+    for index, text in enumerate(sampling.stop):
+        if not 1 <= len(text) <= MAX_STOP_CHARACTERS:
+            rule = f"must have 1 to {MAX_STOP_CHARACTERS} characters"
+            raise invalid(f"generate.sampling.stop[{index}]", f"{len(text)} characters", rule)
+    known("generate.sampling.log_probs_mode", sampling.log_probs_mode, _LOG_PROBS_MODES)
     return []
 
 

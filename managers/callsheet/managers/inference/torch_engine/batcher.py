@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from callsheet.managers.inference.driver import (
 from callsheet.managers.inference.torch_engine.prefix_cache import PrefixCache, chunk_keys
 from callsheet.managers.inference.torch_engine.runner import DecodeRow, ModelRunner
 from callsheet.managers.inference.torch_engine.sampling import choose_tokens
-from callsheet.managers.inference.torch_engine.sequence import Sequence
+from callsheet.managers.inference.torch_engine.sequence import Sequence, StopTexts, TokenBytes
 from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.requests import token_problem
 from torch import Tensor
@@ -74,12 +75,25 @@ class Finished:
     result: Generation | RequestRefusedError
 
 
-def check_request(request: GenerateRequest, config: TransformerConfig) -> None:
+def draw_seed() -> int:
+    """Returns a seed from the system's randomness that also fits a signed 64-bit number, as many trainers have."""
+    return secrets.randbits(63)
+
+
+def check_request(request: GenerateRequest, config: TransformerConfig, *, stop_texts: bool = True) -> None:
     """Refuses a request that the model can never serve.
 
+    Args:
+        request: The request.
+        config: The model's shape.
+        stop_texts: Whether the model's text is known.
+
     Raises:
-        RequestRefusedError: The prompt is empty, has ids outside the vocabulary, or leaves no room for a new token.
+        RequestRefusedError: The prompt is empty, has ids outside the vocabulary, or leaves no room for a new token;
+            or it has stop texts where no text is known.
     """
+    if request.sampling.stop and not stop_texts:
+        raise RequestRefusedError("no_tokenizer", "stop: this engine has no tokenizer; give stop_token_ids instead")
     problem = token_problem(request.prompt_token_ids, config, new_tokens=1)
     if problem is not None:
         raise RequestRefusedError(problem.reason, f"prompt_token_ids: {problem.message}")
@@ -98,14 +112,28 @@ class Batcher:
         runner: ModelRunner,
         limits: BatchLimits,
         version: int,
+        *,
+        token_bytes: TokenBytes | None = None,
         clock: Callable[[], float] = time.thread_time,
+        new_seed: Callable[[], int] = draw_seed,
     ) -> None:
-        """Starts empty; `clock` gives the CPU seconds that are charged to requests."""
+        """Starts empty.
+
+        Args:
+            runner: The model and its KV cache.
+            limits: Bounds of the batch.
+            version: Policy version of the weights.
+            token_bytes: What a token adds to the text; None where that is not known, and no request has stop texts.
+            clock: Gives the CPU seconds that are charged to requests.
+            new_seed: Gives the seeds of requests that have none.
+        """
         self.version = version
         self.gate = Gate.OPEN
         self._runner = runner
         self._limits = limits
+        self._token_bytes = token_bytes
         self._clock = clock
+        self._new_seed = new_seed
         self._prefixes = PrefixCache(limits.prefix_cache_tokens // limits.prefill_chunk)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
@@ -133,14 +161,19 @@ class Batcher:
 
     def submit(self, request: GenerateRequest, tag: object) -> None:
         """Queues a request that `check_request` accepts."""
+        sampling = request.sampling
         room = self._runner.config.context_length - len(request.prompt_token_ids)
+        seed = self._new_seed() if sampling.seed is None else sampling.seed
+        watched = StopTexts(sampling.stop, self._token_bytes) if sampling.stop and self._token_bytes else None
         self._waiting.append(
             Sequence(
                 request=request,
                 tag=tag,
-                limit=min(request.sampling.max_new_tokens, room),
-                stream=random.Random(request.sampling.seed),
+                limit=min(sampling.max_new_tokens, room),
+                seed=seed,
+                stream=random.Random(seed),
                 chunk_keys=chunk_keys(request.prompt_token_ids, self._limits.prefill_chunk),
+                stop_texts=watched,
             )
         )
 

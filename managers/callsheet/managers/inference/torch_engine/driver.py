@@ -24,10 +24,13 @@ from callsheet.managers.inference.driver import (
     WeightUpdate,
     WeightUpdateError,
 )
+from callsheet.managers.inference.torch_engine.abilities import torch_abilities
 from callsheet.managers.inference.torch_engine.batcher import Batcher, BatchLimits, Finished, Gate, check_request
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
+from callsheet.managers.inference.torch_engine.sequence import TokenBytes
 from callsheet.managers.inference.torch_engine.thread import ComputeThread
-from callsheet.managers.models.weights import WeightsError, read_config, read_state, shapes
+from callsheet.managers.models.config_file import WeightsError, read_config
+from callsheet.managers.models.weights import read_state, shapes
 from torch import Tensor
 
 log = structlog.get_logger(__name__)
@@ -48,6 +51,7 @@ class TorchEngineDriver:
         limits: BatchLimits | None = None,
         *,
         policy_version: int = 0,
+        token_bytes: TokenBytes | None = None,
         threads: int = 1,
         cores: Sequence[int] = (),
         max_requests: int = 4096,
@@ -58,12 +62,14 @@ class TorchEngineDriver:
             runner: The model and its KV cache; belongs to the engine from now on.
             limits: Bounds of the batch.
             policy_version: Version of the weights the model has.
+            token_bytes: What a token adds to the text; None where that is not known, so that stop texts are refused.
             threads: Threads of torch's kernels.
             cores: Cores to pin them to; empty leaves the process's cores.
             max_requests: The most live requests, running and waiting; more are refused as busy.
         """
         self._runner = runner
-        self._batcher = Batcher(runner, limits or BatchLimits(), policy_version)
+        self._batcher = Batcher(runner, limits or BatchLimits(), policy_version, token_bytes=token_bytes)
+        self._stop_texts = token_bytes is not None
         self._prefix_cache = (limits or BatchLimits()).prefix_cache_tokens > 0
         self._shapes = shapes(runner.model)
         self._max_requests = max_requests
@@ -83,14 +89,7 @@ class TorchEngineDriver:
     @property
     def capabilities(self) -> EngineCapabilities:
         """See `EngineDriver`."""
-        return EngineCapabilities(
-            pause_modes=frozenset(PauseMode),
-            update_modes=frozenset(UpdateMode),
-            version_spans=True,
-            pause_request=True,
-            prefix_cache=self._prefix_cache,
-            batch_invariant=True,
-        )
+        return torch_abilities(prefix_cache=self._prefix_cache, stop_texts=self._stop_texts)
 
     @property
     def policy_version(self) -> int:
@@ -110,7 +109,7 @@ class TorchEngineDriver:
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """See `EngineDriver`."""
-        check_request(request, self._runner.config)
+        check_request(request, self._runner.config, stop_texts=self._stop_texts)
         if request.request_id in self._live:
             raise RequestRefusedError("duplicate_request", f"request_id {request.request_id!r} is live already")
         if len(self._live) >= self._max_requests:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from callsheet.managers.inference.driver import Sampling
+from callsheet.managers.inference.driver import LogProbsMode, Sampling
 from torch import Tensor
 
 
@@ -20,8 +20,8 @@ def choose_tokens(
         uniforms: For each row a number in [0, 1); unused where the temperature is 0.
 
     Returns:
-        Token ids, and the natural logarithm of their probabilities at temperature 1 over the whole vocabulary. A
-        logarithm that is not finite says that the row's logits were not.
+        Token ids, and the natural logarithm of their probabilities, each under the distribution that its sampling
+        names. A logarithm that is not finite says that the row's logits were not.
     """
     padding = logits.shape[0] - len(samplings)
     columns = [_parameters(sampling, uniform) for sampling, uniform in zip(samplings, uniforms, strict=True)]
@@ -33,14 +33,23 @@ def choose_tokens(
     probabilities = torch.softmax(scaled, dim=-1)
     better = probabilities.cumsum(-1) - probabilities
     rank = torch.arange(logits.shape[-1], device=logits.device)
-    kept = ((better < top_p) & (rank < top_k)) | (rank == 0)
+    # A token whose probability is lost to rounding cannot be drawn, however close the number is to 1.
+    kept = ((better < top_p) & (rank < top_k) & (probabilities > 0)) | (rank == 0)
     cumulative = torch.where(kept, probabilities, 0.0).cumsum(-1)
     index = (cumulative <= uniform * cumulative[:, -1:]).sum(-1, keepdim=True)
     index = torch.minimum(index, kept.sum(-1, keepdim=True) - 1)
     tokens = ids.gather(-1, index)
-    log_probs = torch.log_softmax(logits, dim=-1).gather(-1, tokens)
-    both = torch.cat([tokens.double(), log_probs.double()], dim=-1)[: len(samplings)].tolist()
+    log_probs = probabilities.gather(-1, index).log() - cumulative[:, -1:].log()
+    if any(sampling.log_probs_mode is LogProbsMode.RAW for sampling in samplings):
+        raw = torch.log_softmax(logits, dim=-1).gather(-1, tokens).double()
+        log_probs = torch.where(_raw_rows(samplings, padding, logits.device), raw, log_probs)
+    both = torch.cat([tokens.double(), log_probs], dim=-1)[: len(samplings)].tolist()
     return [int(token) for token, _ in both], [log_prob for _, log_prob in both]
+
+
+def _raw_rows(samplings: Sequence[Sampling], padding: int, device: torch.device) -> Tensor:
+    rows = [sampling.log_probs_mode is LogProbsMode.RAW for sampling in samplings] + [False] * padding
+    return torch.tensor(rows, device=device).unsqueeze(-1)
 
 
 def _parameters(sampling: Sampling, uniform: float) -> tuple[float, float, float, float]:

@@ -3,10 +3,35 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from callsheet.managers.inference.driver import FinishReason, GenerateRequest, Generation, VersionSpan
 from callsheet.managers.inference.torch_engine.ranges import Range
+
+TokenBytes = Callable[[int], bytes]
+"""What one token adds to the text."""
+
+
+class StopTexts:
+    """Watches the text of a sequence's new tokens for any of the texts that end it.
+
+    Texts are compared as UTF-8, so one that began in the middle of a character cannot match.
+    """
+
+    def __init__(self, texts: tuple[str, ...], token_bytes: TokenBytes) -> None:
+        """Begins with no text."""
+        self._stops = [text.encode("utf-8", errors="surrogatepass") for text in texts]
+        self._longest = max(map(len, self._stops))
+        self._token_bytes = token_bytes
+        self._tail = b""
+
+    def complete(self, token_id: int) -> bool:
+        """Adds a token; whether the text contains one of the texts now."""
+        text = self._tail + self._token_bytes(token_id)
+        # Whatever a later token completes begins in the last bytes.
+        self._tail = text[len(text) - min(len(text), self._longest - 1) :]
+        return any(stop in text for stop in self._stops)
 
 
 @dataclass(slots=True, eq=False)
@@ -17,20 +42,25 @@ class Sequence:
         request: What was asked.
         tag: The caller's handle, given back with the result.
         limit: The most new tokens: what was asked, cut to the context.
+        seed: Of the request's own random numbers, given or drawn.
         stream: The request's own random numbers.
         chunk_keys: Keys of the prompt's whole chunks.
+        stop_texts: The texts that end it; None if there are none.
         place: Its KV; None until it is admitted.
         prefilled: Prompt tokens whose KV is there.
         paused: Whether it is kept from progress.
         cacheable: Whether its prompt's KV may be reused; False once the weights changed under it.
         spans: Version spans so far.
+        stopped: Whether its newest token is a stop token or completes a stop text.
     """
 
     request: GenerateRequest
     tag: object
     limit: int
+    seed: int
     stream: random.Random
     chunk_keys: list[bytes]
+    stop_texts: StopTexts | None = None
     place: Range | None = None
     prefilled: int = 0
     cached_tokens: int = 0
@@ -40,6 +70,7 @@ class Sequence:
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     spans: list[VersionSpan] = field(default_factory=list)
+    stopped: bool = False
 
     @property
     def prompt_length(self) -> int:
@@ -66,6 +97,9 @@ class Sequence:
         index = len(self.token_ids)
         self.token_ids.append(token_id)
         self.log_probs.append(log_prob)
+        self.stopped = token_id in self.request.sampling.stop_token_ids
+        if self.stop_texts is not None and self.stop_texts.complete(token_id):
+            self.stopped = True
         if self.spans and self.spans[-1].version == version:
             self.spans[-1] = VersionSpan(version, self.spans[-1].begin, index + 1)
         else:
@@ -73,7 +107,7 @@ class Sequence:
 
     def finish_reason(self) -> FinishReason | None:
         """Why it is over, or None while it is not."""
-        if self.token_ids and self.token_ids[-1] in self.request.sampling.stop_token_ids:
+        if self.stopped:
             return FinishReason.STOP
         return FinishReason.LENGTH if len(self.token_ids) >= self.limit else None
 
@@ -84,6 +118,7 @@ class Sequence:
             log_probs=tuple(self.log_probs),
             finish_reason=reason,
             version_spans=tuple(self.spans),
+            seed=self.seed,
             cached_tokens=self.cached_tokens,
             cpu_s=self.cpu_s,
         )

@@ -1,0 +1,51 @@
+"""Makes a torch engine from the settings of its manager."""
+
+from __future__ import annotations
+
+import structlog
+from callsheet.managers.inference.settings import InferenceSettings
+from callsheet.managers.inference.tokenizer import VOCABULARY_SIZE, token_bytes
+from callsheet.managers.inference.torch_engine.batcher import BatchLimits
+from callsheet.managers.inference.torch_engine.driver import TorchEngineDriver
+from callsheet.managers.inference.torch_engine.runner import ModelRunner
+from callsheet.managers.models.config_file import read_config
+from callsheet.managers.models.transformer import LanguageModel, initialise
+from callsheet.managers.models.weights import read_state, shapes
+
+log = structlog.get_logger(__name__)
+
+
+def load_engine(settings: InferenceSettings) -> TorchEngineDriver:
+    """Loads the model and starts the engine's compute thread.
+
+    Raises:
+        ValueError: A setting breaks its rule.
+        WeightsError: The weights cannot be used.
+    """
+    limits = BatchLimits(
+        max_running=settings.slots,
+        prefill_chunk=settings.prefill_chunk,
+        prefix_cache_tokens=settings.prefix_cache_tokens,
+    )
+    runner = ModelRunner(_model(settings), kv_cache_tokens=settings.kv_cache_tokens, device=settings.device)
+    driver = TorchEngineDriver(
+        runner,
+        limits,
+        policy_version=settings.policy_version,
+        # A model with another vocabulary brings no tokenizer with its weights.
+        token_bytes=token_bytes if runner.config.vocabulary_size == VOCABULARY_SIZE else None,
+        threads=settings.threads,
+        cores=settings.cores,
+    )
+    log.info("torch engine started", model=settings.model, device=settings.device)
+    return driver
+
+
+def _model(settings: InferenceSettings) -> LanguageModel:
+    if settings.weights is None:
+        model = LanguageModel(settings.shape)
+        initialise(model, settings.seed)
+        return model
+    model = LanguageModel(read_config(settings.weights))
+    model.load_state_dict(read_state(settings.weights, shapes(model)))
+    return model

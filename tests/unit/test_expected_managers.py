@@ -1,0 +1,155 @@
+"""Actions for managers that were announced wait for them; after that the usual rule holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, RefusedError, Timeouts
+from callsheet.scheduler.core.state import CoreSettings
+from callsheet.scheduler.planner.explain import WaitReason, explain
+from callsheet.scheduler.service.expected_roles import ROLES, expected_roles
+from callsheet.scheduler.service.settings import SchedulerSettings
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.core_requests import action_request, fixed
+from tests.support.core_world import CoreWorld, service
+
+STANDARD = ("sandbox", "inference", "reward")
+SANDBOX_KINDS = (ActionKind.ENV_RESET, ActionKind.ENV_STEP)
+OFFERS = {
+    "sandbox": (
+        service("sandbox", SANDBOX_KINDS),
+        service("sandbox:debian", (ActionKind.ENV_RESET,)),
+        service("test-suite", (ActionKind.REWARD,)),
+    ),
+    "inference": (service("policy", (ActionKind.GENERATE,)),),
+    "reward": (service("scorer", (ActionKind.REWARD,)), service("test-suite", (ActionKind.REWARD,))),
+}
+# By the name of a manager: kind and service of an action that it alone serves.
+ASKED = {
+    "sandbox": (ActionKind.ENV_RESET, "sandbox:debian"),
+    "inference": (ActionKind.GENERATE, "policy"),
+    "reward": (ActionKind.REWARD, "scorer"),
+}
+
+
+def world(*roles: str) -> CoreWorld:
+    made = CoreWorld(settings=CoreSettings(manager_lease=10.0, expected=expected_roles(roles)))
+    made.job()
+    made.trajectory("t")
+    return made
+
+
+def submit(made: CoreWorld, action_id: str, role: str, **more: object) -> None:
+    kind, name = ASKED[role]
+    trajectory = "t" if kind is ActionKind.ENV_RESET else ""
+    made.submit(action_request(action_id, kind, trajectory, service=name, **more))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("role", STANDARD)
+def test_what_an_announced_manager_serves_waits_for_it(role: str) -> None:
+    made = world(*STANDARD)
+    submit(made, "a", role)
+    why = explain(made.state, made.live("a"), made.now)
+    assert why.reason is WaitReason.NO_SERVICE
+    assert why.sentence.startswith(f"its manager is on its way: {role}")
+    made.plan()
+    assert made.state_of("a") is ActionState.QUEUED
+    manager = made.manager(role, *OFFERS[role])
+    made.plan()
+    manager.run("a")
+    assert made.state_of("a") is ActionState.SUCCEEDED
+
+
+@pytest.mark.parametrize("role", STANDARD)
+def test_what_no_announced_manager_serves_is_refused(role: str) -> None:
+    made = world(*(other for other in STANDARD if other != role))
+    with pytest.raises(RefusedError, match="no registered manager serves"):
+        submit(made, "a", role)
+    with pytest.raises(RefusedError, match="no registered manager serves"):
+        made.submit(action_request("b", ActionKind.TOOL_CALL, service="weather"))
+
+
+def test_once_it_registered_the_usual_rule_holds() -> None:
+    made = world("inference")
+    manager = made.manager("inference", *OFFERS["inference"])
+    with pytest.raises(RefusedError, match="under this name"):
+        made.submit(action_request("a", ActionKind.GENERATE, service="another"))
+    manager.disconnect()
+    made.wait(11.0)
+    with pytest.raises(RefusedError, match="no registered manager serves"):
+        submit(made, "b", "inference")
+
+
+def test_what_it_cannot_serve_after_all_fails_when_it_comes() -> None:
+    made = world("inference")
+    made.submit(action_request("wrong name", ActionKind.GENERATE, service="another"))
+    made.submit(action_request("too large", ActionKind.GENERATE, demand=fixed(cpu=5)))
+    made.submit(action_request("patient", ActionKind.GENERATE, service="another", wait=True))
+    submit(made, "right", "inference")
+    made.manager("inference", *OFFERS["inference"], cores=4)
+    for action in ("wrong name", "too large"):
+        assert (made.failure(action).kind, made.failure(action).reason) == (FailureKind.ENV, "unservable")
+    assert "no registered manager serves generate" in made.failure("wrong name").message
+    assert "(4)" in made.failure("too large").message
+    assert made.state_of("patient") is made.state_of("right") is ActionState.QUEUED
+
+
+def test_a_test_suite_waits_for_the_last_of_those_who_may_run_it() -> None:
+    made = world("sandbox", "reward")
+    made.submit(action_request("wide", ActionKind.REWARD, service="test-suite", demand=fixed(cpu=8)))
+    made.manager("sandbox", *OFFERS["sandbox"], cores=4)
+    assert made.state_of("wide") is ActionState.QUEUED
+    made.manager("reward", *OFFERS["reward"], cores=4)
+    assert made.failure("wide").reason == "unservable"
+
+
+def test_a_reset_that_fails_takes_the_steps_behind_it_along() -> None:
+    made = world("sandbox")
+    made.submit(action_request("reset", ActionKind.ENV_RESET, "t", service="sandbox:unknown"))
+    made.step("step")
+    made.manager("sandbox", *OFFERS["sandbox"])
+    assert made.failure("reset").reason == "unservable"
+    assert made.failure("step").reason == "state_lost"
+
+
+def test_a_manager_that_never_comes_is_awaited_until_schedule_to_start() -> None:
+    made = world("reward")
+    submit(made, "a", "reward", timeouts=Timeouts(schedule_to_start=30.0, start_to_close=5.0, schedule_to_close=60.0))
+    made.wait(31.0)
+    assert made.state_of("a") is ActionState.EXPIRED
+
+
+@given(st.lists(st.sampled_from(STANDARD), unique=True), st.permutations(STANDARD), st.integers(0, 3))
+def test_whatever_comes_when_every_action_is_refused_waits_or_runs(
+    announced: list[str], order: list[str], already_there: int
+) -> None:
+    made = world(*announced)
+    managers = {role: made.manager(role, *OFFERS[role]) for role in order[:already_there]}
+    accepted = set()
+    for role in STANDARD:
+        if role in announced or role in managers:
+            submit(made, role, role)
+            accepted.add(role)
+        else:
+            with pytest.raises(RefusedError):
+                submit(made, role, role)
+    for role in order[already_there:]:
+        managers[role] = made.manager(role, *OFFERS[role])
+    assert made.state.expected == ()
+    made.plan()
+    for role in accepted:
+        managers[role].run(role)
+        assert made.state_of(role) is ActionState.SUCCEEDED
+
+
+def test_roles_are_told_apart_by_what_they_serve() -> None:
+    for role, offered in OFFERS.items():
+        assert [name for name in STANDARD if ROLES[name].is_served_by(offered)] == [role]
+
+
+def test_an_unknown_role_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"expect: 'gpu' is none of sandbox, inference, reward, noop"):
+        SchedulerSettings(Path("data"), expect=("gpu",))
