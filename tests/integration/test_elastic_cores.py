@@ -11,6 +11,7 @@ import pytest
 from callsheet.cli.choices import ShareCores
 from callsheet.cli.stack import Isolation, Role, Stack, StackSettings, local_stack
 from callsheet.client import (
+    ActionHandle,
     Cancelled,
     Client,
     Command,
@@ -18,7 +19,6 @@ from callsheet.client import (
     Demand,
     Elastic,
     EnvStep,
-    Handle,
     Succeeded,
     Trajectory,
 )
@@ -60,7 +60,7 @@ async def begin(trajectory: Trajectory) -> None:
     assert isinstance(await trajectory.env_reset(demand=_ONE), Succeeded)
 
 
-async def until_printed(running: Handle[CommandResult], expected: bytes) -> None:
+async def until_printed(running: ActionHandle[CommandResult], expected: bytes) -> None:
     """Waits until a command has printed something."""
     printed = b""
     async for chunk in running.output():

@@ -22,6 +22,7 @@ from callsheet.client import (
     InvalidArgumentError,
     NotSucceededError,
     Outcome,
+    Reason,
     Resource,
     Succeeded,
     TimeoutKind,
@@ -98,7 +99,7 @@ def test_outcomes_match_unwrap_and_pickle() -> None:
     value = CommandResult(1, stdout=b"out")
     outcomes: list[Outcome[CommandResult]] = [
         Succeeded(value, attempts=2),
-        Failed(FailureKind.TIMEOUT, "timed_out", partial=value, timeout=TimeoutKind.START_TO_CLOSE),
+        Failed(FailureKind.TIMEOUT, Reason.START_TO_CLOSE, partial=value, timeout=TimeoutKind.START_TO_CLOSE),
         Cancelled("redundant"),
         Expired(TimeoutKind.SCHEDULE_TO_START),
     ]

@@ -40,7 +40,7 @@ class ClassOutlook:
         mean_wait_s: Until they start.
         mean_end_s: Until they end.
         stuck: Members that no node could ever run.
-        waited_s: How long they have waited so far.
+        waited_s: What its members have waited so far, on average.
     """
 
     name: str
