@@ -13,6 +13,7 @@ from typing import NamedTuple, Self
 
 CPU = "cpu"
 MEMORY = "memory"
+GPU = "gpu"
 IMAGE_SERVICE_PREFIX = "sandbox:"
 """Services for sandboxes with an image are named by this and the image's name."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from callsheet.scheduler.core.model import CPU, ResourceDemand, SpeedUp, is_meant
+from callsheet.scheduler.core.model import CPU, GPU, ResourceDemand, SpeedUp, is_meant
 from callsheet.scheduler.core.ready import ClassKey
 from callsheet.scheduler.planner.instance import Option, OptionBlock
 from callsheet.scheduler.planner.pools import MILLI, Fleet, Host, Place, Pool, shared_column, slot_column
@@ -186,7 +186,7 @@ def _charges(width: Width, use: float, pool: Pool, where: Place, rows: Rows) -> 
 
 def _comes_in_widths(resource: str) -> bool:
     """Whether a resource comes in a few small widths, so that how it lies on nodes is worth rows of their own."""
-    return resource in {CPU, "gpu"}
+    return resource in {CPU, GPU}
 
 
 def _chunks(units: int) -> Iterator[int]:
