@@ -38,6 +38,8 @@ class SchedulerSettings:
         predictor_save_interval: How often what the predictors learned is saved.
         planner: What decides which actions start.
         hold_after: How long an action waits before a node is held for it.
+        keepalive_interval: How often a peer that says nothing is asked whether it is still there.
+        keepalive_timeout: How long it may take to answer; then its streams end.
         shutdown_grace: How long running rpcs may take when the process stops.
     """
 
@@ -57,4 +59,6 @@ class SchedulerSettings:
     predictor_save_interval: float = 30.0
     planner: PlannerChoice = PlannerChoice.ELASTIC
     hold_after: float = 5.0
+    keepalive_interval: float = 30.0
+    keepalive_timeout: float = 20.0
     shutdown_grace: float = 2.0
