@@ -106,8 +106,6 @@ async def test_a_runtime_of_verifiers(address: str) -> None:
 
 async def test_a_plain_grpo_loop(address: str) -> None:
     batches: list[list[Sample]] = []
-    samples = await train(
-        address, [list(b"one"), list(b"two")], steps=2, size=3, optimise=batches.append
-    )
+    samples = await train(address, [list(b"one"), list(b"two")], steps=2, size=3, optimise=batches.append)
     assert len(batches) == 2
     assert samples == sum(map(len, batches)) == 2 * 2 * 2
