@@ -66,7 +66,7 @@ class LocalEpisode:
         try:
             return Succeeded(self._run(action.command))
         except FileNotFoundError as error:
-            return Failed(FailureKind.POLICY, "cannot_execute", str(error))
+            return Failed(FailureKind.ENV, "no_such_program", str(error))
         except subprocess.TimeoutExpired:
             return Failed(FailureKind.TIMEOUT, "start_to_close", "it ran out of time")
 

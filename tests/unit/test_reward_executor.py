@@ -75,12 +75,12 @@ async def test_a_stop_before_the_batch_begins(executor: RewardExecutor) -> None:
     ("tokens", "reason"),
     [((), "no_tokens"), ((3, 259), "token_out_of_vocabulary"), (prompt(257), "context_length")],
 )
-async def test_what_can_never_be_scored_fails_as_policy(
+async def test_what_can_never_be_scored_is_no_fault_of_the_policy(
     executor: RewardExecutor, tokens: tuple[int, ...], reason: str
 ) -> None:
     result = await executor.run(score_attempt(1, tokens))
     assert isinstance(result, Broken)
-    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_POLICY, reason)
+    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_ENV, reason)
 
 
 async def test_the_longest_sequence_is_scored(executor: RewardExecutor) -> None:
