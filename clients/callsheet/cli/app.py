@@ -25,6 +25,7 @@ app = typer.Typer(
     cls=CallsheetGroup,
     help="Schedules single actions of agentic-RL trajectories.",
     no_args_is_help=True,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
