@@ -11,10 +11,14 @@ from callsheet.client import (
     FailureKind,
     FinishReason,
     Hold,
+    LogProbsMode,
+    OnInfra,
+    Opening,
     PriorityClass,
     TimeoutKind,
     TrajectoryEnd,
     Unservable,
+    Where,
 )
 from callsheet.client.admin_values import ActionState, WaitReason
 from callsheet.client.encode import MAX_INLINE_BYTES
@@ -29,6 +33,10 @@ from callsheet.v1 import action_pb2, admin_service_pb2, job_pb2, outcome_pb2
         (Unservable, action_pb2.Unservable, "UNSERVABLE_"),
         (PriorityClass, job_pb2.PriorityClass, "PRIORITY_CLASS_"),
         (TrajectoryEnd, job_pb2.TrajectoryEnd, "TRAJECTORY_END_"),
+        (Opening, job_pb2.Opening, "OPENING_"),
+        (OnInfra, job_pb2.OnInfra, "ON_INFRA_"),
+        (Where, action_pb2.RewardPlace, "REWARD_PLACE_"),
+        (LogProbsMode, action_pb2.LogProbsMode, "LOG_PROBS_MODE_"),
         (FailureKind, outcome_pb2.FailureKind, "FAILURE_KIND_"),
         (TimeoutKind, outcome_pb2.TimeoutKind, "TIMEOUT_KIND_"),
         (FinishReason, outcome_pb2.FinishReason, "FINISH_REASON_"),

@@ -16,7 +16,9 @@ from callsheet.scheduler.core.records import (
     ActionDispatched,
     ActionFinished,
     ActionRequeued,
+    GroupCancelled,
     JobClosed,
+    JobLease,
     JobOpened,
     PolicyVersionPublished,
     Record,
@@ -25,6 +27,7 @@ from callsheet.scheduler.core.records import (
     RecoveredJob,
     RecoveredTrajectory,
     TrajectoryClosed,
+    TrajectoryCommandTimeout,
     TrajectoryOpened,
     TrajectoryPlaced,
 )
@@ -71,16 +74,38 @@ def test_jobs_come_back_with_their_newest_policy_version(place: JournalPlace) ->
     assert recovered_after(place, [OPENED], [PolicyVersionPublished("job", 4), published]).jobs == expected
 
 
+def test_what_is_left_of_a_lease_comes_back(place: JournalPlace) -> None:
+    for leases, expected in (
+        ([JobLease("job", expired=False, left=7.5)], RecoveredJob("job", b"job spec", 0, expired=False, left=7.5)),
+        ([JobLease("job", expired=True, left=None)], RecoveredJob("job", b"job spec", 0, expired=True)),
+        ([JobLease("job", expired=False, left=None)], RecoveredJob("job", b"job spec", 0)),
+    ):
+        with place.begun() as journal:
+            journal.commit([*leases] if journal.load().jobs else [OPENED, *leases])
+        with place.begun() as journal:
+            assert journal.load().jobs == (expected,)
+
+
+def test_a_default_of_commands_and_the_cancel_of_a_group_come_back_with_their_trajectory(place: JournalPlace) -> None:
+    recovered = recovered_after(
+        place,
+        [OPENED, TrajectoryOpened("job", "t", b"", 0, 1.0)],
+        [TrajectoryCommandTimeout("job", "t", 45.0), GroupCancelled("job", "t")],
+    )
+    plain = RecoveredTrajectory("job", "t", b"", 0, 1.0, "", "", {}, (), "")
+    assert recovered.trajectories == (replace(plain, command_timeout=45.0, group_cancelled=True),)
+
+
 def test_trajectories_come_back(place: JournalPlace) -> None:
     recovered = recovered_after(
         place,
         [OPENED, TrajectoryOpened("job", "t1", b"one", 3, 1.5), TrajectoryOpened("job", "t2", b"two", 4, 2.5)],
         [TrajectoryPlaced("job", "t1", "sandbox", "manager", {"memory": 256, "cpu": 2}, (3, 5))],
-        [TrajectoryClosed("job", "t2", "completed")],
+        [TrajectoryClosed("job", "t2", "completed", "why")],
     )
     assert recovered.trajectories == (
         RecoveredTrajectory("job", "t1", b"one", 3, 1.5, "sandbox", "manager", {"memory": 256, "cpu": 2}, (3, 5), ""),
-        RecoveredTrajectory("job", "t2", b"two", 4, 2.5, "", "", {}, (), "completed"),
+        RecoveredTrajectory("job", "t2", b"two", 4, 2.5, "", "", {}, (), "completed", "why"),
     )
 
 
@@ -175,7 +200,7 @@ def test_outcomes_are_read_by_other_threads_while_commits_go_on(place: JournalPl
         [ActionDispatched("job", "a", 2, 1, 2, "manager")],
         [ActionFinished("job", "unknown", "failed", b"", 2.0)],
         [ActionDispatched("job", "unknown", 1, 1, 1, "manager")],
-        [TrajectoryClosed("job", "unknown", "abandoned")],
+        [TrajectoryClosed("job", "unknown", "abandoned", "why")],
         [submitted("b", "unknown")],
         [TrajectoryOpened("unknown", "t", b"", 0, 1.0)],
         [OPENED],
@@ -223,7 +248,7 @@ def test_a_job_that_opens_closes_and_opens_in_one_commit(place: JournalPlace) ->
 def test_late_changes_under_a_closed_job_mean_nothing(place: JournalPlace) -> None:
     late: list[Record] = [
         ActionFinished("job", "a", "cancelled", b"", 1.0),
-        TrajectoryClosed("job", "t", "abandoned"),
+        TrajectoryClosed("job", "t", "abandoned", "why"),
         PolicyVersionPublished("job", 9),
     ]
     opening: list[Record] = [OPENED, submitted("a")]

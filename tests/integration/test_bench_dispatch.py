@@ -14,7 +14,12 @@ from callsheet.benchmarks.dispatch.machine import filesystem_of, fsync_p50_us
 from callsheet.benchmarks.dispatch.raw_streams import raw_servers, stream_items_per_s, two_hops_latencies
 from callsheet.benchmarks.dispatch.statistics import percentile
 from callsheet.cli.stack import Role, StackSettings, local_stack
-from callsheet.client import Client, Failed, FailureKind
+from callsheet.client import (
+    Client,
+    Failed,
+    FailureKind,
+    Reason,
+)
 from callsheet.client.testing import FakeClient
 
 _DEADLINE_S = 60.0
@@ -52,7 +57,7 @@ async def test_a_load_counts_what_it_submits(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_a_load_that_does_not_succeed_says_so() -> None:
     client = FakeClient()
-    client.on_tool_call(lambda _: Failed(kind=FailureKind.INFRA, reason="manager_lost"))
+    client.on_tool_call(lambda _: Failed(kind=FailureKind.INFRA, reason=Reason.MANAGER_LOST))
     load = CallsheetLoad(await client.open_job("load"), "seeded")
     with pytest.raises(LoadFailedError, match=r"seeded-00000001 did not succeed: .*manager_lost"):
         await load.one()

@@ -145,6 +145,14 @@ def test_an_action_that_nobody_serves_is_refused_in_one_line(whole_stack: Runnin
     assert len(result.stderr.splitlines()) == 1
 
 
+def test_an_action_that_was_submitted_can_be_explained(whole_stack: RunningStack) -> None:
+    action_id = whole_stack.json("submit reward-tests", "--", "true")["action_id"]
+    result = whole_stack.run("explain", action_id)
+    assert result.returncode == 0, result.stderr
+    assert f"reward {action_id} of job submit-" in result.stdout
+    assert "it has its outcome: succeeded" in result.stdout
+
+
 def test_an_unknown_action_cannot_be_explained(whole_stack: RunningStack) -> None:
     result = whole_stack.run("explain", "never-submitted")
     assert result.returncode == 1

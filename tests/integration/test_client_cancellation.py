@@ -94,7 +94,7 @@ async def test_a_block_that_raises_abandons_its_trajectory(client: Client, servi
     with pytest.raises(ZeroDivisionError):
         async with job.trajectory("t"):
             raise ZeroDivisionError
-    assert service.closed == {("j", "t"): 2}
+    assert service.state.closed == {("j", "t"): 2}
 
 
 async def test_a_cancelled_block_abandons_its_trajectory(client: Client, service: FaultyClientService) -> None:
@@ -109,7 +109,7 @@ async def test_a_cancelled_block_abandons_its_trajectory(client: Client, service
         group.start_soon(rollout)
         await service.wait_until(lambda: len(service.actions) == 1)
         group.cancel_scope.cancel()
-    assert service.closed == {("j", "t"): 2}
+    assert service.state.closed == {("j", "t"): 2}
     assert service.kinds()[-2:] == ["cancel", "close_trajectory"]
 
 
@@ -118,10 +118,10 @@ async def test_a_trajectory_cancelled_while_it_opens_is_closed(client: Client, s
     service.answering.clear()
     async with anyio.create_task_group() as group:
         group.start_soon(job.trajectory("t").open)
-        await service.wait_until(lambda: ("j", "t") in service.trajectories)
+        await service.wait_until(lambda: ("j", "t") in service.state.trajectories)
         group.cancel_scope.cancel()
     service.answering.set()
-    await service.wait_until(lambda: ("j", "t") in service.closed)
+    await service.wait_until(lambda: ("j", "t") in service.state.closed)
 
 
 async def test_a_trajectory_that_the_scheduler_closed_ends_its_block_quietly(
@@ -129,8 +129,8 @@ async def test_a_trajectory_that_the_scheduler_closed_ends_its_block_quietly(
 ) -> None:
     job = await client.open_job("j")
     async with job.trajectory("t"):
-        service.trajectories.clear()
-    assert service.closed == {}
+        service.state.trajectories.clear()
+    assert service.state.closed == {}
 
 
 async def test_closing_ends_what_waits(service: FaultyClientService) -> None:
@@ -140,7 +140,7 @@ async def test_closing_ends_what_waits(service: FaultyClientService) -> None:
         job = await client.open_job("j")
         handle = await job.submit(Generate([1]), action_id="a")
         await handle.accepted()
-        await client.aclose()
+        await client.close()
         with pytest.raises(ClientClosedError):
             await handle.outcome()
         with pytest.raises(ClientClosedError):
@@ -164,11 +164,11 @@ async def test_closing_waits_for_cancels_to_arrive(service: FaultyClientService)
 
 async def test_a_job_block_closes_its_job_also_when_it_raises(client: Client, service: FaultyClientService) -> None:
     async with await client.open_job("a"):
-        assert set(service.jobs) == {"a"}
+        assert set(service.state.jobs) == {"a"}
     with pytest.raises(ZeroDivisionError):
         async with await client.open_job("b"):
             raise ZeroDivisionError
-    assert service.jobs == {}
+    assert service.state.jobs == {}
 
 
 async def test_a_block_that_cannot_close_keeps_its_own_error(

@@ -116,7 +116,7 @@ async def test_a_put_waits_for_a_server(service: FaultyClientService) -> None:
     async with Client(target, FAST) as client, anyio.create_task_group() as group:
         group.start_soon(_open_and_reset, client)
         async with serving(service, port=int(target.rpartition(":")[2])):
-            await service.wait_until(lambda: ("j", "t") in service.closed)
+            await service.wait_until(lambda: ("j", "t") in service.state.closed)
 
 
 async def _open_and_reset(client: Client) -> None:

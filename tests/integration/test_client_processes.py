@@ -103,7 +103,7 @@ def test_a_client_in_use_pickles(server: tuple[FaultyClientService, str]) -> Non
             await _generate(client, 1)
             job: Job = pickle.loads(pickle.dumps(client.job("j")))
             outcome = await job.generate([2], action_id="2")
-            await job.client.aclose()
+            await job.client.close()
             return outcome.unwrap().token_ids
 
     assert asyncio.run(use()) == (2,)
@@ -208,7 +208,7 @@ def test_closing_in_one_loop_closes_in_the_other(server: tuple[FaultyClientServi
     thread = threading.Thread(target=asyncio.run, args=(wait(),))
     thread.start()
     assert waiting.wait(_DEADLINE_S)
-    asyncio.run(client.aclose())
+    asyncio.run(client.close())
     thread.join(_DEADLINE_S)
     assert len(errors) == 1
 
@@ -231,10 +231,10 @@ def test_plain_threads_share_a_sync_client(server: tuple[FaultyClientService, st
         again = pickle.loads(pickle.dumps(client))
         assert again.job("j").generate([9]).unwrap().token_ids == (9,)
         again.close()
-        job.publish_policy_version(1)
+        job.publish(1)
         job.close()
     assert server[0].streams == 2
-    assert len(server[0].closed) == 8
+    assert len(server[0].state.closed) == 8
 
 
 _NEVER_CLOSED = """

@@ -20,19 +20,21 @@ from callsheet.client import (
     FailedPreconditionError,
     Generate,
     GenerateResult,
-    Group,
     InvalidArgumentError,
     NotFoundError,
     Outcome,
     PriorityClass,
     QueueFullError,
     RewardModel,
+    Staleness,
     Succeeded,
     TrajectoryEnd,
+    Where,
 )
 from callsheet.v1 import client_service_pb2
 
-from tests.support.faulty_client_service import FAST, FaultyClientService, Status, never, refusal, serving
+from tests.support.faulty_client_service import FAST, FaultyClientService, never, serving
+from tests.support.faulty_jobs import Status, refusal
 
 
 @pytest.fixture
@@ -47,20 +49,22 @@ async def client(service: FaultyClientService) -> AsyncIterator[Client]:
 
 
 async def test_a_whole_trajectory(client: Client, service: FaultyClientService) -> None:
-    job = await client.open_job("j", weight=2.0, priority_class=PriorityClass.EVAL, max_actions=10, max_staleness=1)
-    async with job.trajectory("t", group=Group("g", 4, 3), idle_timeout_s=60) as trajectory:
+    job = await client.open_job(
+        "j", share=2.0, priority_class=PriorityClass.EVAL, max_actions=10, staleness=Staleness(max_versions=1)
+    )
+    async with job.group("g", size=4, quorum=3).trajectory("t", idle_timeout_s=60) as trajectory:
         assert (await trajectory.env_reset()).unwrap().sandbox_id == "sandbox of t"
         assert (await trajectory.generate([1, 2, 3])).unwrap().token_ids == (3, 2, 1)
         step = await trajectory.env_step(Command.shell("ls"))
         assert isinstance(step, Succeeded)
         assert (step.value.stdout, step.attempts, step.manager_id) == (b"ls", 1, "in-memory")
         assert (await trajectory.tool_call("api", "get", b"x")).unwrap().response == b"x"
-        assert (await trajectory.reward_tests(Command.argv("pytest"))).unwrap().score == 1.0
+        assert (await trajectory.reward_tests("pytest", where=Where.IN_SANDBOX)).unwrap().score == 1.0
         assert (await trajectory.reward_model([1])).unwrap().score == 1.0
-    await job.publish_policy_version(3)
+    await job.publish(3)
     await job.close()
-    assert (service.streams, service.jobs) == (1, {})
-    assert service.closed == {("j", "t"): 1}
+    assert (service.streams, service.state.jobs) == (1, {})
+    assert service.state.closed == {("j", "t"): 1}
     assert service.versions == [("j", 3)]
     assert service.items[0].open_job.staleness.max_versions == 1
 
@@ -104,7 +108,7 @@ async def test_a_stream_that_breaks_anywhere_loses_and_repeats_nothing(
     assert sorted(outcome.unwrap().token_ids for outcome in outcomes) == [(number,) for number in range(7)]
     assert service.started == {("j", str(number)): 1 for number in range(7)}
     assert service.streams == 2
-    assert service.jobs == {}
+    assert service.state.jobs == {}
 
 
 async def test_many_broken_streams_under_load(client: Client, service: FaultyClientService) -> None:
@@ -172,7 +176,7 @@ async def test_a_close_whose_answer_was_lost_succeeds_on_its_replay(
     await trajectory.open()
     await trajectory.close(TrajectoryEnd.ABANDONED)
     await job.close()
-    assert service.closed == {("j", "t"): 2}
+    assert service.state.closed == {("j", "t"): 2}
     assert service.kinds()[2:] == ["close_trajectory", "close_trajectory", "close_job", "close_job"]
     with pytest.raises(NotFoundError):
         await job.close()
@@ -184,10 +188,10 @@ async def test_a_version_overtaken_before_its_replay_counts_as_published(
     service.break_before_results.add(3)
     job = await client.open_job("j")
     async with anyio.create_task_group() as group:
-        group.start_soon(job.publish_policy_version, 3)
-        group.start_soon(job.publish_policy_version, 4)
+        group.start_soon(job.publish, 3)
+        group.start_soon(job.publish, 4)
     with pytest.raises(FailedPreconditionError):
-        await job.publish_policy_version(2)
+        await job.publish(2)
     assert service.versions[-1] == ("j", 4)
 
 
@@ -215,7 +219,7 @@ async def test_a_job_with_another_body_is_refused(client: Client) -> None:
     await client.open_job("j")
     await client.open_job("j")
     with pytest.raises(AlreadyExistsError):
-        await client.open_job("j", weight=2.0)
+        await client.open_job("j", share=2.0)
 
 
 async def test_the_same_action_twice_at_once_is_one_action(client: Client, service: FaultyClientService) -> None:
@@ -287,12 +291,14 @@ async def test_open_work_is_given_up_after_its_time() -> None:
     service = FaultyClientService()
     async with serving(service) as target:
         pass
-    options = ClientOptions(give_up_after_s=1.0, backoff_initial_s=0.01, backoff_max_s=0.05, outbox_items=1)
+    options = ClientOptions(
+        connect_timeout_s=1.0, give_up_after_s=1.0, backoff_initial_s=0.01, backoff_max_s=0.05, outbox_items=1
+    )
     async with Client(target, options) as client:
         job = client.job("j")
         endings = await asyncio.gather(*(job.generate([n]) for n in range(5)), return_exceptions=True)
         assert [type(ending) for ending in endings] == [ConnectionLostError] * 5
-        assert "no connection to" in str(endings[0])
+        assert "is `callsheet up` running?" in str(endings[0])
         # The client lives on: a server that comes later is found.
         async with serving(service, port=int(target.rpartition(":")[2])):
             await _once_connected(client)

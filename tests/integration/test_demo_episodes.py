@@ -30,14 +30,17 @@ from callsheet.benchmarks.demo.workload import run_mode
 from callsheet.client import (
     Command,
     CommandResult,
+    Demand,
     EnvReset,
     EnvStep,
     Failed,
     FailureKind,
     Hold,
+    Reason,
     RewardTests,
     Succeeded,
     TrajectoryEnd,
+    Where,
 )
 
 from tests.support.local_episodes import LocalEpisode
@@ -137,7 +140,7 @@ async def test_tampering_with_tests_does_not_help(inputs: DemoInputs, local: Loc
         await trajectory.env_reset(files=episode.files, set_up=episode.set_up)
         root = f"package/{release_of(inputs, bug.package).package.root}"
         await trajectory.env_step(Command.shell(f"echo 'def test_nothing(): pass' > {root}/test_inflection.py"))
-        outcome = await trajectory.reward_tests(episode.reward, files=episode.reward_files)
+        outcome = await trajectory.reward_tests(episode.reward, where=Where.IN_SANDBOX, files=episode.reward_files)
     assert isinstance(outcome, Succeeded)
     assert outcome.value.total > 400
     assert outcome.value.score < 1.0
@@ -172,7 +175,7 @@ async def test_a_word_that_is_no_move_changes_nothing(local: LocalEpisode) -> No
 @pytest.mark.anyio
 async def test_a_lost_sandbox_ends_the_episode_and_is_told(inputs: DemoInputs, local: LocalEpisode) -> None:
     def lose(_: EnvStep) -> Failed[CommandResult]:
-        return Failed(FailureKind.INFRA, "state_lost", "the sandbox is gone")
+        return Failed(FailureKind.INFRA, Reason.STATE_LOST, "the sandbox is gone")
 
     local.client.on_env_step(lose)
     rollout = await roll_out(local, coding(inputs, BUGS[0]))
@@ -197,15 +200,15 @@ async def test_both_modes_submit_the_same_work_with_other_demands(inputs: DemoIn
     in_ours = [submission.action for submission in ours if isinstance(submission.action, sandboxed)]
     assert in_ours == [submission.action for submission in theirs if isinstance(submission.action, sandboxed)]
     (reset,) = (submission for submission in theirs if isinstance(submission.action, EnvReset))
-    assert reset.options.demand is not None
-    assert {(entry.name, entry.hold) for entry in reset.options.demand.resources} == {
+    held = reset.options["demand"]
+    assert held is not None
+    assert {(entry.name, entry.hold) for entry in held.resources} == {
         ("memory", Hold.TRAJECTORY),
         ("cpu", Hold.TRAJECTORY),
     }
     for submission in theirs:
         if isinstance(submission.action, EnvStep | RewardTests):
-            assert submission.options.demand is not None
-            assert submission.options.demand.resources == ()
+            assert submission.options["demand"] == Demand()
 
 
 def test_the_seed_decides_the_workload(inputs: DemoInputs) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import anyio
 import pytest
+from callsheet.cli.choices import ShareCores
 from callsheet.cli.stack import Isolation, Role, Stack, StackSettings, local_stack
 from callsheet.client import (
+    ActionHandle,
     Cancelled,
     Client,
     Command,
@@ -17,7 +19,6 @@ from callsheet.client import (
     Demand,
     Elastic,
     EnvStep,
-    Handle,
     Succeeded,
     Trajectory,
 )
@@ -48,7 +49,10 @@ async def stack(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     isolation: Isolation = request.param
     if isolation is Isolation.BUBBLEWRAP and not (probe := probe_bubblewrap()).works:
         pytest.skip(f"bubblewrap does not work here: {probe.reason}")
-    async with local_stack(StackSettings(tmp_path, managers=(Role.SANDBOX,), cpus=2, isolation=isolation)) as stack:
+    settings = StackSettings(
+        tmp_path, managers=(Role.SANDBOX,), cpus=2, isolation=isolation, share_cores=ShareCores.RESERVED
+    )
+    async with local_stack(settings) as stack:
         yield stack
 
 
@@ -56,7 +60,7 @@ async def begin(trajectory: Trajectory) -> None:
     assert isinstance(await trajectory.env_reset(demand=_ONE), Succeeded)
 
 
-async def until_printed(running: Handle[CommandResult], expected: bytes) -> None:
+async def until_printed(running: ActionHandle[CommandResult], expected: bytes) -> None:
     """Waits until a command has printed something."""
     printed = b""
     async for chunk in running.output():

@@ -21,7 +21,6 @@ from callsheet.client import (
     Failed,
     FailureKind,
     Generate,
-    Group,
     Job,
     NotFoundError,
     Outcome,
@@ -121,8 +120,8 @@ async def test_explain_says_what_an_action_waits_for(job: Job, admin: AdminClien
 
 
 async def test_a_quorum_makes_the_others_redundant(job: Job, admin: AdminClient) -> None:
-    group = Group("g", size=3, quorum=2)
-    members = [job.trajectory(f"t-{number}", group=group) for number in range(3)]
+    group = job.group("g", size=3, quorum=2)
+    members = [group.trajectory(f"t-{number}") for number in range(3)]
     for member in members:
         await member.open()
         assert isinstance(await member.env_reset(service="noop"), Succeeded)

@@ -344,4 +344,4 @@ async def test_a_data_directory_has_one_scheduler(tmp_path: Path) -> None:
     async with running_service(settings) as service:
         status = await service.admin.GetStatus(admin_service_pb2.GetStatusRequest(), timeout=ANSWER_S)
     assert status.epoch == 2
-    assert [job.job_id for job in status.jobs] == ["job"]
+    assert [job.spec.job_id for job in status.jobs] == ["job"]

@@ -28,6 +28,7 @@ from callsheet.client import (
     InvalidArgumentError,
     Job,
     SandboxFile,
+    Staleness,
     Succeeded,
     TimeoutKind,
     Timeouts,
@@ -205,17 +206,20 @@ async def test_a_failed_set_up_is_the_environments_and_not_tried_again(job: Job)
 
 async def test_a_trajectory_too_stale_is_stopped_everywhere(stack: Stack, admin: AdminClient) -> None:
     command = nap()
-    async with Client(stack.address) as client, await client.open_job("stale", max_staleness=1) as job:
+    async with (
+        Client(stack.address) as client,
+        await client.open_job("stale", staleness=Staleness(max_versions=1)) as job,
+    ):
         old = job.trajectory("old")
         async with old:
             await old.env_reset(service="sandbox")
             # Without a core of its own: the new one needs the only core that a machine may have.
             handle = await old.submit(EnvStep(Command.argv(*command)), demand=Demand())
             await until(lambda: bool(processes(*command)))
-            await job.publish_policy_version(1)
+            await job.publish(1)
             async with job.trajectory("new") as new:
                 await new.env_reset(service="sandbox")
-                await job.publish_policy_version(2)
+                await job.publish(2)
                 outcome = await handle.outcome()
                 assert isinstance(outcome, Cancelled), outcome
                 assert "staleness" in outcome.reason

@@ -80,6 +80,7 @@ async def test_the_command_line_shows_what_is_expected(tmp_path: Path) -> None:
                     await anyio.lowlevel.checkpoint()
             explained = await shown("explain a5")
             assert "0 of 2 free" in explained
+            assert "1 cpu held by action a0 of job job on node for" in explained
             assert "expected at its fewest units" in explained
             answer = await shown("what-if --pool node --nodes 1")
             assert "4 wait, 0 -> 2 start at once" in answer
@@ -87,6 +88,9 @@ async def test_the_command_line_shows_what_is_expected(tmp_path: Path) -> None:
             found = json.loads(await shown("what-if --pool node --nodes 2 --json"))
             assert found["after"]["mean_act_s"] < found["before"]["mean_act_s"]
             assert found["after"]["start_now"] == 4
+        # The job is closed, and its actions are explained all the same.
+        assert "cancelled (its job was closed)" in await shown("explain a5")
+        assert json.loads(await shown("explain a5 --json"))["job_closed"]
         assert json.loads(await shown("predictions --json")) == {"kinds": []}
 
 

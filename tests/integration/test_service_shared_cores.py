@@ -35,7 +35,7 @@ _ONE = Demand(cpu=1)
 _BUSY = Command.shell("while :; do :; done")
 
 
-@pytest.fixture(params=["ranked", "plainly"])
+@pytest.fixture(params=["ranked", "plain"])
 async def stack(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stack]:
     isolation = Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE
     settings = StackSettings(

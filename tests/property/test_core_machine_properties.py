@@ -20,6 +20,7 @@ from callsheet.scheduler.core.model import (
     SandboxRef,
     Timeouts,
     Token,
+    TrajectoryEnd,
 )
 from callsheet.scheduler.core.plan import Assignment, Plan
 from hypothesis import Phase, settings
@@ -31,7 +32,12 @@ from tests.support.core_managers import FaithfulManager
 from tests.support.core_requests import action_request, elastic, fixed, job_request, kept, trajectory_request
 from tests.support.core_world import Stream
 
-JOB_REQUESTS = {"job": job_request("job"), "other": job_request("other", max_actions=12, max_staleness=1)}
+GRACE = 60.0
+JOB_REQUESTS = {
+    "job": job_request("job", grace=GRACE),
+    "other": job_request("other", max_actions=12, max_staleness=1, grace=2 * GRACE),
+}
+SESSIONS = ("client", "second", None)
 JOBS = tuple(JOB_REQUESTS)
 TRAJECTORIES = ("t1", "t2", "t3")
 MANAGERS = ("sandboxes", "tests", "engine", "pool")
@@ -75,7 +81,8 @@ class CoreMachine(CheckedCore):
 
     def _open_trajectory(self, job_id: str, trajectory_id: str) -> None:
         group = GroupRequest("g", 3, 2) if job_id == "other" else None
-        request = trajectory_request(trajectory_id, job_id=job_id, group=group, idle_timeout=300.0)
+        deadline = 400.0 if trajectory_id == "t3" else 0.0
+        request = trajectory_request(trajectory_id, job_id=job_id, group=group, idle_timeout=300.0, deadline=deadline)
         self.world.trajectory(request)
 
     # -- clients ------------------------------------------------------------------------------------------------------
@@ -129,13 +136,37 @@ class CoreMachine(CheckedCore):
         if self.asked(lambda: self.world.cancel(key)):
             self.cancelled.add(key)
 
-    @rule(job_id=st.sampled_from(JOBS), trajectory_id=st.sampled_from(TRAJECTORIES), completed=st.booleans())
-    def close_trajectory(self, job_id: str, trajectory_id: str, completed: bool) -> None:
-        self.asked(lambda: self.world.close_trajectory(trajectory_id, completed=completed, job_id=job_id))
+    @rule(job_id=st.sampled_from(JOBS), trajectory_id=st.sampled_from(TRAJECTORIES), end=st.sampled_from(TrajectoryEnd))
+    def close_trajectory(self, job_id: str, trajectory_id: str, end: TrajectoryEnd) -> None:
+        self.asked(lambda: self.world.close_trajectory(trajectory_id, end, job_id=job_id))
 
     @rule(job_id=st.sampled_from(JOBS), version=st.integers(0, 3))
     def publish(self, job_id: str, version: int) -> None:
         self.asked(lambda: self.world.publish(version, job_id))
+
+    @rule(session=st.sampled_from(SESSIONS))
+    def speak_as(self, session: str | None) -> None:
+        """From now on requests come on this session's stream, or by unary rpcs."""
+        self.world.session = session
+
+    @precondition(lambda self: self.world.session is not None)
+    @rule(job_id=st.sampled_from(JOBS), held=st.booleans())
+    def hold_or_release(self, job_id: str, held: bool) -> None:
+        self.asked(partial(self.world.hold if held else self.world.release, job_id))
+        assert (self.world.session in self.world.state.jobs[job_id].lease.sessions) == held
+
+    @rule(session=st.sampled_from(SESSIONS[:2]))
+    def end_session(self, session: str) -> None:
+        self.world.end_session(session)
+        self.read_streams()
+        assert all(session not in job.lease.sessions for job in self.world.state.jobs.values())
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data(), job_id=st.sampled_from(JOBS), what=st.sampled_from(["job", "group", "trajectory"]))
+    def cancel_work(self, data: st.DataObject, job_id: str, what: str) -> None:
+        group_id = "g" if what == "group" else ""
+        trajectory_id = data.draw(st.sampled_from(TRAJECTORIES)) if what == "trajectory" else ""
+        self.asked(lambda: self.world.cancel_work(group_id, trajectory_id, job_id=job_id))
 
     @rule(job_id=st.just("other"))
     def close_and_reopen_job(self, job_id: str) -> None:
@@ -287,6 +318,7 @@ class CoreMachine(CheckedCore):
         assert isinstance(restarted, CheckedWorld)
         restarted.outcomes, restarted.delivered = before.outcomes, before.delivered
         restarted.consumed = before.consumed
+        restarted.session = before.session
         self.world = restarted
         for manager in self.managers.values():
             manager.connected = False
@@ -316,6 +348,7 @@ class CoreMachine(CheckedCore):
         assert not self.world.state.open_actions, [
             self.world.why(key) for key in self.requests if key not in self.finished
         ]
+        self.leases_run_out()
         for job_id in JOBS:
             self.world.close_job(job_id)
         self.wait(70.0, alive=True)
@@ -327,6 +360,20 @@ class CoreMachine(CheckedCore):
         for manager in self.managers.values():
             assert not manager.sandboxes, manager.sandboxes
             assert not manager.kept, manager.kept
+
+    def leases_run_out(self) -> None:
+        """A job that nobody holds expires; one that somebody holds does not, and ends its having expired by that."""
+        self.world.session = "client"
+        for job_id in JOBS:
+            self.world.hold(job_id)
+            assert not self.world.state.jobs[job_id].lease.expired
+        self.world.end_session("second")
+        self.world.release("other")
+        for _ in range(int(2 * GRACE / 10.0) + 1):
+            self.wait(10.0, alive=True)
+        assert not self.world.state.jobs["job"].lease.expired
+        assert self.world.state.jobs["other"].lease.expired
+        assert not self.world.state.jobs["other"].trajectories
 
 
 # Passes in a few seconds; a failure takes minutes to shrink.

@@ -13,7 +13,9 @@ from callsheet.scheduler.core.records import (
     ActionFinished,
     ActionRequeued,
     ActionSubmitted,
+    GroupCancelled,
     JobClosed,
+    JobLease,
     JobOpened,
     PolicyVersionPublished,
     Record,
@@ -22,6 +24,7 @@ from callsheet.scheduler.core.records import (
     RecoveredJob,
     RecoveredTrajectory,
     TrajectoryClosed,
+    TrajectoryCommandTimeout,
     TrajectoryOpened,
     TrajectoryPlaced,
 )
@@ -57,6 +60,8 @@ class Model:
                 return _add(self.jobs, job_id, RecoveredJob(job_id, spec, 0))
             case JobClosed(job_id):
                 return self._close_job(job_id)
+            case JobLease(job_id, expired, left) if job_id in self.jobs:
+                self.jobs[job_id] = replace(self.jobs[job_id], expired=expired, left=left)
             case PolicyVersionPublished(job_id, version) if job_id in self.jobs:
                 self.jobs[job_id] = replace(self.jobs[job_id], policy_version=version)
             case TrajectoryOpened(job_id, name, spec, version, opened_at) if job_id in self.jobs:
@@ -65,8 +70,12 @@ class Model:
             case TrajectoryPlaced(job_id, name, sandbox, manager, held, cores) if (job_id, name) in self.trajectories:
                 placed = replace(self.trajectories[job_id, name], sandbox_id=sandbox, manager_id=manager)
                 self.trajectories[job_id, name] = replace(placed, held=held, held_cores=cores)
-            case TrajectoryClosed(job_id, name, end) if (job_id, name) in self.trajectories:
-                self.trajectories[job_id, name] = replace(self.trajectories[job_id, name], end=end)
+            case TrajectoryClosed(job_id, name, end, reason) if (job_id, name) in self.trajectories:
+                self.trajectories[job_id, name] = replace(self.trajectories[job_id, name], end=end, reason=reason)
+            case TrajectoryCommandTimeout(job_id, name, timeout) if (job_id, name) in self.trajectories:
+                self.trajectories[job_id, name] = replace(self.trajectories[job_id, name], command_timeout=timeout)
+            case GroupCancelled(job_id, name) if (job_id, name) in self.trajectories:
+                self.trajectories[job_id, name] = replace(self.trajectories[job_id, name], group_cancelled=True)
             case ActionSubmitted(job_id, name, trajectory, body_hash, spec, submitted_at) if job_id in self.jobs:
                 row = RecoveredAction(job_id, name, trajectory, body_hash, spec, "queued", 0, 0, 0, "", submitted_at)
                 return _add(self.actions, (job_id, name), row)
@@ -124,10 +133,13 @@ states = st.sampled_from(["succeeded", "failed", "cancelled", "expired"])
 any_record: st.SearchStrategy[Record] = st.one_of(
     st.builds(JobOpened, jobs, bodies),
     st.builds(JobClosed, jobs),
+    st.builds(JobLease, jobs, st.booleans(), st.none() | times),
     st.builds(PolicyVersionPublished, jobs, small),
+    st.builds(TrajectoryCommandTimeout, jobs, names, times),
+    st.builds(GroupCancelled, jobs, names),
     st.builds(TrajectoryOpened, jobs, names, bodies, small, times),
     st.builds(TrajectoryPlaced, jobs, names, names, names, held, st.lists(small, max_size=3).map(tuple)),
-    st.builds(TrajectoryClosed, jobs, names, st.sampled_from(["completed", "abandoned"])),
+    st.builds(TrajectoryClosed, jobs, names, st.sampled_from(["completed", "abandoned"]), names),
     st.builds(ActionSubmitted, jobs, names, names, bodies, bodies, times),
     st.builds(ActionDispatched, jobs, names, small, small, small, names),
     st.builds(ActionCancelRequested, jobs, names, names),

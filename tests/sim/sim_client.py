@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.model import ActionKey, ActionKind, RefusedError
+from callsheet.scheduler.core.model import ActionKey, ActionKind, RefusedError, TrajectoryEnd
 
-from tests.sim.sim_parts import Link, Timeline, action_request, job_request, trajectory_request
+from tests.sim.sim_parts import JOB_GRACE, Link, Timeline, action_request, job_request, trajectory_request
 
 if TYPE_CHECKING:
     from tests.sim.sim_world import World
@@ -33,6 +33,7 @@ class SimClient:
     outcomes: dict[ActionKey, object] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
     completed: int = 0
+    away_until: float = 0.0
     _sequence: int = 0
 
     @property
@@ -58,7 +59,9 @@ class SimClient:
         last = 2 * self.steps + 1
         if step > last:
             spec = f"t{number}"
-            self.ask(lambda reply: events.TrajectoryCloseRequested(reply, JOB, spec, completed=True), self._complete)
+            self.ask(
+                lambda reply: events.TrajectoryCloseRequested(reply, JOB, spec, TrajectoryEnd.COMPLETED), self._complete
+            )
             return
         kinds = {0: ActionKind.ENV_RESET, last: ActionKind.REWARD}
         kind = kinds.get(step, ActionKind.GENERATE if step % 2 else ActionKind.ENV_STEP)
@@ -92,19 +95,25 @@ class SimClient:
 
     def _send(self, sequence: int) -> None:
         if self.link is not None:
-            reply_to = events.ReplyTo(self.link, sequence)
+            reply_to = events.ReplyTo(self.link, sequence, holds=True)
             self.world.to_scheduler(self.link, self.unanswered[sequence](reply_to))
 
-    def cut(self) -> None:
-        """Its stream breaks."""
+    def cut(self, away_s: float = 0.3) -> None:
+        """Its stream breaks; it dials again after a while."""
         if self.link is not None:
             self.link.up = False
+            self.world.client_link_lost(self.link)
         self.link = None
-        self.time.after(0.3, self.connect)
+        self.away_until = max(self.away_until, self.time.now + away_s)
+        self.time.after(away_s, self.connect)
+
+    def leave(self) -> None:
+        """The trainer is gone for so long that its job may expire, and comes back."""
+        self.cut(self.time.random.uniform(0.5, 4.0) * JOB_GRACE)
 
     def connect(self) -> None:
         """Dials until the scheduler is there; then sends again what has no answer, and attaches to its actions."""
-        if self.link is not None:
+        if self.link is not None or self.time.now < self.away_until:
             return
         if not self.world.scheduler_up:
             self.time.after(0.5, self.connect)

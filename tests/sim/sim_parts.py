@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from callsheet.scheduler.core import records
 from callsheet.scheduler.core.commands import OutcomeFacts
@@ -100,8 +100,10 @@ class SimJournal:
                     held=placed.held,
                     held_cores=placed.held_cores,
                 )
-            case records.TrajectoryClosed(job_id, trajectory_id, end):
-                self._replace_trajectory((job_id, trajectory_id), end=end)
+            case records.TrajectoryClosed(job_id, trajectory_id, end, reason):
+                self._replace_trajectory((job_id, trajectory_id), end=end, reason=reason)
+            case records.JobLease(job_id, expired, left):
+                self.jobs[job_id] = replace(self.jobs[job_id], expired=expired, left=left)
             case records.ActionSubmitted() as new:
                 self.actions[ActionKey(new.job_id, new.action_id)] = records.RecoveredAction(
                     new.job_id,
@@ -154,6 +156,7 @@ class SimJournal:
         )
 
 
+JOB_GRACE = 20.0
 _DEMANDS = {
     ActionKind.GENERATE: Demand((ResourceDemand("requests", 1, 2),)),
     ActionKind.ENV_RESET: Demand((ResourceDemand(CPU, 1, 1), ResourceDemand(MEMORY, 64, 64, SpeedUp(), True))),
@@ -164,7 +167,7 @@ _DEMANDS = {
 
 def job_request(spec: bytes) -> JobRequest:
     """A job whose spec is its id."""
-    return JobRequest(spec.decode(), 1.0, PriorityClass.TRAIN, 0, 0, spec)
+    return JobRequest(spec.decode(), 1.0, PriorityClass.TRAIN, 0, 0, spec, grace=JOB_GRACE)
 
 
 def trajectory_request(spec: bytes) -> TrajectoryRequest:

@@ -39,6 +39,7 @@ class Misfortune:
     manager_crashes: float = 0.0
     client_cuts: float = 0.0
     manager_cuts: float = 0.0
+    client_absences: float = 0.0
     cancels: float = 0.0
     failure_rate: float = 0.0
     slowness: float = 0.002
@@ -96,6 +97,7 @@ class World:
         self._recurring("manager_crashes", lambda: self._crash_manager(self.time.random.choice(names)))
         self._recurring("manager_cuts", lambda: self._cut_manager(self.time.random.choice(names)))
         self._recurring("client_cuts", self.client.cut)
+        self._recurring("client_absences", self.client.leave)
         self._recurring("cancels", self.client.cancel_something)
 
     def _recurring(self, name: str, what: object) -> None:
@@ -154,6 +156,11 @@ class World:
         generation = self._generation
         disconnected = events.ManagerDisconnected(link, manager_id)
         self.time.after(0.05, lambda: self._handle(generation, [disconnected]))
+
+    def client_link_lost(self, link: Link) -> None:
+        """As `manager_link_lost`, for the client's."""
+        generation = self._generation
+        self.time.after(0.05, lambda: self._handle(generation, [events.SessionEnded(link)]))
 
     def to_scheduler(self, link: Link, event: events.Event) -> None:
         """Sends an event over a link."""

@@ -41,7 +41,7 @@ ABLATIONS = {
     "no prediction": CallsheetSettings(prediction=PredictionChoice.OFF),
     "oracle": CallsheetSettings(prediction=PredictionChoice.ORACLE),
     "no node sharing": CallsheetSettings(core_sharing=CoreSharing.PLAIN),
-    "whole cores": CallsheetSettings(core_sharing=CoreSharing.NONE),
+    "whole cores": CallsheetSettings(core_sharing=CoreSharing.RESERVED),
     "no admission": CallsheetSettings(admission=False),
     "no expected arrivals": CallsheetSettings(expected_arrivals=False),
 }

@@ -6,6 +6,7 @@ import os
 import random
 
 import pytest
+from callsheet.scheduler.core.expiry import EXPIRED
 from callsheet.scheduler.core.model import ActionKind
 
 from tests.sim.sim_parts import action_request
@@ -20,6 +21,8 @@ MISFORTUNES = {
     "manager_crashes": Misfortune(manager_crashes=0.2),
     "broken_streams": Misfortune(client_cuts=0.5, manager_cuts=0.5),
     "slow_streams": Misfortune(slowness=0.3, client_cuts=0.05, manager_cuts=0.1),
+    "absent_trainers": Misfortune(client_absences=0.5, slowness=0.1),
+    "absent_trainers_and_crashes": Misfortune(scheduler_crashes=0.1, manager_crashes=0.1, client_absences=0.5),
     "cancels_and_scheduler_crashes": Misfortune(scheduler_crashes=0.2, cancels=0.5),
     "everything": Misfortune(0.1, 0.1, 0.2, 0.2, cancels=0.1, failure_rate=0.05, slowness=0.05, commit_s=0.1),
 }
@@ -54,9 +57,19 @@ def test_trajectories_that_wait_for_admission_survive_everything() -> None:
             raise AssertionError(f"replay with CALLSHEET_SIM_SEED={seed} -k admission: {error}") from error
 
 
+def test_trainers_that_are_away_for_long_find_their_job_expired() -> None:
+    """The histories above would say nothing of leases if none ever ran out."""
+    world = World(1, MISFORTUNES["absent_trainers"])
+    world.run()
+    check_history(world)
+    assert any(row.reason == EXPIRED for row in world.journal.trajectories.values())
+
+
 def check_history(world: World) -> None:
     """What must hold once the dust has settled."""
     client = world.client
+    lease = world.state.jobs["job"].lease
+    assert (bool(lease.sessions), lease.expired) == (True, False), "its client is there"
     assert client.completed == client.trajectories, f"{client.completed} of {client.trajectories} trajectories ended"
     assert not client.waiting, f"without an outcome: {sorted(client.waiting)}"
     assert client.acknowledged <= set(client.outcomes)

@@ -130,9 +130,20 @@ BAD: dict[str, Bad] = {
     "resource named twice": Bad(
         spec(demand=two_entries()), INVALID, "demand.resources[1].resource", "cpu", "is named twice"
     ),
-    "negative units": Bad(need(min_units=-1), INVALID, "demand.resources[0].min_units", "-1", "at least 0"),
+    "negative units": Bad(need(min_milli_units=-1), INVALID, "demand.resources[0].min_milli_units", "-1", "at least 0"),
     "range upside down": Bad(
-        need(min_units=3, max_units=2), INVALID, "demand.resources[0].max_units", "2", "at least min_units (3)"
+        need(min_milli_units=3000, max_milli_units=2000),
+        INVALID,
+        "demand.resources[0].max_milli_units",
+        "2000",
+        "at least min_milli_units (3000)",
+    ),
+    "half a gpu": Bad(
+        need(resource="gpu", min_milli_units=500),
+        INVALID,
+        "demand.resources[0].min_milli_units",
+        "500",
+        "only 'cpu' has fractions",
     ),
     "unknown hold": Bad(need(hold=5), INVALID, "demand.resources[0].hold", "5", "is not a value"),
     "generate that holds": Bad(
@@ -161,10 +172,10 @@ BAD: dict[str, Bad] = {
         table((2, 0.0)), INVALID, "demand.resources[0].speed_up.table.points[0].speed_up", "0", "between 0.01"
     ),
     "more than any node has": Bad(
-        need(min_units=10_000), PRECONDITION, "demand.resources[cpu].min_units", "10000", "more than any node"
+        need(min_milli_units=10_000_000), PRECONDITION, "demand.resources[cpu]", "10000", "more units than any node"
     ),
     "a resource that no node has": Bad(
-        need(resource="gpu"), PRECONDITION, "demand.resources[gpu].min_units", "1", "more than any node"
+        need(resource="gpu"), PRECONDITION, "demand.resources[gpu]", "1", "more units than any node"
     ),
     "a service that nobody hosts": Bad(
         spec(service="elsewhere"), PRECONDITION, "service", "elsewhere", "no registered manager serves"

@@ -124,6 +124,14 @@ class CheckedCore(RuleBasedStateMachine):
                 assert key not in self.finished, f"{key} came back"
 
     @invariant()
+    def only_jobs_that_nobody_holds_have_expired(self) -> None:
+        for job_id, job in self.world.state.jobs.items():
+            row = self.world.journal.jobs[job_id]
+            assert row.expired == job.lease.expired, f"the journal has {row}"
+            assert row.left == job.lease.left, f"the journal has {row}"
+            assert job.lease.left is None or not job.lease.sessions
+
+    @invariant()
     def no_acknowledged_cancel_is_forgotten(self) -> None:
         for key in self.cancelled - self.finished.keys():
             known = self.world.state.find_action(key)

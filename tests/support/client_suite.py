@@ -24,11 +24,11 @@ from callsheet.client import (
     Elastic,
     FailedPreconditionError,
     Generate,
-    Group,
     InvalidArgumentError,
     Job,
     NotFoundError,
     Retry,
+    Sampling,
     SandboxFile,
     Succeeded,
     Timeouts,
@@ -86,7 +86,7 @@ class ClientSuite:
                     label="reset",
                     task="task-1",
                 ),
-                await trajectory.generate([1, 2, 3], max_new_tokens=4, stop_token_ids=[9], model=name),
+                await trajectory.generate([1, 2, 3], Sampling(max_new_tokens=4, stop_token_ids=[9]), model=name),
                 await trajectory.env_step(
                     Command.shell("ls"), demand=Demand(cpu=Elastic(1, 2, amdahl_fraction=0.9)), weight=2.0
                 ),
@@ -99,7 +99,7 @@ class ClientSuite:
         outcomes += [
             await job.generate([1], model=name),
             await job.tool_call(name, "method"),
-            await job.reward_tests(Command.argv("pytest"), service=name),
+            await job.reward_tests("pytest", files=[SandboxFile("t.py", b"")], service=name),
             await job.reward_model([1], model=name),
         ]
         for outcome in outcomes:
@@ -126,11 +126,11 @@ class ClientSuite:
     async def test_ids_have_one_body(self, job: Job, client: Client) -> None:
         await client.open_job(job.job_id)
         with pytest.raises(AlreadyExistsError):
-            await client.open_job(job.job_id, weight=2.0)
+            await client.open_job(job.job_id, share=2.0)
         await job.trajectory("t").open()
         await job.trajectory("t").open()
         with pytest.raises(AlreadyExistsError):
-            await job.trajectory("t", group=Group("g", 2)).open()
+            await job.group("g", size=2).trajectory("t").open()
 
     async def test_what_is_not_there_is_not_found(self, client: Client, scheduler: SchedulerUnderTest) -> None:
         job = client.job(f"never-opened-{uuid.uuid4().hex}")
@@ -190,11 +190,11 @@ class ClientSuite:
         assert isinstance(await handle.outcome(), Cancelled)
 
     async def test_a_quorum_cancels_the_others(self, job: Job, scheduler: SchedulerUnderTest) -> None:
-        group = Group("g", size=2, quorum=1)
-        async with job.trajectory("slow", group=group) as slow:
+        group = job.group("g", size=2, quorum=1)
+        async with group.trajectory("slow") as slow:
             handle = await slow.submit(Generate([1], model=scheduler.service), expected_duration_s=_LONG_S)
             await handle.accepted()
-            async with job.trajectory("fast", group=group):
+            async with group.trajectory("fast"):
                 pass
             assert isinstance(await handle.outcome(), Cancelled)
 
@@ -215,10 +215,10 @@ class ClientSuite:
                     assert isinstance(outcome, Succeeded), outcome
 
     async def test_policy_versions_never_go_back(self, job: Job) -> None:
-        await job.publish_policy_version(3)
-        await job.publish_policy_version(3)
+        await job.publish(3)
+        await job.publish(3)
         with pytest.raises(FailedPreconditionError):
-            await job.publish_policy_version(2)
+            await job.publish(2)
 
     async def test_a_burst_is_not_refused(self, job: Job, scheduler: SchedulerUnderTest) -> None:
         outcomes = await asyncio.gather(*(job.generate([1], model=scheduler.service) for _ in range(2_000)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from callsheet.scheduler.core import events
+from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.commands import Command
 from callsheet.scheduler.core.model import (
     ActionKey,
@@ -12,6 +12,7 @@ from callsheet.scheduler.core.model import (
     ActionRequest,
     JobRequest,
     RefusedError,
+    TrajectoryEnd,
     TrajectoryRequest,
 )
 
@@ -25,6 +26,8 @@ class CoreClients(ABC):
     def __init__(self, journal: CoreJournal) -> None:
         self.journal = journal
         self.answers: dict[int, RefusedError | None] = {}
+        self.opened: dict[int, commands.Opened] = {}
+        self.session: str | None = "client"
         self._sequence = 0
 
     @abstractmethod
@@ -32,8 +35,9 @@ class CoreClients(ABC):
         """Lets things happen to the core; what it answers is in `answers` then."""
 
     def _reply(self) -> events.ReplyTo:
+        """Where the next answer goes: to `session`, a client session, or to a unary rpc if that is None."""
         self._sequence += 1
-        return events.ReplyTo("client", self._sequence)
+        return events.ReplyTo(self.session or "unary", self._sequence, holds=self.session is not None)
 
     def _ask(self, event: events.Event, reply: events.ReplyTo) -> None:
         self.handle(event)
@@ -42,29 +46,52 @@ class CoreClients(ABC):
         if refusal is not None:
             raise refusal
 
-    def job(self, request: JobRequest | None = None) -> None:
+    def job(self, request: JobRequest | None = None) -> commands.Opened:
         """Opens a job."""
         request = request or job_request()
         self.journal.learn(request)
         reply = self._reply()
         self._ask(events.JobOpenRequested(reply, request), reply)
+        return self.opened[reply.sequence]
+
+    def hold(self, job_id: str = JOB) -> None:
+        """Holds a job."""
+        reply = self._reply()
+        self._ask(events.JobHoldRequested(reply, job_id), reply)
+
+    def release(self, job_id: str = JOB) -> None:
+        """Holds a job no longer."""
+        reply = self._reply()
+        self._ask(events.JobReleaseRequested(reply, job_id), reply)
+
+    def end_session(self, session: str = "client") -> None:
+        """A client session is over."""
+        self.handle(events.SessionEnded(session))
+
+    def cancel_work(self, group_id: str = "", trajectory_id: str = "", *, reason: str = "", job_id: str = JOB) -> None:
+        """Gives up what is unfinished."""
+        reply = self._reply()
+        self._ask(events.WorkCancelRequested(reply, job_id, group_id, trajectory_id, reason), reply)
 
     def close_job(self, job_id: str = JOB) -> None:
         """Closes a job."""
         reply = self._reply()
         self._ask(events.JobCloseRequested(reply, job_id), reply)
 
-    def trajectory(self, request: str | TrajectoryRequest) -> None:
+    def trajectory(self, request: str | TrajectoryRequest) -> commands.Opened:
         """Opens a trajectory."""
         request = trajectory_request(request) if isinstance(request, str) else request
         self.journal.learn(request)
         reply = self._reply()
         self._ask(events.TrajectoryOpenRequested(reply, request), reply)
+        return self.opened[reply.sequence]
 
-    def close_trajectory(self, trajectory_id: str, *, completed: bool = True, job_id: str = JOB) -> None:
+    def close_trajectory(
+        self, trajectory_id: str, end: TrajectoryEnd = TrajectoryEnd.COMPLETED, *, job_id: str = JOB
+    ) -> None:
         """Closes a trajectory."""
         reply = self._reply()
-        self._ask(events.TrajectoryCloseRequested(reply, job_id, trajectory_id, completed), reply)
+        self._ask(events.TrajectoryCloseRequested(reply, job_id, trajectory_id, end), reply)
 
     def submit(self, request: ActionRequest, *, watcher: object = "client") -> None:
         """Submits an action."""

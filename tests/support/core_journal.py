@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from callsheet.scheduler.core import records
 from callsheet.scheduler.core.model import ActionRequest, JobRequest, TrajectoryRequest
@@ -20,6 +21,8 @@ class CoreJournal:
         self.trajectories: dict[Row, records.RecoveredTrajectory] = {}
         self.actions: dict[Row, records.RecoveredAction] = {}
         self.outcomes: dict[Row, bytes] = {}
+        self.finished: dict[Row, records.ActionSummary] = {}
+        self.closed: list[records.ClosedAction] = []
         self._job_requests: dict[bytes, JobRequest] = {}
         self._trajectory_requests: dict[bytes, TrajectoryRequest] = {}
         self._action_requests: dict[bytes, ActionRequest] = {}
@@ -50,9 +53,11 @@ class CoreJournal:
                 self.jobs[job_id] = records.RecoveredJob(job_id, spec, 0)
             case records.JobClosed(job_id):
                 del self.jobs[job_id]
-                for rows in (self.trajectories, self.actions, self.outcomes):
+                for rows in (self.trajectories, self.actions, self.outcomes, self.finished):
                     for key in [key for key in rows if key[0] == job_id]:
                         del rows[key]
+            case records.JobLease(job_id, expired, left):
+                self.jobs[job_id] = replace(self.jobs[job_id], expired=expired, left=left)
             case records.PolicyVersionPublished(job_id, version):
                 self.jobs[job_id] = replace(self.jobs[job_id], policy_version=version)
             case records.TrajectoryOpened(job_id, trajectory_id, spec, version, opened):
@@ -60,14 +65,22 @@ class CoreJournal:
                     job_id, trajectory_id, spec, version, opened, "", "", {}, (), ""
                 )
             case records.TrajectoryPlaced(job_id, trajectory_id, sandbox_id, manager_id, held, cores):
-                row = self.trajectories[job_id, trajectory_id]
-                self.trajectories[job_id, trajectory_id] = replace(
-                    row, sandbox_id=sandbox_id, manager_id=manager_id, held=held, held_cores=cores
+                self._change_trajectory(
+                    job_id, trajectory_id, sandbox_id=sandbox_id, manager_id=manager_id, held=held, held_cores=cores
                 )
-            case records.TrajectoryClosed(job_id, trajectory_id, end):
-                self.trajectories[job_id, trajectory_id] = replace(self.trajectories[job_id, trajectory_id], end=end)
+            case records.TrajectoryClosed(job_id, trajectory_id, end, reason):
+                self._change_trajectory(job_id, trajectory_id, end=end, reason=reason)
+            case records.TrajectoryCommandTimeout(job_id, trajectory_id, timeout):
+                self._change_trajectory(job_id, trajectory_id, command_timeout=timeout)
+            case records.GroupCancelled(job_id, trajectory_id):
+                self._change_trajectory(job_id, trajectory_id, group_cancelled=True)
+            case records.ClosedActionsKept(kept, forgotten):
+                self.closed = [each for each in (*self.closed, *kept) if each.number > forgotten]
             case _:
                 self._apply_to_action(record)
+
+    def _change_trajectory(self, job_id: str, trajectory_id: str, **changes: Any) -> None:
+        self.trajectories[job_id, trajectory_id] = replace(self.trajectories[job_id, trajectory_id], **changes)
 
     def _apply_to_action(self, record: records.Record) -> None:
         match record:
@@ -91,7 +104,9 @@ class CoreJournal:
                 self.actions[job_id, action_id] = replace(
                     self._open_row(job_id, action_id), state="queued", attempt=attempt
                 )
-            case records.ActionFinished(job_id, action_id, state, outcome, _):
+            case records.ActionFinished(job_id, action_id, state, outcome, _, summary):
+                assert summary is not None
+                self.finished[job_id, action_id] = summary
                 self.actions[job_id, action_id] = replace(self._open_row(job_id, action_id), state=state, spec=b"")
                 self.outcomes[job_id, action_id] = outcome
             case _:
@@ -105,5 +120,9 @@ class CoreJournal:
     def recovered(self) -> records.Recovered:
         """What a restarted scheduler continues from."""
         return records.Recovered(
-            tuple(self.jobs.values()), tuple(self.trajectories.values()), tuple(self.actions.values())
+            tuple(self.jobs.values()),
+            tuple(self.trajectories.values()),
+            tuple(self.actions.values()),
+            tuple(self.finished.values()),
+            tuple(self.closed),
         )

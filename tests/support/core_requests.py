@@ -65,11 +65,12 @@ def job_request(
     priority: PriorityClass = PriorityClass.TRAIN,
     max_actions: int = 0,
     max_staleness: int = 0,
+    grace: float | None = None,
     body: str = "",
 ) -> JobRequest:
-    """A job."""
-    spec = f"{job_id} {weight} {priority.name} {max_actions} {max_staleness} {body}".encode()
-    return JobRequest(job_id, weight, priority, max_actions, max_staleness, spec)
+    """A job; without a grace it needs no client session."""
+    spec = f"{job_id} {weight} {priority.name} {max_actions} {max_staleness} {grace} {body}".encode()
+    return JobRequest(job_id, weight, priority, max_actions, max_staleness, spec, grace, detached=grace is None)
 
 
 def trajectory_request(
@@ -78,11 +79,12 @@ def trajectory_request(
     job_id: str = JOB,
     group: GroupRequest | None = None,
     idle_timeout: float = 1e6,
+    deadline: float = 0.0,
     body: str = "",
 ) -> TrajectoryRequest:
     """A trajectory."""
-    spec = f"{job_id}/{trajectory_id} {group} {idle_timeout} {body}".encode()
-    return TrajectoryRequest(job_id, trajectory_id, group, idle_timeout, spec)
+    spec = f"{job_id}/{trajectory_id} {group} {idle_timeout} {deadline} {body}".encode()
+    return TrajectoryRequest(job_id, trajectory_id, group, idle_timeout, spec, deadline)
 
 
 def action_request(
@@ -99,13 +101,14 @@ def action_request(
     wait: bool = False,
     in_sandbox: bool = False,
     expected: float = 0.0,
+    called_once: bool = False,
+    command_timeout: float = 0.0,
     body: str = "",
 ) -> ActionRequest:
     """An action; a reward is in the sandbox only if `in_sandbox` says so."""
     demand = DEFAULT_DEMANDS[kind] if demand is None else demand
-    spec = repr(
-        (action_id, kind, trajectory_id, job_id, demand.entries, timeouts, retry, service, weight, body)
-    ).encode()
+    identity = (action_id, kind, trajectory_id, job_id, demand.entries, timeouts, retry, service, weight)
+    spec = repr((*identity, command_timeout, body)).encode()
     return ActionRequest(
         key=ActionKey(job_id, action_id),
         kind=kind,
@@ -120,4 +123,6 @@ def action_request(
         expected_duration=expected,
         body_hash=spec,
         spec=spec,
+        called_once=called_once,
+        command_timeout=command_timeout,
     )

@@ -261,8 +261,10 @@ class CoreWorld(CoreClients):
 
     def _carry_out(self, command: Command) -> None:
         match command:
-            case commands.Accept(reply_to=reply_to):
+            case commands.Accept(reply_to=reply_to, opened=opened):
                 self.answers[reply_to.sequence] = None
+                if opened is not None:
+                    self.opened[reply_to.sequence] = opened
             case commands.Refuse(reply_to=reply_to, refusal=refusal):
                 self.answers[reply_to.sequence] = refusal
             case commands.Deliver(watchers=watchers, key=key, message=OutcomeFacts() as facts):

@@ -27,22 +27,12 @@ from callsheet.v1 import (
     payload_service_pb2,
     payload_service_pb2_grpc,
 )
-from callsheet.v1.google_rpc import status_pb2
+from callsheet.v1.contract import CONTRACT, OLDEST_CONTRACT
 
-Key = tuple[str, str]
+from tests.support.faulty_jobs import Jobs, Key, Status, not_found, put_once, refusal
+
 FAST = ClientOptions(backoff_initial_s=0.01, backoff_max_s=0.05, give_up_after_s=30.0)
 """For clients of such a service: its faults are over at once."""
-Status = Any  # google.rpc.Status, whichever module declares it
-
-
-def refusal(code: grpc.StatusCode, *, field: str, value: str, rule: str, retry_delay_s: int | None = None) -> Status:
-    """Returns a google.rpc.Status with one ErrorDetail."""
-    detail = common_pb2.ErrorDetail(field=field, value=value, rule=rule)
-    if retry_delay_s is not None:
-        detail.retry_delay.seconds = retry_delay_s
-    status: Status = status_pb2.Status(code=code.value[0], message=f"{field}: {rule}")
-    status.details.add().Pack(detail)
-    return status
 
 
 def succeed(spec: action_pb2.ActionSpec) -> outcome_pb2.Outcome:
@@ -75,8 +65,9 @@ class FaultyClientService:
         batches: Items of each request that arrived.
         streams: How many sessions were opened.
         actions: Accepted actions.
-        jobs: Open jobs.
-        trajectories: Open trajectories.
+        state: Jobs, trajectories and groups.
+        contract: The state of the contract that it says it speaks.
+        pages: The most that a listing gives at once.
         started: How often each action began: once, whatever is repeated.
         decide: Makes the outcome of an action; None leaves it open until `end_action`.
         refuse: Makes the refusal of an item; None accepts it.
@@ -95,9 +86,9 @@ class FaultyClientService:
         self.batches: list[int] = []
         self.streams = 0
         self.actions: dict[Key, action_pb2.ActionSpec] = {}
-        self.jobs: dict[str, Any] = {}
-        self.trajectories: dict[Key, Any] = {}
-        self.closed: dict[Key, int] = {}
+        self.state = Jobs(self._cancel_actions)
+        self.contract = CONTRACT
+        self.pages = 1000
         self.versions: list[tuple[str, int]] = []
         self.started: Counter[Key] = Counter()
         self.outcomes: dict[Key, outcome_pb2.Outcome] = {}
@@ -177,29 +168,38 @@ class FaultyClientService:
                 return
 
     def _handle(self, item: client_service_pb2.ClientItem, session: _Session) -> None:
-        status = self.refuse(item) or self._apply(item, session)
-        if status is None:
+        said = self.refuse(item) or self._apply(item, session)
+        if said is None:
             session.accepted.append(item.sequence)
+        elif isinstance(said, client_service_pb2.ItemOpened):
+            said.sequence = item.sequence
+            session.opened.append(said)
         else:
-            session.results.append(client_service_pb2.ItemResult(sequence=item.sequence, status=status))
+            session.results.append(client_service_pb2.ItemResult(sequence=item.sequence, status=said))
 
-    def _apply(self, item: client_service_pb2.ClientItem, session: _Session) -> Status | None:
-        which = item.WhichOneof("item")
-        if which == "submit":
-            return self._submit(item.submit, session)
-        if which == "cancel":
-            return self._cancel(item.cancel)
-        if which == "open_job":
-            return _put_once(self.jobs, item.open_job.job_id, item.open_job)
-        if which == "open_trajectory":
-            spec = item.open_trajectory
-            return _put_once(self.trajectories, (spec.job_id, spec.trajectory_id), spec)
-        if which == "close_trajectory":
-            return self._close_trajectory(item.close_trajectory)
-        if which == "close_job":
-            return None if self.jobs.pop(item.close_job, None) is not None else _not_found("job_id", item.close_job)
-        request = item.publish_policy_version
-        return self._publish(request.job_id, request.version)
+    def _apply(
+        self, item: client_service_pb2.ClientItem, session: _Session
+    ) -> Status | client_service_pb2.ItemOpened | None:
+        state = self.state
+        match item.WhichOneof("item"):
+            case "submit":
+                return self._submit(item.submit, session)
+            case "cancel":
+                return self._cancel(item.cancel)
+            case "open_job":
+                return state.open_job(item.open_job)
+            case "close_job":
+                return state.close_job(item.close_job)
+            case "hold_job":
+                return state.hold(item.hold_job)
+            case "open_trajectory":
+                return state.open_trajectory(item.open_trajectory)
+            case "close_trajectory":
+                closing = item.close_trajectory
+                return state.close_trajectory(closing.job_id, closing.trajectory_id, closing.end)
+            case "cancel_work":
+                return state.cancel_work(item.cancel_work)
+        return self._publish(item.publish_policy_version)
 
     def _submit(self, spec: action_pb2.ActionSpec, session: _Session) -> Status | None:
         key = (spec.job_id, spec.action_id)
@@ -211,7 +211,7 @@ class FaultyClientService:
                     value=reference,
                     rule="a payload is put before it is used",
                 )
-        if refused := _put_once(self.actions, key, spec):
+        if refused := self._no_place(spec) or put_once(self.actions, key, spec):
             return refused
         session.attached.add(key)
         if key not in self.started:
@@ -225,24 +225,43 @@ class FaultyClientService:
     def _cancel(self, request: client_service_pb2.CancelActionRequest) -> Status | None:
         key = (request.key.job_id, request.key.action_id)
         if key not in self.actions:
-            return _not_found("action_id", key[1])
+            return not_found("action_id", key[1])
         if key not in self.outcomes:
             self._end(key, outcome_pb2.Outcome(cancelled=outcome_pb2.Cancelled(reason=request.reason)))
         return None
 
-    def _close_trajectory(self, request: client_service_pb2.CloseTrajectoryRequest) -> Status | None:
-        key = (request.job_id, request.trajectory_id)
-        if self.trajectories.pop(key, None) is None:
-            return _not_found("trajectory_id", request.trajectory_id)
-        self.closed[key] = request.end
+    def _no_place(self, spec: action_pb2.ActionSpec) -> Status | None:
+        if spec.job_id not in self.state.jobs:
+            return not_found("job_id", spec.job_id)
+        key = (spec.job_id, spec.trajectory_id)
+        if not spec.trajectory_id or (spec.job_id, spec.action_id) in self.actions:
+            return None
+        if key not in self.state.trajectories:
+            return not_found("trajectory_id", spec.trajectory_id)
+        if key in self.state.closed:
+            return refusal(
+                grpc.StatusCode.FAILED_PRECONDITION, field="trajectory_id", value=key[1], rule="it was closed"
+            )
         return None
 
-    def _publish(self, job_id: str, version: int) -> Status | None:
-        if self.versions and version < self.versions[-1][1]:
+    def _cancel_actions(self, job_id: str, trajectory_id: str, reason: str) -> None:
+        for key, spec in self.actions.items():
+            if key[0] == job_id and trajectory_id in {"", spec.trajectory_id} and key not in self.outcomes:
+                self._end(key, outcome_pb2.Outcome(cancelled=outcome_pb2.Cancelled(reason=reason)))
+
+    def _publish(self, request: client_service_pb2.PublishPolicyVersionRequest) -> Status | None:
+        if request.source:
             return refusal(
-                grpc.StatusCode.FAILED_PRECONDITION, field="version", value=str(version), rule="never goes back"
+                grpc.StatusCode.UNIMPLEMENTED, field="source", value=request.source, rule="this is not built yet"
             )
-        self.versions.append((job_id, version))
+        if self.versions and request.version < self.versions[-1][1]:
+            return refusal(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                field="version",
+                value=str(request.version),
+                rule="never goes back",
+            )
+        self.versions.append((request.job_id, request.version))
         return None
 
     def _end(self, key: Key, outcome: outcome_pb2.Outcome) -> None:
@@ -265,6 +284,7 @@ class _Session:
 
     def __init__(self) -> None:
         self.accepted: list[int] = []
+        self.opened: list[client_service_pb2.ItemOpened] = []
         self.results: list[client_service_pb2.ItemResult] = []
         self.outcomes: list[outcome_pb2.Outcome] = []
         self.attached: set[Key] = set()
@@ -272,23 +292,16 @@ class _Session:
         self.broken = asyncio.Event()
 
     def take(self, *, twice: bool) -> client_service_pb2.ClientSessionResponse | None:
-        if not (self.accepted or self.results or self.outcomes):
+        if not (self.accepted or self.opened or self.results or self.outcomes):
             return None
         response = client_service_pb2.ClientSessionResponse(
-            accepted=self.accepted, results=self.results, outcomes=self.outcomes * (2 if twice else 1)
+            accepted=self.accepted,
+            opened=self.opened,
+            results=self.results,
+            outcomes=self.outcomes * (2 if twice else 1),
         )
-        self.accepted, self.results, self.outcomes = [], [], []
+        self.accepted, self.opened, self.results, self.outcomes = [], [], [], []
         return response
-
-
-def _put_once(known: dict[Any, Any], key: Any, body: Any) -> Status | None:
-    if known.setdefault(key, body) == body:
-        return None
-    return refusal(grpc.StatusCode.ALREADY_EXISTS, field="id", value=str(key), rule="the id has another body")
-
-
-def _not_found(field: str, value: str) -> Status:
-    return refusal(grpc.StatusCode.NOT_FOUND, field=field, value=value, rule="there is none")
 
 
 def _references(spec: action_pb2.ActionSpec) -> list[str]:
@@ -304,10 +317,39 @@ class _ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         async for response in self._service.serve_session(request_iterator, context):
             yield response
 
+    async def GetServerInfo(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return client_service_pb2.GetServerInfoResponse(
+            version="test", contract=self._service.contract, oldest_contract=OLDEST_CONTRACT, epoch=1
+        )
+
+    async def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
+        await self._check_job(request.job_id, context)
+        return client_service_pb2.ListJobsResponse(jobs=self._service.state.job_statuses(request))
+
+    async def ListTrajectories(self, request: Any, context: Any) -> Any:  # noqa: N802
+        await self._check_job(request.job_id, context)
+        found = self._service.state.trajectory_statuses(request)
+        if request.trajectory_id and not found:
+            await abort(context, not_found("trajectory_id", request.trajectory_id))
+        page = found[: self._service.pages]
+        return client_service_pb2.ListTrajectoriesResponse(trajectories=page, more=len(page) < len(found))
+
+    async def ListGroups(self, request: Any, context: Any) -> Any:  # noqa: N802
+        await self._check_job(request.job_id, context)
+        found = self._service.state.group_statuses(request)
+        if request.group_id and not found:
+            await abort(context, not_found("group_id", request.group_id))
+        page = found[: self._service.pages]
+        return client_service_pb2.ListGroupsResponse(groups=page, more=len(page) < len(found))
+
+    async def _check_job(self, job_id: str, context: Any) -> None:
+        if job_id and job_id not in self._service.state.jobs:
+            await abort(context, not_found("job_id", job_id))
+
     async def GetOutcome(self, request: Any, context: Any) -> Any:  # noqa: N802
         key = (request.key.job_id, request.key.action_id)
         if key not in self._service.actions:
-            await abort(context, _not_found("key.action_id", key[1]))
+            await abort(context, not_found("key.action_id", key[1]))
         return client_service_pb2.GetOutcomeResponse(outcome=self._service.outcomes.get(key))
 
 
@@ -327,7 +369,7 @@ class _PayloadServicer(payload_service_pb2_grpc.PayloadServiceServicer):
     async def GetPayload(self, request: Any, context: Any) -> Any:  # noqa: N802
         content = self._service.payloads.get(request.reference.sha256)
         if content is None:
-            await abort(context, _not_found("reference", request.reference.sha256))
+            await abort(context, not_found("reference", request.reference.sha256))
             return
         for start in range(0, len(content), 1 << 20):
             yield payload_service_pb2.GetPayloadResponse(chunk=content[start : start + (1 << 20)])

@@ -23,6 +23,7 @@ from callsheet.client import (
     Generate,
     GenerateResult,
     Outcome,
+    Reason,
     RewardModel,
     RewardResult,
     RewardTests,
@@ -58,7 +59,7 @@ class LocalEpisode:
         self._write(action.files)
         set_up = self._run(action.set_up) if action.set_up is not None else None
         if set_up is not None and set_up.exit_code:
-            return Failed(FailureKind.ENV, "set_up_failed", set_up.stderr.decode())
+            return Failed(FailureKind.ENV, Reason.SET_UP_FAILED, set_up.stderr.decode())
         return Succeeded(EnvResetResult("local", set_up))
 
     def _step(self, action: EnvStep) -> Outcome[CommandResult]:
@@ -66,9 +67,9 @@ class LocalEpisode:
         try:
             return Succeeded(self._run(action.command))
         except FileNotFoundError as error:
-            return Failed(FailureKind.POLICY, "cannot_execute", str(error))
+            return Failed(FailureKind.POLICY, Reason.CANNOT_EXECUTE, str(error))
         except subprocess.TimeoutExpired:
-            return Failed(FailureKind.TIMEOUT, "start_to_close", "it ran out of time")
+            return Failed(FailureKind.TIMEOUT, Reason.START_TO_CLOSE, "it ran out of time")
 
     def _reward(self, action: RewardTests) -> Outcome[RewardResult]:
         self._write(action.files)
@@ -112,7 +113,7 @@ class LocalEpisode:
 
 
 def _generate(action: Generate) -> Outcome[GenerateResult]:
-    return Succeeded(GenerateResult(tuple(byte % 128 for byte in range(action.max_new_tokens))))
+    return Succeeded(GenerateResult(tuple(byte % 128 for byte in range(action.sampling.max_new_tokens))))
 
 
 def _score(action: RewardModel) -> Outcome[RewardResult]:

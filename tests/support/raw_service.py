@@ -44,6 +44,7 @@ _UNARY: dict[str, tuple[str, Any]] = {
     "submit": ("SubmitAction", lambda action: client_service_pb2.SubmitActionRequest(action=action)),
     "cancel": ("CancelAction", lambda request: request),
     "publish_policy_version": ("PublishPolicyVersion", lambda request: request),
+    "cancel_work": ("CancelWork", lambda request: request),
 }
 
 
@@ -130,6 +131,7 @@ class RawSession:
         self._sequence = 0
         self._results: dict[int, Refusal | None] = {}
         self.outcomes: list[outcome_pb2.Outcome] = []
+        self.opened: dict[int, client_service_pb2.ItemOpened] = {}
 
     async def send(self, *items: client_service_pb2.ClientItem) -> list[Refusal | None]:
         """Sends items in one batch and returns what became of each."""
@@ -153,6 +155,8 @@ class RawSession:
         response = await self._call.read()
         assert response is not grpc.aio.EOF, f"the stream ended: {await self._call.details()}"
         self._results.update(dict.fromkeys(response.accepted))
+        self._results.update(dict.fromkeys(found.sequence for found in response.opened))
+        self.opened.update({found.sequence: found for found in response.opened})
         self._results.update({result.sequence: read_status(result.status) for result in response.results})
         self.outcomes.extend(response.outcomes)
 

@@ -19,6 +19,7 @@ import anyio
 from callsheet.cli.child import ParentLink
 from callsheet.client import (
     Action,
+    ActionHandle,
     Client,
     ClientOptions,
     Command,
@@ -27,7 +28,6 @@ from callsheet.client import (
     EnvStep,
     Failed,
     Generate,
-    Handle,
     Outcome,
     Retry,
     RewardModel,
@@ -36,13 +36,17 @@ from callsheet.client import (
     ToolCall,
     Trajectory,
     Unservable,
+    Where,
 )
 
 JOB = "load"
 SERVICE = "noop"
 _RETRY = Retry(max_attempts=20, initial_backoff_s=0.01, max_backoff_s=0.1)
 _OPTIONS = ClientOptions(
-    backoff_initial_s=0.02, backoff_max_s=0.2, channel_options=(("grpc.max_reconnect_backoff_ms", 200),)
+    connect_timeout_s=600.0,
+    backoff_initial_s=0.02,
+    backoff_max_s=0.2,
+    channel_options=(("grpc.max_reconnect_backoff_ms", 200),),
 )
 _CYCLE = ("generate", "env_step", "tool_call", "reward_in_sandbox", "env_step", "reward_model")
 _SHORT_S = 0.01
@@ -144,13 +148,13 @@ async def _roll_out(load: Load, trajectory: Trajectory, number: int, log: Arriva
         await trajectory.close()
 
 
-async def _submit(load: Load, trajectory: Trajectory, kind: str, action_id: str) -> Handle[Any]:
+async def _submit(load: Load, trajectory: Trajectory, kind: str, action_id: str) -> ActionHandle[Any]:
     actions: dict[str, Action[Any]] = {
         "env_reset": EnvReset(service=SERVICE),
         "generate": Generate([1, 2, 3], model=SERVICE),
         "env_step": EnvStep(Command.argv("true")),
         "tool_call": ToolCall(SERVICE, "nothing"),
-        "reward_in_sandbox": RewardTests(Command.argv("true"), in_sandbox=True, service=SERVICE),
+        "reward_in_sandbox": RewardTests("true", where=Where.IN_SANDBOX, service=SERVICE),
         "reward_model": RewardModel([1], model=SERVICE),
     }
     chance = random.Random(f"{load.seed}/{action_id}")

@@ -15,7 +15,13 @@ from callsheet.cli.choices import Role
 from callsheet.cli.errors import CallsheetGroup, CommandError, MissingExtraError, describe, first_error, load
 from callsheet.cli.plain import plain_outcome
 from callsheet.cli.up_command import parse_managers
-from callsheet.client import CommandResult, Failed, FailureKind, Succeeded
+from callsheet.client import (
+    CommandResult,
+    Failed,
+    FailureKind,
+    Reason,
+    Succeeded,
+)
 from typer.testing import CliRunner, Result
 
 from tests.support.ports import free_port
@@ -181,7 +187,7 @@ def test_the_first_leaf_of_a_group_is_told() -> None:
 
 def test_outcomes_become_json_without_bytes_and_enums() -> None:
     outcome: Failed[CommandResult] = Failed(
-        kind=FailureKind.TIMEOUT, reason="timeout", partial=CommandResult(0, stdout=b"half \xff")
+        kind=FailureKind.TIMEOUT, reason=Reason.START_TO_CLOSE, partial=CommandResult(0, stdout=b"half \xff")
     )
     plain = json.loads(json.dumps(plain_outcome(outcome)))
     assert plain["outcome"] == "failed"

@@ -15,6 +15,7 @@ from callsheet.client import (
     GenerateResult,
     PolicyVersionSpan,
     QueueFullError,
+    Reason,
     RewardResult,
     SessionReport,
     Succeeded,
@@ -96,8 +97,8 @@ def test_a_failure_with_what_came_before() -> None:
     )
     assert decode_outcome(message, BlobReader({})) == Failed(
         FailureKind.QUOTA,
-        "rate_limited",
-        "too many requests",
+        Reason.OTHER,  # newer than this client
+        "rate_limited: too many requests",
         CommandResult(3, b"o", b"e", wall_s=0.5),
         TimeoutKind.HEARTBEAT,
         1.5,

@@ -4,61 +4,72 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from callsheet.client import (
     Action,
+    ActionOptions,
     Command,
     Demand,
     Elastic,
     EnvReset,
     EnvStep,
     Generate,
-    Group,
+    GroupDescription,
     Hold,
     InvalidArgumentError,
-    Options,
+    JobDescription,
+    LogProbsMode,
     PriorityClass,
     Resource,
     Retry,
     RewardModel,
+    RewardScript,
     RewardTests,
+    Sampling,
     SandboxFile,
+    Staleness,
     Timeouts,
     ToolCall,
+    TrajectoryDescription,
     Unservable,
+    Where,
 )
 from callsheet.client.actions import Submission
-from callsheet.client.encode import (
-    MAX_INLINE_BYTES,
-    MAX_INLINE_TOTAL_BYTES,
-    duration,
-    encode_job,
-    encode_submission,
-    encode_trajectory,
-)
-from callsheet.client.jobs import JobDescription, TrajectoryDescription
+from callsheet.client.encode import MAX_INLINE_BYTES, MAX_INLINE_TOTAL_BYTES, encode_submission
+from callsheet.client.encode_jobs import encode_job, encode_trajectory
+from callsheet.client.fields import duration
 from callsheet.v1 import action_pb2, job_pb2
 
 
 def _encode(action: Action[Any], **options: Any) -> tuple[action_pb2.ActionSpec, dict[str, bytes]]:
-    return encode_submission(Submission("job", "t", "a", action, Options(**options)))
+    return encode_submission(Submission("job", "t", "a", action, cast("ActionOptions", options)))
 
 
 def test_a_generate_action() -> None:
-    spec, uploads = _encode(Generate([1, 2], 5, 0.5, 0.9, 10, 7, (3,), "tiny"))
+    spec, uploads = _encode(Generate([1, 2], Sampling(5, 0.5, 0.9, 10, 7, ("end",), (3,), LogProbsMode.RAW), "tiny"))
     assert (spec.job_id, spec.trajectory_id, spec.action_id, spec.service) == ("job", "t", "a", "tiny")
     assert list(spec.generate.prompt_token_ids) == [1, 2]
     sampling = spec.generate.sampling
     assert (sampling.max_new_tokens, sampling.temperature, sampling.top_k, sampling.seed) == (5, 0.5, 10, 7)
-    assert list(sampling.stop_token_ids) == [3]
+    assert (list(sampling.stop), list(sampling.stop_token_ids)) == (["end"], [3])
+    assert sampling.log_probs_mode == action_pb2.LOG_PROBS_MODE_RAW
     assert uploads == {}
 
 
 def test_an_env_reset_action() -> None:
     files = (SandboxFile("a.py", b"a", mode=0o755), SandboxFile(".", b"tar", unpack=True))
-    spec, _ = _encode(EnvReset(files, Command.argv("sh", environment={"A": "b"}), 64, 32, "", "debian", True))
+    spec, _ = _encode(
+        EnvReset(
+            files,
+            Command.argv("sh", environment={"A": "b"}),
+            disk_mib=64,
+            max_processes=32,
+            image="debian",
+            repeat_set_up=True,
+        )
+    )
     assert [(f.path, f.content.inline, f.unpack, f.mode) for f in spec.env_reset.files] == [
         ("a.py", b"a", False, 0o755),
         (".", b"tar", True, 0),
@@ -76,7 +87,8 @@ def test_an_env_reset_action() -> None:
         (EnvStep(Command.shell("")), "env_step"),
         (ToolCall("api", "get"), "tool_call"),
         (RewardModel([1]), "reward"),
-        (RewardTests(Command.argv("t")), "reward"),
+        (RewardTests("t", where=Where.IN_SANDBOX), "reward"),
+        (RewardScript("s", image="debian"), "reward"),
         (Generate([1]), "generate"),
     ],
 )
@@ -93,9 +105,9 @@ def test_a_shell_command_and_its_input() -> None:
 
 
 def test_a_test_suite_in_the_sandbox() -> None:
-    spec, _ = _encode(RewardTests(Command.argv("pytest", "{report}"), (SandboxFile("t", b"t"),), in_sandbox=True))
+    spec, _ = _encode(RewardTests(["pytest", "{report}"], where=Where.IN_SANDBOX, files=(SandboxFile("t", b"t"),)))
     suite = spec.reward.test_suite
-    assert suite.in_sandbox
+    assert suite.where == action_pb2.REWARD_PLACE_IN_SANDBOX
     assert suite.files[0].path == "t"
     assert list(suite.command.argv.arguments) == ["pytest", "{report}"]
 
@@ -126,8 +138,8 @@ def test_options() -> None:
         expected_duration_s=0.5,
     )
     memory, cpu = spec.demand.resources
-    assert (memory.resource, memory.min_units, memory.hold) == ("memory", 256, action_pb2.HOLD_TRAJECTORY)
-    assert (cpu.min_units, cpu.max_units, cpu.speed_up.amdahl_fraction) == (1, 4, 0.9)
+    assert (memory.resource, memory.min_milli_units, memory.hold) == ("memory", 256_000, action_pb2.HOLD_TRAJECTORY)
+    assert (cpu.min_milli_units, cpu.max_milli_units, cpu.speed_up.amdahl_fraction) == (1000, 4000, 0.9)
     assert (spec.timeouts.schedule_to_start.seconds, spec.timeouts.schedule_to_start.nanos) == (1, 500_000_000)
     assert [getattr(spec.timeouts, n).seconds for n in ("start_to_close", "schedule_to_close", "heartbeat")] == [
         2,
@@ -165,16 +177,16 @@ def test_a_speed_up_table() -> None:
         (EnvReset(), {"retry": Retry(backoff_multiplier=0.5)}, "retry.backoff_multiplier"),
         (EnvReset(disk_mib=0), {}, "env_reset.disk_mib"),
         (EnvReset((SandboxFile("a", "text"),)), {}, "env_reset.files[0].content"),  # type: ignore[arg-type]
-        (Generate([1], top_p=0), {}, "generate.sampling.top_p"),
+        (Generate([1], Sampling(top_p=0)), {}, "generate.sampling.top_p"),
         (Generate([1, 2**40]), {}, "generate.prompt_token_ids[1]"),
         (Generate(["a"]), {}, "generate.prompt_token_ids[0]"),  # type: ignore[list-item]
         (Generate(None), {}, "generate.prompt_token_ids"),  # type: ignore[arg-type]
-        (Generate([1], max_new_tokens=2**31), {}, "generate.sampling.max_new_tokens"),
-        (Generate([1], temperature="hot"), {}, "generate.sampling.temperature"),  # type: ignore[arg-type]
-        (Generate([1], top_p="all"), {}, "generate.sampling.top_p"),  # type: ignore[arg-type]
-        (Generate([1], top_k=-(2**40)), {}, "generate.sampling.top_k"),
-        (Generate([1], seed=-1), {}, "generate.sampling.seed"),
-        (Generate([1], stop_token_ids=(2**31,)), {}, "generate.sampling.stop_token_ids[0]"),
+        (Generate([1], Sampling(max_new_tokens=2**31)), {}, "generate.sampling.max_new_tokens"),
+        (Generate([1], Sampling(temperature="hot")), {}, "generate.sampling.temperature"),  # type: ignore[arg-type]
+        (Generate([1], Sampling(top_p="all")), {}, "generate.sampling.top_p"),  # type: ignore[arg-type]
+        (Generate([1], Sampling(top_k=-(2**40))), {}, "generate.sampling.top_k"),
+        (Generate([1], Sampling(seed=-1)), {}, "generate.sampling.seed"),
+        (Generate([1], Sampling(stop_token_ids=(2**31,))), {}, "generate.sampling.stop_token_ids[0]"),
         (RewardModel([2**31]), {}, "reward.model.token_ids[0]"),
         (EnvReset(disk_mib=2**63), {}, "env_reset.disk_mib"),
         (EnvReset(max_processes="many"), {}, "env_reset.max_processes"),  # type: ignore[arg-type]
@@ -183,13 +195,10 @@ def test_a_speed_up_table() -> None:
         (EnvStep(Command.argv("ls", 1)), {}, "env_step.command.argv.arguments[1]"),  # type: ignore[arg-type]
         (EnvStep(Command.shell("ls", environment={"A": 1})), {}, "env_step.command.environment"),  # type: ignore[dict-item]
         (EnvStep(Command.shell("ls", max_output_bytes=2**63)), {}, "env_step.command.max_output_bytes"),
-        (EnvReset(), {"demand": Demand(cpu=2**63)}, "demand.cpu.min_units"),
-        (EnvReset(), {"demand": Demand(cpu=Elastic(1, 2**63))}, "demand.cpu.max_units"),
         (EnvReset(), {"demand": Demand(cpu=Elastic(1, 4, speed_up={2**63: 2.0}))}, "demand.cpu.speed_up[0].units"),
         (EnvReset(), {"retry": Retry(max_attempts=2**31)}, "retry.max_attempts"),
         (EnvReset(), {"timeouts": Timeouts(heartbeat_s=1e300)}, "timeouts.heartbeat"),
         (EnvReset(), {"label": "\ud800"}, "label"),
-        (EnvStep("ls"), {}, "EnvStep"),  # type: ignore[arg-type]
     ],
 )
 def test_what_the_contract_cannot_carry_is_refused(action: Action[Any], options: dict[str, Any], field: str) -> None:
@@ -199,17 +208,34 @@ def test_what_the_contract_cannot_carry_is_refused(action: Action[Any], options:
     assert caught.value.rule
 
 
+@pytest.mark.parametrize(
+    ("cores", "milli"),
+    [
+        (0.5, (500, 0)),
+        (0.1, (100, 0)),
+        (2.001, (2001, 0)),
+        (0, (0, 0)),
+        (3, (3000, 0)),
+        (Elastic(0.5, 4), (500, 4000)),
+        (Elastic(0, 0.25), (0, 250)),
+    ],
+)
+def test_cores_are_sent_in_thousandths(cores: float | Elastic, milli: tuple[int, int]) -> None:
+    (cpu,) = _encode(EnvReset(), demand=Demand(cpu=cores))[0].demand.resources
+    assert (cpu.min_milli_units, cpu.max_milli_units) == milli
+
+
 def test_a_value_out_of_range_is_named_with_its_rule() -> None:
     with pytest.raises(InvalidArgumentError) as caught:
-        _encode(Generate([1], max_new_tokens=2**31))
+        _encode(Generate([1], Sampling(max_new_tokens=2**31)))
     assert caught.value.value == "2147483648"
     assert caught.value.rule == "a whole number from -2147483648 to 2147483647"
 
 
-@pytest.mark.parametrize(("size", "quorum", "field"), [(2**31, None, "group.size"), (2, 2**31, "group.quorum")])
+@pytest.mark.parametrize(("size", "quorum", "field"), [(2**31, None, "group.size"), (2, 3, "group.quorum")])
 def test_a_group_too_large_to_carry_is_refused(size: int, quorum: int | None, field: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
-        encode_trajectory(TrajectoryDescription("j", "t", Group("g", size, quorum)))
+        encode_trajectory(TrajectoryDescription("j", "t", GroupDescription("g", size, quorum)))
     assert caught.value.field == field
 
 
@@ -233,39 +259,41 @@ def test_many_small_files_stay_within_the_inline_total() -> None:
 
 
 def test_a_job() -> None:
-    spec = encode_job(JobDescription("j", 2.0, PriorityClass.EVAL, 10, 3))
+    spec = encode_job(JobDescription("j", 2.0, PriorityClass.EVAL, 10, Staleness(3), 2.5, True))
     assert spec == job_pb2.JobSpec(
         job_id="j",
         share=2.0,
         priority_class=job_pb2.PRIORITY_CLASS_EVAL,
         max_actions=10,
         staleness=job_pb2.Staleness(max_versions=3),
+        grace=duration("grace", 2.5),
+        detached=True,
     )
     assert encode_job(JobDescription("j")).max_actions == 0
 
 
 @pytest.mark.parametrize("value", [0, 2**63])
-@pytest.mark.parametrize("field", ["max_actions", "max_staleness"])
+@pytest.mark.parametrize("field", ["max_actions", "staleness.max_versions"])
 def test_a_job_refuses_a_zero_that_would_mean_a_default_and_what_is_too_large(field: str, value: int) -> None:
-    given: dict[str, Any] = {field: value}
+    given: dict[str, Any] = {"staleness": Staleness(value)} if "." in field else {field: value}
     with pytest.raises(InvalidArgumentError) as caught:
         encode_job(JobDescription("j", **given))
-    assert caught.value.field in (field, "staleness.max_versions")
+    assert caught.value.field == field
     assert caught.value.value == str(value)
 
 
-def test_a_job_without_weight_is_refused() -> None:
+def test_a_job_without_share_is_refused() -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         encode_job(JobDescription("j", 0))
-    assert caught.value.field in ("weight", "share")
+    assert caught.value.field == "share"
 
 
 def test_a_trajectory() -> None:
-    spec = encode_trajectory(TrajectoryDescription("j", "t", Group("g", 4, 3), 2.5))
+    spec = encode_trajectory(TrajectoryDescription("j", "t", GroupDescription("g", 4, 3), 2.5))
     assert (spec.group.group_id, spec.group.size, spec.group.quorum) == ("g", 4, 3)
     assert (spec.idle_timeout.seconds, spec.idle_timeout.nanos) == (2, 500_000_000)
     assert not encode_trajectory(TrajectoryDescription("j", "t")).HasField("group")
-    assert encode_trajectory(TrajectoryDescription("j", "t", Group("g", 4))).group.quorum == 0
+    assert encode_trajectory(TrajectoryDescription("j", "t", GroupDescription("g", 4))).group.quorum == 0
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.1, 1.9999999999, 1e9 + 0.25])

@@ -20,8 +20,10 @@ from callsheet.client import (
     NotSucceededError,
     PayloadError,
     QueueFullError,
+    RefusalCode,
     RefusedError,
     UnavailableError,
+    UnimplementedError,
 )
 from callsheet.client import errors as errors_module
 from callsheet.client.errors import invalid, refused
@@ -30,31 +32,34 @@ from callsheet.client.errors import invalid, refused
 @pytest.mark.parametrize(
     ("code", "error"),
     [
-        ("INVALID_ARGUMENT", InvalidArgumentError),
-        ("OUT_OF_RANGE", InvalidArgumentError),
-        ("NOT_FOUND", NotFoundError),
-        ("ALREADY_EXISTS", AlreadyExistsError),
-        ("FAILED_PRECONDITION", FailedPreconditionError),
-        ("RESOURCE_EXHAUSTED", QueueFullError),
-        ("UNAVAILABLE", UnavailableError),
-        ("PERMISSION_DENIED", AccessDeniedError),
-        ("UNAUTHENTICATED", AccessDeniedError),
-        ("INTERNAL", RefusedError),
+        (RefusalCode.INVALID_ARGUMENT, InvalidArgumentError),
+        (RefusalCode.OUT_OF_RANGE, InvalidArgumentError),
+        (RefusalCode.NOT_FOUND, NotFoundError),
+        (RefusalCode.ALREADY_EXISTS, AlreadyExistsError),
+        (RefusalCode.FAILED_PRECONDITION, FailedPreconditionError),
+        (RefusalCode.RESOURCE_EXHAUSTED, QueueFullError),
+        (RefusalCode.UNAVAILABLE, UnavailableError),
+        (RefusalCode.UNIMPLEMENTED, UnimplementedError),
+        (RefusalCode.PERMISSION_DENIED, AccessDeniedError),
+        (RefusalCode.UNAUTHENTICATED, AccessDeniedError),
+        (RefusalCode.INTERNAL, RefusedError),
     ],
 )
-def test_each_code_has_its_class(code: str, error: type[RefusedError]) -> None:
+def test_each_code_has_its_class(code: RefusalCode, error: type[RefusedError]) -> None:
     assert type(refused(code)) is error
 
 
 def test_a_refusal_reads_as_one_line() -> None:
-    error = refused("INVALID_ARGUMENT", field="timeouts.heartbeat", value="-1s", rule="not negative", retry_after_s=2)
+    error = refused(
+        RefusalCode.INVALID_ARGUMENT, field="timeouts.heartbeat", value="-1s", rule="not negative", retry_after_s=2
+    )
     assert str(error) == "INVALID_ARGUMENT: timeouts.heartbeat = '-1s': not negative (try again after 2 s)"
-    assert str(refused("INTERNAL", rule="broken")) == "INTERNAL: broken"
+    assert str(refused(RefusalCode.INTERNAL, rule="broken")) == "INTERNAL: broken"
 
 
 def test_refusals_can_be_caught_as_what_they_are_in_python() -> None:
     assert isinstance(invalid("f", 1, "r"), ValueError)
-    assert isinstance(refused("NOT_FOUND"), LookupError)
+    assert isinstance(refused(RefusalCode.NOT_FOUND), LookupError)
 
 
 def test_a_long_value_is_shortened() -> None:
@@ -62,7 +67,7 @@ def test_a_long_value_is_shortened() -> None:
 
 
 def test_refusals_survive_pickling_and_copying() -> None:
-    error = refused("RESOURCE_EXHAUSTED", field="f", value="v", rule="r", retry_after_s=0.5)
+    error = refused(RefusalCode.RESOURCE_EXHAUSTED, field="f", value="v", rule="r", retry_after_s=0.5)
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(again) is QueueFullError
         assert (again.code, again.field, again.value, again.rule, again.retry_after_s) == (

@@ -19,15 +19,19 @@ from callsheet.client import (
     Generate,
     GenerateResult,
     NotFoundError,
+    Opening,
     Outcome,
     OutputChunk,
     OutputStream,
     QueueFullError,
+    Reason,
+    RefusalCode,
     RewardResult,
     Succeeded,
     SyncClient,
     ToolCallResult,
     TrajectoryEnd,
+    Where,
 )
 from callsheet.client.errors import refused
 from callsheet.client.testing import FakeClient
@@ -48,7 +52,7 @@ async def test_scripts_make_outcomes_and_submissions_are_recorded() -> None:
     outcome = await _one_step(fake)
     assert outcome == Succeeded(CommandResult(0, b"ls"), job_id="job", action_id="action-1")
     (submission,) = fake.submitted
-    assert (submission.action, submission.options.label) == (EnvStep(_LS), "list")
+    assert (submission.action, submission.options.get("label")) == (EnvStep(_LS), "list")
     assert fake.closed_trajectories == {("job", "t"): TrajectoryEnd.COMPLETED}
 
 
@@ -57,15 +61,15 @@ async def test_every_verb_has_its_script() -> None:
     fake.on_generate(lambda action: Succeeded(GenerateResult(tuple(action.prompt_token_ids))))
     fake.on_env_reset(lambda action: Succeeded(EnvResetResult("s")))
     fake.on_tool_call(lambda action: Succeeded(ToolCallResult(action.arguments)))
-    fake.on_reward_tests(lambda action: Succeeded(RewardResult(float(action.in_sandbox))))
+    fake.on_reward_tests(lambda action: Succeeded(RewardResult(float(action.where is Where.IN_SANDBOX))))
     fake.on_reward_model(lambda action: Succeeded(RewardResult(float(len(action.token_ids)))))
     job = await fake.open_job("job")
     async with job.trajectory("t") as trajectory:
         assert (await trajectory.generate([1, 2])).unwrap().token_ids == (1, 2)
         assert (await trajectory.env_reset()).unwrap().sandbox_id == "s"
         assert (await trajectory.tool_call("api", "get", b"x")).unwrap().response == b"x"
-        assert (await trajectory.reward_tests(_LS)).unwrap().score == 1.0
-    assert (await job.reward_tests(_LS)).unwrap().score == 0.0
+        assert (await trajectory.reward_tests(_LS, where=Where.IN_SANDBOX)).unwrap().score == 1.0
+    assert (await job.reward_tests(_LS, image="debian")).unwrap().score == 0.0
     assert (await job.reward_model([1, 2, 3])).unwrap().score == 3.0
 
 
@@ -75,13 +79,13 @@ async def test_a_script_can_wait_fail_and_refuse() -> None:
 
     async def fail_later(action: Generate) -> Outcome[GenerateResult]:
         await anyio.lowlevel.checkpoint()
-        return Failed(FailureKind.INFRA, "engine_lost")
+        return Failed(FailureKind.INFRA, Reason.ENGINE_FAILED)
 
     fake.on_generate(fail_later)
     assert isinstance(await job.generate([1]), Failed)
 
     def refuse(action: Generate) -> Outcome[GenerateResult]:
-        raise refused("RESOURCE_EXHAUSTED", field="job", rule="full", retry_after_s=1.0)
+        raise refused(RefusalCode.RESOURCE_EXHAUSTED, field="job", rule="full", retry_after_s=1.0)
 
     fake.on_generate(refuse)
     with pytest.raises(QueueFullError):
@@ -99,14 +103,14 @@ async def test_ids_are_kept_like_a_scheduler_keeps_them() -> None:
     fake = FakeClient()
     made = []
     fake.on_generate(lambda action: made.append(action) or Succeeded(GenerateResult((1,))))  # type: ignore[func-returns-value]
-    job = await fake.open_job("job", weight=2.0)
+    job = await fake.open_job("job", share=2.0)
     first = await job.generate([1], action_id="a")
     assert await job.generate([1], action_id="a") == first
     assert len(made) == 1
     with pytest.raises(AlreadyExistsError):
         await job.generate([2], action_id="a")
     with pytest.raises(AlreadyExistsError):
-        await fake.open_job("job", weight=3.0)
+        await fake.open_job("job", share=3.0)
     with pytest.raises(NotFoundError):
         await fake.job("other").generate([1])
     with pytest.raises(NotFoundError):
@@ -119,9 +123,9 @@ async def test_ids_are_kept_like_a_scheduler_keeps_them() -> None:
 async def test_policy_versions_never_go_back() -> None:
     fake = FakeClient()
     job = await fake.open_job("job")
-    await job.publish_policy_version(2)
+    await job.publish(2)
     with pytest.raises(FailedPreconditionError):
-        await job.publish_policy_version(1)
+        await job.publish(1)
     assert fake.published == [("job", 2)]
 
 
@@ -132,8 +136,7 @@ async def test_a_block_that_raises_abandons_its_trajectory() -> None:
         async with job.trajectory("t"):
             raise ZeroDivisionError
     assert fake.closed_trajectories == {("job", "t"): TrajectoryEnd.ABANDONED}
-    with pytest.raises(AlreadyExistsError):
-        await job.trajectory("t").open()
+    assert await job.trajectory("t").open() is Opening.CLOSED
 
 
 async def test_cancelling_the_caller_cancels_the_action() -> None:

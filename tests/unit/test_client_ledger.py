@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from callsheet.client import (
+    RefusalCode,
+)
 from callsheet.client.errors import CallsheetError, ConnectionLostError, refused
 from callsheet.client.ledger import MAX_BATCH_BYTES, MAX_BATCH_ITEMS, Item, Ledger
 
@@ -24,7 +27,7 @@ def _item(
     *,
     key: str | None = None,
     message: bytes | None = None,
-    replay_success: frozenset[str] = frozenset(),
+    replay_success: frozenset[RefusalCode] = frozenset(),
 ) -> tuple[Item[str], _Recorder]:
     recorder = _Recorder()
     body = message if message is not None else f"<{sequence}>".encode()
@@ -94,7 +97,7 @@ def test_an_outcome_before_the_result_waits_for_it() -> None:
 def test_an_outcome_of_another_body_does_not_hide_the_refusal() -> None:
     item, told = _item(1, key="a")
     ledger = _ledger(item)
-    error = refused("ALREADY_EXISTS")
+    error = refused(RefusalCode.ALREADY_EXISTS)
     ledger.outcome(("job", "a"), "outcome of the other body")
     ledger.result(1, error)
     assert told.told == [error]
@@ -129,15 +132,15 @@ def test_a_resent_submit_that_is_refused_ends() -> None:
     ledger.next_batch()
     ledger.result(1, None)
     ledger.resume()
-    error = refused("NOT_FOUND")
+    error = refused(RefusalCode.NOT_FOUND)
     ledger.result(1, error)
     assert told.told == ["accepted", error]
 
 
 def test_a_refusal_that_means_success_does_so_only_on_a_replay() -> None:
-    error = refused("NOT_FOUND")
+    error = refused(RefusalCode.NOT_FOUND)
     for times_sent, expected in ((1, [error]), (2, ["accepted", None])):
-        item, told = _item(1, replay_success=frozenset({"NOT_FOUND"}))
+        item, told = _item(1, replay_success=frozenset({RefusalCode.NOT_FOUND}))
         ledger = _ledger(item)
         for _ in range(times_sent):
             ledger.resume()

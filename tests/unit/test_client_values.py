@@ -22,6 +22,7 @@ from callsheet.client import (
     InvalidArgumentError,
     NotSucceededError,
     Outcome,
+    Reason,
     Resource,
     Succeeded,
     TimeoutKind,
@@ -58,6 +59,15 @@ def test_elastic_takes_a_measured_table_in_any_order() -> None:
     [
         ({"name": "", "min_units": 1}, "demand.resource"),
         ({"name": "cpu", "min_units": -1}, "demand.cpu.min_units"),
+        ({"name": "cpu", "min_units": 2**63}, "demand.cpu.min_units"),
+        ({"name": "cpu", "min_units": 1, "max_units": 10**400}, "demand.cpu.max_units"),
+        ({"name": "cpu", "min_units": math.inf}, "demand.cpu.min_units"),
+        ({"name": "cpu", "min_units": math.nan}, "demand.cpu.min_units"),
+        ({"name": "cpu", "min_units": "1"}, "demand.cpu.min_units"),
+        ({"name": "cpu", "min_units": True}, "demand.cpu.min_units"),
+        ({"name": "cpu", "min_units": 0.0005}, "demand.cpu.min_units"),
+        ({"name": "memory", "min_units": 0.5}, "demand.memory.min_units"),
+        ({"name": "gpu", "min_units": 1, "max_units": 1.5}, "demand.gpu.max_units"),
         ({"name": "cpu", "min_units": 4, "max_units": 2}, "demand.cpu.max_units"),
         ({"name": "cpu", "min_units": 1, "max_units": 2, "amdahl_fraction": 1.5}, "demand.cpu.amdahl_fraction"),
         ({"name": "cpu", "min_units": 1, "amdahl_fraction": 0.5, "speed_up": ((2, 1.5),)}, "demand.cpu.speed_up"),
@@ -89,7 +99,7 @@ def test_outcomes_match_unwrap_and_pickle() -> None:
     value = CommandResult(1, stdout=b"out")
     outcomes: list[Outcome[CommandResult]] = [
         Succeeded(value, attempts=2),
-        Failed(FailureKind.TIMEOUT, "timed_out", partial=value, timeout=TimeoutKind.START_TO_CLOSE),
+        Failed(FailureKind.TIMEOUT, Reason.START_TO_CLOSE, partial=value, timeout=TimeoutKind.START_TO_CLOSE),
         Cancelled("redundant"),
         Expired(TimeoutKind.SCHEDULE_TO_START),
     ]

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import ActionKind, ActionState, GroupRequest, RefusalCode, RefusedError
+from callsheet.scheduler.core.commands import Opened
+from callsheet.scheduler.core.model import (
+    ActionKind,
+    ActionState,
+    GroupRequest,
+    Opening,
+    RefusalCode,
+    RefusedError,
+    TrajectoryEnd,
+)
 
 from tests.support.core_requests import action_request, job_request, key_of, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager
@@ -38,12 +47,12 @@ def test_the_quorum_closes_the_siblings_with_all_they_have() -> None:
     assert manager.stream.last(commands.ReleaseSandbox).sandbox.trajectory_id == "c"
     manager.end("running", events.AttemptCancelled())
     assert world.cancellation("running").reason == "its group has its quorum"
-    assert world.state.jobs["job"].closed_trajectories["c"] == "abandoned"
+    assert world.state.jobs["job"].closed_trajectories["c"].end is TrajectoryEnd.ABANDONED
 
 
 def test_abandoned_siblings_do_not_count() -> None:
     world, _ = group_of_three()
-    world.close_trajectory("a", completed=False)
+    world.close_trajectory("a", TrajectoryEnd.ABANDONED)
     world.close_trajectory("b")
     assert set(world.state.jobs["job"].trajectories) == {"c"}
     world.close_trajectory("b")
@@ -64,6 +73,79 @@ def test_the_count_of_a_group_survives_a_restart() -> None:
     after = world.restart()
     after.close_trajectory("b")
     assert not after.state.jobs["job"].trajectories
+
+
+def test_a_lost_member_leaves_its_seat_to_another_also_over_a_restart() -> None:
+    world, _ = group_of_three()
+    with pytest.raises(RefusedError, match="has all its trajectories"):
+        world.trajectory(trajectory_request("d", group=GROUP))
+    world.close_trajectory("a", TrajectoryEnd.LOST)
+    after = world.restart()
+    assert after.trajectory(trajectory_request("d", group=GROUP)) == Opened(Opening.CREATED)
+    with pytest.raises(RefusedError, match="has all its trajectories"):
+        after.trajectory(trajectory_request("e", group=GROUP))
+    after.close_trajectory("b")
+    assert set(after.state.jobs["job"].trajectories) == {"c", "d"}, "a lost member is not counted as completed"
+    after.close_trajectory("c")
+    assert not after.state.jobs["job"].trajectories
+
+
+def test_a_late_member_of_a_group_with_its_quorum_is_told_that_it_is_closed() -> None:
+    world = CoreWorld()
+    world.job()
+    world.trajectory(trajectory_request("a", group=GroupRequest("g", 2, 1)))
+    world.close_trajectory("a")
+    opened = world.trajectory(trajectory_request("b", group=GroupRequest("g", 2, 1)))
+    assert opened == Opened(Opening.CLOSED, TrajectoryEnd.ABANDONED)
+    assert world.state.jobs["job"].closed_trajectories["b"].reason == "its group has its quorum"
+
+
+def test_a_cancelled_group_closes_its_members_and_takes_no_more_also_after_a_restart() -> None:
+    world = CoreWorld()
+    world.manager()
+    world.job()
+    for name in ("a", "b"):
+        world.trajectory(trajectory_request(name, group=GROUP))
+    world.trajectory("apart")
+    world.reset("reset", "b")
+    world.close_trajectory("a")
+    world.cancel_work("g", reason="the prompt is bad")
+    assert set(world.state.jobs["job"].trajectories) == {"apart"}
+    assert world.cancellation("reset").reason == "the prompt is bad"
+    assert world.state.jobs["job"].closed_trajectories["a"].end is TrajectoryEnd.COMPLETED
+    for each in (world, world.restart()):
+        with pytest.raises(RefusedError, match="was cancelled") as refused:
+            each.trajectory(trajectory_request("c", group=GROUP))
+        assert refused.value.code is RefusalCode.FAILED_PRECONDITION
+        each.cancel_work("g")
+        assert each.state.jobs["job"].closed_trajectories["b"].reason == "the prompt is bad"
+
+
+def test_a_cancelled_trajectory_is_closed_as_abandoned_and_a_closed_one_stays_as_it_is() -> None:
+    world, _ = group_of_three()
+    world.cancel_work(trajectory_id="a")
+    assert world.state.jobs["job"].closed_trajectories["a"].reason == "cancelled by its client"
+    world.close_trajectory("b")
+    world.cancel_work(trajectory_id="b")
+    assert world.state.jobs["job"].closed_trajectories["b"].end is TrajectoryEnd.COMPLETED
+    for what in ({"trajectory_id": "none"}, {"group_id": "none"}):
+        with pytest.raises(RefusedError, match="names no") as refused:
+            world.cancel_work(**what)
+        assert (refused.value.code, refused.value.field) == (RefusalCode.NOT_FOUND, next(iter(what)))
+
+
+def test_a_cancelled_job_gives_up_all_its_work_and_stays_open() -> None:
+    world, manager = group_of_three()
+    world.submit(action_request("running", ActionKind.GENERATE, "a"))
+    world.plan()
+    world.submit(action_request("alone"))
+    manager.start("running")
+    world.cancel_work(reason="the run is over")
+    assert world.cancellation("alone").reason == "the run is over"
+    assert not world.state.jobs["job"].trajectories
+    manager.end("running", events.AttemptCancelled("half"))
+    assert world.cancellation("running").reason == "the run is over"
+    assert world.trajectory("next") == Opened(Opening.CREATED)
 
 
 def test_a_trajectory_too_far_behind_is_closed() -> None:
@@ -122,5 +204,25 @@ def test_an_idle_trajectory_is_closed_and_its_sandbox_released() -> None:
     manager.live(29.0)
     assert "t" in world.state.jobs["job"].trajectories
     manager.live(32.0)
-    assert world.state.jobs["job"].closed_trajectories == {"t": "abandoned"}
+    assert world.state.jobs["job"].closed_trajectories["t"].end is TrajectoryEnd.ABANDONED
     assert manager.stream.all(commands.ReleaseSandbox)
+
+
+def test_a_trajectory_past_its_deadline_is_closed_whatever_it_does_and_a_restart_does_not_put_it_off() -> None:
+    world = CoreWorld()
+    manager = world.manager()
+    world.job()
+    world.trajectory(trajectory_request("t", idle_timeout=30.0, deadline=100.0))
+    world.reset("reset")
+    world.plan()
+    grant = manager.start("reset")
+    manager.live(60.0)
+    after = world.restart()
+    manager.world = after
+    manager.join([manager.running(grant)])
+    manager.live(39.0)
+    assert "t" in after.state.jobs["job"].trajectories
+    manager.live(2.0)
+    closed = after.state.jobs["job"].closed_trajectories["t"]
+    assert (closed.end, closed.reason) == (TrajectoryEnd.ABANDONED, "its trajectory reached its deadline of 100 s")
+    assert manager.stream.last(commands.CancelAttempt).reason == closed.reason

@@ -7,7 +7,7 @@ from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, RetryPolicy
 
 from tests.support.core_requests import action_request, fixed
-from tests.support.core_world import CoreWorld, FakeManager, world_with_sandbox, world_with_trajectory
+from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, world_with_sandbox, world_with_trajectory
 
 FINAL = [FailureKind.POLICY, FailureKind.ENV, FailureKind.TIMEOUT, FailureKind.RESOURCE_LIMIT]
 
@@ -42,6 +42,32 @@ def test_an_infrastructure_failure_is_tried_again(kind: ActionKind) -> None:
     assert (second.attempt, second.token > first.token) == (2, True)
     manager.run("a")
     assert world.outcomes[first.request.key].attempts == 2
+
+
+def called_once() -> tuple[CoreWorld, FakeManager]:
+    world, manager = world_with_trajectory()
+    world.submit(action_request("a", called_once=True))
+    world.plan()
+    return world, manager
+
+
+def test_a_call_that_may_have_begun_is_not_made_again() -> None:
+    world, manager = called_once()
+    manager.start("a")
+    manager.fail("a")
+    assert world.failure("a").kind is FailureKind.INFRA
+    lost, manager = called_once()
+    manager.start("a")
+    lost.wait(SETTINGS.manager_lease + 1.0)
+    assert lost.failure("a").reason == "manager_lost"
+
+
+def test_a_call_that_never_began_or_that_a_quota_refused_is_made_again() -> None:
+    for kind, started in ((FailureKind.INFRA, False), (FailureKind.QUOTA, True)):
+        world, manager = called_once()
+        manager.fail("a", kind, started=started)
+        world.wait(0.25)
+        assert manager.grant("a").attempt == 2
 
 
 def test_the_wait_grows_from_attempt_to_attempt_up_to_its_ceiling() -> None:

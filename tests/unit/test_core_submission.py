@@ -6,19 +6,22 @@ from dataclasses import replace
 
 import pytest
 from callsheet.scheduler.core import commands, events, records
+from callsheet.scheduler.core.commands import Opened
 from callsheet.scheduler.core.model import (
     ActionKey,
     ActionKind,
     ActionState,
     GroupRequest,
+    Opening,
     RefusalCode,
     RefusedError,
     Timeouts,
+    TrajectoryEnd,
 )
 from callsheet.scheduler.core.servability import MAX_CACHED, check_servable
 
 from tests.support.core_requests import action_request, fixed, job_request, trajectory_request
-from tests.support.core_world import SETTINGS, CoreWorld, service, world_with_sandbox, world_with_trajectory
+from tests.support.core_world import SETTINGS, CoreWorld, node, service, world_with_sandbox, world_with_trajectory
 
 SHORT_START = Timeouts(schedule_to_start=30.0, start_to_close=1e6, schedule_to_close=1e6)
 
@@ -46,9 +49,24 @@ def test_a_trajectory_opens_again_with_the_same_body_even_after_its_close() -> N
         world.trajectory(trajectory_request("t", body="other"))
     assert refused.value.code is RefusalCode.ALREADY_EXISTS
     world.close_trajectory("t")
-    world.close_trajectory("t", completed=False)
-    world.trajectory("t")
-    assert world.state.jobs["job"].closed_trajectories == {"t": "completed"}
+    world.close_trajectory("t")
+    assert world.trajectory("t") == Opened(Opening.CLOSED, TrajectoryEnd.COMPLETED)
+    with pytest.raises(RefusedError, match="was closed as completed: its trajectory was closed") as refused:
+        world.close_trajectory("t", TrajectoryEnd.ABANDONED)
+    assert (refused.value.code, refused.value.field) == (RefusalCode.ALREADY_EXISTS, "end")
+    assert world.state.jobs["job"].closed_trajectories["t"].end is TrajectoryEnd.COMPLETED
+
+
+def test_an_open_says_what_it_found() -> None:
+    world = CoreWorld()
+    assert world.job() == Opened(Opening.CREATED)
+    assert world.job() == Opened(Opening.ATTACHED)
+    assert world.trajectory("t") == Opened(Opening.CREATED)
+    assert world.trajectory("t") == Opened(Opening.ATTACHED)
+    world.close_trajectory("t", TrajectoryEnd.LOST)
+    after = world.restart()
+    assert after.job() == Opened(Opening.ATTACHED)
+    assert after.trajectory("t") == Opened(Opening.CLOSED, TrajectoryEnd.LOST)
 
 
 def test_an_unknown_trajectory_cannot_be_closed() -> None:
@@ -146,7 +164,7 @@ def test_a_submit_into_no_job_or_no_trajectory_is_not_found() -> None:
 
 def test_a_closed_trajectory_takes_no_actions_and_says_how_it_ended() -> None:
     world, _ = world_with_trajectory()
-    world.close_trajectory("t", completed=False)
+    world.close_trajectory("t", TrajectoryEnd.ABANDONED)
     with pytest.raises(RefusedError, match="closed as abandoned") as refused:
         world.submit(action_request("a", ActionKind.GENERATE, "t"))
     assert refused.value.code is RefusalCode.FAILED_PRECONDITION
@@ -198,12 +216,38 @@ def test_what_no_manager_serves_is_refused_with_the_reason() -> None:
     world.manager("m", service("engine", [ActionKind.GENERATE]), cores=4)
     with pytest.raises(RefusedError, match="no registered manager serves generate") as unnamed:
         world.submit(action_request("a", ActionKind.GENERATE, service="other"))
-    with pytest.raises(RefusedError, match=r"more than any node that serves it has \(4\)") as large:
+    with pytest.raises(RefusedError, match=r"more units than any node that serves it has \(4\)") as large:
         world.submit(action_request("a", ActionKind.GENERATE, demand=fixed(cpu=5)))
     codes = {nobody.value.code, unnamed.value.code, large.value.code}
     assert codes == {RefusalCode.FAILED_PRECONDITION}
-    assert large.value.field == "demand.resources[cpu].min_units"
+    assert large.value.field == "demand.resources[cpu]"
     world.submit(action_request("a", ActionKind.GENERATE, demand=fixed(cpu=4)))
+
+
+@pytest.mark.parametrize(
+    ("resource", "nearest"),
+    [("memroy", "memory"), ("cpus", "cpu"), ("GPU", "gpu"), ("h10O", "h100"), ("bandwidth", "")],
+)
+def test_an_unknown_resource_names_the_nearest_known_one(resource: str, nearest: str) -> None:
+    world = CoreWorld()
+    world.manager("m", on=node("n", 4, memory=512, h100=2))
+    world.job()
+    with pytest.raises(RefusedError) as caught:
+        world.submit(action_request("a", demand=fixed(**{resource: 1})))
+    assert (caught.value.field, caught.value.value) == ("demand.resources", resource)
+    ending = f"; did you mean {nearest!r}?" if nearest else "name"
+    assert caught.value.rule.endswith(ending)
+
+
+@pytest.mark.parametrize(("name", "nearest"), [("wether", "weather"), ("sandbox", ""), ("Weather", "weather")])
+def test_an_unknown_service_names_the_nearest_of_its_kind(name: str, nearest: str) -> None:
+    world = CoreWorld()
+    world.manager("m", service("weather", [ActionKind.TOOL_CALL]), service("sandboxes", [ActionKind.ENV_RESET]))
+    world.job()
+    with pytest.raises(RefusedError) as caught:
+        world.submit(action_request("a", service=name))
+    ending = f"; did you mean {nearest!r}?" if nearest else "under this name"
+    assert (caught.value.field, caught.value.rule.endswith(ending)) == ("service", True)
 
 
 def test_units_that_are_there_on_different_nodes_only_are_refused() -> None:

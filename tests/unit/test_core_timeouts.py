@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, RetryPolicy, TimeoutKind, Timeouts
+from callsheet.scheduler.core.model import (
+    ActionKind,
+    ActionState,
+    FailureKind,
+    RetryPolicy,
+    SandboxRef,
+    TimeoutKind,
+    Timeouts,
+)
 
 from tests.support.core_requests import action_request, fixed, key_of
 from tests.support.core_world import CoreWorld, FakeManager, world_with_sandbox, world_with_trajectory
@@ -32,6 +40,53 @@ def test_schedule_to_start_expires_what_was_never_dispatched() -> None:
     manager.run("first")
     world.plan()
     assert not manager.has("second")
+
+
+UNSET = Timeouts(30.0, 600.0, 3600.0, execution_given=False, close_given=False)
+
+
+def world_with_default(command_timeout: float) -> tuple[CoreWorld, FakeManager]:
+    """A world whose trajectory has a sandbox with a default execution timeout."""
+    world, manager = world_with_trajectory()
+    world.submit(action_request("reset", ActionKind.ENV_RESET, "t", command_timeout=command_timeout))
+    world.plan()
+    manager.run("reset")
+    return world, manager
+
+
+def test_commands_without_an_execution_timeout_take_that_of_their_sandbox_also_after_a_restart() -> None:
+    world, manager = world_with_default(45.0)
+    world.submit(action_request("a", ActionKind.ENV_STEP, "t", timeouts=UNSET))
+    world.submit(action_request("own", ActionKind.ENV_STEP, "t", timeouts=Timeouts(30.0, 5.0, 60.0)))
+    world.submit(action_request("apart", ActionKind.REWARD, "t", timeouts=UNSET))
+    world.plan()
+    assert manager.run("a").start_to_close == 45.0
+    assert manager.grant("apart").start_to_close == 600.0
+    after = world.restart()
+    manager.world = after
+    manager.join([], [SandboxRef("job", "t", "reset#1")])
+    after.submit(action_request("score", ActionKind.REWARD, "t", timeouts=UNSET, in_sandbox=True))
+    after.plan()
+    assert manager.run("own").start_to_close == 5.0
+    after.plan()
+    assert manager.grant("score").start_to_close == 45.0
+
+
+def test_the_newest_reset_says_which_execution_timeout_commands_take() -> None:
+    world, manager = world_with_default(45.0)
+    world.reset("again")
+    world.submit(action_request("a", ActionKind.ENV_STEP, "t", timeouts=UNSET))
+    world.plan()
+    manager.run("again")
+    world.plan()
+    assert manager.grant("a").start_to_close == 600.0
+
+
+def test_a_default_execution_timeout_is_bounded_by_a_schedule_to_close_that_was_given() -> None:
+    given = Timeouts(30.0, 600.0, 100.0, execution_given=False)
+    assert given.with_default_execution(7200.0) == Timeouts(30.0, 100.0, 100.0, execution_given=False)
+    grown = UNSET.with_default_execution(7200.0)
+    assert (grown.start_to_close, grown.schedule_to_close) == (7200.0, 7230.0)
 
 
 def test_schedule_to_start_leaves_a_retried_action_alone() -> None:

@@ -14,7 +14,7 @@ from callsheet.benchmarks.demo.policy import (
     game_policy,
     shortest_move,
 )
-from callsheet.client.actions import Command
+from callsheet.client.commands import Command
 
 TEST = Command.argv("python3", "-m", "pytest", "tests/test_a.py::test_a")
 ASSIGNMENT = CodingAssignment("package/a-1", "a.py", "A.f", 30, "    return 1", ("    return 2", "    return 3"), TEST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -24,7 +25,7 @@ BASE = 'job_id: "j" action_id: "a" '
 SANDBOXED = BASE + 'trajectory_id: "t" '
 GENERATE = "generate { prompt_token_ids: 1 sampling { max_new_tokens: 1 } }"
 STEP = 'env_step { command { shell: "ls" } }'
-CPU = 'resource: "cpu" min_units: 1 max_units: 4'
+CPU = 'resource: "cpu" min_milli_units: 1000 max_milli_units: 4000'
 NAN, INF = "nan", "inf"
 
 
@@ -83,15 +84,37 @@ REFUSED = [
     (BASE + GENERATE + " expected_duration { seconds: -1 }", "expected_duration", "-1", "between 0 and 30 days"),
     (BASE + GENERATE + " expected_duration { seconds: 2592001 }", "expected_duration", "2592001", "30 days"),
     # Demands.
-    (demand("resources { min_units: 1 }"), "demand.resources[0].resource", "", "1 to 256"),
+    (demand("resources { min_milli_units: 1000 }"), "demand.resources[0].resource", "", "1 to 256"),
     (demand(f"resources {{ {CPU} }} resources {{ {CPU} }}"), "demand.resources[1].resource", "cpu", "named twice"),
-    (demand('resources { resource: "cpu" min_units: -1 }'), "demand.resources[0].min_units", "-1", "at least 0"),
-    (demand('resources { resource: "cpu" max_units: -1 }'), "demand.resources[0].max_units", "-1", "at least 0"),
     (
-        demand('resources { resource: "cpu" min_units: 3 max_units: 2 }'),
-        "demand.resources[0].max_units",
-        "2",
-        "at least min_units (3)",
+        demand('resources { resource: "cpu" min_milli_units: -1 }'),
+        "demand.resources[0].min_milli_units",
+        "-1",
+        "at least 0",
+    ),
+    (
+        demand('resources { resource: "cpu" max_milli_units: -1 }'),
+        "demand.resources[0].max_milli_units",
+        "-1",
+        "at least 0",
+    ),
+    (
+        demand('resources { resource: "cpu" min_milli_units: 3000 max_milli_units: 2000 }'),
+        "demand.resources[0].max_milli_units",
+        "2000",
+        "at least min_milli_units (3000)",
+    ),
+    (
+        demand('resources { resource: "memory" min_milli_units: 500 }'),
+        "demand.resources[0].min_milli_units",
+        "500",
+        "only 'cpu' has fractions",
+    ),
+    (
+        demand('resources { resource: "gpu" min_milli_units: 1000 max_milli_units: 1500 }'),
+        "demand.resources[0].max_milli_units",
+        "1500",
+        "multiple of 1000",
     ),
     (demand(f"resources {{ {CPU} hold: 7 }}"), "demand.resources[0].hold", "7", "not a value"),
     (
@@ -102,7 +125,7 @@ REFUSED = [
     ),
     (speed_up(""), "demand.resources[0].speed_up", "", "exactly one of amdahl_fraction and table"),
     (
-        demand('resources { resource: "cpu" min_units: 2 speed_up { amdahl_fraction: 1 } }'),
+        demand('resources { resource: "cpu" min_milli_units: 2000 speed_up { amdahl_fraction: 1 } }'),
         "demand.resources[0].speed_up",
         "amdahl_fraction",
         "only for an elastic entry",
@@ -134,7 +157,11 @@ REFUSED = [
         for value in ("0", "-1", "1e-200", "1e+200", INF)
     ),
     (
-        demand(" ".join(f'resources {{ resource: "{name}" min_units: 1 max_units: 2 }}' for name in "abcde")),
+        demand(
+            " ".join(
+                f'resources {{ resource: "{name}" min_milli_units: 1000 max_milli_units: 2000 }}' for name in "abcde"
+            )
+        ),
         "demand.resources",
         "5 elastic entries",
         "at most 4",
@@ -225,8 +252,8 @@ def test_what_is_left_out_takes_the_defaults() -> None:
             True,
             "test-suite",
         ),
-        ("reward { model { token_ids: 1 } }", ActionKind.REWARD, {"cpu": 1}, False, "scorer"),
-        ('service: "judge" reward { model { token_ids: 1 } }', ActionKind.REWARD, {"cpu": 1}, False, "judge"),
+        ("reward { model { token_ids: 1 } }", ActionKind.REWARD, {}, False, "scorer"),
+        ('service: "judge" reward { model { token_ids: 1 } }', ActionKind.REWARD, {}, False, "judge"),
     ],
 )
 def test_the_payload_decides_the_kind_and_its_defaults(
@@ -273,9 +300,9 @@ def test_zero_is_a_backoff_and_unset_is_the_default() -> None:
 
 def test_a_demand_is_decoded_with_its_curve_and_its_hold() -> None:
     text = (
-        'demand { resources { resource: "cpu" min_units: 1 max_units: 8 hold: HOLD_TRAJECTORY '
+        'demand { resources { resource: "cpu" min_milli_units: 1000 max_milli_units: 8000 hold: HOLD_TRAJECTORY '
         "speed_up { table { points { units: 2 speed_up: 1.9 } points { units: 8 speed_up: 4 } } } } "
-        'resources { resource: "gpu" min_units: 1 } }'
+        'resources { resource: "gpu" min_milli_units: 1000 } }'
     )
     request, _ = ActionDecoder().decode(spec(SANDBOXED + "env_reset {} " + text))
     cpu, gpu = request.demand.entries
@@ -383,3 +410,27 @@ def test_a_group_without_a_quorum_needs_all() -> None:
     trajectory = decode_trajectory(text_format.Parse(text, job_pb2.TrajectorySpec()))
     assert trajectory.group == GroupRequest("g", 4, 4)
     assert trajectory.idle_timeout == 3600.0
+
+
+@pytest.mark.parametrize(
+    ("milli", "units", "most_cores"),
+    [
+        ((500, 0), (1, 1), 0.5),
+        ((500, 4000), (1, 4), math.inf),
+        ((500, 1500), (1, 2), 1.5),
+        ((1500, 0), (2, 2), 1.5),
+        ((1, 0), (1, 1), 0.001),
+        ((0, 250), (0, 1), 0.25),
+        ((2000, 0), (2, 2), math.inf),
+        ((0, 0), (0, 0), math.inf),
+    ],
+)
+def test_a_fraction_of_a_core_is_rounded_up_and_bounds_its_use(
+    milli: tuple[int, int], units: tuple[int, int], most_cores: float
+) -> None:
+    least, most = milli
+    text = f'resources {{ resource: "cpu" min_milli_units: {least} max_milli_units: {most} }}'
+    request = ActionDecoder().decode(spec(demand(text)))[0]
+    (cpu,) = request.demand.entries
+    assert (cpu.min_units, cpu.max_units) == units
+    assert request.demand.most_cores() == most_cores

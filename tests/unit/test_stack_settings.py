@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from callsheet.cli.choices import Isolation, Role
+from callsheet.cli.choices import Isolation, Role, ShareCores
 from callsheet.cli.stack_settings import RestartPolicy, StackSettings, engine_threads, role_arguments
 
 
@@ -49,6 +49,35 @@ def test_isolation_reaches_those_that_make_sandboxes() -> None:
     line = role_arguments(Role.SANDBOX, settings, address="a:1", cores=2)
     assert line[line.index("--isolation") + 1] == "none"
     assert "--isolation" not in role_arguments(Role.INFERENCE, settings, address="a:1", cores=2)
+
+
+def _option(line: list[str], name: str) -> str | None:
+    return line[line.index(name) + 1] if name in line else None
+
+
+def test_commands_share_all_cores_but_the_engines_by_default() -> None:
+    line = role_arguments(Role.SANDBOX, StackSettings(Path("/data")), address="a:1", cores=8)
+    assert (_option(line, "--share-cores"), _option(line, "--shared-cpus")) == ("ranked", "6")
+    alone = StackSettings(Path("/data"), managers=(Role.SANDBOX,))
+    assert _option(role_arguments(Role.SANDBOX, alone, address="a:1", cores=1), "--shared-cpus") is None
+
+
+def test_one_manager_runs_all_commands_where_cores_are_shared() -> None:
+    rewards = [
+        role_arguments(Role.REWARD, settings, address="a:1", cores=4)
+        for settings in (
+            StackSettings(Path("/data")),
+            StackSettings(Path("/data"), share_cores=ShareCores.RESERVED),
+            StackSettings(Path("/data"), managers=(Role.REWARD,)),
+        )
+    ]
+    assert ["--no-test-suites" in line for line in rewards] == [True, False, False]
+
+
+def test_reserved_cores_are_what_one_asks_for() -> None:
+    settings = StackSettings(Path("/data"), share_cores=ShareCores.RESERVED)
+    line = role_arguments(Role.SANDBOX, settings, address="a:1", cores=8)
+    assert (_option(line, "--share-cores"), _option(line, "--shared-cpus")) == ("reserved", None)
 
 
 def test_more_arguments_come_last() -> None:

@@ -19,6 +19,8 @@ from callsheet.client import (
     FailureKind,
     InvalidArgumentError,
     NotFoundError,
+    Reason,
+    RefusalCode,
     SessionReport,
     TimeoutKind,
 )
@@ -171,7 +173,7 @@ def test_other_archives_are_refused(content: bytes, rule: str) -> None:
 
 
 def failed(kind: FailureKind, reason: str, message: str = "") -> Failed[CommandResult]:
-    return Failed(kind=kind, reason=reason, message=message)
+    return Failed(kind=kind, reason=Reason(reason), message=message)
 
 
 @pytest.mark.parametrize(
@@ -198,9 +200,9 @@ def failed(kind: FailureKind, reason: str, message: str = "") -> Failed[CommandR
             False,
         ),
         (errors.refusal_error(ConnectionLostError("away")), "swerex.exceptions.SwerexException", False),
-        (errors.refusal_error(InvalidArgumentError("INVALID_ARGUMENT")), "builtins.ValueError", False),
+        (errors.refusal_error(InvalidArgumentError(RefusalCode.INVALID_ARGUMENT)), "builtins.ValueError", False),
         (
-            errors.refusal_error(NotFoundError("NOT_FOUND", field="trajectory_id")),
+            errors.refusal_error(NotFoundError(RefusalCode.NOT_FOUND, field="trajectory_id")),
             "swerex.exceptions.SwerexException",
             True,
         ),

@@ -24,11 +24,11 @@ class Isolation(StrEnum):
 
 
 class ShareCores(StrEnum):
-    """Whether all sandboxes of a manager share its cores, and who ranks their commands."""
+    """Whether all sandboxes of a manager share its cores; the values are those of the sandbox room's `CoreSharing`."""
 
-    NO = "no"
     RANKED = "ranked"
-    PLAINLY = "plainly"
+    PLAIN = "plain"
+    RESERVED = "reserved"
 
 
 class Planner(StrEnum):

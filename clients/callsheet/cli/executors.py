@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from callsheet.managers.settings import ManagerSettings
 
 
-_CORE_SHARING = {ShareCores.NO: "none", ShareCores.RANKED: "ranked", ShareCores.PLAINLY: "plain"}
-
-
 @dataclass(frozen=True, slots=True)
 class SandboxSupply:
     """Where sandboxes begin and how many there may be; the attributes are the options of the same names."""
@@ -39,6 +36,7 @@ class SandboxPlace:
         isolation: What keeps sandboxes apart.
         stages: Directories that every sandbox can read.
         share_cores: Whether they share the manager's cores.
+        shared_cpus: How many of them; None for all.
         docker_image: With isolation by Docker, the image of sandboxes that name none.
         control_group: A version 2 control group that was made for the manager.
         supply: Where they begin, and how many there may be.
@@ -48,7 +46,8 @@ class SandboxPlace:
     data_dir: Path
     isolation: Isolation
     stages: tuple[Path, ...]
-    share_cores: ShareCores = ShareCores.NO
+    share_cores: ShareCores = ShareCores.RANKED
+    shared_cpus: int | None = None
     docker_image: str = ""
     control_group: Path | None = None
     supply: SandboxSupply = field(default_factory=SandboxSupply)
@@ -152,7 +151,8 @@ def _sandbox_settings(place: SandboxPlace, settings: ManagerSettings) -> Sandbox
         isolation=module.Isolation(place.isolation.value),
         stages=tuple(module.StageDirectory(stage) for stage in place.stages),
         cores=frozenset(_cores(settings)),
-        core_sharing=module.CoreSharing(_CORE_SHARING[place.share_cores]),
+        core_sharing=module.CoreSharing(place.share_cores.value),
+        shared_cores=place.shared_cpus,
         docker_image=place.docker_image,
         delegated_group=place.control_group,
         network=_places(place.network),

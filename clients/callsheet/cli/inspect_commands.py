@@ -14,7 +14,7 @@ from callsheet.cli.output import print_json, print_table
 if TYPE_CHECKING:
     from callsheet.client.admin import AdminClient
     from callsheet.client.admin_predictions import ExpectedRun, PredictionErrors, WhatIf
-    from callsheet.client.admin_values import Explanation, SchedulerStatus
+    from callsheet.client.admin_values import Explanation, Holder, SchedulerStatus
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def status(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> Non
 
 def explain(
     action: Annotated[str, typer.Argument(help="Id of the action.")],
-    job: Annotated[str, typer.Option(help="Its job; can be left out if no other open job has such an action.")] = "",
+    job: Annotated[str, typer.Option(help="Its job; can be left out if no other job has such an action.")] = "",
     scheduler: Address = DEFAULT_ADDRESS,
     as_json: AsJson = False,
 ) -> None:
@@ -133,7 +133,20 @@ def _print_explanation(found: Explanation) -> None:
     if found.shortages:
         rows = [[s.node_id, s.resource, str(s.needed), str(s.free), str(s.capacity)] for s in found.shortages]
         print_table("Shortages", ["node", "resource", "needed #", "free #", "capacity #"], rows)
+    for holder in found.holders:
+        typer.echo(_holding(holder))
     print_table("Story", ["time", "event"], [[_time(event.at), event.event] for event in found.story])
+
+
+def _holding(holder: Holder) -> str:
+    who = f"action {holder.action_id}" if holder.action_id else f"trajectory {holder.trajectory_id}"
+    units = ", ".join(f"{count:g} {resource}" for resource, count in sorted(holder.units.items()))
+    said = [f"{units or 'it'} held by {who} of job {holder.job_id} on {holder.node_id} for {holder.held_s:.3g} s"]
+    if not holder.sessions:
+        said.append("its client is away")
+    if holder.expires_in_s is not None:
+        said.append(f"its job expires in {holder.expires_in_s:.3g} s")
+    return f"{said[0]}{'; ' if said[1:] else ''}{', '.join(said[1:])}"
 
 
 def _expectation(expected: ExpectedRun) -> str:
@@ -167,6 +180,7 @@ def _print_what_if(found: WhatIf) -> None:
         [
             before.name,
             str(before.waiting),
+            f"{before.waited_s:.3g}",
             f"{before.mean_wait_s:.3g}",
             f"{after[before.name].mean_wait_s:.3g}",
             f"{before.mean_end_s:.3g}",
@@ -176,7 +190,15 @@ def _print_what_if(found: WhatIf) -> None:
         if before.name in after
     ]
     if rows:
-        columns = ["waiting class", "actions #", "wait now, s #", "wait then, s #", "end now, s #", "end then, s #"]
+        columns = [
+            "waiting class",
+            "actions #",
+            "waited, s #",
+            "wait now, s #",
+            "wait then, s #",
+            "end now, s #",
+            "end then, s #",
+        ]
         print_table(f"{found.pool}, {found.nodes} nodes", columns, rows)
 
 

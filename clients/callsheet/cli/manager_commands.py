@@ -24,9 +24,17 @@ from callsheet.cli.options import (
     ManagerId,
     MemoryMib,
     NodeId,
+    ShareCoresOption,
     Weights,
 )
-from callsheet.cli.sandbox_options import Images, KeepSetUps, LayerCacheMib, SandboxMemoryMib, WarmMemoryMib
+from callsheet.cli.sandbox_options import (
+    Images,
+    KeepSetUps,
+    LayerCacheMib,
+    SandboxMemoryMib,
+    SharedCpus,
+    WarmMemoryMib,
+)
 
 manager_app = typer.Typer(
     help="Run one manager and register it with a scheduler.", no_args_is_help=True, rich_markup_mode=None
@@ -43,14 +51,6 @@ Stages = Annotated[
         resolve_path=True,
         show_default=False,
         help="Directory that every sandbox can read, with Python packages in it; repeatable.",
-    ),
-]
-
-ShareCoresOption = Annotated[
-    ShareCores,
-    typer.Option(
-        help="Let all sandboxes share the manager's cores: ranked by attained CPU and wait, or plainly as the system "
-        "does. Otherwise each command gets cores of its own.",
     ),
 ]
 
@@ -87,7 +87,8 @@ def sandbox(
     data_dir: DataDir,
     isolation: IsolationOption = Isolation.BUBBLEWRAP,
     stages: Stages = None,
-    share_cores: ShareCoresOption = ShareCores.NO,
+    share_cores: ShareCoresOption = ShareCores.RANKED,
+    shared_cpus: SharedCpus = None,
     docker_image: DockerImage = "",
     control_group: ControlGroup = None,
     images: Images = None,
@@ -114,6 +115,7 @@ def sandbox(
         isolation,
         tuple(stages or ()),
         share_cores,
+        shared_cpus,
         docker_image,
         control_group,
         supply,
@@ -133,6 +135,8 @@ def reward(
     data_dir: DataDir,
     isolation: IsolationOption = Isolation.BUBBLEWRAP,
     stages: Stages = None,
+    share_cores: ShareCoresOption = ShareCores.RANKED,
+    shared_cpus: SharedCpus = None,
     docker_image: DockerImage = "",
     control_group: ControlGroup = None,
     manager_id: ManagerId = None,
@@ -148,7 +152,7 @@ def reward(
         Role.REWARD, scheduler, manager_id, node_id, cpus, memory_mib, drain_timeout, log_format, log_level
     )
     place = executors.SandboxPlace(
-        data_dir, isolation, tuple(stages or ()), docker_image=docker_image, control_group=control_group
+        data_dir, isolation, tuple(stages or ()), share_cores, shared_cpus, docker_image, control_group
     )
     run_manager_process(
         options,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from callsheet.cli.choices import Isolation, LogFormat, LogLevel
+from callsheet.cli.choices import Isolation, LogFormat, LogLevel, ShareCores
 
 DEFAULT_ADDRESS = "127.0.0.1:7077"
 _HIGHEST_PORT = 65535
@@ -71,6 +71,15 @@ MemoryMib = Annotated[
 ]
 IsolationOption = Annotated[
     Isolation, typer.Option("--isolation", envvar="CALLSHEET_ISOLATION", help="What keeps sandboxes apart.")
+]
+ShareCoresOption = Annotated[
+    ShareCores,
+    typer.Option(
+        "--share-cores",
+        envvar="CALLSHEET_SHARE_CORES",
+        help="Who has the cores: all commands together, ranked by the CPU time they have had or plainly as the system "
+        "does it, or each command cores reserved for it.",
+    ),
 ]
 LogFormatOption = Annotated[
     LogFormat | None,

@@ -28,6 +28,15 @@ LayerCacheMib = Annotated[
 KeepSetUps = Annotated[
     bool, typer.Option(help="Begin sandboxes with the files that the same set-up left before, instead of repeating it.")
 ]
+SharedCpus = Annotated[
+    int | None,
+    typer.Option(
+        envvar="CALLSHEET_SHARED_CPUS",
+        min=1,
+        show_default="all",
+        help="How many of the cores are shared; leave out those that other managers of the machine need.",
+    ),
+]
 SandboxMemoryMib = Annotated[
     int | None,
     typer.Option(

@@ -43,6 +43,16 @@ def scheduler(
         float | None,
         typer.Option(envvar="CALLSHEET_MANAGER_LEASE", min=0.05, help="Seconds of silence that lose a manager."),
     ] = None,
+    closed_actions: Annotated[
+        int | None,
+        typer.Option(
+            envvar="CALLSHEET_CLOSED_ACTIONS", min=0, help="Most actions of closed jobs that explain still knows."
+        ),
+    ] = None,
+    closed_actions_s: Annotated[
+        float | None,
+        typer.Option(envvar="CALLSHEET_CLOSED_ACTIONS_S", min=0.0, help="Seconds after the close for which it does."),
+    ] = None,
     planner: Annotated[
         Planner,
         typer.Option(envvar="CALLSHEET_PLANNER", help="Decide by price and solver, or in order of arrival."),
@@ -70,6 +80,8 @@ def scheduler(
         max_payload_bytes=max_payload_bytes,
         heartbeat_interval=heartbeat_interval,
         manager_lease=manager_lease,
+        closed_actions=closed_actions,
+        closed_actions_s=closed_actions_s,
         planner=planner.value,
         expect=tuple(role.strip() for role in expect.split(",") if role.strip()),
     )

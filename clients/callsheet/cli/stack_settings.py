@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from callsheet.cli.choices import Isolation, LogFormat, LogLevel, Role
+from callsheet.cli.choices import Isolation, LogFormat, LogLevel, Role, ShareCores
 
 STANDARD_MANAGERS = (Role.SANDBOX, Role.INFERENCE, Role.REWARD)
 
@@ -45,6 +45,7 @@ class StackSettings:
         cpus: Cores to share; all that this process may use by default.
         memory_mib: Memory to share in MiB; by default what the machine has, less a margin.
         isolation: What keeps sandboxes apart.
+        share_cores: Whether commands share the cores, all but the engine's; with RESERVED each has cores of its own.
         engine_threads: Threads of the inference engine, which keeps as many cores for itself; see `engine_threads`.
         log_format: None chooses by whether standard error is a terminal.
         log_level: The least important log lines to keep.
@@ -61,6 +62,7 @@ class StackSettings:
     cpus: int | None = None
     memory_mib: int | None = None
     isolation: Isolation = Isolation.BUBBLEWRAP
+    share_cores: ShareCores = ShareCores.RANKED
     engine_threads: int | None = None
     log_format: LogFormat | None = None
     log_level: LogLevel = LogLevel.INFO
@@ -123,14 +125,24 @@ def role_arguments(role: Role, settings: StackSettings, *, address: str, cores: 
 def _own_arguments(role: Role, settings: StackSettings, cores: int) -> list[str]:
     match role:
         case Role.SANDBOX:
-            return _sandboxes(settings)
+            return _sandbox_arguments(settings, cores)
         case Role.REWARD:
-            return [*_sandboxes(settings), "--load-at-first-use"]
+            return [*_sandbox_arguments(settings, cores), *_test_suite_arguments(settings), "--load-at-first-use"]
         case Role.INFERENCE:
             return ["--engine-threads", str(engine_threads(cores, settings.engine_threads)), "--load-at-first-use"]
         case _:
             return []
 
 
-def _sandboxes(settings: StackSettings) -> list[str]:
-    return ["--data-dir", str(settings.data_dir), "--isolation", settings.isolation.value]
+def _sandbox_arguments(settings: StackSettings, cores: int) -> list[str]:
+    arguments = ["--data-dir", str(settings.data_dir), "--isolation", settings.isolation.value]
+    arguments += ["--share-cores", settings.share_cores.value]
+    if settings.share_cores is not ShareCores.RESERVED and Role.INFERENCE in settings.managers:
+        arguments += ["--shared-cpus", str(cores - engine_threads(cores, settings.engine_threads))]
+    return arguments
+
+
+def _test_suite_arguments(settings: StackSettings) -> list[str]:
+    """Where cores are shared, one manager runs all commands: two pools would leave each of them half of the cores."""
+    elsewhere = Role.SANDBOX in settings.managers and settings.share_cores is not ShareCores.RESERVED
+    return ["--no-test-suites"] if elsewhere else []

@@ -84,8 +84,8 @@ def generate(
     text: Annotated[str, typer.Argument(help="The prompt; its UTF-8 bytes are the tokens.")],
     *,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 16,
-    temperature: Annotated[float, typer.Option(min=0)] = 0.0,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(min=0, show_default="drawn by the engine")] = None,
     model: Annotated[str, typer.Option(help="Name of the hosted model.")] = "policy",
     timeout: Timeout = None,
     scheduler: Address = DEFAULT_ADDRESS,
@@ -93,13 +93,12 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Run a language model."""
+    from callsheet.client import Sampling
 
     async def submit(job: Job) -> Outcome[Any]:
         return await job.generate(
             list(text.encode()),
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            seed=seed,
+            Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed),
             model=model,
             **_options(timeout),
         )
@@ -191,7 +190,7 @@ def _run(scheduler: str, patience_s: float, submit: Callable[[Job], Awaitable[Ou
 
     async def run() -> Outcome[Any]:
         async with (
-            Client(scheduler, ClientOptions(give_up_after_s=patience_s)) as client,
+            Client(scheduler, ClientOptions(connect_timeout_s=patience_s, give_up_after_s=patience_s)) as client,
             await client.open_job(f"submit-{uuid.uuid4().hex[:12]}") as job,
         ):
             return await submit(job)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from callsheet.cli.choices import Isolation, LogLevel, Role
+from callsheet.cli.choices import Isolation, LogLevel, Role, ShareCores
 from callsheet.cli.errors import CommandError, load
 from callsheet.cli.options import (
     DEFAULT_ADDRESS,
@@ -18,6 +18,7 @@ from callsheet.cli.options import (
     LogFormatOption,
     LogLevelOption,
     MemoryMib,
+    ShareCoresOption,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def up(
     cpus: Cpus = None,
     memory_mib: MemoryMib = None,
     isolation: IsolationOption = Isolation.BUBBLEWRAP,
+    share_cores: ShareCoresOption = ShareCores.RANKED,
     engine_threads: EngineThreads = None,
     drain_s: Annotated[
         float, typer.Option("--drain-s", min=0, help="Seconds that running attempts may go on at the end.")
@@ -68,6 +70,7 @@ def up(
         cpus=cpus,
         memory_mib=memory_mib,
         isolation=isolation,
+        share_cores=share_cores,
         engine_threads=engine_threads,
         log_format=log_format,
         log_level=log_level,
@@ -79,7 +82,19 @@ def up(
     except ValueError as error:
         raise CommandError(str(error), usage=True) from error
     logs.configure_logs(log_format, log_level, role="up")
+    if Role.SANDBOX in roles or Role.REWARD in roles:
+        note_core_sharing(settings)
     run_until_signal(settings, as_json)
+
+
+def note_core_sharing(settings: StackSettings) -> None:
+    """Says on standard error where commands cannot be ranked, and what happens instead."""
+    if settings.share_cores is not ShareCores.RANKED:
+        return
+    ranking = load("callsheet.managers.sandbox.ranking", "sandbox")
+    problem = ranking.ranking_problem(ranking.Isolation(settings.isolation.value))
+    if problem:
+        typer.echo(f"commands share the cores plainly and are not ranked: {problem}", err=True)
 
 
 def parse_managers(text: str) -> tuple[Role, ...]:

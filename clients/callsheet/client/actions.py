@@ -1,19 +1,23 @@
-"""The actions a client can submit, and what goes with them.
+"""The actions a client can submit.
 
 Each action is a frozen value whose type names its result: `EnvStep` is an `Action[CommandResult]`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Generic, TypedDict, TypeVar
+from typing import Generic, TypeVar
 
-from callsheet.client.demand import Demand
-from callsheet.client.outcomes import CommandResult, EnvResetResult, GenerateResult, RewardResult, ToolCallResult
+from callsheet.client.commands import Command, CommandDefaults, CommandLike, SandboxFile, as_command
+from callsheet.client.options import ActionOptions
+from callsheet.client.results import CommandResult, EnvResetResult, GenerateResult, RewardResult, ToolCallResult
+from callsheet.client.sampling import Sampling
 
 ResultT_co = TypeVar("ResultT_co", covariant=True)
+
+_DEFAULT_SAMPLING = Sampling()
 
 
 class ActionKind(Enum):
@@ -26,172 +30,19 @@ class ActionKind(Enum):
     REWARD = "reward"
 
 
-class Unservable(Enum):
-    """What to do with an action that no registered manager can ever serve."""
+class Where(Enum):
+    """Where a reward runs."""
 
-    REFUSE = "refuse"
-    """Refuse the submit with FailedPreconditionError."""
-    WAIT = "wait"
-    """Queue it until a manager can serve it or its schedule-to-start time runs out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """The four deadlines of an action, in seconds; None takes the server's default.
-
-    Attributes:
-        schedule_to_start_s: From submit to the start of the first attempt. Then the action is `Expired`.
-        start_to_close_s: Execution clock of one attempt, pauses left out. Then it fails as TIMEOUT.
-        schedule_to_close_s: From submit to the outcome, retries included. Then the action is `Expired`.
-        heartbeat_s: The longest silence of a running attempt. Then it fails as INFRA.
-    """
-
-    schedule_to_start_s: float | None = None
-    start_to_close_s: float | None = None
-    schedule_to_close_s: float | None = None
-    heartbeat_s: float | None = None
+    FRESH = "fresh"
+    """In a new sandbox that is destroyed afterwards. It is empty but for the action's `files` and `image`."""
+    IN_SANDBOX = "in_sandbox"
+    """In the trajectory's sandbox, beside its files."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """When and how often a failed attempt is tried again; None takes the server's default.
-
-    Attributes:
-        max_attempts: Attempts in all; 1 never retries.
-        initial_backoff_s: Wait before the second attempt, in seconds.
-        backoff_multiplier: Growth of the wait per further attempt; at least 1.
-        max_backoff_s: Ceiling of the wait, in seconds.
-    """
-
-    max_attempts: int | None = None
-    initial_backoff_s: float | None = None
-    backoff_multiplier: float | None = None
-    max_backoff_s: float | None = None
-
-
-class ActionOptions(TypedDict, total=False):
-    """Keyword arguments that every action takes. See `Options` for what they mean."""
-
-    action_id: str | None
-    label: str
-    task: str
-    demand: Demand | None
-    timeouts: Timeouts | None
-    retry: Retry | None
-    weight: float
-    unservable: Unservable
-    expected_duration_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What goes with an action of any kind.
-
-    Attributes:
-        action_id: The idempotency key, unique in the job; None makes a new one. A submit under the id of an earlier one
-            with the same body attaches to it.
-        label: Class of work for prediction and reports, for instance "pytest" or "edit".
-        task: The task (prompt) it belongs to; siblings of a group share it.
-        demand: What it needs; None takes the kind's default.
-        timeouts: Its deadlines; None takes the server's defaults.
-        retry: Its retries; None takes the server's defaults.
-        weight: Weight in the mean completion time; above 0.
-        unservable: What to do if no registered manager can ever serve it.
-        expected_duration_s: Hint: expected execution time at the fewest units, in seconds.
-    """
-
-    action_id: str | None = None
-    label: str = ""
-    task: str = ""
-    demand: Demand | None = None
-    timeouts: Timeouts | None = None
-    retry: Retry | None = None
-    weight: float = 1.0
-    unservable: Unservable = Unservable.REFUSE
-    expected_duration_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SandboxFile:
-    """A file to write into a sandbox.
-
-    Attributes:
-        path: Relative to the working directory; no "..", not absolute.
-        content: The bytes.
-        unpack: `content` is a tar archive (plain or gzip) to unpack at `path`.
-        mode: Permission bits; None means 0644. Ignored for archives.
-    """
-
-    path: str
-    content: bytes = field(repr=False)
-    unpack: bool = False
-    mode: int | None = None
-
-
-class Language(Enum):
-    """What the text of a command is."""
-
-    SHELL = "shell"
-    PYTHON = "python"
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command to run in a sandbox; made by `Command.argv`, `Command.shell` or `Command.python`.
-
-    Attributes:
-        program: An argument vector (executed directly) or a text (run by `sh -c` or `python3 -c`, or in a session).
-        environment: Variables added to the sandbox's small default environment.
-        working_directory: Relative to the sandbox's working directory; empty is that directory itself.
-        stdin: Standard input.
-        max_output_bytes: Bytes of stdout and of stderr to keep, each (head and tail); None takes the default (1 MiB).
-        language: What a text is.
-    """
-
-    program: tuple[str, ...] | str
-    environment: Mapping[str, str] = field(default_factory=dict)
-    working_directory: str = ""
-    stdin: bytes = field(default=b"", repr=False)
-    max_output_bytes: int | None = None
-    language: Language = Language.SHELL
-
-    @classmethod
-    def argv(
-        cls,
-        *arguments: str,
-        environment: Mapping[str, str] | None = None,
-        working_directory: str = "",
-        stdin: bytes = b"",
-        max_output_bytes: int | None = None,
-    ) -> Command:
-        """A program and its arguments, executed directly."""
-        return cls(arguments, environment or {}, working_directory, stdin, max_output_bytes)
-
-    @classmethod
-    def shell(
-        cls,
-        script: str,
-        *,
-        environment: Mapping[str, str] | None = None,
-        working_directory: str = "",
-        stdin: bytes = b"",
-        max_output_bytes: int | None = None,
-    ) -> Command:
-        """A script, run by `sh -c`; in a session by its bash, or sh where there is no bash."""
-        return cls(script, environment or {}, working_directory, stdin, max_output_bytes)
-
-    @classmethod
-    def python(
-        cls,
-        code: str,
-        *,
-        environment: Mapping[str, str] | None = None,
-        working_directory: str = "",
-        stdin: bytes = b"",
-        max_output_bytes: int | None = None,
-    ) -> Command:
-        """Python code, run by `python3 -c`; in a session by its interpreter, which shows the value of the last line."""
-        return cls(code, environment or {}, working_directory, stdin, max_output_bytes, Language.PYTHON)
+def _set_fields(action: object, **values: object) -> None:
+    """Sets fields of a frozen value that is being made."""
+    for name, value in values.items():
+        object.__setattr__(action, name, value)
 
 
 class Action(Generic[ResultT_co]):
@@ -206,26 +57,16 @@ class Generate(Action[GenerateResult]):
 
     Attributes:
         prompt_token_ids: The prompt, at least one token.
-        max_new_tokens: The most new tokens, at least 1.
-        temperature: 0 is greedy.
-        top_p: Nucleus mass in (0, 1]; 1 is off.
-        top_k: Keep the k most likely tokens; 0 means all.
-        seed: Seed of this request's own random stream.
-        stop_token_ids: Generation stops after any of these tokens.
+        sampling: How to sample.
         model: Name of the hosted model; empty takes any.
     """
 
     prompt_token_ids: Sequence[int]
-    max_new_tokens: int = 16
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int = 0
-    stop_token_ids: Sequence[int] = ()
+    sampling: Sampling = _DEFAULT_SAMPLING
     model: str = "policy"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class EnvReset(Action[EnvResetResult]):
     """Creates a fresh sandbox for the trajectory; one it already has is destroyed first.
 
@@ -240,6 +81,7 @@ class EnvReset(Action[EnvResetResult]):
         repeat_set_up: Run the set-up command even where files that the same set-up ended with are kept.
         network: Places it can connect to by TCP, through the proxy of HTTPS_PROXY: "host:port" with a name, "*." and
             a name for any below it, or an address; empty reaches nothing.
+        defaults: What the sandbox's commands take where they say nothing themselves.
     """
 
     files: Sequence[SandboxFile] = ()
@@ -250,21 +92,49 @@ class EnvReset(Action[EnvResetResult]):
     image: str = ""
     repeat_set_up: bool = False
     network: Sequence[str] = ()
+    defaults: CommandDefaults | None = None
+
+    def __init__(
+        self,
+        files: Sequence[SandboxFile] = (),
+        set_up: CommandLike | None = None,
+        *,
+        disk_mib: int | None = None,
+        max_processes: int | None = None,
+        service: str = "",
+        image: str = "",
+        repeat_set_up: bool = False,
+        network: Sequence[str] = (),
+        defaults: CommandDefaults | None = None,
+    ) -> None:
+        """Takes a command as people type it."""
+        _set_fields(
+            self,
+            files=files,
+            set_up=None if set_up is None else as_command(set_up, "set_up"),
+            disk_mib=disk_mib,
+            max_processes=max_processes,
+            service=service,
+            image=image,
+            repeat_set_up=repeat_set_up,
+            network=network,
+            defaults=defaults,
+        )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class EnvStep(Action[CommandResult]):
     """Runs a command in the sandbox of the trajectory. Once started it is never replayed.
 
     Attributes:
-        command: What to run. In a session a text without environment, working directory and stdin.
+        command: What to run. In a session a text without working directory and stdin.
         files: Written before the command.
         session: Name of the persistent session to run it in: 1 to 64 letters, digits, "-", "_" or "."; empty runs it as
             a program of its own. A session begins with the first step that names it. It keeps directory, variables,
             functions and modules until it ends, for instance by `exit`, or the sandbox does. Shell and Python have
             sessions of their own.
         download: Paths of files to return once the command has ended, at most 32; like those of `files`.
-        stream_output: Output is also sent while the command runs, see `Handle.output`.
+        stream_output: Output is also sent while the command runs, see `ActionHandle.output`.
     """
 
     command: Command
@@ -272,6 +142,25 @@ class EnvStep(Action[CommandResult]):
     session: str = ""
     download: Sequence[str] = ()
     stream_output: bool = False
+
+    def __init__(
+        self,
+        command: CommandLike,
+        *,
+        files: Sequence[SandboxFile] = (),
+        session: str = "",
+        download: Sequence[str] = (),
+        stream_output: bool = False,
+    ) -> None:
+        """Takes a command as people type it."""
+        _set_fields(
+            self,
+            command=as_command(command, "command"),
+            files=files,
+            session=session,
+            download=download,
+            stream_output=stream_output,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,29 +171,101 @@ class ToolCall(Action[ToolCallResult]):
         service: Name of the service.
         method: Method or path, as the service defines it.
         arguments: As the service defines them.
+        idempotent: A second call does no harm, so a call that may have begun may be attempted again. By default it is
+            made once; only what certainly did not begin, or was refused by a quota, is tried again.
     """
 
     service: str
     method: str
     arguments: bytes = field(default=b"", repr=False)
+    idempotent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class RewardTests(Action[RewardResult]):
     """Scores by a test suite: the share of tests that pass.
 
     Attributes:
         command: The runner. "{units}" in an argument becomes the cores granted, and "{report}" a path for a JUnit XML
             report. Without "{report}" the score is 1 for exit code 0, else 0.
+        where: Where it runs; a fresh sandbox needs `files` or an `image`, as it would be empty otherwise.
         files: Written before the run; the place for pristine test files.
-        in_sandbox: In the trajectory's sandbox, beside its files; otherwise in a new one.
+        image: Root file system of a fresh sandbox; see `EnvReset.image`.
         service: Name of the hosted service that must serve it; empty takes any.
     """
 
     command: Command
+    where: Where = Where.FRESH
     files: Sequence[SandboxFile] = ()
-    in_sandbox: bool = False
+    image: str = ""
     service: str = ""
+
+    def __init__(
+        self,
+        command: CommandLike,
+        *,
+        where: Where = Where.FRESH,
+        files: Sequence[SandboxFile] = (),
+        image: str = "",
+        service: str = "",
+    ) -> None:
+        """Takes a command as people type it."""
+        _set_fields(
+            self,
+            command=as_command(command, "command"),
+            where=where,
+            files=files,
+            image=image,
+            service=service,
+        )
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class RewardScript(Action[RewardResult]):
+    """Scores by a script that writes the score to a file.
+
+    The file holds a number as text, a JSON number, or a JSON object of numbers: "score" (or "reward", or the only one)
+    is the score, and all are components. A missing file, or one without a finite number, fails the action as ENV
+    `score_missing` or `score_malformed`; it is never a score of 0.
+
+    Attributes:
+        command: The script. "{units}" in an argument becomes the cores granted, and "{score}" a path for the score that
+            nothing else in the sandbox knows.
+        where: Where it runs; a fresh sandbox needs `files` or an `image`, as it would be empty otherwise.
+        score_file: Path of the file with the score; empty: the command has "{score}". What was there before the run is
+            removed first.
+        files: Written before the run.
+        image: Root file system of a fresh sandbox; see `EnvReset.image`.
+        service: Name of the hosted service that must serve it; empty takes any.
+    """
+
+    command: Command
+    where: Where = Where.FRESH
+    score_file: str = ""
+    files: Sequence[SandboxFile] = ()
+    image: str = ""
+    service: str = ""
+
+    def __init__(
+        self,
+        command: CommandLike,
+        *,
+        where: Where = Where.FRESH,
+        score_file: str = "",
+        files: Sequence[SandboxFile] = (),
+        image: str = "",
+        service: str = "",
+    ) -> None:
+        """Takes a command as people type it."""
+        _set_fields(
+            self,
+            command=as_command(command, "command"),
+            where=where,
+            score_file=score_file,
+            files=files,
+            image=image,
+            service=service,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +287,7 @@ _KINDS: dict[type[Action[object]], ActionKind] = {
     EnvStep: ActionKind.ENV_STEP,
     ToolCall: ActionKind.TOOL_CALL,
     RewardTests: ActionKind.REWARD,
+    RewardScript: ActionKind.REWARD,
     RewardModel: ActionKind.REWARD,
 }
 
@@ -344,11 +306,11 @@ class Submission(Generic[ResultT_co]):
         trajectory_id: The trajectory it belongs to; empty if it has none.
         action_id: The idempotency key, given or made.
         action: What to do.
-        options: What goes with it; its `action_id` is the one the caller gave, if any.
+        options: The keyword arguments that were given.
     """
 
     job_id: str
     trajectory_id: str
     action_id: str
     action: Action[ResultT_co]
-    options: Options
+    options: ActionOptions

@@ -22,13 +22,13 @@ from callsheet.client.admin_decode import (
 from callsheet.client.admin_predictions import PredictionErrors, WhatIf
 from callsheet.client.admin_values import Explanation, SchedulerStatus
 from callsheet.client.channel import answer_of, open_channel
-from callsheet.client.encode import duration
 from callsheet.client.errors import ClientClosedError, invalid
-from callsheet.client.fields import put
+from callsheet.client.fields import duration, put
 from callsheet.client.outcomes import Outcome
 from callsheet.client.payloads import PayloadTransfer, read_outcome
 from callsheet.client.per_loop import PerLoop
 from callsheet.client.settings import ClientOptions
+from callsheet.client.target import check_target
 from callsheet.v1 import (
     admin_service_pb2,
     admin_service_pb2_grpc,
@@ -59,10 +59,8 @@ class AdminClient:
     """
 
     def __init__(self, target: str, options: ClientOptions | None = None) -> None:
-        if not target:
-            raise invalid("target", target, "an address, for instance 127.0.0.1:7077")
-        self.target = target
-        self.options = options or ClientOptions()
+        self.options = ClientOptions() if options is None else options
+        self.target = check_target(target, self.options)
         self._closed = False
         self._connections: PerLoop[_Connection] = PerLoop()
 
@@ -182,7 +180,7 @@ class AdminClient:
         )
         return await read_outcome(response.outcome, connection.payloads) if response.HasField("outcome") else None
 
-    async def aclose(self) -> None:
+    async def close(self) -> None:
         """Closes the connection of the running loop, and those of other loops that still run."""
         self._closed = True
         running = asyncio.get_running_loop()
@@ -203,7 +201,7 @@ class AdminClient:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Closes the client."""
-        await self.aclose()
+        await self.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickles the address and the options; connections stay here."""

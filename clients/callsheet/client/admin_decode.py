@@ -14,7 +14,7 @@ from callsheet.client.admin_predictions import (
 from callsheet.client.admin_values import (
     ActionState,
     Explanation,
-    JobStatus,
+    Holder,
     ManagerStatus,
     NodeStatus,
     SchedulerStatus,
@@ -24,7 +24,8 @@ from callsheet.client.admin_values import (
     WaitReason,
 )
 from callsheet.client.decode import by_number, unix_seconds
-from callsheet.v1 import action_pb2, admin_service_pb2, job_pb2, manager_service_pb2
+from callsheet.client.decode_jobs import decode_job_status
+from callsheet.v1 import action_pb2, admin_service_pb2, manager_service_pb2
 
 _KIND = by_number(ActionKind, "ACTION_KIND_", action_pb2.ActionKind)
 _STATE = by_number(ActionState, "ACTION_STATE_", admin_service_pb2.ActionState)
@@ -36,7 +37,7 @@ def decode_status(message: admin_service_pb2.GetStatusResponse) -> SchedulerStat
     return SchedulerStatus(
         message.epoch,
         unix_seconds(message.started),
-        tuple(map(_job, message.jobs)),
+        tuple(map(decode_job_status, message.jobs)),
         tuple(map(_manager, message.managers)),
         tuple(NodeStatus(node.node_id, dict(node.capacity), dict(node.free)) for node in message.nodes),
     )
@@ -54,6 +55,8 @@ def decode_explanation(message: admin_service_pb2.ExplainResponse) -> Explanatio
         tuple(Shortage(s.resource, s.needed, s.free, s.capacity, s.node_id) for s in message.shortages),
         tuple(StoryEvent(unix_seconds(event.time), event.event) for event in message.story),
         _expected(message.expected) if message.HasField("expected") else None,
+        tuple(map(_holder, message.holders)),
+        message.job_closed,
     )
 
 
@@ -87,24 +90,31 @@ def _expected(message: admin_service_pb2.ExpectedRun) -> ExpectedRun:
 
 
 def _outlook(message: admin_service_pb2.Outlook) -> Outlook:
-    classes = (ClassOutlook(c.name, c.waiting, c.mean_wait_s, c.mean_end_s, c.stuck) for c in message.classes)
     shared = message.shared
     return Outlook(
         message.mean_act_s,
-        tuple(classes),
+        tuple(map(_class, message.classes)),
         message.start_now,
         SharedCores(shared.cores, shared.running, shared.use, shared.mean_act_s),
     )
 
 
-def _job(message: job_pb2.JobStatus) -> JobStatus:
-    return JobStatus(
-        message.spec.job_id,
-        message.open_trajectories,
-        dict(message.actions),
-        dict(message.failures),
-        message.policy_version,
-        message.waiting_trajectories,
+def _class(message: admin_service_pb2.ClassOutlook) -> ClassOutlook:
+    return ClassOutlook(
+        message.name, message.waiting, message.mean_wait_s, message.mean_end_s, message.stuck, message.waited_s
+    )
+
+
+def _holder(message: admin_service_pb2.Holder) -> Holder:
+    return Holder(
+        message.job_id,
+        message.action_id,
+        message.trajectory_id,
+        message.node_id,
+        dict(message.units),
+        message.held_s,
+        message.sessions,
+        message.expires_in_s if message.HasField("expires_in_s") else None,
     )
 
 

@@ -40,6 +40,7 @@ class ClassOutlook:
         mean_wait_s: Until they start.
         mean_end_s: Until they end.
         stuck: Members that no node could ever run.
+        waited_s: What its members have waited so far, on average.
     """
 
     name: str
@@ -47,6 +48,7 @@ class ClassOutlook:
     mean_wait_s: float
     mean_end_s: float
     stuck: int
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class SharedCores:
         cores: Cores of the pool.
         running: Commands that run.
         use: Cores they would use if there were enough.
-        mean_act_s: Their mean predicted completion time with the cores there are.
+        mean_act_s: Their mean expected completion time with the cores there are, what they ran so far included.
     """
 
     cores: int

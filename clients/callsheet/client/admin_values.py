@@ -8,6 +8,7 @@ from enum import Enum
 
 from callsheet.client.actions import ActionKind
 from callsheet.client.admin_predictions import ExpectedRun
+from callsheet.client.status import JobStatus
 
 
 class ActionState(Enum):
@@ -41,27 +42,6 @@ class WaitReason(Enum):
     RECOVERY = "recovery"
     ADMISSION = "admission"
     QUOTA = "quota"
-
-
-@dataclass(frozen=True, slots=True)
-class JobStatus:
-    """One job.
-
-    Attributes:
-        job_id: Its id.
-        open_trajectories: Open trajectories.
-        actions: Actions by state, for instance {"queued": 3}.
-        failures: Failed actions by failure kind, for instance {"infra": 1}.
-        policy_version: The newest published policy version.
-        waiting_trajectories: Open trajectories that have actions and may not begin yet.
-    """
-
-    job_id: str
-    open_trajectories: int
-    actions: Mapping[str, int]
-    failures: Mapping[str, int]
-    policy_version: int
-    waiting_trajectories: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +136,31 @@ class Shortage:
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """Something that holds units that a waiting action lacks.
+
+    Attributes:
+        job_id: The job it belongs to.
+        action_id: The action that runs with them; empty where a trajectory holds them between its actions.
+        trajectory_id: The trajectory; empty if it has none.
+        node_id: The node.
+        units: What it holds, by resource; "slots" are those of a service.
+        held_s: For how long, in seconds.
+        sessions: Client sessions that hold its job now; 0: its client is away.
+        expires_in_s: Seconds until its job expires; None while it cannot.
+    """
+
+    job_id: str
+    action_id: str
+    trajectory_id: str
+    node_id: str
+    units: Mapping[str, float]
+    held_s: float
+    sessions: int
+    expires_in_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class StoryEvent:
     """One event in an action's life.
 
@@ -182,6 +187,8 @@ class Explanation:
         shortages: What is short, on the node that comes closest.
         story: What happened so far, in order.
         expected: What it is expected to need; None once it has its outcome.
+        holders: Who holds what it lacks, longest first.
+        job_closed: It has its outcome and its job was closed since; this is the summary that was kept.
     """
 
     job_id: str
@@ -193,3 +200,5 @@ class Explanation:
     shortages: tuple[Shortage, ...]
     story: tuple[StoryEvent, ...]
     expected: ExpectedRun | None = None
+    holders: tuple[Holder, ...] = ()
+    job_closed: bool = False

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from callsheet.client.actions import Submission
-from callsheet.client.jobs import JobDescription, TrajectoryDescription, TrajectoryEnd
-from callsheet.client.outcomes import Outcome, OutputChunk
+from callsheet.client.jobs import JobDescription, Opening, TrajectoryDescription, TrajectoryEnd
+from callsheet.client.outcomes import Outcome
+from callsheet.client.results import OutputChunk
+from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
 
 T = TypeVar("T")
 
 
-class Handle(ABC, Generic[T]):
-    """An action that was submitted.
+class ActionHandle(ABC, Generic[T]):
+    """An action that was submitted. Awaiting it gives its outcome.
 
     Attributes:
         job_id: Its job.
@@ -24,6 +27,16 @@ class Handle(ABC, Generic[T]):
     def __init__(self, job_id: str, action_id: str) -> None:
         self.job_id = job_id
         self.action_id = action_id
+
+    def __await__(self) -> Generator[Any, None, Outcome[T]]:
+        """The same as awaiting `outcome()`."""
+        outcome: Outcome[T] = yield from self.outcome().__await__()
+        return outcome
+
+    @property
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether the outcome (or the refusal) has arrived."""
 
     @abstractmethod
     async def accepted(self) -> None:
@@ -71,19 +84,52 @@ class Handle(ABC, Generic[T]):
         """Tells that this caller no longer wants the outcome: cancels the action unless another caller waits for it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What opening a trajectory found.
+
+    Attributes:
+        opening: Whether it is new, was open, or was closed before.
+        end: How it had ended, where it was closed before.
+    """
+
+    opening: Opening
+    end: TrajectoryEnd | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What to give up: a whole job, or a group or a trajectory of it.
+
+    Attributes:
+        job_id: The job.
+        group_id: The group; empty for none.
+        trajectory_id: The trajectory; empty for none.
+        reason: Why, for outcomes.
+    """
+
+    job_id: str
+    group_id: str = ""
+    trajectory_id: str = ""
+    reason: str = ""
+
+
 class Backend(Protocol):
     """Carries out what `Client`, `Job` and `Trajectory` ask for. All methods may raise CallsheetError."""
 
-    async def open_job(self, job: JobDescription) -> None:
+    async def connect(self) -> None:
+        """Makes the connection now."""
+
+    async def open_job(self, job: JobDescription) -> Opening:
         """Opens a job."""
 
     async def close_job(self, job_id: str) -> None:
         """Closes a job."""
 
-    async def publish_policy_version(self, job_id: str, version: int) -> None:
+    async def publish(self, job_id: str, version: int, source: str) -> None:
         """Tells that a job's trainer has a new policy version."""
 
-    async def open_trajectory(self, trajectory: TrajectoryDescription) -> None:
+    async def open_trajectory(self, trajectory: TrajectoryDescription) -> Opened:
         """Opens a trajectory."""
 
     async def close_trajectory(self, job_id: str, trajectory_id: str, end: TrajectoryEnd) -> None:
@@ -92,8 +138,22 @@ class Backend(Protocol):
     def abandon_trajectory(self, job_id: str, trajectory_id: str) -> None:
         """Closes a trajectory as abandoned without waiting for the answer."""
 
+    async def cancel_work(self, work: Work) -> None:
+        """Gives up what is unfinished."""
+
+    async def jobs(self, job_id: str) -> list[JobStatus]:
+        """Open jobs; with an id only that one."""
+
+    async def trajectories(
+        self, job_id: str, *, trajectory_id: str = "", group_id: str = "", closed: bool = False
+    ) -> list[TrajectoryStatus]:
+        """Trajectories of an open job."""
+
+    async def groups(self, job_id: str, group_id: str = "") -> list[GroupStatus]:
+        """Groups of an open job."""
+
     def new_action_id(self) -> str:
         """Returns an id that no other action has."""
 
-    async def submit(self, submission: Submission[Any]) -> Handle[Any]:
+    async def submit(self, submission: Submission[Any]) -> ActionHandle[Any]:
         """Submits an action."""

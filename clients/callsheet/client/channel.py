@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable
+import random
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+import anyio
 import anyio.lowlevel
 import grpc
 import grpc.aio
 from callsheet.client.decode import refusal, refusal_of_status
 from callsheet.client.errors import CallsheetError, ConnectionLostError, ForkedProcessError
-from callsheet.client.settings import ClientOptions
+from callsheet.client.settings import ClientOptions, backoff_s
 from callsheet.v1.google_rpc import status_pb2
 from google.protobuf.message import DecodeError
 
@@ -103,6 +105,26 @@ async def answer_of(call: Awaitable[T]) -> T:
         # gRPC raises a CancelledError of its own, which a cancel scope around the caller would not know as its own.
         await anyio.lowlevel.checkpoint()
         raise
+
+
+async def keep_trying(call: Callable[[], Awaitable[T]], options: ClientOptions) -> T:
+    """Makes an idempotent call, and makes it again while there is no connection.
+
+    Raises:
+        RefusedError: The call was refused.
+        ConnectionLostError: There was no connection for too long.
+    """
+    give_up_at = anyio.current_time() + options.give_up_after_s
+    failures = 0
+    while True:
+        try:
+            return await call()
+        except ConnectionLostError:
+            failures += 1
+            wait = backoff_s(failures, options, random.SystemRandom())
+            if anyio.current_time() + wait >= give_up_at:
+                raise
+            await anyio.sleep(wait)
 
 
 def error_of_call(error: grpc.aio.AioRpcError) -> CallsheetError:

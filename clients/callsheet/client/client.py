@@ -1,26 +1,30 @@
 """The client: opens jobs on a scheduler.
 
-async with Client("127.0.0.1:7077") as client:
+async with await Client.connect("127.0.0.1:7077") as client:
     job = await client.open_job("my-job")
     async with job.trajectory("t-1") as trajectory:
         await trajectory.env_reset()
-        outcome = await trajectory.env_step(Command.shell("ls"))
+        outcome = await trajectory.env_step("ls")
     await job.close()
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from callsheet.client.backend import Backend
-from callsheet.client.errors import ClientClosedError, invalid
+from callsheet.client.errors import ClientClosedError
 from callsheet.client.job import Job
-from callsheet.client.jobs import JobDescription, PriorityClass
+from callsheet.client.jobs import JobDescription, PriorityClass, Staleness
 from callsheet.client.per_loop import PerLoop
 from callsheet.client.scheduler_backend import SchedulerBackend
 from callsheet.client.settings import ClientOptions
+from callsheet.client.status import JobStatus
+from callsheet.client.target import check_target, from_environment
 
 
 class Client:
@@ -36,42 +40,95 @@ class Client:
     """
 
     def __init__(self, target: str, options: ClientOptions | None = None) -> None:
-        if not target:
-            raise invalid("target", target, "an address, for instance 127.0.0.1:7077")
-        self.target = target
-        self.options = options or ClientOptions()
+        """Notes the address; raises InvalidArgumentError if it is none."""
+        self.options = ClientOptions() if options is None else options
+        self.target = check_target(target, self.options)
         self._closed = False
         self._backends: PerLoop[SchedulerBackend] = PerLoop()
+
+    @classmethod
+    async def connect(cls, target: str, options: ClientOptions | None = None) -> Self:
+        """Returns a client that has connected, and that the scheduler serves.
+
+        Args:
+            target: The scheduler's address, "host:port".
+            options: How to connect, wait and give up.
+
+        Raises:
+            InvalidArgumentError: The address is none.
+            ConnectionLostError: No scheduler answered within `connect_timeout_s`.
+            FailedPreconditionError: The scheduler or this client is too old for the other.
+        """
+        client = cls(target, options)
+        try:
+            await client.backend().connect()
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """Returns a client as environment variables say; it connects when it is first used.
+
+        CALLSHEET_SCHEDULER is the address (127.0.0.1:7077), CALLSHEET_TOKEN or CALLSHEET_TOKEN_FILE the token,
+        CALLSHEET_TLS_CA, CALLSHEET_TLS_CERT and CALLSHEET_TLS_KEY are the files of `Tls`.
+
+        Args:
+            environ: The variables; None takes those of the process.
+
+        Raises:
+            InvalidArgumentError: A variable is wrong.
+            UnimplementedError: A token or TLS is asked for, which is not built yet.
+        """
+        return cls(*from_environment(os.environ if environ is None else environ))
 
     async def open_job(
         self,
         job_id: str,
         *,
-        weight: float = 1.0,
+        share: float = 1.0,
         priority_class: PriorityClass = PriorityClass.TRAIN,
         max_actions: int | None = None,
-        max_staleness: int | None = None,
+        staleness: Staleness | None = None,
+        grace_s: float | None = None,
+        detached: bool = False,
     ) -> Job:
-        """Opens a job; opening it again with the same arguments gives the same job. See `JobDescription`.
+        """Opens a job; opening it again with the same arguments attaches to it, which `Job.opening` tells.
+
+        Args:
+            job_id: 1 to 256 characters, unique in the scheduler.
+            share: Fair share relative to other jobs; above 0.
+            priority_class: Its class.
+            max_actions: The most actions it may have queued or running at once; None means no limit of its own.
+            staleness: What becomes of trajectories that fall behind the newest policy version; None: nothing does.
+            grace_s: How many seconds the job lives on after its last client is gone; None takes the server's default
+                (120 s).
+            detached: The job lives on without any client, until it is closed.
 
         Raises:
+            InvalidArgumentError: A value out of its range, or of another type.
             AlreadyExistsError: It is open with other arguments.
             ConnectionLostError: There was no connection for too long.
         """
-        await self.backend().open_job(JobDescription(job_id, weight, priority_class, max_actions, max_staleness))
-        return Job(self, job_id)
+        described = JobDescription(job_id, share, priority_class, max_actions, staleness, grace_s, detached)
+        return Job(self, job_id, await self.backend().open_job(described))
 
     def job(self, job_id: str) -> Job:
         """Returns a job that is open already, for instance in another process."""
         return Job(self, job_id)
 
-    async def aclose(self) -> None:
+    async def jobs(self) -> list[JobStatus]:
+        """Returns the open jobs of the scheduler, in the order in which they were opened."""
+        return await self.backend().jobs("")
+
+    async def close(self) -> None:
         """Closes the connections of all loops. Calls that wait raise ClientClosedError; accepted actions go on."""
         self._closed = True
         running = asyncio.get_running_loop()
         for loop, backend in self._backends.take_all().items():
             if loop is running:
-                await backend.aclose()
+                await backend.close()
             elif loop.is_running():
                 loop.call_soon_threadsafe(backend.stop)
 
@@ -83,7 +140,7 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Closes the client."""
-        await self.aclose()
+        await self.close()
 
     def backend(self) -> Backend:
         """Returns what carries requests out in the running loop.

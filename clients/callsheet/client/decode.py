@@ -6,30 +6,34 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
-from callsheet.client.errors import RefusedError, refused
+from callsheet.client.errors import RefusalCode, RefusedError, refused
 from callsheet.client.outcomes import (
     Cancelled,
-    CommandResult,
-    DownloadedFile,
-    EnvResetResult,
     Expired,
     Failed,
     FailureKind,
+    Outcome,
+    Succeeded,
+    Timeline,
+    TimeoutKind,
+    Usage,
+)
+from callsheet.client.reasons import Reason
+from callsheet.client.results import (
+    CommandResult,
+    DownloadedFile,
+    EnvResetResult,
     FinishReason,
     GenerateResult,
-    Outcome,
     OutputStream,
     PolicyVersionSpan,
     Result,
     RewardResult,
     SessionReport,
-    Succeeded,
-    Timeline,
-    TimeoutKind,
     ToolCallResult,
-    Usage,
 )
-from callsheet.v1 import common_pb2, outcome_pb2
+from callsheet.client.sampling import LogProbsMode
+from callsheet.v1 import action_pb2, common_pb2, outcome_pb2
 from google.protobuf import timestamp_pb2
 
 EnumT = TypeVar("EnumT", bound=Enum)
@@ -46,28 +50,31 @@ def by_number(members: type[EnumT], prefix: str, contract: Any) -> dict[int, Enu
     return {contract.Value(prefix + member.name): member for member in members}
 
 
+# The canonical codes, from 1.
+_BY_NUMBER = (
+    RefusalCode.CANCELLED,
+    RefusalCode.UNKNOWN,
+    RefusalCode.INVALID_ARGUMENT,
+    RefusalCode.DEADLINE_EXCEEDED,
+    RefusalCode.NOT_FOUND,
+    RefusalCode.ALREADY_EXISTS,
+    RefusalCode.PERMISSION_DENIED,
+    RefusalCode.RESOURCE_EXHAUSTED,
+    RefusalCode.FAILED_PRECONDITION,
+    RefusalCode.ABORTED,
+    RefusalCode.OUT_OF_RANGE,
+    RefusalCode.UNIMPLEMENTED,
+    RefusalCode.INTERNAL,
+    RefusalCode.UNAVAILABLE,
+    RefusalCode.DATA_LOSS,
+    RefusalCode.UNAUTHENTICATED,
+)
 _FAILURE_KIND = by_number(FailureKind, "FAILURE_KIND_", outcome_pb2.FailureKind)
 _TIMEOUT_KIND = by_number(TimeoutKind, "TIMEOUT_KIND_", outcome_pb2.TimeoutKind)
 _OUTPUT_STREAM = by_number(OutputStream, "OUTPUT_STREAM_", common_pb2.OutputStream)
 _FINISH_REASON = by_number(FinishReason, "FINISH_REASON_", outcome_pb2.FinishReason)
-_CODES = {
-    1: "CANCELLED",
-    2: "UNKNOWN",
-    3: "INVALID_ARGUMENT",
-    4: "DEADLINE_EXCEEDED",
-    5: "NOT_FOUND",
-    6: "ALREADY_EXISTS",
-    7: "PERMISSION_DENIED",
-    8: "RESOURCE_EXHAUSTED",
-    9: "FAILED_PRECONDITION",
-    10: "ABORTED",
-    11: "OUT_OF_RANGE",
-    12: "UNIMPLEMENTED",
-    13: "INTERNAL",
-    14: "UNAVAILABLE",
-    15: "DATA_LOSS",
-    16: "UNAUTHENTICATED",
-}
+_LOG_PROBS_MODE = by_number(LogProbsMode, "LOG_PROBS_MODE_", action_pb2.LogProbsMode)
+_CODES = dict(enumerate(_BY_NUMBER, start=1))
 
 
 class BlobReader:
@@ -115,9 +122,8 @@ def decode_outcome(message: outcome_pb2.Outcome, blobs: BlobReader) -> Outcome[A
         return Cancelled(message.cancelled.reason, _result(message.cancelled.partial, blobs), **ended)
     elif which == "expired":
         return Expired(_TIMEOUT_KIND.get(message.expired.timeout, TimeoutKind.UNSPECIFIED), **ended)
-    return Failed(
-        FailureKind.UNSPECIFIED, "unknown_outcome", "the scheduler is newer than this client: upgrade it", **ended
-    )
+    newer = "the scheduler is newer than this client: upgrade it"
+    return Failed(FailureKind.UNSPECIFIED, Reason.OTHER, newer, **ended)
 
 
 def output_stream(number: int) -> OutputStream:
@@ -133,14 +139,14 @@ def refusal(code: int, message: str, detail: common_pb2.ErrorDetail | None) -> R
         message: The status's message, for a refusal without a detail.
         detail: The contract's detail, if the refusal carries one.
     """
-    name = _CODES.get(code, f"CODE_{code}")
+    known = _CODES.get(code, RefusalCode.UNKNOWN)
     if detail is None:
-        return refused(name, rule=message)
+        return refused(known, rule=message)
     retry_after_s: float | None = None
     if detail.HasField("retry_delay"):
         retry_after_s = detail.retry_delay.seconds + detail.retry_delay.nanos / 1e9
     return refused(
-        name, field=detail.field, value=detail.value, rule=detail.rule or message, retry_after_s=retry_after_s
+        known, field=detail.field, value=detail.value, rule=detail.rule or message, retry_after_s=retry_after_s
     )
 
 
@@ -184,15 +190,24 @@ def _usage(message: outcome_pb2.Usage) -> Usage:
 
 
 def _failed(message: outcome_pb2.Failed, blobs: BlobReader, ended: dict[str, Any]) -> Failed[Any]:
+    reason, text = _reason(message.reason, message.message)
     return Failed(
         _FAILURE_KIND.get(message.kind, FailureKind.UNSPECIFIED),
-        message.reason,
-        message.message,
+        reason,
+        text,
         _result(message.partial, blobs),
         _TIMEOUT_KIND.get(message.timeout, TimeoutKind.UNSPECIFIED),
         message.retry_after_s or None,
         **ended,
     )
+
+
+def _reason(word: str, message: str) -> tuple[Reason, str]:
+    """A known word as such; any other one as OTHER, kept at the beginning of the message."""
+    try:
+        return Reason(word), message
+    except ValueError:
+        return Reason.OTHER, ": ".join(filter(None, (word, message)))
 
 
 def _result(message: outcome_pb2.Succeeded, blobs: BlobReader) -> Result | None:
@@ -219,6 +234,8 @@ def _generate(message: outcome_pb2.GenerateResult) -> GenerateResult:
         _FINISH_REASON.get(message.finish_reason, FinishReason.UNSPECIFIED),
         tuple(PolicyVersionSpan(span.version, span.begin, span.end) for span in message.policy_versions),
         message.cached_tokens,
+        _LOG_PROBS_MODE.get(message.log_probs_mode, LogProbsMode.SAMPLED),
+        message.seed if message.HasField("seed") else None,
     )
 
 
@@ -244,4 +261,4 @@ def _download(message: outcome_pb2.DownloadedFile, blobs: BlobReader) -> Downloa
 
 def _reward(message: outcome_pb2.RewardResult, blobs: BlobReader) -> RewardResult:
     command = _command(message.command, blobs) if message.HasField("command") else None
-    return RewardResult(message.score, message.passed, message.total, command)
+    return RewardResult(message.score, message.passed, message.total, command, dict(message.components))

@@ -3,42 +3,34 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Iterable
-from numbers import Real
 from typing import Any
 
 from callsheet.client.actions import (
     Action,
-    Command,
     EnvReset,
     EnvStep,
     Generate,
-    Language,
-    Options,
-    Retry,
     RewardModel,
+    RewardScript,
     RewardTests,
-    SandboxFile,
     Submission,
-    Timeouts,
     ToolCall,
-    Unservable,
+    Where,
 )
+from callsheet.client.arguments import identifier, instance, items, optional
+from callsheet.client.commands import Command, CommandDefaults, Language, SandboxFile
 from callsheet.client.demand import Demand, Hold, Resource
-from callsheet.client.errors import RefusedError, invalid
-from callsheet.client.fields import put, put_list, put_map
-from callsheet.client.jobs import JobDescription, PriorityClass, TrajectoryDescription, TrajectoryEnd
-from callsheet.v1 import action_pb2, common_pb2, job_pb2
-from google.protobuf import duration_pb2
+from callsheet.client.errors import invalid
+from callsheet.client.fields import at_least_one, duration, is_number, positive, put, put_list, put_map
+from callsheet.client.options import ActionOptions, Retry, Timeouts, Unservable, check_options
+from callsheet.client.sampling import LogProbsMode, Sampling
+from callsheet.v1 import action_pb2, common_pb2
 
 MAX_INLINE_BYTES = 64 * 1024
 """The contract's limit for one inline blob."""
 MAX_INLINE_TOTAL_BYTES = 512 * 1024
 """Inline bytes of one action after which its further blobs go by reference too, to keep the streams thin."""
-
-# A Duration's most: ten thousand years.
-_MAX_SECONDS = 315_576_000_000
 
 _HOLD: dict[Hold, action_pb2.Hold.ValueType] = {
     Hold.ACTION: action_pb2.HOLD_ACTION,
@@ -48,14 +40,13 @@ _UNSERVABLE: dict[Unservable, action_pb2.Unservable.ValueType] = {
     Unservable.REFUSE: action_pb2.UNSERVABLE_REFUSE,
     Unservable.WAIT: action_pb2.UNSERVABLE_WAIT,
 }
-_PRIORITY_CLASS: dict[PriorityClass, job_pb2.PriorityClass.ValueType] = {
-    PriorityClass.EVAL: job_pb2.PRIORITY_CLASS_EVAL,
-    PriorityClass.TRAIN: job_pb2.PRIORITY_CLASS_TRAIN,
-    PriorityClass.BATCH: job_pb2.PRIORITY_CLASS_BATCH,
+_PLACE: dict[Where, action_pb2.RewardPlace.ValueType] = {
+    Where.FRESH: action_pb2.REWARD_PLACE_FRESH,
+    Where.IN_SANDBOX: action_pb2.REWARD_PLACE_IN_SANDBOX,
 }
-_TRAJECTORY_END: dict[TrajectoryEnd, job_pb2.TrajectoryEnd.ValueType] = {
-    TrajectoryEnd.COMPLETED: job_pb2.TRAJECTORY_END_COMPLETED,
-    TrajectoryEnd.ABANDONED: job_pb2.TRAJECTORY_END_ABANDONED,
+_LOG_PROBS_MODE: dict[LogProbsMode, action_pb2.LogProbsMode.ValueType] = {
+    LogProbsMode.SAMPLED: action_pb2.LOG_PROBS_MODE_SAMPLED,
+    LogProbsMode.RAW: action_pb2.LOG_PROBS_MODE_RAW,
 }
 
 
@@ -92,115 +83,51 @@ def encode_submission(submission: Submission[Any]) -> tuple[action_pb2.ActionSpe
         InvalidArgumentError: A value that the contract cannot carry or that breaks one of its static rules.
     """
     blobs = BlobWriter()
-    try:
-        spec = action_pb2.ActionSpec()
-        put(
-            spec,
-            "",
-            job_id=submission.job_id,
-            action_id=submission.action_id,
-            trajectory_id=submission.trajectory_id,
-        )
-        _put_options(spec, submission.options)
-        _ENCODERS[type(submission.action)](spec, submission.action, blobs)
-    except RefusedError:
-        raise
-    except (AttributeError, TypeError, ValueError) as error:
-        # Something of a wrong type where a value with parts belongs.
-        raise invalid(type(submission.action).__name__, submission.action_id, str(error)) from error
+    check_options(submission.options)
+    spec = action_pb2.ActionSpec()
+    action_id = identifier("action_id", submission.action_id)
+    put(spec, "", job_id=submission.job_id, action_id=action_id, trajectory_id=submission.trajectory_id)
+    encoder = _ENCODERS.get(type(submission.action))
+    if encoder is None:
+        raise invalid("action", f"{submission.action!r}", f"one of {', '.join(each.__name__ for each in _ENCODERS)}")
+    _put_options(spec, submission.options)
+    encoder(spec, submission.action, blobs)
     return spec, blobs.uploads
 
 
 def content_bytes(action: Action[Any]) -> int:
     """Returns the bytes of file contents and arguments that an action carries."""
     if isinstance(action, ToolCall):
-        return len(action.arguments)
-    if isinstance(action, EnvReset | EnvStep | RewardTests):
-        return sum(len(file.content) for file in action.files)
+        return _size(action.arguments)
+    if isinstance(action, EnvReset | EnvStep | RewardTests | RewardScript) and isinstance(action.files, list | tuple):
+        return sum(_size(file.content) for file in action.files if isinstance(file, SandboxFile))
     return 0
 
 
-def encode_job(job: JobDescription) -> job_pb2.JobSpec:
-    """Returns the message of a job."""
-    spec = job_pb2.JobSpec(priority_class=_PRIORITY_CLASS[job.priority_class])
-    put(
-        spec,
-        "",
-        job_id=job.job_id,
-        share=_positive("weight", job.weight),
-        max_actions=_at_least_one("max_actions", job.max_actions),
-    )
-    max_versions = _at_least_one("max_staleness", job.max_staleness)
-    if max_versions:
-        put(spec.staleness, "staleness", max_versions=max_versions)
-    return spec
+def _size(content: object) -> int:
+    return len(content) if isinstance(content, bytes) else 0
 
 
-def encode_trajectory(trajectory: TrajectoryDescription) -> job_pb2.TrajectorySpec:
-    """Returns the message of a trajectory."""
-    spec = job_pb2.TrajectorySpec()
-    put(spec, "", job_id=trajectory.job_id, trajectory_id=trajectory.trajectory_id)
-    group = trajectory.group
-    if group is not None:
-        quorum = _at_least_one("group.quorum", group.quorum)
-        put(spec.group, "group", group_id=group.group_id, size=group.size, quorum=quorum)
-    if trajectory.idle_timeout_s is not None:
-        spec.idle_timeout.CopyFrom(duration("idle_timeout", trajectory.idle_timeout_s))
-    return spec
-
-
-def encode_trajectory_end(end: TrajectoryEnd) -> job_pb2.TrajectoryEnd.ValueType:
-    """Returns the contract's value."""
-    return _TRAJECTORY_END[end]
-
-
-def duration(field: str, seconds: float) -> duration_pb2.Duration:
-    """Returns a duration.
-
-    Raises:
-        InvalidArgumentError: `seconds` is negative, or more than a duration can be.
-    """
-    if not (_is_number(seconds) and 0 <= seconds <= _MAX_SECONDS):
-        raise invalid(field, seconds, f"seconds are from 0 to {_MAX_SECONDS}")
-    whole = int(seconds)
-    return duration_pb2.Duration(seconds=whole, nanos=min(round((seconds - whole) * 1e9), 999_999_999))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real)
-
-
-def _positive(field: str, value: float) -> float:
-    if not (_is_number(value) and 0 < value < math.inf):
-        raise invalid(field, value, "above 0 and finite")
-    return value
-
-
-def _at_least_one(field: str, value: int | None) -> int:
-    if value is None:
-        return 0
-    if not (_is_number(value) and value >= 1):
-        raise invalid(field, value, "at least 1, or None for the default")
-    return value
-
-
-def _put_options(spec: action_pb2.ActionSpec, options: Options) -> None:
-    if options.label:
-        put(spec, "", label=options.label)
-    if options.task:
-        put(spec, "", task=options.task)
-    if options.demand is not None:
-        _put_demand(spec.demand, options.demand)
-    if options.timeouts is not None:
-        _put_timeouts(spec.timeouts, options.timeouts)
-    if options.retry is not None:
-        _put_retry(spec.retry, options.retry)
-    if options.weight != 1.0:
-        spec.weight = _positive("weight", options.weight)
-    if options.unservable is not Unservable.REFUSE:
-        spec.unservable = _UNSERVABLE[options.unservable]
-    if options.expected_duration_s is not None:
-        spec.expected_duration.CopyFrom(duration("expected_duration", options.expected_duration_s))
+def _put_options(spec: action_pb2.ActionSpec, options: ActionOptions) -> None:
+    put(spec, "", label=options.get("label", ""), task=options.get("task", ""))
+    demand = optional("demand", options.get("demand"), Demand, "a Demand, for instance Demand(cpu=2)")
+    if demand is not None:
+        _put_demand(spec.demand, demand)
+    timeouts = optional("timeouts", options.get("timeouts"), Timeouts, "a Timeouts, for instance Timeouts(...)")
+    if timeouts is not None:
+        _put_timeouts(spec.timeouts, timeouts)
+    retry = optional("retry", options.get("retry"), Retry, "a Retry, for instance Retry(max_attempts=1)")
+    if retry is not None:
+        _put_retry(spec.retry, retry)
+    weight = positive("weight", options.get("weight", 1.0))
+    if weight != 1.0:
+        spec.weight = weight
+    unservable = instance("unservable", options.get("unservable", Unservable.REFUSE), Unservable, "an Unservable")
+    if unservable is not Unservable.REFUSE:
+        spec.unservable = _UNSERVABLE[unservable]
+    expected_s = options.get("expected_duration_s")
+    if expected_s is not None:
+        spec.expected_duration.CopyFrom(duration("expected_duration", expected_s))
 
 
 def _put_demand(message: action_pb2.Demand, demand: Demand) -> None:
@@ -208,7 +135,8 @@ def _put_demand(message: action_pb2.Demand, demand: Demand) -> None:
     for resource in demand.resources:
         entry = message.resources.add(hold=_HOLD[resource.hold])
         where = f"demand.{resource.name}"
-        put(entry, where, resource=resource.name, min_units=resource.min_units, max_units=resource.max_units or 0)
+        put(entry, where, resource=resource.name)
+        entry.min_milli_units, entry.max_milli_units = resource.min_milli_units, resource.max_milli_units
         _put_speed_up(entry, where, resource)
 
 
@@ -231,11 +159,11 @@ def _put_timeouts(message: action_pb2.Timeouts, timeouts: Timeouts) -> None:
 
 
 def _put_retry(message: action_pb2.RetryPolicy, retry: Retry) -> None:
-    put(message, "retry", max_attempts=_at_least_one("retry.max_attempts", retry.max_attempts))
+    put(message, "retry", max_attempts=at_least_one("retry.max_attempts", retry.max_attempts))
     if retry.initial_backoff_s is not None:
         message.initial_backoff.CopyFrom(duration("retry.initial_backoff", retry.initial_backoff_s))
     if retry.backoff_multiplier is not None:
-        if not (_is_number(retry.backoff_multiplier) and retry.backoff_multiplier >= 1):
+        if not (is_number(retry.backoff_multiplier) and retry.backoff_multiplier >= 1):
             raise invalid("retry.backoff_multiplier", retry.backoff_multiplier, "at least 1, or None for the default")
         message.backoff_multiplier = retry.backoff_multiplier
     if retry.max_backoff_s is not None:
@@ -243,20 +171,24 @@ def _put_retry(message: action_pb2.RetryPolicy, retry: Retry) -> None:
 
 
 def _generate(spec: action_pb2.ActionSpec, action: Generate, blobs: BlobWriter) -> None:
-    if not (_is_number(action.top_p) and 0 < action.top_p <= 1):
-        raise invalid("generate.sampling.top_p", action.top_p, "above 0 and at most 1")
+    given = instance("sampling", action.sampling, Sampling, "a Sampling, for instance Sampling(temperature=0.7)")
+    where = "generate.sampling"
+    if not (is_number(given.top_p) and 0 < given.top_p <= 1):
+        raise invalid(f"{where}.top_p", given.top_p, "above 0 and at most 1")
+    if not is_number(given.max_new_tokens) or given.max_new_tokens < 1:
+        raise invalid(f"{where}.max_new_tokens", given.max_new_tokens, "at least 1")
+    mode = instance(f"{where}.log_probs_mode", given.log_probs_mode, LogProbsMode, "a LogProbsMode")
     put(spec, "", service=action.model)
     put_list(spec.generate, "generate", "prompt_token_ids", action.prompt_token_ids)
-    put(
-        spec.generate.sampling,
-        "generate.sampling",
-        max_new_tokens=action.max_new_tokens,
-        temperature=action.temperature,
-        top_p=action.top_p,
-        top_k=action.top_k,
-        seed=action.seed,
-    )
-    put_list(spec.generate.sampling, "generate.sampling", "stop_token_ids", action.stop_token_ids)
+    sampling = spec.generate.sampling
+    put(sampling, where, max_new_tokens=given.max_new_tokens, temperature=given.temperature, top_p=given.top_p)
+    put(sampling, where, top_k=given.top_k)
+    if given.seed is not None:
+        put(sampling, where, seed=given.seed)
+    put_list(sampling, where, "stop", items(f"{where}.stop", given.stop, str, "text"))
+    put_list(sampling, where, "stop_token_ids", given.stop_token_ids)
+    if mode is not LogProbsMode.SAMPLED:
+        sampling.log_probs_mode = _LOG_PROBS_MODE[mode]
 
 
 def _env_reset(spec: action_pb2.ActionSpec, action: EnvReset, blobs: BlobWriter) -> None:
@@ -269,33 +201,71 @@ def _env_reset(spec: action_pb2.ActionSpec, action: EnvReset, blobs: BlobWriter)
     put(
         message,
         "env_reset",
-        disk_mib=_at_least_one("env_reset.disk_mib", action.disk_mib),
-        max_processes=_at_least_one("env_reset.max_processes", action.max_processes),
+        disk_mib=at_least_one("env_reset.disk_mib", action.disk_mib),
+        max_processes=at_least_one("env_reset.max_processes", action.max_processes),
         image=action.image,
         repeat_set_up=action.repeat_set_up,
     )
-    put_list(message, "env_reset", "network", action.network)
+    put_list(message, "env_reset", "network", items("env_reset.network", action.network, str, "text"))
+    defaults = optional("env_reset.defaults", action.defaults, CommandDefaults, "a CommandDefaults")
+    if defaults is not None:
+        _put_defaults(message.defaults, defaults)
+
+
+def _put_defaults(message: action_pb2.CommandDefaults, defaults: CommandDefaults) -> None:
+    where = "env_reset.defaults"
+    put_map(message, where, "environment", defaults.environment)
+    put(
+        message,
+        where,
+        working_directory=defaults.working_directory,
+        user=defaults.user,
+        max_output_bytes=at_least_one(f"{where}.max_output_bytes", defaults.max_output_bytes),
+    )
+    if defaults.start_to_close_s is not None:
+        message.start_to_close.CopyFrom(duration(f"{where}.start_to_close", defaults.start_to_close_s))
 
 
 def _env_step(spec: action_pb2.ActionSpec, action: EnvStep, blobs: BlobWriter) -> None:
     _put_files(spec.env_step.files, "env_step", action.files, blobs)
     _put_command(spec.env_step.command, "env_step.command", action.command, blobs)
     put(spec.env_step, "env_step", session=action.session, stream_output=action.stream_output)
-    put_list(spec.env_step, "env_step", "download", action.download)
+    put_list(spec.env_step, "env_step", "download", items("env_step.download", action.download, str, "text"))
 
 
 def _tool_call(spec: action_pb2.ActionSpec, action: ToolCall, blobs: BlobWriter) -> None:
     put(spec, "", service=action.service)
-    put(spec.tool_call, "tool_call", method=action.method)
+    put(spec.tool_call, "tool_call", method=action.method, idempotent=action.idempotent)
     spec.tool_call.arguments.CopyFrom(blobs.blob("tool_call.arguments", action.arguments))
 
 
 def _reward_tests(spec: action_pb2.ActionSpec, action: RewardTests, blobs: BlobWriter) -> None:
     message = spec.reward.test_suite
+    where = "reward.test_suite"
     put(spec, "", service=action.service)
-    put(message, "reward.test_suite", in_sandbox=action.in_sandbox)
-    _put_files(message.files, "reward.test_suite", action.files, blobs)
-    _put_command(message.command, "reward.test_suite.command", action.command, blobs)
+    _put_files(message.files, where, action.files, blobs)
+    put(message, where, image=action.image, in_sandbox=action.where is Where.IN_SANDBOX)
+    message.where = _place(spec, action)
+    _put_command(message.command, f"{where}.command", action.command, blobs)
+
+
+def _reward_script(spec: action_pb2.ActionSpec, action: RewardScript, blobs: BlobWriter) -> None:
+    message = spec.reward.script
+    where = "reward.script"
+    put(spec, "", service=action.service)
+    _put_files(message.files, where, action.files, blobs)
+    put(message, where, image=action.image, score_file=action.score_file)
+    message.where = _place(spec, action)
+    _put_command(message.command, f"{where}.command", action.command, blobs)
+
+
+def _place(spec: action_pb2.ActionSpec, action: RewardTests | RewardScript) -> action_pb2.RewardPlace.ValueType:
+    where = instance("where", action.where, Where, "a Where: Where.FRESH or Where.IN_SANDBOX")
+    if where is Where.IN_SANDBOX and not spec.trajectory_id:
+        raise invalid("where", where.name, "a job has no sandbox: ask the trajectory for this reward")
+    if where is Where.FRESH and not action.files and not action.image:
+        raise invalid("where", where.name, "a fresh sandbox is empty: give files= or image=, or where=Where.IN_SANDBOX")
+    return _PLACE[where]
 
 
 def _reward_model(spec: action_pb2.ActionSpec, action: RewardModel, blobs: BlobWriter) -> None:
@@ -305,13 +275,14 @@ def _reward_model(spec: action_pb2.ActionSpec, action: RewardModel, blobs: BlobW
 
 
 def _put_files(files: Any, where: str, given: Iterable[SandboxFile], blobs: BlobWriter) -> None:
-    for index, file in enumerate(given):
+    for index, file in enumerate(items(f"{where}.files", given, SandboxFile, "a SandboxFile")):
         at = f"{where}.files[{index}]"
         message = files.add(content=blobs.blob(f"{at}.content", file.content))
         put(message, at, path=file.path, unpack=file.unpack, mode=file.mode or 0)
 
 
 def _put_command(message: action_pb2.Command, where: str, command: Command, blobs: BlobWriter) -> None:
+    instance(f"{where}.language", command.language, Language, "a Language")
     if isinstance(command.program, str):
         if command.language is Language.PYTHON:
             put(message, where, python=command.program)
@@ -326,7 +297,7 @@ def _put_command(message: action_pb2.Command, where: str, command: Command, blob
         message,
         where,
         working_directory=command.working_directory,
-        max_output_bytes=_at_least_one(f"{where}.max_output_bytes", command.max_output_bytes),
+        max_output_bytes=at_least_one(f"{where}.max_output_bytes", command.max_output_bytes),
     )
     if command.stdin:
         message.stdin.CopyFrom(blobs.blob(f"{where}.stdin", command.stdin))
@@ -338,5 +309,6 @@ _ENCODERS: dict[type[Action[Any]], Callable[[action_pb2.ActionSpec, Any, BlobWri
     EnvStep: _env_step,
     ToolCall: _tool_call,
     RewardTests: _reward_tests,
+    RewardScript: _reward_script,
     RewardModel: _reward_model,
 }

@@ -2,10 +2,18 @@
 
     CallsheetError
     ├── ClientClosedError            the client was closed before there was an answer
-    ├── ConnectionLostError          no connection to the scheduler for longer than the client may wait
+    ├── ConnectionLostError          (also a ConnectionError) no connection to the scheduler for too long
     ├── ForkedProcessError           gRPC cannot work in this process: use "spawn" or "forkserver"
     ├── PayloadError                 stored bytes could not be read or written, or are not what they should be
-    ├── NotSucceededError            `unwrap()` of an outcome that is no success
+    ├── NotSucceededError            `unwrap()` of an outcome that is no success; `outcome` is that outcome
+    │   ├── PolicyError              the model's own fault
+    │   ├── EnvError                 the environment's own fault
+    │   ├── InfraError               machines, processes or networks: never a reward of 0
+    │   ├── ActionTimeoutError       (also a TimeoutError) the execution clock ran out
+    │   ├── QuotaError               an outside quota
+    │   ├── ResourceLimitError       a limit of the sandbox: memory, processes or disk
+    │   ├── ActionCancelledError     the action was cancelled
+    │   └── ActionExpiredError       a deadline ran out before the action could finish
     └── RefusedError                 the scheduler refused a request: `code`, `field`, `value`, `rule`, `retry_after_s`
         ├── InvalidArgumentError     (also a ValueError) the request breaks a rule of the contract
         ├── NotFoundError            (also a LookupError) what the request names is not there
@@ -13,14 +21,38 @@
         ├── FailedPreconditionError  the request does not fit the state of the scheduler
         ├── QueueFullError           a queue or quota is full: try again after `retry_after_s`
         ├── UnavailableError         the scheduler cannot serve now: try again after `retry_after_s`
+        ├── UnimplementedError       (also a NotImplementedError) the request asks for what is not built yet
         └── AccessDeniedError        the client is not who it must be
 
-How an action of the user ends is never an exception: that is an `Outcome`.
+How an action of the user ends is never an exception: that is an `Outcome`. `unwrap()` makes it one for those who ask.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
+
+
+class RefusalCode(StrEnum):
+    """Why a request was refused: the canonical codes of gRPC."""
+
+    CANCELLED = "CANCELLED"
+    UNKNOWN = "UNKNOWN"
+    """No code, or one newer than this client."""
+    INVALID_ARGUMENT = "INVALID_ARGUMENT"
+    DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
+    NOT_FOUND = "NOT_FOUND"
+    ALREADY_EXISTS = "ALREADY_EXISTS"
+    PERMISSION_DENIED = "PERMISSION_DENIED"
+    RESOURCE_EXHAUSTED = "RESOURCE_EXHAUSTED"
+    FAILED_PRECONDITION = "FAILED_PRECONDITION"
+    ABORTED = "ABORTED"
+    OUT_OF_RANGE = "OUT_OF_RANGE"
+    UNIMPLEMENTED = "UNIMPLEMENTED"
+    INTERNAL = "INTERNAL"
+    UNAVAILABLE = "UNAVAILABLE"
+    DATA_LOSS = "DATA_LOSS"
+    UNAUTHENTICATED = "UNAUTHENTICATED"
 
 
 class CallsheetError(Exception):
@@ -31,7 +63,7 @@ class ClientClosedError(CallsheetError):
     """The client was closed before there was an answer. Actions that were accepted go on in the scheduler."""
 
 
-class ConnectionLostError(CallsheetError):
+class ConnectionLostError(CallsheetError, ConnectionError):
     """There was no connection to the scheduler for longer than the client may wait.
 
     Actions that were accepted go on in the scheduler: submit one again under the same action id to attach to it.
@@ -57,12 +89,48 @@ class NotSucceededError(CallsheetError):
         super().__init__(outcome)
         self.outcome = outcome
 
+    def __str__(self) -> str:
+        """One line: kind, reason, message and action."""
+        return str(self.outcome)
+
+
+class PolicyError(NotSucceededError):
+    """The model's own fault, for instance an action that cannot be carried out."""
+
+
+class EnvError(NotSucceededError):
+    """The environment's own fault, for instance a set-up command that fails."""
+
+
+class InfraError(NotSucceededError):
+    """Machines, processes or networks failed: says nothing about the model, so never a reward of 0."""
+
+
+class ActionTimeoutError(NotSucceededError, TimeoutError):
+    """The execution clock of the action ran out."""
+
+
+class QuotaError(NotSucceededError):
+    """An outside quota has nothing left; `outcome.retry_after_s` may say for how long."""
+
+
+class ResourceLimitError(NotSucceededError):
+    """The action passed a limit of its sandbox: memory, processes or disk."""
+
+
+class ActionCancelledError(NotSucceededError):
+    """The action was cancelled by its client, its trajectory, its group or staleness."""
+
+
+class ActionExpiredError(NotSucceededError):
+    """A deadline ran out before the action could finish."""
+
 
 class RefusedError(CallsheetError):
     """The scheduler (or the client on its behalf) refused a request.
 
     Attributes:
-        code: The canonical gRPC code, for instance "INVALID_ARGUMENT".
+        code: Why, as the canonical code of gRPC.
         field: Path of the offending field from the request's root; empty if it is not about one field.
         value: The offending value, shortened.
         rule: The rule that was broken, as a sentence.
@@ -71,7 +139,7 @@ class RefusedError(CallsheetError):
 
     def __init__(
         self,
-        code: str,
+        code: RefusalCode,
         *,
         field: str = "",
         value: str = "",
@@ -121,25 +189,30 @@ class UnavailableError(RefusedError):
     """The scheduler cannot serve the request now."""
 
 
+class UnimplementedError(RefusedError, NotImplementedError):
+    """The request asks for something that is named but not built yet, or the scheduler is older than this client."""
+
+
 class AccessDeniedError(RefusedError):
     """The client is not known, or may not do this."""
 
 
-_CLASSES: dict[str, type[RefusedError]] = {
-    "INVALID_ARGUMENT": InvalidArgumentError,
-    "OUT_OF_RANGE": InvalidArgumentError,
-    "NOT_FOUND": NotFoundError,
-    "ALREADY_EXISTS": AlreadyExistsError,
-    "FAILED_PRECONDITION": FailedPreconditionError,
-    "RESOURCE_EXHAUSTED": QueueFullError,
-    "UNAVAILABLE": UnavailableError,
-    "PERMISSION_DENIED": AccessDeniedError,
-    "UNAUTHENTICATED": AccessDeniedError,
+_CLASSES: dict[RefusalCode, type[RefusedError]] = {
+    RefusalCode.INVALID_ARGUMENT: InvalidArgumentError,
+    RefusalCode.OUT_OF_RANGE: InvalidArgumentError,
+    RefusalCode.NOT_FOUND: NotFoundError,
+    RefusalCode.ALREADY_EXISTS: AlreadyExistsError,
+    RefusalCode.FAILED_PRECONDITION: FailedPreconditionError,
+    RefusalCode.RESOURCE_EXHAUSTED: QueueFullError,
+    RefusalCode.UNAVAILABLE: UnavailableError,
+    RefusalCode.UNIMPLEMENTED: UnimplementedError,
+    RefusalCode.PERMISSION_DENIED: AccessDeniedError,
+    RefusalCode.UNAUTHENTICATED: AccessDeniedError,
 }
 
 
 def refused(
-    code: str, *, field: str = "", value: str = "", rule: str = "", retry_after_s: float | None = None
+    code: RefusalCode, *, field: str = "", value: str = "", rule: str = "", retry_after_s: float | None = None
 ) -> RefusedError:
     """Returns the exception of the class that belongs to `code`; plain RefusedError for a code without a class."""
     return _CLASSES.get(code, RefusedError)(code, field=field, value=value, rule=rule, retry_after_s=retry_after_s)
@@ -153,8 +226,13 @@ def invalid(field: str, value: object, rule: str) -> InvalidArgumentError:
         value: The value; shortened to 200 characters.
         rule: The rule it breaks, as a sentence.
     """
-    return InvalidArgumentError("INVALID_ARGUMENT", field=field, value=str(value)[:200], rule=rule)
+    return InvalidArgumentError(RefusalCode.INVALID_ARGUMENT, field=field, value=str(value)[:200], rule=rule)
 
 
-def _rebuild(error: type[RefusedError], code: str, given: dict[str, Any]) -> RefusedError:
+def not_built_yet(field: str, value: object) -> RefusedError:
+    """Returns the refusal of an argument that has its name, and no effect yet."""
+    return refused(RefusalCode.UNIMPLEMENTED, field=field, value=str(value)[:200], rule="this is not built yet")
+
+
+def _rebuild(error: type[RefusedError], code: RefusalCode, given: dict[str, Any]) -> RefusedError:
     return error(code, **given)

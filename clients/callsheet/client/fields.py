@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
+from numbers import Real
 from typing import Any, Final
 
 from callsheet.client.errors import invalid
+from google.protobuf import duration_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
@@ -23,6 +26,8 @@ _RULES: Final = {
 }
 # What protobuf raises for a value out of range, or of another type.
 _MISFITS: Final = (TypeError, ValueError)
+# A Duration's most: ten thousand years.
+_MAX_SECONDS: Final = 315_576_000_000
 
 
 def put(message: Message, where: str, **values: Any) -> None:
@@ -56,10 +61,45 @@ def put_list(message: Message, where: str, name: str, values: Iterable[Any]) -> 
 
 def put_map(message: Message, where: str, name: str, values: Any) -> None:
     """Fills a map of text to text; see `put`."""
+    if not isinstance(values, Mapping):
+        raise invalid(_path(where, name), values, "a mapping of names to values, both text")
     try:
         getattr(message, name).update(values)
     except (AttributeError, *_MISFITS) as error:
         raise invalid(_path(where, name), values, "names and values are text that UTF-8 can write") from error
+
+
+def duration(field: str, seconds: float) -> duration_pb2.Duration:
+    """Returns a duration.
+
+    Raises:
+        InvalidArgumentError: `seconds` is no number, negative, or more than a duration can be.
+    """
+    if not (is_number(seconds) and 0 <= seconds <= _MAX_SECONDS):
+        raise invalid(field, seconds, f"seconds are from 0 to {_MAX_SECONDS}")
+    whole = int(seconds)
+    return duration_pb2.Duration(seconds=whole, nanos=min(round((seconds - whole) * 1e9), 999_999_999))
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a real number."""
+    return isinstance(value, Real)
+
+
+def positive(field: str, value: float) -> float:
+    """Returns a number that is above 0 and finite; raises InvalidArgumentError for any other value."""
+    if not (is_number(value) and 0 < value < math.inf):
+        raise invalid(field, value, "above 0 and finite")
+    return value
+
+
+def at_least_one(field: str, value: int | None) -> int:
+    """Returns a number from 1, or 0 for None: the default. Raises InvalidArgumentError for any other value."""
+    if value is None:
+        return 0
+    if not (is_number(value) and value >= 1):
+        raise invalid(field, value, "at least 1, or None for the default")
+    return value
 
 
 def _first_misfit(scratch: Message, name: str, values: Any) -> tuple[int | None, Any]:

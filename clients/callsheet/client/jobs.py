@@ -17,6 +17,17 @@ class PriorityClass(Enum):
     """Anything that can wait: served last."""
 
 
+class Opening(Enum):
+    """What an open found."""
+
+    CREATED = "created"
+    """It is new."""
+    ATTACHED = "attached"
+    """It was open already, with the same specification."""
+    CLOSED = "closed"
+    """A trajectory that was closed before: it stays closed."""
+
+
 class TrajectoryEnd(Enum):
     """How a trajectory ended."""
 
@@ -24,21 +35,49 @@ class TrajectoryEnd(Enum):
     """It is finished and counts towards its group's quorum."""
     ABANDONED = "abandoned"
     """It was given up and does not count."""
+    LOST = "lost"
+    """It was lost to an INFRA failure and does not count; its group's `on_infra` says what becomes of its seat."""
+
+
+class OnInfra(Enum):
+    """What a group does with a member that was lost to an INFRA failure."""
+
+    REPLACE = "replace"
+    """It takes no seat: another trajectory joins in its place."""
+    RETRY = "retry"
+    """The same trajectory starts over. Not built yet."""
+    MASK = "mask"
+    """It keeps its seat and has no reward. Not built yet."""
+    DROP = "drop"
+    """The group goes on with a member less. Not built yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Staleness:
+    """A bound on how far a trajectory may fall behind the newest policy version.
+
+    Attributes:
+        max_versions: A trajectory that began more than this many versions ago is cancelled; at least 1.
+    """
+
+    max_versions: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
     """Siblings of one prompt.
 
     Attributes:
         group_id: Unique in the job.
         size: Trajectories in the group, the same in every member.
         quorum: Completed trajectories after which the others are redundant and are cancelled; None means `size`.
+        on_infra: What becomes of members that were lost to INFRA, the same in every member.
     """
 
     group_id: str
     size: int
     quorum: int | None = None
+    on_infra: OnInfra = OnInfra.REPLACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +86,22 @@ class JobDescription:
 
     Attributes:
         job_id: 1 to 256 characters, unique in the scheduler.
-        weight: Share relative to other jobs; above 0.
+        share: Fair share relative to other jobs; above 0.
         priority_class: Its class.
         max_actions: The most actions it may have queued or running at once; None means no limit of its own.
-        max_staleness: A trajectory that began more than this many policy versions ago is cancelled; None: no bound.
+        staleness: What becomes of trajectories that fall behind the newest policy version; None: nothing does.
+        grace_s: How many seconds the job lives on after its last session ended; then its actions are cancelled and its
+            trajectories closed, while outcomes stay. None takes the server's default (120 s).
+        detached: The job needs no session and never expires.
     """
 
     job_id: str
-    weight: float = 1.0
+    share: float = 1.0
     priority_class: PriorityClass = PriorityClass.TRAIN
     max_actions: int | None = None
-    max_staleness: int | None = None
+    staleness: Staleness | None = None
+    grace_s: float | None = None
+    detached: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +114,11 @@ class TrajectoryDescription:
         group: Its group; None if it has none.
         idle_timeout_s: Without any action for so many seconds it is closed as abandoned; None takes the server's
             default (1 hour).
+        deadline_s: So many seconds after it was opened it is closed as abandoned, whatever it does; None means never.
     """
 
     job_id: str
     trajectory_id: str
-    group: Group | None = None
+    group: GroupDescription | None = None
     idle_timeout_s: float | None = None
+    deadline_s: float | None = None

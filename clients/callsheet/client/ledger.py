@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from callsheet.client.errors import CallsheetError, RefusedError
+from callsheet.client.errors import CallsheetError, RefusalCode, RefusedError
 
 OutcomeT = TypeVar("OutcomeT")
 OutcomeT_contra = TypeVar("OutcomeT_contra", contravariant=True)
@@ -31,7 +31,7 @@ class Waiter(Protocol[OutcomeT_contra]):
         """Called at most once: the scheduler has made the item durable."""
 
     def settle(self, ended: OutcomeT_contra | CallsheetError | None) -> None:
-        """Called at most once: the outcome of a submit, None for another item that was accepted, or its error."""
+        """Called at most once: the outcome of a submit, the reply to another item (or None), or its error."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +53,7 @@ class Item(Generic[OutcomeT]):
     message: bytes
     waiter: Waiter[OutcomeT]
     key: ActionKey | None = None
-    replay_success: frozenset[str] = frozenset()
+    replay_success: frozenset[RefusalCode] = frozenset()
     times_sent: int = 0
     accepted: bool = False
     early: OutcomeT | None = field(default=None, repr=False)
@@ -118,8 +118,14 @@ class Ledger(Generic[OutcomeT]):
         """Makes every open item wait again, in order: the stream that carried them is gone."""
         self._waiting = OrderedDict(self._open)
 
-    def result(self, sequence: int, refusal: RefusedError | None) -> None:
-        """Takes in the result of an item; one that is not open is ignored."""
+    def result(self, sequence: int, refusal: RefusedError | None, reply: OutcomeT | None = None) -> None:
+        """Takes in the result of an item; one that is not open is ignored.
+
+        Args:
+            sequence: The item's number.
+            refusal: Why it was refused; None if it was accepted.
+            reply: What an item that is no submit is settled with, if the scheduler tells more than that.
+        """
         item = self._open.get(sequence)
         if item is None:
             return
@@ -130,7 +136,7 @@ class Ledger(Generic[OutcomeT]):
             item.accepted = True
             item.waiter.accept()
         if item.key is None:
-            self._settle(item, None)
+            self._settle(item, reply)
         elif item.early is not None:
             self._settle(item, item.early)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 
-from callsheet.client.outcomes import OutputChunk, OutputStream
+from callsheet.client.results import OutputChunk, OutputStream
 
 MAX_WAITING_BYTES = 1024 * 1024
 """Output that waits for its reader; beyond that the oldest is dropped."""

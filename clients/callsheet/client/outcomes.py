@@ -1,6 +1,6 @@
 """What became of an action: data, never an exception.
 
-    match await trajectory.env_step(Command.shell("make test")):
+    match await trajectory.env_step("make test"):
         case Succeeded(value=result):
             print(result.exit_code, result.stdout)
         case Failed(kind=FailureKind.INFRA, reason=reason):
@@ -18,9 +18,22 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, NoReturn, TypeAlias, TypeVar
 
-from callsheet.client.errors import NotSucceededError
+from callsheet.client.errors import (
+    ActionCancelledError,
+    ActionExpiredError,
+    ActionTimeoutError,
+    EnvError,
+    InfraError,
+    NotSucceededError,
+    PolicyError,
+    QuotaError,
+    ResourceLimitError,
+)
+from callsheet.client.reasons import Reason
 
 T = TypeVar("T")
+
+_MAX_LINE = 200
 
 
 class FailureKind(Enum):
@@ -53,172 +66,6 @@ class TimeoutKind(Enum):
     START_TO_CLOSE = "start_to_close"
     SCHEDULE_TO_CLOSE = "schedule_to_close"
     HEARTBEAT = "heartbeat"
-
-
-class FinishReason(Enum):
-    """Why generation ended."""
-
-    UNSPECIFIED = "unspecified"
-    """Not told, or a reason newer than this client."""
-    STOP = "stop"
-    """A stop token was produced."""
-    LENGTH = "length"
-    """`max_new_tokens` or the model's context was reached."""
-    ABORT = "abort"
-    """It was aborted; the tokens so far are here."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyVersionSpan:
-    """Output tokens `begin` up to `end` (exclusive) were made by policy version `version`."""
-
-    version: int
-    begin: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class GenerateResult:
-    """Tokens and their log-probabilities.
-
-    Attributes:
-        token_ids: New tokens, the prompt left out; shape (n,).
-        log_probs: Natural logarithm of each token's probability at temperature 1; shape (n,).
-        finish_reason: Why it ended.
-        policy_versions: Which version made which tokens; covers all tokens in order.
-        cached_tokens: Prompt tokens found in the engine's cache.
-    """
-
-    token_ids: tuple[int, ...]
-    log_probs: tuple[float, ...] = ()
-    finish_reason: FinishReason = FinishReason.STOP
-    policy_versions: tuple[PolicyVersionSpan, ...] = ()
-    cached_tokens: int = 0
-
-
-class OutputStream(Enum):
-    """Which of a command's two outputs."""
-
-    UNSPECIFIED = "unspecified"
-    """Not told, or newer than this client."""
-    STDOUT = "stdout"
-    STDERR = "stderr"
-
-
-@dataclass(frozen=True, slots=True)
-class OutputChunk:
-    """A part of what a command prints, while it runs.
-
-    Attributes:
-        stream: Which output.
-        content: The bytes.
-        offset: Bytes of this output before them.
-        dropped_bytes: Bytes of this output between the part before and this one that were lost on the way.
-    """
-
-    stream: OutputStream
-    content: bytes
-    offset: int = 0
-    dropped_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SessionReport:
-    """What a step was in its session.
-
-    Attributes:
-        started: The session began with it: what an earlier session of this name held is not there.
-        ended: The session ended with it, for instance by `exit` or because it could not be stopped otherwise. The next
-            step that names it begins another.
-    """
-
-    started: bool = False
-    ended: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DownloadedFile:
-    """A file that was asked for.
-
-    Attributes:
-        path: As it was asked for.
-        content: Its bytes; None if there are none to give.
-        refusal: Why there are none: "missing", "not_a_file" (a directory, a symbolic link or a path through one),
-            "too_large" (the files of one step together) or "unreadable"; empty if there are.
-    """
-
-    path: str
-    content: bytes | None = field(default=None, repr=False)
-    refusal: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class CommandResult:
-    """A finished command.
-
-    Attributes:
-        exit_code: Meaningless if `signal` is set.
-        stdout: Standard output, head and tail if it was too long.
-        stderr: Standard error, likewise.
-        signal: The signal that ended it; None if it exited by itself.
-        stdout_dropped_bytes: Bytes left out between head and tail.
-        stderr_dropped_bytes: Likewise.
-        wall_s: Wall-clock seconds.
-        session: What the step was in its session; None if it ran in none.
-        downloads: The files that were asked for, in that order; none if the command was stopped.
-    """
-
-    exit_code: int
-    stdout: bytes = b""
-    stderr: bytes = b""
-    signal: int | None = None
-    stdout_dropped_bytes: int = 0
-    stderr_dropped_bytes: int = 0
-    wall_s: float = 0.0
-    session: SessionReport | None = None
-    downloads: tuple[DownloadedFile, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class EnvResetResult:
-    """A live sandbox.
-
-    Attributes:
-        sandbox_id: Identifies this incarnation of the trajectory's sandbox.
-        set_up: The set-up command's result; None if there was none.
-        set_up_reused: The sandbox began with the files of an earlier run of the same set-up, whose result `set_up` is.
-    """
-
-    sandbox_id: str
-    set_up: CommandResult | None = None
-    set_up_reused: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCallResult:
-    """A tool's response, as the service defines it."""
-
-    response: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class RewardResult:
-    """A score.
-
-    Attributes:
-        score: For tests the share passed, 0 to 1; for models what they return.
-        passed: Tests that passed; 0 for models.
-        total: Tests that ran, skipped ones left out; 0 for models.
-        command: The test run; None for models.
-    """
-
-    score: float
-    passed: int = 0
-    total: int = 0
-    command: CommandResult | None = None
-
-
-Result: TypeAlias = GenerateResult | EnvResetResult | CommandResult | ToolCallResult | RewardResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,6 +147,10 @@ class Succeeded(Ended, Generic[T]):
         """Returns the value."""
         return self.value
 
+    def __str__(self) -> str:
+        """One line."""
+        return _line("succeeded", _shortened(repr(self.value)), self)
+
 
 @dataclass(frozen=True, slots=True)
 class Failed(Ended, Generic[T]):
@@ -307,7 +158,7 @@ class Failed(Ended, Generic[T]):
 
     Attributes:
         kind: Due to whom.
-        reason: A stable word for programs, for instance "state_lost", "out_of_memory", "set_up_failed".
+        reason: A word for programs, of a closed vocabulary.
         message: A sentence for people.
         partial: What was produced before, for instance the output of a command that timed out.
         timeout: The timeout, where `kind` is TIMEOUT or a heartbeat was missed; else UNSPECIFIED.
@@ -315,15 +166,19 @@ class Failed(Ended, Generic[T]):
     """
 
     kind: FailureKind
-    reason: str = ""
+    reason: Reason = Reason.OTHER
     message: str = ""
     partial: T | None = None
     timeout: TimeoutKind = TimeoutKind.UNSPECIFIED
     retry_after_s: float | None = None
 
     def unwrap(self) -> NoReturn:
-        """Raises NotSucceededError."""
-        raise NotSucceededError(self)
+        """Raises the NotSucceededError that belongs to `kind`, for instance InfraError."""
+        raise _ERRORS.get(self.kind, NotSucceededError)(self)
+
+    def __str__(self) -> str:
+        """One line: kind, reason, message and action."""
+        return _line(f"failed: {self.kind.name} {self.reason}", self.message, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,8 +194,12 @@ class Cancelled(Ended, Generic[T]):
     partial: T | None = None
 
     def unwrap(self) -> NoReturn:
-        """Raises NotSucceededError."""
-        raise NotSucceededError(self)
+        """Raises ActionCancelledError."""
+        raise ActionCancelledError(self)
+
+    def __str__(self) -> str:
+        """One line: why, and the action."""
+        return _line("cancelled", self.reason, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,8 +213,33 @@ class Expired(Ended):
     timeout: TimeoutKind = TimeoutKind.UNSPECIFIED
 
     def unwrap(self) -> NoReturn:
-        """Raises NotSucceededError."""
-        raise NotSucceededError(self)
+        """Raises ActionExpiredError."""
+        raise ActionExpiredError(self)
+
+    def __str__(self) -> str:
+        """One line: the deadline, and the action."""
+        return _line("expired", f"{self.timeout.value} ran out", self)
 
 
 Outcome: TypeAlias = Succeeded[T] | Failed[T] | Cancelled[T] | Expired
+
+_ERRORS: dict[FailureKind, type[NotSucceededError]] = {
+    FailureKind.POLICY: PolicyError,
+    FailureKind.ENV: EnvError,
+    FailureKind.INFRA: InfraError,
+    FailureKind.TIMEOUT: ActionTimeoutError,
+    FailureKind.QUOTA: QuotaError,
+    FailureKind.RESOURCE_LIMIT: ResourceLimitError,
+    FailureKind.CANCELLED: ActionCancelledError,
+}
+
+
+def _line(what: str, message: str, ended: Ended) -> str:
+    said = f"{what}: {_shortened(message)}" if message else what
+    key = "/".join(filter(None, (ended.job_id, ended.action_id)))
+    return f"{said} (action {key})" if key else said
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_LINE else line[: _MAX_LINE - 3] + "..."

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import random
 from collections import OrderedDict
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import grpc.aio
-from callsheet.client.channel import answer_of
+from callsheet.client.channel import answer_of, keep_trying
 from callsheet.client.decode import BlobReader, decode_outcome
-from callsheet.client.errors import ConnectionLostError, NotFoundError, PayloadError
+from callsheet.client.errors import NotFoundError, PayloadError
 from callsheet.client.outcomes import Outcome
-from callsheet.client.settings import ClientOptions, backoff_s
+from callsheet.client.settings import ClientOptions
 from callsheet.v1 import common_pb2, outcome_pb2, payload_service_pb2, payload_service_pb2_grpc
 
 CHUNK_BYTES = 1024 * 1024
 _SLOWEST_BYTES_PER_S = 1024 * 1024
 _REMEMBERED = 65_536
-
-T = TypeVar("T")
 
 
 async def read_outcome(message: outcome_pb2.Outcome, payloads: PayloadTransfer) -> Outcome[Any]:
@@ -85,32 +82,20 @@ class PayloadTransfer:
             ConnectionLostError: There was no connection for too long.
         """
         return {
-            sha256: await self._keep_trying(partial(self._get, reference)) for sha256, reference in references.items()
+            sha256: await keep_trying(partial(self._get, reference), self._options)
+            for sha256, reference in references.items()
         }
 
     async def _upload(self, sha256: str, content: bytes) -> None:
         done = self._uploading[sha256] = anyio.Event()
         try:
-            await self._keep_trying(partial(self._put, sha256, content))
+            await keep_trying(partial(self._put, sha256, content), self._options)
             self._stored[sha256] = None
             if len(self._stored) > _REMEMBERED:
                 self._stored.popitem(last=False)
         finally:
             del self._uploading[sha256]
             done.set()
-
-    async def _keep_trying(self, transfer: Callable[[], Awaitable[T]]) -> T:
-        give_up_at = anyio.current_time() + self._options.give_up_after_s
-        failures = 0
-        while True:
-            try:
-                return await transfer()
-            except ConnectionLostError:
-                failures += 1
-                wait = backoff_s(failures, self._options, random.SystemRandom())
-                if anyio.current_time() + wait >= give_up_at:
-                    raise
-                await anyio.sleep(wait)
 
     async def _put(self, sha256: str, content: bytes) -> None:
         reference = common_pb2.PayloadReference(sha256=sha256, size=len(content))

@@ -3,40 +3,42 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import anyio
 import anyio.to_thread
 from callsheet.client.actions import Submission
-from callsheet.client.backend import Handle
-from callsheet.client.encode import (
-    content_bytes,
-    encode_job,
-    encode_submission,
-    encode_trajectory,
-    encode_trajectory_end,
+from callsheet.client.arguments import instance
+from callsheet.client.backend import ActionHandle, Opened, Work
+from callsheet.client.channel import answer_of, keep_trying
+from callsheet.client.decode_jobs import (
+    decode_group_status,
+    decode_job_status,
+    decode_trajectory_status,
+    end_of,
+    opening_of,
 )
-from callsheet.client.errors import AlreadyExistsError, FailedPreconditionError
+from callsheet.client.encode import content_bytes, encode_submission
+from callsheet.client.encode_jobs import encode_job, encode_trajectory, encode_trajectory_end
+from callsheet.client.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError, RefusalCode
 from callsheet.client.fields import put
-from callsheet.client.jobs import JobDescription, TrajectoryDescription, TrajectoryEnd
+from callsheet.client.jobs import JobDescription, Opening, TrajectoryDescription, TrajectoryEnd
 from callsheet.client.live_output import LiveOutput
-from callsheet.client.outcomes import Outcome, OutputChunk
-from callsheet.client.payloads import read_outcome
-from callsheet.client.session import Session
+from callsheet.client.session import Reply, Session
+from callsheet.client.session_handle import SessionHandle, shortened
 from callsheet.client.settings import ClientOptions
+from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
 from callsheet.client.ticket import Ticket
-from callsheet.v1 import action_pb2, client_service_pb2, common_pb2, outcome_pb2
+from callsheet.v1 import action_pb2, client_service_pb2
 from callsheet.v1.encoded_fields import embedded, tag
 
-T = TypeVar("T")
-
 _SUBMIT = tag(client_service_pb2.ClientItem.SUBMIT_FIELD_NUMBER)
-_MAX_REASON = 256
 _ENCODE_IN_THREAD_BYTES = 1024 * 1024
-_ALREADY_GONE = frozenset({"NOT_FOUND"})
+_PAGE = 1000
+_ALREADY_GONE = frozenset({RefusalCode.NOT_FOUND})
 # A version that was published and then overtaken is refused when it is sent again.
-_ALREADY_OVERTAKEN = frozenset({"FAILED_PRECONDITION"})
+_ALREADY_OVERTAKEN = frozenset({RefusalCode.FAILED_PRECONDITION})
 
 
 class SchedulerBackend:
@@ -44,6 +46,7 @@ class SchedulerBackend:
 
     def __init__(self, target: str, options: ClientOptions) -> None:
         self._session = Session(target, options)
+        self._options = options
         self._id_prefix = uuid.uuid4().hex
         self._ids = 0
 
@@ -52,36 +55,45 @@ class SchedulerBackend:
         """Whether its session has ended."""
         return self._session.is_over
 
-    async def aclose(self) -> None:
-        """Ends the session. See `Session.aclose`."""
-        await self._session.aclose()
+    async def connect(self) -> None:
+        """Makes the connection now. See `Session.connect`."""
+        await self._session.connect()
+
+    async def close(self) -> None:
+        """Ends the session. See `Session.close`."""
+        await self._session.close()
 
     def stop(self) -> None:
         """Ends the session without waiting."""
         self._session.stop()
 
-    async def open_job(self, job: JobDescription) -> None:
+    async def open_job(self, job: JobDescription) -> Opening:
         """Opens a job."""
-        await self._control(client_service_pb2.ClientItem(open_job=encode_job(job)))
+        reply = await self._control(job.job_id, client_service_pb2.ClientItem(open_job=encode_job(job)))
+        self._session.held.hold(job.job_id)
+        return _opened(reply).opening
 
     async def close_job(self, job_id: str) -> None:
         """Closes a job."""
-        await self._control(client_service_pb2.ClientItem(close_job=job_id), _ALREADY_GONE)
+        await self._control(job_id, client_service_pb2.ClientItem(close_job=job_id), _ALREADY_GONE)
+        self._session.held.release(job_id)
         self._session.payloads.forget_all()
 
-    async def publish_policy_version(self, job_id: str, version: int) -> None:
+    async def publish(self, job_id: str, version: int, source: str) -> None:
         """Tells that a job's trainer has a new policy version."""
         request = client_service_pb2.PublishPolicyVersionRequest()
-        put(request, "", job_id=job_id, version=version)
-        await self._control(client_service_pb2.ClientItem(publish_policy_version=request), _ALREADY_OVERTAKEN)
+        put(request, "", job_id=job_id, version=version, source=source)
+        item = client_service_pb2.ClientItem(publish_policy_version=request)
+        await self._control(job_id, item, _ALREADY_OVERTAKEN)
 
-    async def open_trajectory(self, trajectory: TrajectoryDescription) -> None:
+    async def open_trajectory(self, trajectory: TrajectoryDescription) -> Opened:
         """Opens a trajectory."""
-        await self._control(client_service_pb2.ClientItem(open_trajectory=encode_trajectory(trajectory)))
+        item = client_service_pb2.ClientItem(open_trajectory=encode_trajectory(trajectory))
+        return _opened(await self._control(trajectory.job_id, item))
 
     async def close_trajectory(self, job_id: str, trajectory_id: str, end: TrajectoryEnd) -> None:
         """Closes a trajectory."""
-        await self._control(_close_trajectory(job_id, trajectory_id, end), _ALREADY_GONE)
+        await self._control(job_id, _close_trajectory(job_id, trajectory_id, end), _ALREADY_GONE)
 
     def abandon_trajectory(self, job_id: str, trajectory_id: str) -> None:
         """Closes a trajectory as abandoned without waiting for the answer."""
@@ -90,12 +102,50 @@ class SchedulerBackend:
             replay_success=_ALREADY_GONE,
         )
 
+    async def cancel_work(self, work: Work) -> None:
+        """Gives up what is unfinished."""
+        request = client_service_pb2.CancelWorkRequest(reason=shortened(instance("reason", work.reason, str, "text")))
+        put(request, "", job_id=work.job_id, group_id=work.group_id, trajectory_id=work.trajectory_id)
+        await self._control(work.job_id, client_service_pb2.ClientItem(cancel_work=request), _ALREADY_GONE)
+
+    async def jobs(self, job_id: str) -> list[JobStatus]:
+        """Open jobs; with an id only that one."""
+        request = client_service_pb2.ListJobsRequest(job_id=job_id)
+        response = await self._ask(self._session.stub.ListJobs, request)
+        return [decode_job_status(status) for status in response.jobs]
+
+    async def trajectories(
+        self, job_id: str, *, trajectory_id: str = "", group_id: str = "", closed: bool = False
+    ) -> list[TrajectoryStatus]:
+        """Trajectories of an open job, all pages."""
+        request = client_service_pb2.ListTrajectoriesRequest(page_size=_PAGE)
+        put(request, "", job_id=job_id, trajectory_id=trajectory_id, group_id=group_id, closed=closed)
+        found: list[TrajectoryStatus] = []
+        while True:
+            response = await self._ask(self._session.stub.ListTrajectories, request)
+            found += map(decode_trajectory_status, response.trajectories)
+            if not (response.more and response.trajectories):
+                return found
+            request.after = found[-1].trajectory_id
+
+    async def groups(self, job_id: str, group_id: str = "") -> list[GroupStatus]:
+        """Groups of an open job, all pages."""
+        request = client_service_pb2.ListGroupsRequest(page_size=_PAGE)
+        put(request, "", job_id=job_id, group_id=group_id)
+        found: list[GroupStatus] = []
+        while True:
+            response = await self._ask(self._session.stub.ListGroups, request)
+            found += map(decode_group_status, response.groups)
+            if not (response.more and response.groups):
+                return found
+            request.after = found[-1].group_id
+
     def new_action_id(self) -> str:
         """Returns an id that no other action has."""
         self._ids += 1
         return f"{self._id_prefix}-{self._ids}"
 
-    async def submit(self, submission: Submission[Any]) -> Handle[Any]:
+    async def submit(self, submission: Submission[Any]) -> ActionHandle[Any]:
         """Submits an action.
 
         Returns once it is in the outbox; one that refers to stored payloads once it is accepted, as only the scheduler
@@ -115,7 +165,10 @@ class SchedulerBackend:
         self._session.payloads.forget(uploads)
         return await self._submit_with_payloads(spec, uploads)
 
-    async def _submit_with_payloads(self, spec: action_pb2.ActionSpec, uploads: Mapping[str, bytes]) -> Handle[Any]:
+    async def _submit_with_payloads(
+        self, spec: action_pb2.ActionSpec, uploads: Mapping[str, bytes]
+    ) -> ActionHandle[Any]:
+        await self._session.connect()  # a first connection fails sooner than an upload would
         await self._session.payloads.store(uploads)
         handle = await self._enqueue(spec)
         try:
@@ -125,76 +178,57 @@ class SchedulerBackend:
             raise
         return handle
 
-    async def _enqueue(self, spec: action_pb2.ActionSpec) -> Handle[Any]:
+    async def _enqueue(self, spec: action_pb2.ActionSpec) -> ActionHandle[Any]:
         key = (spec.job_id, spec.action_id)
         await self._session.room()
         open_submit = self._session.open_submit(key)
         if open_submit is None:
             ticket = self._session.put_now(embedded(_SUBMIT, spec.SerializeToString()), key=key)
+            self._session.held.hold(spec.job_id)
             if spec.HasField("env_step") and spec.env_step.stream_output:
                 ticket.output = LiveOutput()
-            return _SessionHandle(self._session, key, ticket)
+            return SessionHandle(self._session, key, ticket)
         sent = client_service_pb2.ClientSessionRequest.FromString(open_submit.message)
         if sent.items[0].submit != spec:
             raise AlreadyExistsError(
-                "ALREADY_EXISTS", field="action_id", value=key[1], rule="an action of this id has another body"
+                RefusalCode.ALREADY_EXISTS,
+                field="action_id",
+                value=key[1],
+                rule="an action of this id has another body",
             )
         assert isinstance(open_submit.waiter, Ticket)
         open_submit.waiter.owners += 1
-        return _SessionHandle(self._session, key, open_submit.waiter)
+        return SessionHandle(self._session, key, open_submit.waiter)
 
-    async def _control(self, item: client_service_pb2.ClientItem, replay_success: frozenset[str] = frozenset()) -> None:
+    async def _control(
+        self,
+        job_id: str,
+        item: client_service_pb2.ClientItem,
+        replay_success: frozenset[RefusalCode] = frozenset(),
+    ) -> Reply | None:
         await self._session.room()
-        await self._session.put_now(item.SerializeToString(), replay_success=replay_success).end()
+        ticket = self._session.put_now(item.SerializeToString(), replay_success=replay_success)
+        self._session.held.hold(job_id)
+        try:
+            return await ticket.end()
+        except NotFoundError as error:
+            if error.field == "job_id":
+                self._session.held.release(job_id)
+            raise
+
+    async def _ask(self, rpc: Callable[..., Any], request: Any) -> Any:
+        await self._session.connect()
+
+        async def call() -> Any:
+            return await answer_of(rpc(request, timeout=self._options.call_timeout_s))
+
+        return await keep_trying(call, self._options)
 
 
-class _SessionHandle(Handle[T]):
-    """A `Handle` on an item of a session."""
-
-    def __init__(self, session: Session, key: tuple[str, str], ticket: Ticket[outcome_pb2.Outcome]) -> None:
-        super().__init__(*key)
-        self._session = session
-        self._ticket = ticket
-        self._outcome: Outcome[T] | None = None
-
-    async def accepted(self) -> None:
-        """Returns once the action is durable."""
-        await self._ticket.accepted()
-
-    async def outcome(self) -> Outcome[T]:
-        """Returns the outcome; results by reference are fetched first."""
-        if self._outcome is None:
-            message = await self._ticket.end()
-            assert message is not None  # the end of a submit is an outcome
-            self._outcome = await read_outcome(message, self._session.payloads)
-        return self._outcome
-
-    async def output(self) -> AsyncIterator[OutputChunk]:
-        """Yields what the action prints while it runs."""
-        if self._ticket.output is not None:
-            async for chunk in self._ticket.output.chunks():
-                yield chunk
-
-    async def cancel(self, reason: str = "") -> None:
-        """Asks for a cancel."""
-        if not self._ticket.has_ended:
-            self._ticket.cancel_requested = True
-            await self._put_cancel(reason).end()
-
-    def abandon(self, reason: str) -> None:
-        """Cancels the action unless another caller waits for it."""
-        self._ticket.owners -= 1
-        if self._ticket.owners or self._ticket.has_ended or self._ticket.cancel_requested or self._session.is_over:
-            return
-        if not self._session.withdraw((self.job_id, self.action_id)):
-            self._ticket.cancel_requested = True
-            self._put_cancel(reason)
-
-    def _put_cancel(self, reason: str) -> Ticket[outcome_pb2.Outcome]:
-        key = common_pb2.ActionKey(job_id=self.job_id, action_id=self.action_id)
-        cancel = client_service_pb2.CancelActionRequest(key=key, reason=reason[:_MAX_REASON])
-        item = client_service_pb2.ClientItem(cancel=cancel)
-        return self._session.put_now(item.SerializeToString(), replay_success=_ALREADY_GONE)
+def _opened(reply: Reply | None) -> Opened:
+    if isinstance(reply, client_service_pb2.ItemOpened):
+        return Opened(opening_of(reply.opening), end_of(reply.end))
+    return Opened(Opening.CREATED)
 
 
 def _close_trajectory(job_id: str, trajectory_id: str, end: TrajectoryEnd) -> client_service_pb2.ClientItem:

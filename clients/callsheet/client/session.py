@@ -12,19 +12,21 @@ import logging
 import random
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 import grpc
 import grpc.aio
 from callsheet.client.channel import is_hopeless, open_channel
 from callsheet.client.decode import output_stream, refusal_of_status
-from callsheet.client.errors import CallsheetError, ClientClosedError, ConnectionLostError, invalid
+from callsheet.client.errors import CallsheetError, ClientClosedError, ConnectionLostError, RefusalCode, invalid
+from callsheet.client.handshake import greeting, mismatch
+from callsheet.client.held_jobs import HeldJobs
 from callsheet.client.ledger import ActionKey, Item, Ledger
 from callsheet.client.payloads import PayloadTransfer
 from callsheet.client.settings import ClientOptions, backoff_s
 from callsheet.client.ticket import Ticket
-from callsheet.v1 import client_service_pb2, outcome_pb2
+from callsheet.v1 import client_service_pb2, client_service_pb2_grpc, outcome_pb2
 from callsheet.v1.encoded_fields import embedded, tag
 
 logger = logging.getLogger("callsheet.client")
@@ -32,9 +34,14 @@ logger = logging.getLogger("callsheet.client")
 MAX_ITEM_BYTES = 4 * 1024 * 1024 - 4096
 """gRPC servers take 4 MiB by default: one larger item would break the stream again with each resume."""
 
+# A call needs some time, even if none is left.
+_SHORTEST_S = 0.1
 _ITEM = tag(client_service_pb2.ClientSessionRequest.ITEMS_FIELD_NUMBER)
 _SERVICE = client_service_pb2.DESCRIPTOR.services_by_name["ClientService"]
 _METHOD = f"/{_SERVICE.full_name}/{_SERVICE.methods_by_name['ClientSession'].name}"
+
+Reply: TypeAlias = outcome_pb2.Outcome | client_service_pb2.ItemOpened
+"""What the scheduler says of an item beyond that it is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,7 @@ class Session:
         self._target = target
         self._options = options
         self._random = random.Random()
-        self._ledger: Ledger[outcome_pb2.Outcome] = Ledger()
+        self._ledger: Ledger[Reply] = Ledger()
         self._sequence = 0
         self._work = asyncio.Event()
         self._controls = 0
@@ -66,7 +73,11 @@ class Session:
         self._room: deque[asyncio.Future[None]] = deque()
         self._failures = 0
         self._down_since: float | None = None
+        self._greeted = False
+        self._greetings: list[asyncio.Future[None]] = []
+        self.held = HeldJobs()
         self._channel = open_channel(target, options)
+        self.stub: Any = client_service_pb2_grpc.ClientServiceStub(self._channel)
         self.payloads = PayloadTransfer(self._channel, options)
         # Not a child of the caller's task group: the session serves every task of its loop and ends with the client.
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"callsheet session with {target}")
@@ -76,7 +87,23 @@ class Session:
         """Whether the session's task has ended; a new session is needed."""
         return self._task.done()
 
-    def open_submit(self, key: ActionKey) -> Item[outcome_pb2.Outcome] | None:
+    async def connect(self) -> None:
+        """Returns once the scheduler has said that it serves this client.
+
+        Raises:
+            ConnectionLostError: There was no answer in time.
+            FailedPreconditionError: The scheduler or this client is too old for the other.
+            ClientClosedError: The session has ended.
+        """
+        if self.is_over:
+            raise ClientClosedError("the client is closed")
+        if not self._greeted:
+            greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._greetings.append(greeted)
+            self._work.set()
+            await greeted
+
+    def open_submit(self, key: ActionKey) -> Item[Reply] | None:
         """Returns the open submit of an action."""
         return self._ledger.open_submit(key)
 
@@ -95,8 +122,8 @@ class Session:
         item: bytes,
         *,
         key: ActionKey | None = None,
-        replay_success: frozenset[str] = frozenset(),
-    ) -> Ticket[outcome_pb2.Outcome]:
+        replay_success: frozenset[RefusalCode] = frozenset(),
+    ) -> Ticket[Reply]:
         """Puts an item into the outbox and returns its ticket.
 
         Does not look at the outbox's bound. Without `room` before it, it is for what must not wait and is bounded by
@@ -118,7 +145,7 @@ class Session:
         message = embedded(_ITEM, numbered)
         if len(message) > MAX_ITEM_BYTES:
             raise invalid("item", f"{len(message)} bytes", f"an item has at most {MAX_ITEM_BYTES} bytes")
-        ticket: Ticket[outcome_pb2.Outcome] = Ticket() if key is not None else _ControlTicket(self._control_ended)
+        ticket: Ticket[Reply] = Ticket() if key is not None else _ControlTicket(self._control_ended)
         if key is None:
             self._controls += 1
             self._no_controls.clear()
@@ -135,7 +162,7 @@ class Session:
         self._make_room()
         return True
 
-    async def aclose(self) -> None:
+    async def close(self) -> None:
         """Waits shortly for the answers to what is not a submit (cancels, closes), then ends the session.
 
         Open items end with ClientClosedError; the actions that were accepted go on in the scheduler.
@@ -165,12 +192,40 @@ class Session:
     async def _keep_connected(self) -> None:
         while True:
             await self._until_work()
-            end = await self._run_stream()
-            self._ledger.resume()
-            await self._recover(end)
+            if self._greeted:
+                end = await self._run_stream()
+                self._ledger.resume()
+                await self._recover(end)
+            elif (end_or_none := await self._greet()) is not None:
+                await self._recover(end_or_none)
+
+    async def _greet(self) -> StreamEnd | None:
+        """Asks whether the scheduler serves this client; returns how that failed, if it may yet go well."""
+        now = anyio.current_time()
+        self._down_since = now if self._down_since is None else self._down_since
+        left_s = self._down_since + self._options.connect_timeout_s - now
+        try:
+            info = await self.stub.GetServerInfo(greeting(), timeout=max(left_s, _SHORTEST_S))
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                return StreamEnd(error.code(), error.details() or "", answered=False)
+            info = client_service_pb2.GetServerInfoResponse()  # older than this rpc
+        problem = mismatch(self._target, info)
+        if problem is not None:
+            self.held.release_all()
+            self._fail_all(problem)
+            self._down_since = None
+            return None
+        self._greeted = True
+        self._connected()
+        for greeted in self._greetings:
+            if not greeted.done():
+                greeted.set_result(None)
+        self._greetings.clear()
+        return None
 
     async def _until_work(self) -> None:
-        while not self._ledger and not self._room:
+        while not (self._ledger or self._room or self.held or self._greetings):
             self._failures = 0
             self._down_since = None
             self._work.clear()
@@ -193,17 +248,21 @@ class Session:
         return end
 
     async def _write(self, call: Any) -> None:
-        while True:
-            batch = self._ledger.next_batch()
-            if not batch:
-                self._work.clear()
-                await self._work.wait()
-                continue
-            self._make_room()
-            try:
-                await call.write(batch)
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                return  # the stream is over; the reader learns why
+        try:
+            requests = self.held.requests(self._sequence)
+            self._sequence += sum(len(request.items) for request in requests)
+            for request in requests:
+                await call.write(request.SerializeToString())
+            while True:
+                batch = self._ledger.next_batch()
+                if batch:
+                    self._make_room()
+                    await call.write(batch)
+                else:
+                    self._work.clear()
+                    await self._work.wait()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return  # the stream is over; the reader learns why
 
     async def _read(self, call: Any) -> StreamEnd:
         answered = False
@@ -222,9 +281,14 @@ class Session:
         for output in response.output:
             self._take_output(output)
         for sequence in response.accepted:
-            ledger.result(sequence, None)
+            if not self.held.answer(sequence, None):
+                ledger.result(sequence, None)
+        for opened in response.opened:
+            ledger.result(opened.sequence, None, opened)
         for result in response.results:
-            ledger.result(result.sequence, refusal_of_status(result.status))
+            refusal = refusal_of_status(result.status)
+            if not self.held.answer(result.sequence, refusal):
+                ledger.result(result.sequence, refusal)
         for outcome in response.outcomes:
             ledger.outcome((outcome.key.job_id, outcome.key.action_id), outcome)
 
@@ -244,7 +308,8 @@ class Session:
         now = anyio.current_time()
         self._failures += 1
         self._down_since = now if self._down_since is None else self._down_since
-        left_s = self._down_since + self._options.give_up_after_s - now
+        patience_s = self._options.give_up_after_s if self._greeted else self._options.connect_timeout_s
+        left_s = self._down_since + patience_s - now
         if is_hopeless(end.code) or left_s <= 0:
             self._give_up(end)
             return
@@ -258,14 +323,21 @@ class Session:
 
     def _give_up(self, end: StreamEnd) -> None:
         logger.error("session given up target=%s code=%s open_items=%d", self._target, end.code.name, len(self._ledger))
-        self._fail_all(ConnectionLostError(f"no connection to {self._target}: {end.code.name}: {end.details}"))
+        if is_hopeless(end.code) or not self._greeted:
+            self.held.release_all()  # there is nothing to come back to
+        what = f"no connection to {self._target}"
+        if not self._greeted and not is_hopeless(end.code):
+            what = f"no scheduler answers at {self._target}: is `callsheet up` running?"
+        self._fail_all(ConnectionLostError(f"{what} ({end.code.name}: {end.details})"))
         self._failures = 0
         self._down_since = None
 
     def _fail_all(self, error: CallsheetError) -> None:
         self._ledger.fail_all(error)
-        while self._room:
-            waiter = self._room.popleft()
+        waiters = [*self._room, *self._greetings]
+        self._room.clear()
+        self._greetings.clear()
+        for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(error)
 
@@ -293,7 +365,7 @@ class Session:
                 free -= 1
 
 
-class _ControlTicket(Ticket[outcome_pb2.Outcome]):
+class _ControlTicket(Ticket[Reply]):
     """The ticket of an item that is no submit: also counted, so that closing can wait for its answer."""
 
     __slots__ = ("_on_end",)
@@ -302,7 +374,7 @@ class _ControlTicket(Ticket[outcome_pb2.Outcome]):
         super().__init__()
         self._on_end = on_end
 
-    def settle(self, ended: outcome_pb2.Outcome | CallsheetError | None) -> None:
+    def settle(self, ended: Reply | CallsheetError | None) -> None:
         """Tells the end of the item."""
         super().settle(ended)
         self._on_end()

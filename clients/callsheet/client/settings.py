@@ -3,9 +3,36 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
+from callsheet.client.arguments import optional
 from callsheet.client.errors import invalid
+from callsheet.client.fields import is_number
+
+_SECONDS: Final = (
+    "connect_timeout_s",
+    "give_up_after_s",
+    "backoff_initial_s",
+    "backoff_max_s",
+    "call_timeout_s",
+    "close_timeout_s",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How to encrypt the connection. Not built yet: a client that is given one refuses it.
+
+    Attributes:
+        ca_file: Certificates of authorities to trust, as PEM; None takes the system's.
+        cert_file: The client's own certificate, as PEM.
+        key_file: The key of that certificate, as PEM.
+    """
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,18 +40,24 @@ class ClientOptions:
     """How a client connects, waits and gives up. Times are seconds.
 
     Attributes:
-        give_up_after_s: How long open work may be without a connection before it fails with ConnectionLostError.
+        connect_timeout_s: How long the first connection may take before what waits for it fails with
+            ConnectionLostError.
+        give_up_after_s: After a connection was lost: how long open work may be without one before it fails with
+            ConnectionLostError.
         backoff_initial_s: Ceiling of the wait before the first reconnect; it doubles with each further one.
         backoff_max_s: Highest ceiling of the wait.
         call_timeout_s: Deadline of a unary call.
         close_timeout_s: How long closing a client or leaving a trajectory may wait for the scheduler.
         outbox_items: Items that may wait to be written before callers have to wait.
         channel_options: gRPC channel options that override the client's own.
+        tls: How to encrypt the connection. Not built yet.
+        token: Who the client is, for schedulers that ask. Not built yet.
 
     Raises:
         InvalidArgumentError: A number out of its range.
     """
 
+    connect_timeout_s: float = 10.0
     give_up_after_s: float = 600.0
     backoff_initial_s: float = 0.05
     backoff_max_s: float = 5.0
@@ -32,14 +65,20 @@ class ClientOptions:
     close_timeout_s: float = 5.0
     outbox_items: int = 16_384
     channel_options: tuple[tuple[str, int | str], ...] = ()
+    tls: Tls | None = None
+    token: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
-        for name in ("give_up_after_s", "backoff_initial_s", "backoff_max_s", "call_timeout_s", "close_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise invalid(name, getattr(self, name), "seconds above 0")
-        if self.outbox_items < 1:
-            raise invalid("outbox_items", self.outbox_items, "at least 1")
+        for name in _SECONDS:
+            value = getattr(self, name)
+            if not (is_number(value) and value > 0):
+                raise invalid(name, value, "seconds above 0")
+        if not (isinstance(self.outbox_items, int) and self.outbox_items >= 1):
+            raise invalid("outbox_items", self.outbox_items, "a whole number, at least 1")
+        optional("tls", self.tls, Tls, "a Tls")
+        if self.token is not None and not isinstance(self.token, str):
+            raise invalid("token", type(self.token).__name__, "text, or None")
 
 
 def backoff_s(failures: int, options: ClientOptions, source: random.Random) -> float:

@@ -159,7 +159,7 @@ global___RewardPlace = RewardPlace
 
 @typing.final
 class SpeedUp(google.protobuf.message.Message):
-    """How execution time falls as units grow, relative to `min_units`."""
+    """How execution time falls as units grow, relative to the fewest units, rounded up to a whole one."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -214,7 +214,7 @@ class SpeedUpPoint(google.protobuf.message.Message):
     units: builtins.int
     """Units of the resource, at least 1."""
     speed_up: builtins.float
-    """Execution time at `min_units` divided by execution time at `units`; 0.01 to 1,000,000."""
+    """Execution time at the fewest units divided by execution time at `units`; 0.01 to 1,000,000."""
     def __init__(
         self,
         *,
@@ -227,38 +227,42 @@ global___SpeedUpPoint = SpeedUpPoint
 
 @typing.final
 class ResourceDemand(google.protobuf.message.Message):
-    """The need for one resource."""
+    """The need for one resource, in thousandths of a unit. Only "cpu" may be no multiple of 1,000. Grants are whole units: a
+    fraction of a core is booked rounded up; where a manager shares its cores, no more than the fraction is charged.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RESOURCE_FIELD_NUMBER: builtins.int
-    MIN_UNITS_FIELD_NUMBER: builtins.int
-    MAX_UNITS_FIELD_NUMBER: builtins.int
+    MIN_MILLI_UNITS_FIELD_NUMBER: builtins.int
+    MAX_MILLI_UNITS_FIELD_NUMBER: builtins.int
     SPEED_UP_FIELD_NUMBER: builtins.int
     HOLD_FIELD_NUMBER: builtins.int
     resource: builtins.str
     """Name: "cpu" (cores), "memory" (MiB), "gpu" (devices), or any name that managers register."""
-    min_units: builtins.int
-    """The fewest units it runs with; 0 or more."""
-    max_units: builtins.int
-    """The most units it can use; 0 means `min_units` (not elastic), otherwise at least `min_units`."""
+    min_milli_units: builtins.int
+    """The fewest thousandths of a unit that it runs with; 0 or more."""
+    max_milli_units: builtins.int
+    """The most that it can use; 0 means `min_milli_units` (not elastic), otherwise at least `min_milli_units`."""
     hold: global___Hold.ValueType
     """How long the units are held."""
     @property
     def speed_up(self) -> global___SpeedUp:
-        """The gain from more than `min_units`; unset means linear. Only for an elastic entry."""
+        """The gain from more than the fewest units; unset means linear. Only for an elastic entry: its most units, rounded up,
+        are more than its fewest.
+        """
 
     def __init__(
         self,
         *,
         resource: builtins.str = ...,
-        min_units: builtins.int = ...,
-        max_units: builtins.int = ...,
+        min_milli_units: builtins.int = ...,
+        max_milli_units: builtins.int = ...,
         speed_up: global___SpeedUp | None = ...,
         hold: global___Hold.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["speed_up", b"speed_up"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["hold", b"hold", "max_units", b"max_units", "min_units", b"min_units", "resource", b"resource", "speed_up", b"speed_up"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["hold", b"hold", "max_milli_units", b"max_milli_units", "min_milli_units", b"min_milli_units", "resource", b"resource", "speed_up", b"speed_up"]) -> None: ...
 
 global___ResourceDemand = ResourceDemand
 
@@ -400,8 +404,8 @@ class ActionSpec(google.protobuf.message.Message):
     """
     @property
     def demand(self) -> global___Demand:
-        """What it needs; unset takes the kind's default (one core; env_reset also 256 MiB held by the trajectory; generate and
-        tool_call nothing but a slot).
+        """What it needs; unset takes the kind's default (one core; env_reset also 256 MiB held by the trajectory; generate,
+        tool_call and rewards by a model nothing but a slot).
         """
 
     @property

@@ -324,7 +324,7 @@ class ExplainRequest(google.protobuf.message.Message):
     KEY_FIELD_NUMBER: builtins.int
     @property
     def key(self) -> callsheet.v1.common_pb2.ActionKey:
-        """The action. An empty job id is accepted where the action id is unique among open jobs."""
+        """The action. An empty job id is accepted where the action id is unique among open jobs, or else among closed ones."""
 
     def __init__(
         self,

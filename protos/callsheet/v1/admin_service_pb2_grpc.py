@@ -69,7 +69,8 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Explain(self, request, context):
-        """Why an action is where it is, and its whole story. NOT_FOUND if it is unknown.
+        """Why an action is where it is, and its whole story. Of a closed job a summary is kept for a while. NOT_FOUND if the
+        action is unknown or forgotten.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

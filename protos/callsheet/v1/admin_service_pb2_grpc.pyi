@@ -31,7 +31,9 @@ class AdminServiceStub:
         callsheet.v1.admin_service_pb2.ExplainRequest,
         callsheet.v1.admin_service_pb2.ExplainResponse,
     ]
-    """Why an action is where it is, and its whole story. NOT_FOUND if it is unknown."""
+    """Why an action is where it is, and its whole story. Of a closed job a summary is kept for a while. NOT_FOUND if the
+    action is unknown or forgotten.
+    """
 
     ResizeAction: grpc.UnaryUnaryMultiCallable[
         callsheet.v1.admin_service_pb2.ResizeActionRequest,
@@ -84,7 +86,9 @@ class AdminServiceAsyncStub:
         callsheet.v1.admin_service_pb2.ExplainRequest,
         callsheet.v1.admin_service_pb2.ExplainResponse,
     ]
-    """Why an action is where it is, and its whole story. NOT_FOUND if it is unknown."""
+    """Why an action is where it is, and its whole story. Of a closed job a summary is kept for a while. NOT_FOUND if the
+    action is unknown or forgotten.
+    """
 
     ResizeAction: grpc.aio.UnaryUnaryMultiCallable[
         callsheet.v1.admin_service_pb2.ResizeActionRequest,
@@ -141,7 +145,9 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         request: callsheet.v1.admin_service_pb2.ExplainRequest,
         context: _ServicerContext,
     ) -> typing.Union[callsheet.v1.admin_service_pb2.ExplainResponse, collections.abc.Awaitable[callsheet.v1.admin_service_pb2.ExplainResponse]]:
-        """Why an action is where it is, and its whole story. NOT_FOUND if it is unknown."""
+        """Why an action is where it is, and its whole story. Of a closed job a summary is kept for a while. NOT_FOUND if the
+        action is unknown or forgotten.
+        """
 
     @abc.abstractmethod
     def ResizeAction(

@@ -17,7 +17,7 @@ from callsheet.benchmarks.demo.policy import (
     coding_policy,
     game_policy,
 )
-from callsheet.client.actions import Command, SandboxFile
+from callsheet.client.commands import Command, SandboxFile
 
 GAME_REQUIREMENTS = ("gymnasium==1.2.1", "numpy>=1.26,<3")
 """What the game needs in the sandbox."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from callsheet.cli.choices import ShareCores
 from callsheet.client.demand import Demand, Hold, Resource
 
 SANDBOX_MEMORY_MIB = 192
@@ -19,6 +20,7 @@ class Mode:
         reset: Demand of env_reset.
         in_sandbox: Demand of env_step and of test suites in the sandbox.
         scoring: Demand of a scoring model, which runs when the sandbox is gone.
+        share_cores: How the sandbox manager divides its cores.
         holds_core: Whether a trajectory keeps its core from env_reset to its end.
     """
 
@@ -27,6 +29,7 @@ class Mode:
     reset: Demand
     in_sandbox: Demand
     scoring: Demand
+    share_cores: ShareCores
     holds_core: bool
 
 
@@ -34,10 +37,11 @@ _MEMORY = Resource("memory", SANDBOX_MEMORY_MIB, hold=Hold.TRAJECTORY)
 
 CALLSHEET = Mode(
     name="callsheet",
-    description="each action gets a core when it runs; a trajectory holds memory only",
+    description="all actions share the cores, ranked; a trajectory holds memory only",
     reset=Demand(_MEMORY, cpu=1),
     in_sandbox=Demand(cpu=1),
-    scoring=Demand(cpu=1),
+    scoring=Demand(),
+    share_cores=ShareCores.RANKED,
     holds_core=False,
 )
 RESERVED = Mode(
@@ -46,7 +50,7 @@ RESERVED = Mode(
     reset=Demand(_MEMORY, Resource("cpu", 1, hold=Hold.TRAJECTORY)),
     # These run on the core that the sandbox holds.
     in_sandbox=Demand(),
-    # In favour of this mode: scoring does not wait for a core that trajectories hold.
     scoring=Demand(),
+    share_cores=ShareCores.RESERVED,
     holds_core=True,
 )

@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from callsheet.client.actions import Command
+from callsheet.client.commands import Command
 
 
 @dataclass(frozen=True, slots=True)

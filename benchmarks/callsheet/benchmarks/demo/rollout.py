@@ -13,9 +13,20 @@ from callsheet.benchmarks.demo.episodes import Episode
 from callsheet.benchmarks.demo.measurements import ActionRecord, record_of
 from callsheet.benchmarks.demo.modes import Mode
 from callsheet.benchmarks.demo.policy import Observation, Turn
-from callsheet.client.actions import ActionKind, Command, Timeouts
-from callsheet.client.job import Job, Trajectory
-from callsheet.client.outcomes import CommandResult, Failed, FailureKind, Outcome, Succeeded
+from callsheet.client import (
+    ActionKind,
+    Command,
+    CommandResult,
+    Failed,
+    FailureKind,
+    Job,
+    Outcome,
+    Sampling,
+    Succeeded,
+    Timeouts,
+    Trajectory,
+    Where,
+)
 
 T = TypeVar("T")
 
@@ -125,9 +136,7 @@ class EpisodeRunner:
     async def _think(self, trajectory: Trajectory) -> None:
         outcome = await trajectory.generate(
             self._conversation.prompt(),
-            max_new_tokens=thinking_tokens(self._thinking),
-            temperature=1.0,
-            seed=self._thinking.getrandbits(32),
+            Sampling(max_new_tokens=thinking_tokens(self._thinking), seed=self._thinking.getrandbits(32)),
             label="think",
             task=self._episode.task,
             timeouts=_timeouts(_PROGRAM_TIMEOUT_S),
@@ -153,7 +162,7 @@ class EpisodeRunner:
         outcome = await trajectory.reward_tests(
             self._episode.reward,
             files=self._episode.reward_files,
-            in_sandbox=True,
+            where=Where.IN_SANDBOX,
             demand=self._mode.in_sandbox,
             label=f"{self._episode.family}-suite",
             task=self._episode.task,

@@ -13,13 +13,12 @@ from pathlib import Path
 import anyio.to_thread
 from callsheet.benchmarks.demo.episodes import make_episodes
 from callsheet.benchmarks.demo.inputs import DemoInputs, prepare_inputs
-from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED
+from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED, Mode
 from callsheet.benchmarks.demo.report import DemoReport, report_of
 from callsheet.benchmarks.demo.settings import DemoSettings, choose_cpus, choose_trajectories
-from callsheet.benchmarks.demo.workload import ProgressReport, run_mode
+from callsheet.benchmarks.demo.workload import ModeRun, ProgressReport, run_mode
 from callsheet.cli.choices import Isolation, Role
-from callsheet.cli.stack import Stack, StackSettings, local_stack
-from callsheet.client.admin import AdminClient
+from callsheet.cli.stack import StackSettings, engine_threads, local_stack
 from callsheet.client.client import Client
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 
@@ -41,25 +40,27 @@ async def run_demo(settings: DemoSettings, progress: ProgressReport) -> DemoRepo
     cpus = choose_cpus(settings, len(os.sched_getaffinity(0)))
     inputs = await anyio.to_thread.run_sync(prepare_inputs, settings.cache, progress, abandon_on_cancel=True)
     isolation = await _choose_isolation(settings, progress)
-    progress("starting the scheduler and the sandbox, inference and reward managers")
+    cores = cpus - engine_threads(cpus, None)
+    episodes = make_episodes(choose_trajectories(settings, cores), settings.seed, inputs.releases)
     with _data_directory(settings) as data_dir:
-        stack_settings = StackSettings(
-            data_dir=data_dir,
-            cpus=cpus,
-            isolation=isolation,
-            arguments={Role.SANDBOX: ["--stage", str(inputs.staged)]},
-        )
-        async with local_stack(stack_settings) as stack, Client(stack.address) as client:
-            cores = await _free_cores(stack)
-            episodes = make_episodes(choose_trajectories(settings, cores), settings.seed, inputs.releases)
+
+        async def run(mode: Mode) -> ModeRun:
+            progress("starting the scheduler and the sandbox, inference and reward managers")
+            stack_settings = StackSettings(
+                data_dir=data_dir,
+                cpus=cpus,
+                isolation=isolation,
+                share_cores=mode.share_cores,
+                arguments={Role.SANDBOX: ["--stage", str(inputs.staged)]},
+            )
             # A data directory may hold jobs of an earlier run that was killed.
             run_id = uuid.uuid4().hex[:8]
-            progress("warming up")
-            await _warm_up(client, f"demo-warm-up-{run_id}", inputs)
-            ours, theirs = [
-                await run_mode(client, f"demo-{mode.name}-{run_id}", episodes, mode, progress)
-                for mode in (CALLSHEET, RESERVED)
-            ]
+            async with local_stack(stack_settings) as stack, Client(stack.address) as client:
+                progress("warming up")
+                await _warm_up(client, f"demo-warm-up-{run_id}", mode, inputs)
+                return await run_mode(client, f"demo-{mode.name}-{run_id}", episodes, mode, progress)
+
+        ours, theirs = [await run(mode) for mode in (CALLSHEET, RESERVED)]
     return DemoReport(
         callsheet=report_of(ours, cores),
         reserved=report_of(theirs, cores),
@@ -94,13 +95,6 @@ def _data_directory(settings: DemoSettings) -> Iterator[Path]:
         yield Path(directory)
 
 
-async def _free_cores(stack: Stack) -> int:
-    """Cores that no service keeps for itself."""
-    async with AdminClient(stack.address) as admin:
-        status = await admin.status()
-    return sum(node.free.get("cpu", 0) for node in status.nodes)
-
-
-async def _warm_up(client: Client, job_id: str, inputs: DemoInputs) -> None:
-    """Runs one episode of each family, uncounted, so that the first mode does not pay for cold caches."""
-    await run_mode(client, job_id, make_episodes(2, 1, inputs.releases), CALLSHEET, lambda _: None)
+async def _warm_up(client: Client, job_id: str, mode: Mode, inputs: DemoInputs) -> None:
+    """Runs one episode of each family, uncounted, so that neither mode pays for cold caches."""
+    await run_mode(client, job_id, make_episodes(2, 1, inputs.releases), mode, lambda _: None)

@@ -75,7 +75,7 @@ class _World:
 
     def fill(self) -> None:
         """Lets the fleet join, and submits and dispatches until it is full and the queue has its length."""
-        jobs = [JobRequest(job, 1.0, PriorityClass.TRAIN, 0, 0, b"") for job in JOBS]
+        jobs = [JobRequest(job, 1.0, PriorityClass.TRAIN, 0, 0, b"", detached=True) for job in JOBS]
         self._handle([JobOpenRequested(NOBODY, job) for job in jobs])
         self._handle(list(fleet_events(self._settings.nodes, self._settings.pools)))
         self._submit()

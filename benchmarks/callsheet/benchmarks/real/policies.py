@@ -34,18 +34,18 @@ class RealPolicy:
 
 
 _SHARED: Final = Demands(reset=Demand(_MEMORY, cpu=1), step=_ONE_CORE)
-_FIRST_COME: Final = {Role.SCHEDULER: ("--planner", "first-come")}
+_WHOLE_CORES: Final = {Role.SCHEDULER: ("--planner", "first-come"), Role.SANDBOX: ("--share-cores", "reserved")}
 
 POLICIES: Final = (
-    RealPolicy("callsheet", "callsheet", _SHARED, {Role.SANDBOX: ("--share-cores", "ranked")}),
+    RealPolicy("callsheet", "callsheet", _SHARED),
     RealPolicy(
         "reserve_1",
         "reserve_1",
         Demands(reset=Demand(_MEMORY, Resource("cpu", 1, hold=Hold.TRAJECTORY)), step=Demand(), reserves=1),
-        _FIRST_COME,
+        _WHOLE_CORES,
     ),
-    RealPolicy("fixed_1", "fixed_1", _SHARED, _FIRST_COME),
-    RealPolicy("os_sharing", "os_sharing", _SHARED, {Role.SANDBOX: ("--share-cores", "plainly")}),
-    RealPolicy("callsheet_asleep", "callsheet", _SHARED, {Role.SANDBOX: ("--share-cores", "ranked")}, sleeps=True),
+    RealPolicy("fixed_1", "fixed_1", _SHARED, _WHOLE_CORES),
+    RealPolicy("os_sharing", "os_sharing", _SHARED, {Role.SANDBOX: ("--share-cores", "plain")}),
+    RealPolicy("callsheet_asleep", "callsheet", _SHARED, sleeps=True),
 )
 """What runs through the service. Ray runs beside it, asleep as well."""

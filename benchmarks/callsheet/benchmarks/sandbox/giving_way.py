@@ -12,7 +12,7 @@ from typing import TypeVar
 import anyio
 import anyio.to_thread
 import psutil
-from callsheet.client import Command, CommandResult, Demand, Elastic, EnvStep, Handle, Trajectory
+from callsheet.client import ActionHandle, Command, CommandResult, Demand, Elastic, EnvStep, Trajectory
 
 _Found = TypeVar("_Found")
 
@@ -69,7 +69,7 @@ def _unlike_any_other() -> str:
     return f"86400.{secrets.randbelow(10**9):09d}"
 
 
-async def _end(action: Handle[CommandResult]) -> None:
+async def _end(action: ActionHandle[CommandResult]) -> None:
     with anyio.fail_after(_DEADLINE_S):
         await action.cancel()
         await action.outcome()

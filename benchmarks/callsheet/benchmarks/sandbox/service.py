@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import anyio
 from callsheet.benchmarks.sandbox.giving_way import giving_way_s
 from callsheet.benchmarks.sandbox.measuring import NotMeasurableError
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
-from callsheet.cli.choices import Isolation, LogLevel, Role
+from callsheet.cli.choices import Isolation, LogLevel, Role, ShareCores
 from callsheet.cli.stack import StackSettings, local_stack
 from callsheet.client import Client, Command, Demand, Hold, Job, Outcome, Resource, Succeeded, Trajectory
 
@@ -47,18 +48,8 @@ async def measure_service(settings: SandboxBenchSettings, sandboxes: int, direct
         TimeoutError: An action had no outcome.
         ProcessFailedError: A process did not start (inside an exception group).
     """
-    stack_settings = StackSettings(
-        directory,
-        managers=(Role.SANDBOX,),
-        isolation=Isolation(settings.isolation.value),
-        log_level=LogLevel.WARNING,
-    )
     samples = ServiceSamples()
-    async with (
-        local_stack(stack_settings) as stack,
-        Client(stack.address) as client,
-        await client.open_job("bench") as job,
-    ):
+    async with _job(settings, directory / "shared", ShareCores.RANKED) as job:
         trajectories = await _open(job, settings, [str(number) for number in range(sandboxes)])
         for trajectory in itertools.islice(itertools.cycle(trajectories), settings.samples):
             samples.step.append(await _step_s(trajectory, Command.argv("true")))
@@ -66,11 +57,30 @@ async def measure_service(settings: SandboxBenchSettings, sandboxes: int, direct
         for trajectory in itertools.islice(itertools.cycle(trajectories), settings.long_actions):
             samples.long.append(await _step_s(trajectory, long))
             samples.plain.append(await _plain_s())
-        cores = len(os.sched_getaffinity(0))
-        if cores > 1:
-            (competitor,) = await _open(job, settings, ["competitor"])
-            samples.giving_way = await giving_way_s(trajectories[0], competitor, cores, settings.competitors)
+    cores = len(os.sched_getaffinity(0))
+    if cores > 1:
+        # Where cores are shared nobody gives way: all run at once.
+        async with _job(settings, directory / "reserved", ShareCores.RESERVED) as job:
+            wide, competitor = await _open(job, settings, ["wide", "competitor"])
+            samples.giving_way = await giving_way_s(wide, competitor, cores, settings.competitors)
     return samples
+
+
+@asynccontextmanager
+async def _job(settings: SandboxBenchSettings, directory: Path, share_cores: ShareCores) -> AsyncIterator[Job]:
+    stack_settings = StackSettings(
+        directory,
+        managers=(Role.SANDBOX,),
+        isolation=Isolation(settings.isolation.value),
+        share_cores=share_cores,
+        log_level=LogLevel.WARNING,
+    )
+    async with (
+        local_stack(stack_settings) as stack,
+        Client(stack.address) as client,
+        await client.open_job("bench") as job,
+    ):
+        yield job
 
 
 async def _open(job: Job, settings: SandboxBenchSettings, names: Sequence[str]) -> Sequence[Trajectory]:

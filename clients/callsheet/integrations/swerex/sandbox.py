@@ -5,6 +5,7 @@ from __future__ import annotations
 import anyio
 import structlog
 from callsheet.client import (
+    ActionHandle,
     AlreadyExistsError,
     CallsheetError,
     Command,
@@ -14,7 +15,6 @@ from callsheet.client import (
     Failed,
     FailedPreconditionError,
     FailureKind,
-    Handle,
     Hold,
     NotFoundError,
     Outcome,
@@ -83,7 +83,7 @@ class Sandbox:
         if self._fault is not None:
             raise self._fault.with_traceback(None)
 
-    async def submit(self, step: EnvStep, label: str, timeout_s: float | None) -> Handle[CommandResult]:
+    async def submit(self, step: EnvStep, label: str, timeout_s: float | None) -> ActionHandle[CommandResult]:
         """Submits a step.
 
         Args:
@@ -102,7 +102,7 @@ class Sandbox:
         except CallsheetError as error:
             raise self._noted(refusal_error(error)) from error
 
-    async def outcome(self, handle: Handle[CommandResult]) -> Outcome[CommandResult]:
+    async def outcome(self, handle: ActionHandle[CommandResult]) -> Outcome[CommandResult]:
         """Returns the outcome of a step; raises TransferredError if it cannot be told."""
         try:
             return await handle.outcome()

@@ -45,7 +45,7 @@ async def serve(
         OSError: It cannot listen there.
         CallsheetError: The scheduler cannot be reached, or refuses the job.
     """
-    options = ClientOptions(give_up_after_s=settings.give_up_after_s)
+    options = ClientOptions(connect_timeout_s=settings.give_up_after_s, give_up_after_s=settings.give_up_after_s)
     with _listen(settings.listen) as listener:
         async with (
             Client(settings.scheduler, options) as client,

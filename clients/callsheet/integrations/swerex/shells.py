@@ -5,7 +5,16 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, field
 
-from callsheet.client import CallsheetError, Cancelled, Command, CommandResult, EnvStep, Failed, FailureKind, Handle
+from callsheet.client import (
+    ActionHandle,
+    CallsheetError,
+    Cancelled,
+    Command,
+    CommandResult,
+    EnvStep,
+    Failed,
+    FailureKind,
+)
 from callsheet.integrations.swerex.errors import TransferredError, refusal_error, swerex_error, value_error
 from callsheet.integrations.swerex.programs import MAX_OUTPUT_BYTES, non_zero_error
 from callsheet.integrations.swerex.protocol import (
@@ -45,7 +54,7 @@ class _Session:
     """
 
     place: str
-    running: list[Handle[CommandResult]] = field(default_factory=list)
+    running: list[ActionHandle[CommandResult]] = field(default_factory=list)
     unread: bytes = b""
     has_ended: bool = False
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import structlog
 from callsheet.managers.sandbox.agent_sandbox import AgentBackend
 from callsheet.managers.sandbox.backend import SandboxCreateError
 from callsheet.managers.sandbox.bubblewrap import BubblewrapPlanner
@@ -17,8 +20,11 @@ from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingB
 from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
 from callsheet.managers.sandbox.provisioning.memory_ledger import MemoryLedger
 from callsheet.managers.sandbox.provisioning.provisioner import Provisioner
+from callsheet.managers.sandbox.ranking import ranking_problem
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation, SandboxSettings
 from callsheet.managers.sandbox.test_suite_executor import TestSuiteExecutor
+
+_log = structlog.get_logger(__name__)
 
 
 def build_sandbox_executor(settings: SandboxSettings) -> SandboxExecutor:
@@ -28,6 +34,7 @@ def build_sandbox_executor(settings: SandboxSettings) -> SandboxExecutor:
         SandboxCreateError: Sandboxes of this isolation cannot be made here.
         ManagerRunningError: Another process is this manager.
     """
+    settings = _as_possible(settings)
     backend, directory = _build(settings)
     try:
         return SandboxExecutor(backend, settings, directory, _provisioner(settings, backend))
@@ -38,6 +45,7 @@ def build_sandbox_executor(settings: SandboxSettings) -> SandboxExecutor:
 
 def build_test_suite_executor(settings: SandboxSettings) -> TestSuiteExecutor:
     """Returns the executor of test-suite rewards in fresh sandboxes; raises what `build_sandbox_executor` raises."""
+    settings = _as_possible(settings)
     backend, directory = _build(settings)
     return TestSuiteExecutor(backend, settings, directory)
 
@@ -89,6 +97,21 @@ def _admitting(settings: SandboxSettings, backend: AgentBackend) -> AdmittingBac
     provisioning = settings.provisioning
     pace = CreationPace(provisioning.creation_pause_s, provisioning.longest_creation_pause_s)
     return AdmittingBackend(backend, MemoryLedger(provisioning.memory_limit_mib), pace, provisioning.most_creations)
+
+
+def _as_possible(settings: SandboxSettings) -> SandboxSettings:
+    """Returns the settings with plain sharing where commands cannot be ranked here."""
+    if settings.core_sharing is not CoreSharing.RANKED:
+        return settings
+    problem = ranking_problem(
+        settings.isolation,
+        delegated_group=settings.delegated_group,
+        use_control_groups=settings.use_control_groups,
+    )
+    if not problem:
+        return settings
+    _log.warning("cores_shared_plainly", manager_id=settings.manager_id, reason=problem)
+    return replace(settings, core_sharing=CoreSharing.PLAIN)
 
 
 def _build(settings: SandboxSettings) -> tuple[AdmittingBackend, ManagerDirectory]:

@@ -32,10 +32,11 @@ class Isolation(Enum):
 class CoreSharing(Enum):
     """Whether all sandboxes of a manager share its cores.
 
-    RANKED lets node sharing rank their commands; PLAIN leaves it to the operating system.
+    RANKED lets node sharing rank their commands, PLAIN leaves it to the operating system. With RESERVED each
+    command has cores of its own.
     """
 
-    NONE = "none"
+    RESERVED = "reserved"
     RANKED = "ranked"
     PLAIN = "plain"
 
@@ -76,7 +77,8 @@ class SandboxSettings:
         network: What env_resets may ask to reach; nothing by default.
         provisioning: Which images there are, what is kept of set-ups, and how many sandboxes are admitted.
         bwrap: The bwrap program; None searches as `bubblewrap.find_bwrap` says.
-        core_sharing: Whether all sandboxes share `cores`. Then grants name no cores.
+        core_sharing: Whether all sandboxes share cores. Then grants name no cores.
+        shared_cores: How many of `cores` they share; all of them where it is None. Which ones the scheduler says.
         node_sharing: How commands are ranked.
         demote_rewards: Whether test suites may be put into the background as well. A stall inside a suite may trip its
             own timeouts, which makes the reward wrong.
@@ -99,7 +101,8 @@ class SandboxSettings:
     network: tuple[Place, ...] = ()
     provisioning: ProvisioningSettings = field(default_factory=ProvisioningSettings)
     bwrap: Path | None = None
-    core_sharing: CoreSharing = CoreSharing.NONE
+    core_sharing: CoreSharing = CoreSharing.RESERVED
+    shared_cores: int | None = None
     node_sharing: NodeSharingSettings = field(default_factory=NodeSharingSettings)
     demote_rewards: bool = False
 
@@ -118,6 +121,8 @@ class SandboxSettings:
                 raise ValueError(f"stages: {str(stage.source)!r}: must be an absolute path of a directory")
         if not self.cores:
             raise ValueError("cores: must name at least one core")
+        if self.shared_cores is not None and not 1 <= self.shared_cores <= len(self.cores):
+            raise ValueError(f"shared_cores: {self.shared_cores}: must be between 1 and {len(self.cores)}, the cores")
         if self.default_memory_mib < FEWEST_MEMORY_MIB:
             raise ValueError(f"default_memory_mib: {self.default_memory_mib}: must be at least {FEWEST_MEMORY_MIB}")
         positive = ("default_disk_mib", "default_max_processes", "max_output_bytes")

@@ -64,7 +64,7 @@ class TestSuiteExecutor:
         self._directory = directory
         self._running: dict[int, Running] = {}
         self._lost: list[Sandbox] = []
-        sharing = settings.core_sharing is not CoreSharing.NONE
+        sharing = settings.core_sharing is not CoreSharing.RESERVED
         self.shared_cores = SharedCores(settings.cores, settings.node_sharing) if sharing else None
 
     def services(self) -> Sequence[HostedService]:
@@ -72,8 +72,8 @@ class TestSuiteExecutor:
         return [self._service(TEST_SUITE_SERVICE, [action_pb2.ACTION_KIND_REWARD])]
 
     def capabilities(self) -> Mapping[str, str]:
-        """What the backend isolates and limits."""
-        return self._backend.capabilities()
+        """What the backend isolates and limits, and how cores are shared."""
+        return {**self._backend.capabilities(), "core_sharing": self._settings.core_sharing.value}
 
     def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
         """None that outlives its attempt."""
@@ -157,7 +157,8 @@ class TestSuiteExecutor:
         self._directory.release()
 
     def _service(self, name: str, kinds: Sequence[action_pb2.ActionKind.ValueType]) -> HostedService:
-        shared = {"cpu": len(self._settings.cores)} if self.shared_cores is not None else {}
+        count = self._settings.shared_cores or len(self._settings.cores)
+        shared = {"cpu": count} if self.shared_cores is not None else {}
         return HostedService(name=name, kinds=kinds, shared=shared)
 
     def _cores_of(self, attempt: Attempt) -> frozenset[int]:

@@ -14,10 +14,12 @@ from callsheet.scheduler.core.model import (
     ActionKey,
     ActionRequest,
     ActionState,
+    Opening,
     RefusedError,
     SandboxRef,
     TimeoutKind,
     Token,
+    TrajectoryEnd,
 )
 from callsheet.scheduler.core.plan import GrantPrediction
 from callsheet.scheduler.core.records import Record
@@ -32,12 +34,26 @@ class Persist:
 
 
 @dataclass(slots=True)
+class Opened:
+    """What an open found; `end` is how a trajectory ended that is closed."""
+
+    opening: Opening
+    end: TrajectoryEnd | None = None
+
+
+@dataclass(slots=True)
 class Accept:
-    """A request was carried out; `patient` if what its client waits for is not this but an outcome."""
+    """A request was carried out.
+
+    Attributes:
+        patient: What its client waits for is not this but an outcome.
+        opened: What it found, if it opened something.
+    """
 
     after_commit: ClassVar[bool] = True
     reply_to: ReplyTo
     patient: bool = False
+    opened: Opened | None = None
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.commands import DrainManager, PauseAttempt
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Manager
+from callsheet.scheduler.core.leases import open_job
 from callsheet.scheduler.core.lifecycle import arm_attempt, cancel
 from callsheet.scheduler.core.model import CPU, ActionKey, ActionState, RefusalCode, RefusedError
 from callsheet.scheduler.core.resizing import resize, wish_fulfilled
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 def on_cancel(state: SchedulerState, event: events.CancelRequested, now: float) -> None:
     """Cancels an action; one that has its outcome stays as it is."""
     action = _known(state, event.key)
+    open_job(state, event.key.job_id, event.reply_to)
     if isinstance(action, Action):
         cancel(state, action, event.reason or "cancelled by its client", now)
     state.accept(event.reply_to)

@@ -18,6 +18,7 @@ from callsheet.scheduler.core.model import (
     SandboxRef,
     ServiceDescription,
     Token,
+    TrajectoryEnd,
     TrajectoryKey,
     TrajectoryRequest,
 )
@@ -237,11 +238,13 @@ class Trajectory:
         occupied: The attempt that is in the sandbox (or makes it) now.
         held: Units the sandbox keeps between actions, and the cores behind them.
         admitted_at: When it was let begin; 0 if that was before a restart, None while it has not been.
+        command_timeout: The execution timeout that its newest env_reset gives to commands without one; 0 for none.
     """
 
     request: TrajectoryRequest
     job: Job
     policy_version: int
+    opened_at: float
     last_activity: float
     sandbox_id: str = ""
     manager_id: str = ""
@@ -252,6 +255,7 @@ class Trajectory:
     held: dict[str, int] = field(default_factory=dict)
     held_cores: tuple[int, ...] = ()
     admitted_at: float | None = None
+    command_timeout: float = 0.0
 
     @property
     def key(self) -> TrajectoryKey:
@@ -264,14 +268,48 @@ class Trajectory:
         return SandboxRef(self.request.job_id, self.request.trajectory_id, self.sandbox_id)
 
 
+class ClosedTrajectory(NamedTuple):
+    """What stays of a trajectory that was closed."""
+
+    end: TrajectoryEnd
+    reason: str
+    policy_version: int
+
+
 @dataclass(slots=True)
 class Group:
-    """Siblings of one prompt."""
+    """Siblings of one prompt.
+
+    Attributes:
+        members: Those that have a seat, in the order in which they were opened.
+        lost: Former members that were lost, and so have none.
+        completed: Members that completed.
+        cancelled: It takes no more members.
+    """
 
     size: int
     quorum: int
-    members: set[str] = field(default_factory=set)
+    members: dict[str, None] = field(default_factory=dict)
+    lost: dict[str, None] = field(default_factory=dict)
     completed: int = 0
+    cancelled: bool = False
+
+
+@dataclass(slots=True)
+class Lease:
+    """Which client sessions hold a job, and how long it lives on without any.
+
+    Attributes:
+        sessions: Those that hold it.
+        expired: None did for its whole grace.
+        ends_at: When it expires, or is closed if it has expired; None while it is held or if it is detached.
+        left: Seconds until then as the journal has them; None if it has none, which stands for all of them.
+    """
+
+    sessions: set[object] = field(default_factory=set)
+    expired: bool = False
+    ends_at: float | None = None
+    left: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -280,8 +318,9 @@ class Job:
 
     request: JobRequest
     policy_version: int = 0
+    lease: Lease = field(default_factory=Lease)
     trajectories: dict[str, Trajectory] = field(default_factory=dict)
-    closed_trajectories: dict[str, str] = field(default_factory=dict)
+    closed_trajectories: dict[str, ClosedTrajectory] = field(default_factory=dict)
     trajectory_specs: dict[str, bytes] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
     actions: dict[str, Action | FinishedAction] = field(default_factory=dict)

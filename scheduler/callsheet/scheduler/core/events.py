@@ -22,6 +22,7 @@ from callsheet.scheduler.core.model import (
     ServiceState,
     TimeoutKind,
     Token,
+    TrajectoryEnd,
     TrajectoryRequest,
 )
 
@@ -31,10 +32,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ReplyTo:
-    """Where the answer to a request goes; opaque to the core."""
+    """Where the answer to a request goes; opaque to the core.
+
+    Attributes:
+        session: What takes the answer.
+        sequence: Of the request in its session.
+        holds: Whether it is a client session, which holds the jobs that its requests name until it ends.
+    """
 
     session: object
     sequence: int
+    holds: bool = False
 
 
 @dataclass(slots=True)
@@ -54,6 +62,29 @@ class JobCloseRequested:
 
 
 @dataclass(slots=True)
+class JobHoldRequested:
+    """A client session holds a job until it ends."""
+
+    reply_to: ReplyTo
+    job_id: str
+
+
+@dataclass(slots=True)
+class JobReleaseRequested:
+    """A client session holds a job no longer."""
+
+    reply_to: ReplyTo
+    job_id: str
+
+
+@dataclass(slots=True)
+class SessionEnded:
+    """A client session is over: it holds nothing any more."""
+
+    session: object
+
+
+@dataclass(slots=True)
 class TrajectoryOpenRequested:
     """A client opens a trajectory."""
 
@@ -63,12 +94,23 @@ class TrajectoryOpenRequested:
 
 @dataclass(slots=True)
 class TrajectoryCloseRequested:
-    """A client closes a trajectory, as completed or as abandoned."""
+    """A client closes a trajectory."""
 
     reply_to: ReplyTo
     job_id: str
     trajectory_id: str
-    completed: bool
+    end: TrajectoryEnd
+
+
+@dataclass(slots=True)
+class WorkCancelRequested:
+    """A client gives up what is unfinished in a job, or in a group or a trajectory of it where one is named."""
+
+    reply_to: ReplyTo
+    job_id: str
+    group_id: str
+    trajectory_id: str
+    reason: str
 
 
 @dataclass(slots=True)
@@ -264,8 +306,12 @@ class PlanReady:
 Event = (
     JobOpenRequested
     | JobCloseRequested
+    | JobHoldRequested
+    | JobReleaseRequested
+    | SessionEnded
     | TrajectoryOpenRequested
     | TrajectoryCloseRequested
+    | WorkCancelRequested
     | ActionSubmitted
     | OutcomeRequested
     | CancelRequested

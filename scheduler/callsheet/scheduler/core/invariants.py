@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from callsheet.scheduler.core.entities import Action, Manager
+from callsheet.scheduler.core.entities import Action, Job, Manager
 from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.model import CPU, ActionState
+from callsheet.scheduler.core.model import CPU, ActionState, TrajectoryEnd
 from callsheet.scheduler.core.resizing import elastic_cores
 
 if TYPE_CHECKING:
@@ -36,7 +36,29 @@ def check_invariants(state: SchedulerState) -> None:
         _require(job.open_actions == len(live), f"job {job.request.job_id} miscounts its open actions")
         for action in live:
             _check_action(state, action)
+        _check_lease(state, job)
+        _check_groups(job)
     _require(state.open_actions == open_actions, "open actions are miscounted")
+
+
+def _check_lease(state: SchedulerState, job: Job) -> None:
+    lease, job_id = job.lease, job.request.job_id
+    runs = not lease.sessions and not job.request.detached
+    _require((lease.ends_at is not None) == runs, f"the clock of job {job_id}'s lease does not run as it must")
+    due = state.timers.get(("job", job_id))
+    _require((due is not None) == runs, f"job {job_id} has a lease that runs and no deadline, or the other way round")
+    _require(due is None or lease.ends_at is None or due <= lease.ends_at, f"job {job_id} is looked after too late")
+    _require(not (lease.expired and lease.sessions), f"job {job_id} has expired and is held")
+    _require(not (lease.expired and job.trajectories), f"job {job_id} has expired and has open trajectories")
+
+
+def _check_groups(job: Job) -> None:
+    for group_id, group in job.groups.items():
+        members = [job.closed_trajectories.get(member) for member in group.members]
+        _require(len(members) <= group.size, f"group {group_id} has more members than seats")
+        completed = sum(closed is not None and closed.end is TrajectoryEnd.COMPLETED for closed in members)
+        _require(group.completed == completed, f"group {group_id} counts {group.completed} completed, not {completed}")
+        _require(not (group.members.keys() & group.lost.keys()), f"group {group_id} has a lost member in a seat")
 
 
 def _require(condition: bool, message: str, action: Action | None = None) -> None:

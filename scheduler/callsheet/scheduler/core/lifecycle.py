@@ -15,8 +15,14 @@ from callsheet.scheduler.core.commands import (
 )
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Trajectory
 from callsheet.scheduler.core.events import AttemptCancelled, AttemptFailed, AttemptSucceeded
-from callsheet.scheduler.core.model import CPU, ActionState, FailureKind
-from callsheet.scheduler.core.records import ActionCancelRequested, ActionFinished, ActionRequeued, TrajectoryPlaced
+from callsheet.scheduler.core.model import CPU, ActionRequest, ActionState, FailureKind
+from callsheet.scheduler.core.records import (
+    ActionCancelRequested,
+    ActionFinished,
+    ActionRequeued,
+    ActionSummary,
+    TrajectoryPlaced,
+)
 from callsheet.scheduler.core.resizing import note_dropped
 
 if TYPE_CHECKING:
@@ -177,7 +183,7 @@ def fail_or_retry(
     ended: Attempt | None = None,
 ) -> None:
     """Ends an action with a failure, or puts it back in the queue where its kind and policy allow another attempt."""
-    may_repeat = not (action.request.needs_sandbox and started)
+    may_repeat = not started or _is_repeatable(action.request, failed)
     if failed.kind in RETRIED and may_repeat and action.attempts < action.request.retry.max_attempts:
         backoff = max(action.request.retry.backoff(action.attempts), failed.retry_after)
         action.tell(now, f"attempt {action.attempts} failed ({failed.reason}); again in {backoff:.1f} s")
@@ -187,6 +193,13 @@ def fail_or_retry(
         enqueue(state, action, now)
     else:
         finish(state, action, failed, now, usage=usage, execution_s=execution_s, ended=ended)
+
+
+def _is_repeatable(request: ActionRequest, failed: AttemptFailed) -> bool:
+    """Whether an attempt that may have begun may be followed by another one. What a quota refused was not done."""
+    if request.needs_sandbox:
+        return False
+    return not request.called_once or failed.kind is FailureKind.QUOTA
 
 
 def stop_attempt(state: SchedulerState, attempt: Attempt, reason: str, now: float) -> None:
@@ -283,26 +296,52 @@ def finish(
         start_wait_s=action.start_wait_s if admitted else waited_s,
     )
     message, encoded = state.encode_outcome(facts)
-    action.tell(now, f"outcome: {state_name}{_reason_of(result)}")
-    state.persist(ActionFinished(key.job_id, key.action_id, state_name, encoded, now))
+    failure, reason = _reason_of(result)
+    action.tell(now, f"outcome: {state_name}{_in_brackets(failure, reason)}")
+    summary = _summary(action, facts, failure, reason)
+    state.summaries.add(summary)
+    state.persist(ActionFinished(key.job_id, key.action_id, state_name, encoded, now, summary))
     if action.watchers:
         state.emit(Deliver(tuple(action.watchers), key, message))
     _count(action.job, state_name, result)
     _forget(state, action, now)
 
 
-def _reason_of(result: OutcomeResult) -> str:
+def _summary(action: Action, facts: OutcomeFacts, failure: str, reason: str) -> ActionSummary:
+    request = action.request
+    return ActionSummary(
+        *request.key,
+        request.kind,
+        facts.state.value,
+        request.label,
+        failure,
+        reason,
+        facts.attempts,
+        facts.manager_id,
+        facts.submitted,
+        facts.ended,
+        facts.queue_s,
+        facts.execution_s,
+        action.story,
+    )
+
+
+def _reason_of(result: OutcomeResult) -> tuple[str, str]:
+    """The kind of failure, and the reason of it or of another end; empty where there is none."""
     match result:
-        case AttemptSucceeded():
-            return ""
         case AttemptFailed(kind=kind, reason=reason):
-            return f" ({kind.name} {reason})"
+            return kind.name, reason
         case Cancellation(reason=reason):
-            return f" ({reason})"
+            return "", reason
         case Expiry(timeout=timeout):
-            return f" ({timeout.name.lower()})"
+            return "", timeout.name.lower()
         case _:
-            return ""
+            return "", ""
+
+
+def _in_brackets(*words: str) -> str:
+    said = " ".join(filter(None, words))
+    return f" ({said})" if said else ""
 
 
 def _count(job: Job, state_name: str, result: OutcomeResult) -> None:
@@ -318,7 +357,6 @@ def _forget(state: SchedulerState, action: Action, now: float) -> None:
     state.timers.drop(("action", key))
     if action.backoff_until:
         state.timers.drop(("backoff", key))
-    state.keep_story(action)
     state.open_actions -= 1
     job.open_actions -= 1
     job.actions[key.action_id] = FinishedAction(action.request.body_hash, action.state)

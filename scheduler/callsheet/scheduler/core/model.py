@@ -5,13 +5,15 @@ Enumerations that cross the wire have the numbers of the contract.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 CPU = "cpu"
 MEMORY = "memory"
+GPU = "gpu"
 IMAGE_SERVICE_PREFIX = "sandbox:"
 """Services for sandboxes with an image are named by this and the image's name."""
 
@@ -85,7 +87,24 @@ class RefusalCode(IntEnum):
     ALREADY_EXISTS = 6
     RESOURCE_EXHAUSTED = 8
     FAILED_PRECONDITION = 9
+    UNIMPLEMENTED = 12
     UNAVAILABLE = 14
+
+
+class Opening(IntEnum):
+    """What an open found."""
+
+    CREATED = 1
+    ATTACHED = 2
+    CLOSED = 3
+
+
+class TrajectoryEnd(Enum):
+    """How a trajectory ended; the journal has these values."""
+
+    COMPLETED = "completed"
+    ABANDONED = "abandoned"
+    LOST = "lost"
 
 
 class ActionKey(NamedTuple):
@@ -134,13 +153,20 @@ class SpeedUp:
 
 @dataclass(frozen=True, slots=True)
 class ResourceDemand:
-    """The need for one resource: `min_units..max_units`, held by the action or by its trajectory."""
+    """The need for one resource: `min_units..max_units`, held by the action or by its trajectory.
+
+    Units are whole: a fraction that was asked for is rounded up.
+
+    Attributes:
+        most_milli_units: Thousandths of a unit that it can use at most, where these are no whole units; else 0.
+    """
 
     resource: str
     min_units: int
     max_units: int
     speed_up: SpeedUp = SpeedUp()
     held_by_trajectory: bool = False
+    most_milli_units: int = 0
 
     @property
     def elastic(self) -> bool:
@@ -165,15 +191,38 @@ class Demand:
         """The fewest units by resource, zeros left out."""
         return {entry.resource: entry.min_units for entry in self.entries if entry.min_units}
 
+    def most_cores(self) -> float:
+        """Cores that it uses at most by its own word; infinite unless it asked for a fraction."""
+        for entry in self.entries:
+            if entry.resource == CPU and entry.most_milli_units:
+                return entry.most_milli_units / 1000
+        return math.inf
+
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """The four deadlines in seconds; `heartbeat` 0 means none."""
+    """The four deadlines in seconds; `heartbeat` 0 means none.
+
+    Attributes:
+        execution_given: Whether `start_to_close` is the client's own; else a sandbox's default takes its place.
+        close_given: Whether `schedule_to_close` is the client's own; else it grows with what must nest in it.
+    """
 
     schedule_to_start: float
     start_to_close: float
     schedule_to_close: float
     heartbeat: float = 0.0
+    execution_given: bool = True
+    close_given: bool = True
+
+    def with_default_execution(self, start_to_close: float) -> Self:
+        """These deadlines with a sandbox's default (seconds; 0 if it has none) where the client gave none."""
+        if self.execution_given or not start_to_close:
+            return self
+        close = self.schedule_to_close
+        if not self.close_given:
+            close = max(close, self.schedule_to_start + start_to_close)
+        return replace(self, start_to_close=min(start_to_close, close), schedule_to_close=close)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +256,9 @@ class ActionRequest:
         body_hash: Hash of the spec; two submits with one key must agree in it.
         expected_duration: Seconds at the fewest units; 0 if unknown.
         set_up: Name of what its sandbox begins with, for an env_reset whose set-up may be kept; else empty.
+        called_once: A call that may have begun is not made again, unless a quota refused it.
+        command_timeout: `start_to_close` of commands in the sandbox that an env_reset makes, for those that have none;
+            in seconds, 0 for no such default.
     """
 
     key: ActionKey
@@ -225,6 +277,8 @@ class ActionRequest:
     label: str = ""
     task: str = ""
     set_up: str = ""
+    called_once: bool = False
+    command_timeout: float = 0.0
 
     @property
     def needs_sandbox(self) -> bool:
@@ -234,7 +288,12 @@ class ActionRequest:
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A validated job."""
+    """A validated job.
+
+    Attributes:
+        grace: Seconds it lives on without a client session; None takes the scheduler's.
+        detached: It needs no session and never expires.
+    """
 
     job_id: str
     weight: float
@@ -242,6 +301,8 @@ class JobRequest:
     max_actions: int
     max_staleness: int
     spec: bytes
+    grace: float | None = None
+    detached: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,13 +316,14 @@ class GroupRequest:
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryRequest:
-    """A validated trajectory; `idle_timeout` in seconds."""
+    """A validated trajectory; `idle_timeout` and `deadline` in seconds, no `deadline` is 0."""
 
     job_id: str
     trajectory_id: str
     group: GroupRequest | None
     idle_timeout: float
     spec: bytes
+    deadline: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

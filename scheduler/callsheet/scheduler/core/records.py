@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MAX_FINISHED = 10_000
+"""Finished actions of open jobs of which a summary is kept at hand; those of closed jobs have a setting."""
+
 
 @dataclass(slots=True)
 class JobOpened:
@@ -22,6 +25,18 @@ class JobClosed:
     """A job was closed: everything under it may be forgotten."""
 
     job_id: str
+
+
+@dataclass(slots=True)
+class JobLease:
+    """How long a job lives on without a client session: until it expires, or is closed if it has `expired`.
+
+    `left` is in seconds, as of about now; None while a session holds it.
+    """
+
+    job_id: str
+    expired: bool
+    left: float | None
 
 
 @dataclass(slots=True)
@@ -57,11 +72,29 @@ class TrajectoryPlaced:
 
 @dataclass(slots=True)
 class TrajectoryClosed:
-    """A trajectory ended; `end` is "completed" or "abandoned"."""
+    """A trajectory ended; `end` is a value of `TrajectoryEnd`, `reason` a sentence."""
 
     job_id: str
     trajectory_id: str
     end: str
+    reason: str
+
+
+@dataclass(slots=True)
+class TrajectoryCommandTimeout:
+    """The newest env_reset of a trajectory has another execution timeout for its commands; 0 s means none."""
+
+    job_id: str
+    trajectory_id: str
+    command_timeout: float
+
+
+@dataclass(slots=True)
+class GroupCancelled:
+    """The group of this trajectory, its first member, takes no more members."""
+
+    job_id: str
+    trajectory_id: str
 
 
 @dataclass(slots=True)
@@ -107,6 +140,35 @@ class ActionRequeued:
 
 
 @dataclass(slots=True)
+class ActionSummary:
+    """What stays of an action that has its outcome, so that it can be explained. Times are seconds since the epoch.
+
+    Attributes:
+        kind: Number of its kind.
+        state: Name of its terminal state.
+        failure: Name of the kind of failure; empty if it did not fail.
+        reason: Of a failure, a cancel or an expiry; else empty.
+        manager_id: The manager of its last attempt; empty if there was none.
+        story: What happened to it, in order; the journal keeps the last events, and those only once its job is closed.
+    """
+
+    job_id: str
+    action_id: str
+    kind: int
+    state: str
+    label: str
+    failure: str
+    reason: str
+    attempts: int
+    manager_id: str
+    submitted_at: float
+    ended_at: float
+    queue_s: float
+    execution_s: float
+    story: list[tuple[float, str]]
+
+
+@dataclass(slots=True)
 class ActionFinished:
     """The action has its outcome: a terminal state name and a serialized Outcome."""
 
@@ -115,30 +177,54 @@ class ActionFinished:
     state: str
     outcome: bytes
     finished_at: float
+    summary: ActionSummary | None = None
+
+
+@dataclass(slots=True)
+class ClosedAction:
+    """The summary of an action whose job was closed; numbers grow in the order of these closes."""
+
+    number: int
+    closed_at: float
+    summary: ActionSummary
+
+
+@dataclass(slots=True)
+class ClosedActionsKept:
+    """Summaries of actions whose job was closed just now; those numbered up to `forgotten` may be deleted."""
+
+    kept: tuple[ClosedAction, ...]
+    forgotten: int
 
 
 Record = (
     JobOpened
     | JobClosed
+    | JobLease
     | PolicyVersionPublished
     | TrajectoryOpened
     | TrajectoryPlaced
     | TrajectoryClosed
+    | TrajectoryCommandTimeout
+    | GroupCancelled
     | ActionSubmitted
     | ActionDispatched
     | ActionCancelRequested
     | ActionRequeued
     | ActionFinished
+    | ClosedActionsKept
 )
 
 
 @dataclass(slots=True)
 class RecoveredJob:
-    """An open job as the journal has it."""
+    """An open job as the journal has it; see `JobLease` for the last two."""
 
     job_id: str
     spec: bytes
     policy_version: int
+    expired: bool = False
+    left: float | None = None
 
 
 @dataclass(slots=True)
@@ -155,6 +241,9 @@ class RecoveredTrajectory:
     held: dict[str, int]
     held_cores: tuple[int, ...]
     end: str
+    reason: str = ""
+    command_timeout: float = 0.0
+    group_cancelled: bool = False
 
 
 @dataclass(slots=True)
@@ -181,8 +270,15 @@ class RecoveredAction:
 
 @dataclass(slots=True)
 class Recovered:
-    """Everything a restarted scheduler continues from. Actions come in the order of their first commit."""
+    """Everything a restarted scheduler continues from. Actions come in the order of their first commit.
+
+    Attributes:
+        finished: Summaries of the newest actions of open jobs that have their outcome.
+        closed: Summaries of actions of closed jobs, by growing number.
+    """
 
     jobs: tuple[RecoveredJob, ...] = ()
     trajectories: tuple[RecoveredTrajectory, ...] = ()
     actions: tuple[RecoveredAction, ...] = ()
+    finished: tuple[ActionSummary, ...] = ()
+    closed: tuple[ClosedAction, ...] = ()

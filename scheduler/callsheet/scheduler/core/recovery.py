@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Group, Job, Trajectory
+from callsheet.scheduler.core.entities import Action, Attempt, ClosedTrajectory, FinishedAction, Job, Trajectory
+from callsheet.scheduler.core.leases import begin
 from callsheet.scheduler.core.lifecycle import enqueue, stop_attempt
-from callsheet.scheduler.core.model import ActionRequest, ActionState, JobRequest, Token, TrajectoryRequest
-from callsheet.scheduler.core.records import Recovered, RecoveredAction, RecoveredTrajectory
-from callsheet.scheduler.core.submission import COMPLETED, add_action, add_trajectory
+from callsheet.scheduler.core.model import (
+    ActionRequest,
+    ActionState,
+    JobRequest,
+    Token,
+    TrajectoryEnd,
+    TrajectoryRequest,
+)
+from callsheet.scheduler.core.records import Recovered, RecoveredAction, RecoveredJob, RecoveredTrajectory
+from callsheet.scheduler.core.submission import add_action
+from callsheet.scheduler.core.trajectories import add_trajectory, count_closed, group_of
 
 if TYPE_CHECKING:
     from callsheet.scheduler.core.state import SchedulerState
@@ -34,7 +43,7 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
     if state.epoch > 1:
         state.restored_at = now
     for job in recovered.jobs:
-        state.jobs[job.job_id] = Job(decode.job(job.spec), job.policy_version)
+        _restore_job(state, job, decode, now)
     awaited: set[str] = set()
     for trajectory in recovered.trajectories:
         _restore_trajectory(state, trajectory, decode, awaited, now)
@@ -55,6 +64,15 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
         enqueue(state, action, now)
     for manager_id in awaited:
         state.timers.set(("manager", manager_id), now + state.settings.manager_lease)
+    state.summaries.restore(recovered.finished, recovered.closed, now)
+
+
+def _restore_job(state: SchedulerState, row: RecoveredJob, decode: RequestDecoder, now: float) -> None:
+    """Its clients have a manager's lease to come back before the clock of its own lease goes on."""
+    job = Job(decode.job(row.spec), row.policy_version)
+    job.lease.expired, job.lease.left = row.expired, row.left
+    state.jobs[row.job_id] = job
+    begin(state, job, now, still_for=state.settings.manager_lease)
 
 
 def _restore_trajectory(
@@ -62,15 +80,19 @@ def _restore_trajectory(
 ) -> None:
     job = state.jobs[row.job_id]
     request = decode.trajectory(row.spec)
+    group = group_of(job, request)
+    if group is not None:
+        group.cancelled = group.cancelled or row.group_cancelled
     if row.end:
-        job.closed_trajectories[row.trajectory_id] = row.end
+        end = TrajectoryEnd(row.end)
+        job.closed_trajectories[row.trajectory_id] = ClosedTrajectory(end, row.reason, row.policy_version)
         job.trajectory_specs[row.trajectory_id] = row.spec
-        if request.group is not None:
-            group = job.groups.setdefault(request.group.group_id, Group(request.group.size, request.group.quorum))
-            group.members.add(row.trajectory_id)
-            group.completed += row.end == COMPLETED
+        if group is not None:
+            count_closed(group, row.trajectory_id, end)
         return
-    trajectory = add_trajectory(state, job, request, row.policy_version, now)
+    # A clock that was set back since must not put deadlines off.
+    trajectory = add_trajectory(state, job, request, row.policy_version, now, opened_at=min(row.opened_at, now))
+    trajectory.command_timeout = row.command_timeout
     trajectory.sandbox_id, trajectory.manager_id = row.sandbox_id, row.manager_id
     trajectory.held, trajectory.held_cores = dict(row.held), row.held_cores
     # Whether it ever had a sandbox is not kept; saying "lost" lets an env_step fail as data instead of as a refusal.
@@ -99,12 +121,12 @@ def _restore_action(state: SchedulerState, row: RecoveredAction, decode: Request
     trajectory = job.trajectories.get(row.trajectory_id)
     if trajectory is None and row.trajectory_id:
         closed = decode.trajectory(job.trajectory_specs[row.trajectory_id])
-        trajectory = Trajectory(closed, job, job.policy_version, now, lost=True, admitted_at=0.0)
+        trajectory = Trajectory(closed, job, job.policy_version, now, now, lost=True, admitted_at=0.0)
     action = add_action(state, job, request, trajectory, now)
     # A clock that was set back since must not put deadlines off.
     action.submitted_at = min(row.submitted_at, now)
     # The time that the scheduler was away counts; what has run out meanwhile ends at the first timer.
-    timeouts = request.timeouts
+    timeouts = action.request.timeouts
     first_deadline = action.submitted_at + min(timeouts.schedule_to_start, timeouts.schedule_to_close)
     state.timers.set(("action", request.key), first_deadline)
     action.attempts = row.attempt

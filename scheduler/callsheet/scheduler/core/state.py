@@ -6,26 +6,24 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from callsheet.scheduler.core import attempts, control, events, fleet, submission, timers
-from callsheet.scheduler.core.commands import Accept, Command, OutcomeFacts, Persist, Refuse
+from callsheet.scheduler.core import attempts, control, events, expiry, fleet, submission, timers, trajectories
+from callsheet.scheduler.core.commands import Accept, Command, Opened, OutcomeFacts, Persist, Refuse
 from callsheet.scheduler.core.deadlines import Deadlines
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Manager, Orphan, Trajectory
 from callsheet.scheduler.core.events import Event, ReplyTo
 from callsheet.scheduler.core.expected import ExpectedRole
 from callsheet.scheduler.core.kept_set_ups import KeptSetUps
 from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState, Demand, RefusedError, Token
+from callsheet.scheduler.core.model import ActionKey, ActionKind, Demand, RefusedError, Token
 from callsheet.scheduler.core.quotas import TokenBucket, next_refill
 from callsheet.scheduler.core.ready import ReadyQueue
 from callsheet.scheduler.core.records import Record
+from callsheet.scheduler.core.summaries import Summaries
 from callsheet.scheduler.core.timers import TimerKey
-
-KEPT_STORIES = 10_000
 
 
 class OutcomeEncoder(Protocol):
@@ -47,6 +45,10 @@ class CoreSettings:
         timeout_grace: How long past its execution timeout an attempt may stay silent.
         orphan_lease: How long an attempt without a known action waits for its submit.
         expected: Managers that were announced: what only they may serve waits until they have registered once.
+        closed_actions: Most actions of closed jobs of which a summary is kept.
+        closed_actions_s: How long it is kept after the close.
+        job_grace: How long a job that says nothing else lives on without a client session, until it expires.
+        expired_job_lifetime: How long an expired job stays open without a client session.
     """
 
     max_open_actions: int = 1_000_000
@@ -56,6 +58,10 @@ class CoreSettings:
     timeout_grace: float = 30.0
     orphan_lease: float = 120.0
     expected: tuple[ExpectedRole, ...] = ()
+    closed_actions: int = 10_000
+    closed_actions_s: float = 3600.0
+    job_grace: float = 120.0
+    expired_job_lifetime: float = 24 * 3600.0
 
 
 class SchedulerState:
@@ -69,6 +75,7 @@ class SchedulerState:
         restored_at: When it continued from the journal of an earlier scheduler; None if there was none.
         expected: Announced roles of which no manager has registered yet.
         ready: Actions that could start now.
+        summaries: What stays of actions that have their outcome.
         waiting_trajectories: Those that wait for admission, by job and trajectory id, in the order in which their first
             actions came. A job without any has no entry.
     """
@@ -113,7 +120,7 @@ class SchedulerState:
         self._sequence = 0
         self._arrivals = 0
         self._commands: list[Command] = []
-        self._stories: OrderedDict[ActionKey, FinishedStory] = OrderedDict()
+        self.summaries = Summaries(self.settings.closed_actions, self.settings.closed_actions_s)
 
     def handle(self, happened: Sequence[Event], now: float) -> list[Command]:
         """Applies events in order and returns what is to be done.
@@ -155,9 +162,9 @@ class SchedulerState:
         """Adds a record for the journal."""
         self._commands.append(Persist(record))
 
-    def accept(self, reply_to: ReplyTo, *, patient: bool = False) -> None:
+    def accept(self, reply_to: ReplyTo, *, patient: bool = False, opened: Opened | None = None) -> None:
         """Adds the acknowledgement of a request; see `Accept`."""
-        self._commands.append(Accept(reply_to, patient))
+        self._commands.append(Accept(reply_to, patient, opened))
 
     def next_token(self) -> Token:
         """A token greater than all before it."""
@@ -184,39 +191,24 @@ class SchedulerState:
         self.fleet_version += 1
         self.servable_cache.clear()
 
-    def keep_story(self, action: Action) -> None:
-        """Keeps the story of an action that has its outcome, among the last ones."""
-        self._stories[action.key] = FinishedStory(action.request.kind, action.state, action.story)
-        if len(self._stories) > KEPT_STORIES:
-            self._stories.popitem(last=False)
-
-    def finished_story(self, key: ActionKey) -> FinishedStory | None:
-        """What is still known of an action that has its outcome."""
-        return self._stories.get(key)
-
     def story(self, key: ActionKey) -> list[tuple[float, str]]:
-        """All that happened to an action as (time, sentence); empty if it is unknown or forgotten."""
+        """All that happened to an action of an open job as (time, sentence); empty if it is unknown or forgotten."""
         action = self.find_action(key)
         if isinstance(action, Action):
             return list(action.story)
-        finished = self._stories.get(key)
-        return list(finished.events) if finished is not None else []
-
-
-@dataclass(slots=True)
-class FinishedStory:
-    """The life of an action that has its outcome."""
-
-    kind: ActionKind
-    state: ActionState
-    events: list[tuple[float, str]]
+        finished = self.summaries.of_open_job(key)
+        return list(finished.story) if finished is not None else []
 
 
 _HANDLERS: dict[type, Callable[[SchedulerState, Any, float], None]] = {
     events.JobOpenRequested: submission.on_job_open,
     events.JobCloseRequested: submission.on_job_close,
-    events.TrajectoryOpenRequested: submission.on_trajectory_open,
-    events.TrajectoryCloseRequested: submission.on_trajectory_close,
+    events.JobHoldRequested: expiry.on_job_hold,
+    events.JobReleaseRequested: expiry.on_job_release,
+    events.SessionEnded: expiry.on_session_ended,
+    events.WorkCancelRequested: expiry.on_work_cancel,
+    events.TrajectoryOpenRequested: trajectories.on_trajectory_open,
+    events.TrajectoryCloseRequested: trajectories.on_trajectory_close,
     events.ActionSubmitted: submission.on_submit,
     events.OutcomeRequested: submission.on_outcome_requested,
     events.PolicyPublished: submission.on_policy_published,

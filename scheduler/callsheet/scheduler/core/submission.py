@@ -1,181 +1,86 @@
-"""Requests of clients: jobs, trajectories, actions, policy versions."""
+"""Requests of clients: jobs, actions, policy versions."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import adopt_orphan
 from callsheet.scheduler.core.attempts import on_ended
-from callsheet.scheduler.core.commands import Cancellation, DeliverStored
-from callsheet.scheduler.core.entities import Action, FinishedAction, Group, Job, Trajectory
-from callsheet.scheduler.core.lifecycle import cancel, detach_attempt, drop_sandbox, enqueue, finish
-from callsheet.scheduler.core.model import ActionKey, ActionRequest, RefusalCode, RefusedError, TrajectoryRequest
+from callsheet.scheduler.core.commands import Cancellation, DeliverStored, Opened
+from callsheet.scheduler.core.entities import Action, FinishedAction, Job, Trajectory
+from callsheet.scheduler.core.leases import begin, check_not_expired, open_job
+from callsheet.scheduler.core.lifecycle import detach_attempt, enqueue, finish
+from callsheet.scheduler.core.model import (
+    ActionKey,
+    ActionKind,
+    ActionRequest,
+    Opening,
+    RefusalCode,
+    RefusedError,
+    TrajectoryEnd,
+)
 from callsheet.scheduler.core.records import (
     ActionSubmitted,
     JobClosed,
     JobOpened,
     PolicyVersionPublished,
-    TrajectoryClosed,
-    TrajectoryOpened,
+    TrajectoryCommandTimeout,
 )
 from callsheet.scheduler.core.servability import check_servable
+from callsheet.scheduler.core.trajectories import close_trajectory, closed_trajectory
 
 if TYPE_CHECKING:
     from callsheet.scheduler.core.state import SchedulerState
-
-COMPLETED = "completed"
-ABANDONED = "abandoned"
-CLOSED = "its trajectory was closed"
-REDUNDANT = "its group has its quorum"
-
-
-def open_job(state: SchedulerState, job_id: str) -> Job:
-    """An open job.
-
-    Raises:
-        RefusedError: NOT_FOUND if it is not open.
-    """
-    job = state.jobs.get(job_id)
-    if job is None:
-        raise RefusedError(RefusalCode.NOT_FOUND, "job_id", job_id, "names no open job; open it first")
-    return job
 
 
 def on_job_open(state: SchedulerState, event: events.JobOpenRequested, now: float) -> None:
     """Opens a job; the same spec again is accepted."""
     known = state.jobs.get(event.job.job_id)
     if known is None:
-        state.jobs[event.job.job_id] = Job(event.job)
+        job = state.jobs[event.job.job_id] = Job(event.job)
         state.persist(JobOpened(event.job.job_id, event.job.spec))
+        begin(state, job, now)
     elif known.request.spec != event.job.spec:
         raise RefusedError(
             RefusalCode.ALREADY_EXISTS, "job.job_id", event.job.job_id, "is open with another specification"
         )
-    state.accept(event.reply_to)
+    open_job(state, event.job.job_id, event.reply_to)
+    state.accept(event.reply_to, opened=Opened(Opening.CREATED if known is None else Opening.ATTACHED))
 
 
 def on_job_close(state: SchedulerState, event: events.JobCloseRequested, now: float) -> None:
-    """Closes a job and all that is under it, and forgets it."""
-    job = open_job(state, event.job_id)
-    reason = "its job was closed"
+    """Closes a job."""
+    close_job(state, open_job(state, event.job_id), "its job was closed", now)
+    state.accept(event.reply_to)
+
+
+def close_job(state: SchedulerState, job: Job, reason: str, now: float) -> None:
+    """Ends all that is under a job, and forgets it."""
     for trajectory in list(job.trajectories.values()):
-        close_trajectory(state, trajectory, ABANDONED, reason, now)
+        close_trajectory(state, trajectory, TrajectoryEnd.ABANDONED, reason, now)
     for action in list(job.actions.values()):
         if isinstance(action, Action):
             if action.attempt is not None:
                 detach_attempt(state, action, action.attempt, reason, now)
             finish(state, action, Cancellation(reason), now)
-    del state.jobs[event.job_id]
-    state.persist(JobClosed(event.job_id))
-    state.accept(event.reply_to)
-
-
-def on_trajectory_open(state: SchedulerState, event: events.TrajectoryOpenRequested, now: float) -> None:
-    """Opens a trajectory; the same spec again is accepted, even if it has been closed since."""
-    request = event.trajectory
-    job = open_job(state, request.job_id)
-    known = job.trajectory_specs.get(request.trajectory_id)
-    if known is not None and known != request.spec:
-        raise RefusedError(
-            RefusalCode.ALREADY_EXISTS, "trajectory.trajectory_id", request.trajectory_id, "exists with another spec"
-        )
-    if known is None:
-        _check_group(job, request)
-        trajectory = add_trajectory(state, job, request, job.policy_version, now)
-        state.persist(TrajectoryOpened(request.job_id, request.trajectory_id, request.spec, job.policy_version, now))
-        if request.group is not None:
-            group = job.groups[request.group.group_id]
-            if group.completed >= group.quorum:
-                close_trajectory(state, trajectory, ABANDONED, REDUNDANT, now)
-    state.accept(event.reply_to)
-
-
-def _check_group(job: Job, request: TrajectoryRequest) -> None:
-    if request.group is None:
-        return
-    group = job.groups.get(request.group.group_id)
-    if group is None:
-        return
-    if (group.size, group.quorum) != (request.group.size, request.group.quorum):
-        raise RefusedError(
-            RefusalCode.FAILED_PRECONDITION,
-            "trajectory.group",
-            request.group,
-            f"must agree with its siblings: size {group.size}, quorum {group.quorum}",
-        )
-    if len(group.members) >= group.size:
-        raise RefusedError(
-            RefusalCode.FAILED_PRECONDITION, "trajectory.group.size", group.size, "the group has all its trajectories"
-        )
-
-
-def add_trajectory(
-    state: SchedulerState, job: Job, request: TrajectoryRequest, policy_version: int, now: float
-) -> Trajectory:
-    """Adds an open trajectory to its job and its group."""
-    trajectory = Trajectory(request, job, policy_version, now)
-    job.trajectories[request.trajectory_id] = trajectory
-    job.trajectory_specs[request.trajectory_id] = request.spec
-    if request.group is not None:
-        group = job.groups.setdefault(request.group.group_id, Group(request.group.size, request.group.quorum))
-        group.members.add(request.trajectory_id)
-    state.timers.set(("trajectory", trajectory.key), now + request.idle_timeout)
-    return trajectory
-
-
-def on_trajectory_close(state: SchedulerState, event: events.TrajectoryCloseRequested, now: float) -> None:
-    """Closes a trajectory; closing it again is accepted."""
-    job = open_job(state, event.job_id)
-    trajectory = job.trajectories.get(event.trajectory_id)
-    if trajectory is None and event.trajectory_id not in job.closed_trajectories:
-        raise RefusedError(
-            RefusalCode.NOT_FOUND, "trajectory_id", event.trajectory_id, "names no trajectory of the job"
-        )
-    if trajectory is not None:
-        end = COMPLETED if event.completed else ABANDONED
-        close_trajectory(state, trajectory, end, CLOSED, now)
-    state.accept(event.reply_to)
-
-
-def close_trajectory(state: SchedulerState, trajectory: Trajectory, end: str, reason: str, now: float) -> None:
-    """Cancels a trajectory's actions, releases its sandbox and counts it in its group."""
-    job_id, trajectory_id = trajectory.key
-    job = trajectory.job
-    del job.trajectories[trajectory_id]
-    job.closed_trajectories[trajectory_id] = end
-    state.timers.drop(("trajectory", trajectory.key))
-    # The last first: an action that waits for a reset ahead of it would otherwise end as one whose sandbox is gone.
-    for action in reversed(list(trajectory.open_actions.values())):
-        cancel(state, action, reason, now)
-    if trajectory.admitted_at is not None:
-        job.live_trajectories -= 1
-    if trajectory.sandbox_id:
-        drop_sandbox(state, trajectory, now, lost=False)
-    state.persist(TrajectoryClosed(job_id, trajectory_id, end))
-    if trajectory.request.group is not None and end == COMPLETED:
-        _count_completed(state, job, trajectory.request.group.group_id, now)
-
-
-def _count_completed(state: SchedulerState, job: Job, group_id: str, now: float) -> None:
-    group = job.groups[group_id]
-    group.completed += 1
-    if group.completed < group.quorum:
-        return
-    for member in sorted(group.members):
-        redundant = job.trajectories.get(member)
-        if redundant is not None:
-            close_trajectory(state, redundant, ABANDONED, REDUNDANT, now)
+    job_id = job.request.job_id
+    del state.jobs[job_id]
+    state.timers.drop(("job", job_id))
+    state.persist(JobClosed(job_id))
+    state.persist(state.summaries.close_job(job_id, job.actions, now))
 
 
 def on_submit(state: SchedulerState, event: events.ActionSubmitted, now: float) -> None:
     """Accepts a new action, or attaches to one that is known."""
     request = event.request
-    job = open_job(state, request.key.job_id)
+    job = open_job(state, request.key.job_id, event.reply_to)
     known = job.actions.get(request.key.action_id)
     if known is not None:
         _attach(state, event, known)
         return
+    check_not_expired(job)
     trajectory = _trajectory_of(job, request)
     _check_room(state, job)
     orphan = state.orphans.get(request.key)
@@ -191,6 +96,8 @@ def on_submit(state: SchedulerState, event: events.ActionSubmitted, now: float) 
     if event.watcher is not None:
         action.watchers.append(event.watcher)
     state.persist(ActionSubmitted(*request.key, request.trajectory_id, request.body_hash, request.spec, now))
+    if trajectory is not None and request.kind is ActionKind.ENV_RESET:
+        _take_command_timeout(state, trajectory, request)
     state.accept(event.reply_to, patient=True)
     if orphan is not None:
         adopt_orphan(state, action, orphan, now)
@@ -198,6 +105,13 @@ def on_submit(state: SchedulerState, event: events.ActionSubmitted, now: float) 
             on_ended(state, orphan.ended, now)
     else:
         enqueue(state, action, now)
+
+
+def _take_command_timeout(state: SchedulerState, trajectory: Trajectory, reset: ActionRequest) -> None:
+    """What is submitted from now on runs in the sandbox of this reset, and takes its execution timeout from it."""
+    if trajectory.command_timeout != reset.command_timeout:
+        trajectory.command_timeout = reset.command_timeout
+        state.persist(TrajectoryCommandTimeout(*trajectory.key, reset.command_timeout))
 
 
 def _attach(state: SchedulerState, event: events.ActionSubmitted, known: Action | FinishedAction) -> None:
@@ -236,12 +150,9 @@ def _trajectory_of(job: Job, request: ActionRequest) -> Trajectory | None:
     trajectory = job.trajectories.get(request.trajectory_id)
     if trajectory is not None:
         return trajectory
-    end = job.closed_trajectories.get(request.trajectory_id)
-    if end is not None:
-        raise RefusedError(
-            RefusalCode.FAILED_PRECONDITION, "trajectory_id", request.trajectory_id, f"was closed as {end}"
-        )
-    raise RefusedError(RefusalCode.NOT_FOUND, "trajectory_id", request.trajectory_id, "names no trajectory of the job")
+    closed = closed_trajectory(job, request.trajectory_id)
+    rule = f"was closed as {closed.end.value}: {closed.reason}"
+    raise RefusedError(RefusalCode.FAILED_PRECONDITION, "trajectory_id", request.trajectory_id, rule)
 
 
 def _check_sandbox(trajectory: Trajectory, request: ActionRequest) -> None:
@@ -281,6 +192,10 @@ def add_action(
     state: SchedulerState, job: Job, request: ActionRequest, trajectory: Trajectory | None, now: float
 ) -> Action:
     """Adds an action without an outcome to its job and trajectory and arms its deadlines."""
+    if trajectory is not None and request.needs_sandbox:
+        timeouts = request.timeouts.with_default_execution(trajectory.command_timeout)
+        if timeouts is not request.timeouts:
+            request = replace(request, timeouts=timeouts)
     action = Action(request, job, trajectory, state.next_arrival(), now, now)
     action.tell(now, "submitted")
     job.actions[request.key.action_id] = action
@@ -298,7 +213,7 @@ def add_action(
 
 def on_policy_published(state: SchedulerState, event: events.PolicyPublished, now: float) -> None:
     """Records a job's newest policy version and closes the trajectories it leaves too far behind."""
-    job = open_job(state, event.job_id)
+    job = open_job(state, event.job_id, event.reply_to)
     if event.version < job.policy_version:
         raise RefusedError(
             RefusalCode.FAILED_PRECONDITION, "version", event.version, f"must not be below {job.policy_version}"
@@ -309,5 +224,7 @@ def on_policy_published(state: SchedulerState, event: events.PolicyPublished, no
         bound = job.request.max_staleness
         for trajectory in list(job.trajectories.values()):
             if bound and event.version - trajectory.policy_version > bound:
-                close_trajectory(state, trajectory, ABANDONED, f"its staleness is beyond {bound} versions", now)
+                close_trajectory(
+                    state, trajectory, TrajectoryEnd.ABANDONED, f"its staleness is beyond {bound} versions", now
+                )
     state.accept(event.reply_to)

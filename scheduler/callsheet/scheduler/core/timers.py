@@ -8,6 +8,7 @@ from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import drop_orphan
 from callsheet.scheduler.core.commands import Cancellation, Expiry
 from callsheet.scheduler.core.entities import Action, Attempt
+from callsheet.scheduler.core.expiry import job_due
 from callsheet.scheduler.core.fleet import lose_everything_on, lose_manager
 from callsheet.scheduler.core.lifecycle import (
     advance_line,
@@ -19,7 +20,7 @@ from callsheet.scheduler.core.lifecycle import (
     stop_attempt,
 )
 from callsheet.scheduler.core.model import ActionKey, ActionState, FailureKind, TimeoutKind, Token
-from callsheet.scheduler.core.submission import ABANDONED, close_trajectory
+from callsheet.scheduler.core.trajectories import trajectory_due
 
 if TYPE_CHECKING:
     from callsheet.scheduler.core.state import SchedulerState
@@ -28,10 +29,9 @@ TimerKey = (
     tuple[Literal["action", "backoff", "orphan"], ActionKey]
     | tuple[Literal["attempt"], Token]
     | tuple[Literal["trajectory"], tuple[str, str]]
-    | tuple[Literal["manager"], str]
+    | tuple[Literal["job", "manager"], str]
 )
 
-MIN_IDLE_CHECK = 1.0
 TIMED_OUT = events.AttemptFailed(
     FailureKind.TIMEOUT,
     "start_to_close",
@@ -58,7 +58,9 @@ def on_timer(state: SchedulerState, event: events.TimerFired, now: float) -> Non
                 if attempt is not None:
                     _attempt_due(state, attempt, now)
             case ("trajectory", (str() as job_id, str() as trajectory_id)):
-                _trajectory_due(state, job_id, trajectory_id, now)
+                trajectory_due(state, job_id, trajectory_id, now)
+            case ("job", str() as job_id):
+                job_due(state, job_id, now)
             case ("manager", str() as manager_id):
                 _manager_due(state, manager_id, now)
 
@@ -125,20 +127,6 @@ def _force(state: SchedulerState, action: Action, attempt: Attempt, now: float) 
     verdict = action.verdict or Cancellation(action.cancel_reason or "stopped")
     detach_attempt(state, action, attempt, "the manager did not stop it in time", now)
     finish(state, action, verdict, now, ended=attempt)
-
-
-def _trajectory_due(state: SchedulerState, job_id: str, trajectory_id: str, now: float) -> None:
-    trajectory = state.find_trajectory(job_id, trajectory_id)
-    if trajectory is None:
-        return
-    idle_until = trajectory.last_activity + trajectory.request.idle_timeout
-    if trajectory.open_actions:
-        # However short the timeout is, this is no busy waiting.
-        state.timers.set(("trajectory", trajectory.key), now + max(trajectory.request.idle_timeout, MIN_IDLE_CHECK))
-    elif now < idle_until:
-        state.timers.set(("trajectory", trajectory.key), idle_until)
-    else:
-        close_trajectory(state, trajectory, ABANDONED, "its trajectory was idle for too long", now)
 
 
 def _manager_due(state: SchedulerState, manager_id: str, now: float) -> None:

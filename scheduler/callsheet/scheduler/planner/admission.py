@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from callsheet.scheduler.core.entities import Job, Trajectory
-from callsheet.scheduler.core.model import TrajectoryKey
+from callsheet.scheduler.core.model import TrajectoryEnd, TrajectoryKey
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.core.submission import COMPLETED
 from callsheet.scheduler.planner.sandbox_room import SandboxRoom, reset_of
 
 # A new figure of trajectories to a version counts this much beside those before it.
@@ -125,7 +124,7 @@ class Consumption:
         known = self._known.get(name)
         if known is not None and known.job is job and known.version == version:
             return
-        ended = sum(end == COMPLETED for end in job.closed_trajectories.values())
+        ended = sum(closed.end is TrajectoryEnd.COMPLETED for closed in job.closed_trajectories.values())
         if known is None or known.job is not job:
             self._known[name] = _Consumed(job, version, ended)
             return

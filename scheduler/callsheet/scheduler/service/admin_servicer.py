@@ -8,21 +8,20 @@ import anyio
 import anyio.to_thread
 import grpc
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.entities import Action, Job, Manager
+from callsheet.scheduler.core.entities import Manager
 from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.model import ActionKey, ActionState, RefusalCode, RefusedError, ServiceDescription
-from callsheet.scheduler.planner.explain import WaitReason, explain
+from callsheet.scheduler.core.model import ActionKey, RefusedError, ServiceDescription
 from callsheet.scheduler.planner.predictors import Predictors
-from callsheet.scheduler.planner.predictors.requests import predict
 from callsheet.scheduler.planner.what_if import ask
-from callsheet.scheduler.service.admin_answers import fill_expected, prediction_errors, what_if_response
+from callsheet.scheduler.service.admin_answers import prediction_errors, what_if_response
+from callsheet.scheduler.service.admin_explain import explanation_of
 from callsheet.scheduler.service.client_servicer import ANSWER_TIMEOUT
 from callsheet.scheduler.service.loop import CoreLoop
 from callsheet.scheduler.service.outcomes import fill_timestamp
 from callsheet.scheduler.service.refusals import abort
 from callsheet.scheduler.service.requests import UnaryReply, decode_key
-from callsheet.scheduler.service.rules import identifier
-from callsheet.v1 import action_pb2, admin_service_pb2, admin_service_pb2_grpc, job_pb2, manager_service_pb2
+from callsheet.scheduler.service.status_answers import job_status
+from callsheet.v1 import action_pb2, admin_service_pb2, admin_service_pb2_grpc, manager_service_pb2
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -45,8 +44,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         state = self._loop.state
         response = admin_service_pb2.GetStatusResponse(epoch=state.epoch)
         fill_timestamp(response.started, self._started)
-        for job_id, job in state.jobs.items():
-            response.jobs.append(_job_status(job, len(state.waiting_trajectories.get(job_id, ()))))
+        now = self._loop.clock.now()
+        response.jobs.extend(job_status(state, job, now) for job in state.jobs.values())
         response.managers.extend(_manager_status(manager) for manager in state.managers.values())
         response.nodes.extend(_node_status(node) for node in state.nodes.values())
         return response
@@ -56,55 +55,9 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     ) -> admin_service_pb2.ExplainResponse:
         """Why an action is where it is, and its whole story."""
         try:
-            return self._explain(self._find(request))
+            return explanation_of(self._loop.state, request.key, self._loop.clock.now(), self._predictors)
         except RefusedError as refusal:
             await abort(context, refusal)
-
-    def _find(self, request: admin_service_pb2.ExplainRequest) -> ActionKey:
-        if request.key.job_id:
-            return decode_key(request.key)
-        action_id = identifier("key.action_id", request.key.action_id)
-        jobs = [job_id for job_id, job in self._loop.state.jobs.items() if action_id in job.actions]
-        if len(jobs) > 1:
-            rule = f"is in several jobs ({', '.join(sorted(jobs)[:10])}); name one"
-            raise RefusedError(RefusalCode.FAILED_PRECONDITION, "key.job_id", "", rule)
-        return ActionKey(jobs[0] if jobs else "", action_id)
-
-    def _explain(self, key: ActionKey) -> admin_service_pb2.ExplainResponse:
-        state = self._loop.state
-        known = state.find_action(key)
-        finished = state.finished_story(key)
-        if known is None and finished is None:
-            raise RefusedError(
-                RefusalCode.NOT_FOUND, "key", "/".join(filter(None, key)), "names no action of an open job"
-            )
-        response = admin_service_pb2.ExplainResponse()
-        response.key.job_id, response.key.action_id = key
-        for time, event in state.story(key):
-            fill_timestamp(response.story.add(event=event).time, time)
-        if isinstance(known, Action):
-            _fill_live(response, known)
-            request = known.request
-            fill_expected(response.expected, predict(self._predictors, request), request.timeouts.start_to_close)
-            explanation = explain(state, known, self._loop.clock.now())
-            response.wait_reason = admin_service_pb2.WaitReason.ValueType(explanation.reason)
-            response.explanation = explanation.sentence
-            for short in explanation.shortages:
-                response.shortages.add(
-                    resource=short.resource,
-                    needed=short.needed,
-                    free=short.free,
-                    capacity=short.capacity,
-                    node_id=short.node_id,
-                )
-            return response
-        response.wait_reason = admin_service_pb2.WaitReason.ValueType(WaitReason.NONE)
-        if finished is not None:
-            response.kind = action_pb2.ActionKind.ValueType(finished.kind)
-        ended = finished.state if finished is not None else known.state if known is not None else ActionState.FAILED
-        response.state = _state(ended)
-        response.explanation = f"it has its outcome: {ended.value}"
-        return response
 
     async def _request(self, event: events.Event, reply: UnaryReply, context: Context) -> None:
         try:
@@ -174,30 +127,6 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         return admin_service_pb2.GetPredictionErrorsResponse(
             kinds=[prediction_errors(kind, errors[kind]) for kind in sorted(errors)]
         )
-
-
-def _state(state: ActionState) -> admin_service_pb2.ActionState.ValueType:
-    return admin_service_pb2.ActionState.Value(f"ACTION_STATE_{state.name}")
-
-
-def _fill_live(response: admin_service_pb2.ExplainResponse, action: Action) -> None:
-    response.kind = action_pb2.ActionKind.ValueType(action.request.kind)
-    response.state = _state(action.state)
-
-
-def _job_status(job: Job, waiting_trajectories: int) -> job_pb2.JobStatus:
-    counts = dict(job.finished_counts)
-    for action in job.actions.values():
-        if isinstance(action, Action):
-            counts[action.state.value] = counts.get(action.state.value, 0) + 1
-    return job_pb2.JobStatus(
-        spec=job_pb2.JobSpec.FromString(job.request.spec),
-        open_trajectories=len(job.trajectories),
-        actions=counts,
-        failures=job.failure_counts,
-        policy_version=job.policy_version,
-        waiting_trajectories=waiting_trajectories,
-    )
 
 
 def _manager_status(manager: Manager) -> admin_service_pb2.ManagerStatus:

@@ -10,18 +10,24 @@ import grpc
 import structlog
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.model import RefusedError
+from callsheet.scheduler.service.listing import list_groups, list_jobs, list_trajectories
 from callsheet.scheduler.service.loop import CoreLoop
+from callsheet.scheduler.service.openings import end_of, opening_of
 from callsheet.scheduler.service.refusals import abort
 from callsheet.scheduler.service.requests import ClientRequests, UnaryReply, decode_key
 from callsheet.scheduler.service.rules import seconds
 from callsheet.scheduler.service.sessions import ClientStream
+from callsheet.scheduler.service.version import scheduler_version
 from callsheet.v1 import client_service_pb2, client_service_pb2_grpc
+from callsheet.v1.contract import CONTRACT, OLDEST_CONTRACT
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
 
 ANSWER_TIMEOUT = 30.0
 MAX_OUTCOME_WAIT = 600.0
+# Characters of what a client says of itself.
+MAX_LOGGED = 64
 
 _log = structlog.get_logger(__name__)
 
@@ -48,6 +54,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
                 tasks.cancel_scope.cancel()
         finally:
             session.outbox.abandon()
+            self._loop.post([events.SessionEnded(session)])
 
     async def _write(self, session: ClientStream, context: Context) -> None:
         while (batch := await session.outbox.next_batch()) is not None:
@@ -59,7 +66,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
     async def _read(self, session: ClientStream, request: client_service_pb2.ClientSessionRequest) -> None:
         happened: list[events.Event] = []
         for item in request.items:
-            reply_to = events.ReplyTo(session, item.sequence)
+            reply_to = events.ReplyTo(session, item.sequence, holds=True)
             try:
                 event, references = self._requests.decode(item, reply_to, session)
                 if references:
@@ -70,7 +77,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
                 happened.append(event)
         self._loop.post(happened)
 
-    async def _unary(self, item: client_service_pb2.ClientItem, context: Context) -> None:
+    async def _unary(self, item: client_service_pb2.ClientItem, context: Context) -> UnaryReply:
         reply = UnaryReply()
         try:
             event, references = self._requests.decode(item, events.ReplyTo(reply, 0), None)
@@ -80,13 +87,14 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
             await reply.result(ANSWER_TIMEOUT)
         except RefusedError as refusal:
             await abort(context, refusal)
+        return reply
 
     async def OpenJob(  # noqa: N802
         self, request: client_service_pb2.OpenJobRequest, context: Context
     ) -> client_service_pb2.OpenJobResponse:
         """Opens a job."""
-        await self._unary(client_service_pb2.ClientItem(open_job=request.job), context)
-        return client_service_pb2.OpenJobResponse()
+        reply = await self._unary(client_service_pb2.ClientItem(open_job=request.job), context)
+        return client_service_pb2.OpenJobResponse(opening=opening_of(reply.opened))
 
     async def CloseJob(  # noqa: N802
         self, request: client_service_pb2.CloseJobRequest, context: Context
@@ -99,8 +107,8 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         self, request: client_service_pb2.OpenTrajectoryRequest, context: Context
     ) -> client_service_pb2.OpenTrajectoryResponse:
         """Opens a trajectory."""
-        await self._unary(client_service_pb2.ClientItem(open_trajectory=request.trajectory), context)
-        return client_service_pb2.OpenTrajectoryResponse()
+        reply = await self._unary(client_service_pb2.ClientItem(open_trajectory=request.trajectory), context)
+        return client_service_pb2.OpenTrajectoryResponse(opening=opening_of(reply.opened), end=end_of(reply.opened))
 
     async def CloseTrajectory(  # noqa: N802
         self, request: client_service_pb2.CloseTrajectoryRequest, context: Context
@@ -151,32 +159,48 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
             response.outcome.CopyFrom(outcome)
         return response
 
-    async def GetServerInfo(  # noqa: N802
-        self, request: client_service_pb2.GetServerInfoRequest, context: Context
-    ) -> client_service_pb2.GetServerInfoResponse:
-        """Not built yet."""
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "GetServerInfo is not built yet")
-
     async def CancelWork(  # noqa: N802
         self, request: client_service_pb2.CancelWorkRequest, context: Context
     ) -> client_service_pb2.CancelWorkResponse:
-        """Not built yet."""
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "CancelWork is not built yet")
+        """Gives up unfinished work."""
+        await self._unary(client_service_pb2.ClientItem(cancel_work=request), context)
+        return client_service_pb2.CancelWorkResponse()
+
+    async def GetServerInfo(  # noqa: N802
+        self, request: client_service_pb2.GetServerInfoRequest, context: Context
+    ) -> client_service_pb2.GetServerInfoResponse:
+        """What this scheduler is and which clients it serves."""
+        _log.info("client_greeted", version=request.client_version[:MAX_LOGGED])
+        return client_service_pb2.GetServerInfoResponse(
+            version=scheduler_version(),
+            contract=CONTRACT,
+            oldest_contract=OLDEST_CONTRACT,
+            epoch=self._loop.state.epoch,
+        )
 
     async def ListJobs(  # noqa: N802
         self, request: client_service_pb2.ListJobsRequest, context: Context
     ) -> client_service_pb2.ListJobsResponse:
-        """Not built yet."""
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "ListJobs is not built yet")
+        """Open jobs."""
+        try:
+            return list_jobs(self._loop.state, request, self._loop.clock.now())
+        except RefusedError as refusal:
+            await abort(context, refusal)
 
     async def ListTrajectories(  # noqa: N802
         self, request: client_service_pb2.ListTrajectoriesRequest, context: Context
     ) -> client_service_pb2.ListTrajectoriesResponse:
-        """Not built yet."""
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "ListTrajectories is not built yet")
+        """Trajectories of an open job."""
+        try:
+            return list_trajectories(self._loop.state, request)
+        except RefusedError as refusal:
+            await abort(context, refusal)
 
     async def ListGroups(  # noqa: N802
         self, request: client_service_pb2.ListGroupsRequest, context: Context
     ) -> client_service_pb2.ListGroupsResponse:
-        """Not built yet."""
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "ListGroups is not built yet")
+        """Groups of an open job."""
+        try:
+            return list_groups(self._loop.state, request)
+        except RefusedError as refusal:
+            await abort(context, refusal)

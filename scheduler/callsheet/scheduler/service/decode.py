@@ -25,7 +25,17 @@ from callsheet.scheduler.core.model import (
     TrajectoryRequest,
 )
 from callsheet.scheduler.service import payload_rules
-from callsheet.scheduler.service.rules import at_least, identifier, invalid, known, seconds, short_text, within
+from callsheet.scheduler.service.rules import (
+    at_least,
+    identifier,
+    invalid,
+    known,
+    longer_than_zero,
+    not_built,
+    seconds,
+    short_text,
+    within,
+)
 from callsheet.v1 import action_pb2, common_pb2, job_pb2
 from callsheet.v1.set_ups import set_up_name
 
@@ -54,6 +64,9 @@ _KINDS: Final = {
 }
 _ALWAYS_IN_SANDBOX: Final = frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP})
 _UNSERVABLE: Final = frozenset(action_pb2.Unservable.values())
+_BUILT_ON_INFRA: Final = frozenset({job_pb2.ON_INFRA_UNSPECIFIED, job_pb2.ON_INFRA_REPLACE})
+# Thousandths of a unit.
+MILLI = 1000
 _ONE_CORE = Demand((ResourceDemand(CPU, 1, 1),))
 _DEFAULT_DEMANDS: Final = {
     ActionKind.GENERATE: Demand(),
@@ -78,6 +91,8 @@ def decode_job(spec: job_pb2.JobSpec) -> JobRequest:
         max_actions=int(at_least("job.max_actions", spec.max_actions, 0)),
         max_staleness=int(at_least("job.staleness.max_versions", spec.staleness.max_versions, 0)),
         spec=spec.SerializeToString(deterministic=True),
+        grace=longer_than_zero("job.grace", spec.grace) if spec.HasField("grace") else None,
+        detached=spec.detached,
     )
 
 
@@ -85,12 +100,15 @@ def decode_trajectory(spec: job_pb2.TrajectorySpec) -> TrajectoryRequest:
     """A validated trajectory.
 
     Raises:
-        RefusedError: INVALID_ARGUMENT naming the field.
+        RefusedError: INVALID_ARGUMENT naming the field, or UNIMPLEMENTED naming what is not built yet.
     """
     group = None
     if spec.HasField("group"):
         size = int(at_least("trajectory.group.size", spec.group.size, 1))
         quorum = int(within("trajectory.group.quorum", spec.group.quorum, 0, size)) or size
+        on_infra = known("trajectory.group.on_infra", spec.group.on_infra, job_pb2.OnInfra.values())
+        if on_infra not in _BUILT_ON_INFRA:
+            raise not_built("trajectory.group.on_infra", job_pb2.OnInfra.Name(job_pb2.OnInfra.ValueType(on_infra)))
         group = GroupRequest(identifier("trajectory.group.group_id", spec.group.group_id), size, quorum)
     return TrajectoryRequest(
         job_id=identifier("trajectory.job_id", spec.job_id),
@@ -98,6 +116,7 @@ def decode_trajectory(spec: job_pb2.TrajectorySpec) -> TrajectoryRequest:
         group=group,
         idle_timeout=seconds("trajectory.idle_timeout", spec.idle_timeout) or DEFAULT_IDLE_TIMEOUT,
         spec=spec.SerializeToString(deterministic=True),
+        deadline=longer_than_zero("trajectory.deadline", spec.deadline) if spec.HasField("deadline") else 0.0,
     )
 
 
@@ -154,7 +173,9 @@ class ActionDecoder:
 
     def _demand(self, kind: ActionKind, spec: action_pb2.ActionSpec) -> Demand:
         if not spec.HasField("demand"):
-            return _DEFAULT_DEMANDS[kind]
+            # A scoring model brings its own compute, as an engine does.
+            is_model_score = kind is ActionKind.REWARD and spec.reward.WhichOneof("scorer") == "model"
+            return Demand() if is_model_score else _DEFAULT_DEMANDS[kind]
         encoded = spec.demand.SerializeToString(deterministic=True)
         key = (kind, encoded)
         return self._demands.get(key) or _remember(self._demands, key, encoded, _decode_demand(kind, spec.demand))
@@ -216,28 +237,46 @@ def _decode_demand(kind: ActionKind, demand: action_pb2.Demand) -> Demand:
         if name in names:
             raise invalid(f"{path}.resource", name, "is named twice")
         names.add(name)
-        least = int(at_least(f"{path}.min_units", entry.min_units, 0))
-        most = int(at_least(f"{path}.max_units", entry.max_units, 0)) or least
-        if most < least:
-            raise invalid(f"{path}.max_units", most, f"must be 0 or at least min_units ({least})")
+        least, most = _milli_units(path, name, entry)
         hold = known(f"{path}.hold", entry.hold, action_pb2.Hold.values())
         held = hold == action_pb2.HOLD_TRAJECTORY
         if held and kind is not ActionKind.ENV_RESET:
             raise invalid(f"{path}.hold", "HOLD_TRAJECTORY", "is only for env_reset")
-        speed_up = _decode_speed_up(path, entry) if entry.HasField("speed_up") else SpeedUp()
-        entries.append(ResourceDemand(name, least, most, speed_up, held))
-    elastic = sum(entry.elastic for entry in entries)
-    if elastic > MAX_ELASTIC:
-        raise invalid("demand.resources", f"{elastic} elastic entries", f"must have at most {MAX_ELASTIC} of them")
+        units = (_whole(least), _whole(most))
+        elastic = units[1] > units[0]
+        speed_up = _decode_speed_up(path, entry, elastic=elastic) if entry.HasField("speed_up") else SpeedUp()
+        entries.append(ResourceDemand(name, *units, speed_up, held, most if most % MILLI else 0))
+    ranges = sum(entry.elastic for entry in entries)
+    if ranges > MAX_ELASTIC:
+        raise invalid("demand.resources", f"{ranges} elastic entries", f"must have at most {MAX_ELASTIC} of them")
     return Demand(tuple(entries))
 
 
-def _decode_speed_up(path: str, entry: action_pb2.ResourceDemand) -> SpeedUp:
+def _milli_units(path: str, name: str, entry: action_pb2.ResourceDemand) -> tuple[int, int]:
+    """The fewest and the most thousandths of a unit."""
+    least = int(at_least(f"{path}.min_milli_units", entry.min_milli_units, 0))
+    most = int(at_least(f"{path}.max_milli_units", entry.max_milli_units, 0)) or least
+    if most < least:
+        raise invalid(f"{path}.max_milli_units", most, f"must be 0 or at least min_milli_units ({least})")
+    for side, units in (("min_milli_units", least), ("max_milli_units", most)):
+        if name != CPU and units % MILLI:
+            rule = f"must be a multiple of {MILLI}: only {CPU!r} has fractions, and {name!r} whole units"
+            raise invalid(f"{path}.{side}", units, rule)
+    return least, most
+
+
+def _whole(milli_units: int) -> int:
+    """Units, rounded up."""
+    return -(-milli_units // MILLI)
+
+
+def _decode_speed_up(path: str, entry: action_pb2.ResourceDemand, *, elastic: bool) -> SpeedUp:
     curve = entry.speed_up.WhichOneof("curve")
     if curve is None:
         raise invalid(f"{path}.speed_up", "", "must have exactly one of amdahl_fraction and table")
-    if entry.max_units <= entry.min_units:
-        raise invalid(f"{path}.speed_up", curve, "is only for an elastic entry (max_units above min_units)")
+    if not elastic:
+        rule = "is only for an elastic entry (max_milli_units above min_milli_units, both rounded up to whole units)"
+        raise invalid(f"{path}.speed_up", curve, rule)
     if curve == "amdahl_fraction":
         fraction = within(f"{path}.speed_up.amdahl_fraction", entry.speed_up.amdahl_fraction, 0.0, 1.0)
         return SpeedUp(amdahl_fraction=fraction)

@@ -306,7 +306,11 @@ class CoreLoop:
         self._carriers[type(command)](command)
 
     def _accept(self, command: commands.Accept) -> None:
-        _reply_session(command.reply_to).put_result(command.reply_to.sequence, None)
+        session, sequence = _reply_session(command.reply_to), command.reply_to.sequence
+        if command.opened is None:
+            session.put_result(sequence, None)
+        else:
+            session.put_opened(sequence, command.opened)
 
     def _refuse(self, command: commands.Refuse) -> None:
         _reply_session(command.reply_to).put_result(command.reply_to.sequence, command.refusal)
@@ -353,6 +357,6 @@ class CoreLoop:
 
 def _reply_session(reply_to: ReplyTo) -> ReplySession:
     session = reply_to.session
-    if not hasattr(session, "put_result"):
+    if not (hasattr(session, "put_result") and hasattr(session, "put_opened")):
         raise TypeError(f"{session!r} takes no replies")
     return session

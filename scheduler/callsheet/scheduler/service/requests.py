@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import anyio
 from callsheet.scheduler.core import events
+from callsheet.scheduler.core.commands import Opened
 from callsheet.scheduler.core.model import ActionKey, RefusalCode, RefusedError
 from callsheet.scheduler.service.decode import ActionDecoder, decode_job, decode_trajectory
-from callsheet.scheduler.service.rules import at_least, identifier, invalid, known, short_text
+from callsheet.scheduler.service.openings import from_wire
+from callsheet.scheduler.service.rules import at_least, identifier, invalid, known, not_built, short_text
 from callsheet.scheduler.store.errors import PayloadNotFoundError
 from callsheet.scheduler.store.payloads import PayloadStore
 from callsheet.v1 import client_service_pb2, common_pb2, job_pb2, outcome_pb2
@@ -29,7 +31,7 @@ class ClientRequests:
         """The event of an item, and the stored payloads that must be there for it.
 
         Raises:
-            RefusedError: INVALID_ARGUMENT naming the field.
+            RefusedError: INVALID_ARGUMENT naming the field, or UNIMPLEMENTED naming what is not built yet.
         """
         match item.WhichOneof("item"):
             case "submit":
@@ -47,9 +49,13 @@ class ClientRequests:
                 key = decode_key(item.cancel.key)
                 return events.CancelRequested(reply_to, key, short_text("reason", item.cancel.reason)), ()
             case "publish_policy_version":
-                published = item.publish_policy_version
-                version = int(at_least("version", published.version, 0))
-                return events.PolicyPublished(reply_to, identifier("job_id", published.job_id), version), ()
+                return _decode_published(item.publish_policy_version, reply_to), ()
+            case "hold_job":
+                return events.JobHoldRequested(reply_to, identifier("job_id", item.hold_job)), ()
+            case "release_job":
+                return events.JobReleaseRequested(reply_to, identifier("job_id", item.release_job)), ()
+            case "cancel_work":
+                return _decode_cancel_work(item.cancel_work, reply_to), ()
             case _:
                 raise invalid("item", "", "must have exactly one request set")
 
@@ -86,13 +92,36 @@ def decode_key(key: common_pb2.ActionKey) -> ActionKey:
 def _decode_close_trajectory(
     message: client_service_pb2.CloseTrajectoryRequest, reply_to: events.ReplyTo
 ) -> events.TrajectoryCloseRequested:
-    end = known("end", message.end, job_pb2.TrajectoryEnd.values())
+    end = from_wire(known("end", message.end, job_pb2.TrajectoryEnd.values()))
     return events.TrajectoryCloseRequested(
         reply_to,
         identifier("job_id", message.job_id),
         identifier("trajectory_id", message.trajectory_id),
-        completed=end != job_pb2.TRAJECTORY_END_ABANDONED,
+        end,
     )
+
+
+def _decode_cancel_work(
+    message: client_service_pb2.CancelWorkRequest, reply_to: events.ReplyTo
+) -> events.WorkCancelRequested:
+    if message.group_id and message.trajectory_id:
+        raise invalid("group_id", message.group_id, "must be empty where trajectory_id is set")
+    return events.WorkCancelRequested(
+        reply_to,
+        identifier("job_id", message.job_id),
+        short_text("group_id", message.group_id),
+        short_text("trajectory_id", message.trajectory_id),
+        short_text("reason", message.reason),
+    )
+
+
+def _decode_published(
+    message: client_service_pb2.PublishPolicyVersionRequest, reply_to: events.ReplyTo
+) -> events.PolicyPublished:
+    if message.source:
+        raise not_built("source", message.source)
+    version = int(at_least("version", message.version, 0))
+    return events.PolicyPublished(reply_to, identifier("job_id", message.job_id), version)
 
 
 class UnaryReply:
@@ -100,11 +129,13 @@ class UnaryReply:
 
     Attributes:
         gone: Its rpc is over; see `Watcher`.
+        opened: What was found, once a request that opens something is acknowledged.
     """
 
     def __init__(self) -> None:
         self._answered = anyio.Event()
         self._refusal: RefusedError | None = None
+        self.opened: Opened | None = None
         self._has_outcome = anyio.Event()
         self._outcome: outcome_pb2.Outcome | None = None
         self.gone = False
@@ -112,6 +143,11 @@ class UnaryReply:
     def put_result(self, sequence: int, refusal: RefusedError | None) -> None:
         """See `ReplySession`."""
         self._refusal = refusal
+        self._answered.set()
+
+    def put_opened(self, sequence: int, opened: Opened) -> None:
+        """See `ReplySession`."""
+        self.opened = opened
         self._answered.set()
 
     def put_outcome(self, outcome: bytes) -> None:

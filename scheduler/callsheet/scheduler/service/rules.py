@@ -20,6 +20,11 @@ def invalid(field: str, value: object, rule: str) -> RefusedError:
     return RefusedError(RefusalCode.INVALID_ARGUMENT, field, value, rule)
 
 
+def not_built(field: str, value: object) -> RefusedError:
+    """The refusal of a field that stands in the contract for later."""
+    return RefusedError(RefusalCode.UNIMPLEMENTED, field, value, "is not built yet")
+
+
 def identifier(field: str, value: str) -> str:
     """An id: 1 to 256 characters, none of them a control character."""
     if not 0 < len(value) <= MAX_ID or not value.isprintable():
@@ -62,6 +67,14 @@ def seconds(field: str, duration: duration_pb2.Duration) -> float:
     value = to_seconds(duration)
     if not 0 <= value <= MAX_SECONDS:
         raise invalid(field, f"{value} s", "must be between 0 and 30 days")
+    return value
+
+
+def longer_than_zero(field: str, duration: duration_pb2.Duration) -> float:
+    """A duration above 0 of at most 30 days, in seconds."""
+    value = seconds(field, duration)
+    if not value:
+        raise invalid(field, "0 s", "must be above 0, or unset")
     return value
 
 

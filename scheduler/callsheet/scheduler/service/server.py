@@ -52,6 +52,9 @@ from grpc_reflection.v1alpha import reflection
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 # With the default limits a burst of about a thousand simultaneous unary calls is partly cancelled.
 MAX_PENDING_REQUESTS = 100_000
+# Together well below the grace of a job.
+KEEPALIVE_MS = 30_000
+KEEPALIVE_TIMEOUT_MS = 20_000
 CLOSE_TIMEOUT = 10.0
 UNUSED_SWEEP = 3600.0
 
@@ -137,6 +140,10 @@ def _recover(settings: SchedulerSettings, journal: Journal, planning: PlanningTa
         manager_lease=settings.manager_lease,
         cancel_grace=settings.cancel_grace,
         expected=expected_roles(settings.expect),
+        closed_actions=settings.closed_actions,
+        closed_actions_s=settings.closed_actions_s,
+        job_grace=settings.job_grace,
+        expired_job_lifetime=settings.expired_job_lifetime,
     )
     state = SchedulerState(epoch, encode_outcome, core, is_gone)
     planning.attach(state)
@@ -182,6 +189,11 @@ async def _grpc_server(
             # Idle streams are kept alive by their clients; without these the server would end them for it.
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+            # A client whose machine is gone says nothing; its jobs' graces begin once a ping goes unanswered. Clients
+            # answer pings whatever they do, and count none. By default gRPC sends no more than two to an idle peer.
+            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+            ("grpc.http2.max_pings_without_data", 0),
         ],
     )
     client_service_pb2_grpc.add_ClientServiceServicer_to_server(ClientServicer(loop, ClientRequests(payloads)), server)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from callsheet.scheduler.core.commands import AcknowledgeEnd
+from callsheet.scheduler.core.commands import AcknowledgeEnd, Opened
 from callsheet.scheduler.core.model import RefusedError, Token
 from callsheet.scheduler.service.manager_commands import ManagerCommand, encode_command
+from callsheet.scheduler.service.openings import end_of, opening_of
 from callsheet.scheduler.service.outbox import Outbox
 from callsheet.scheduler.service.refusals import to_duration, to_status
 from callsheet.v1 import client_service_pb2, manager_service_pb2
@@ -19,6 +20,7 @@ MAX_BATCHES_BEFORE_OUTPUT = 4
 _RESULT = tag(client_service_pb2.ClientSessionResponse.RESULTS_FIELD_NUMBER)
 _OUTCOME = tag(client_service_pb2.ClientSessionResponse.OUTCOMES_FIELD_NUMBER)
 _OUTPUT = tag(client_service_pb2.ClientSessionResponse.OUTPUT_FIELD_NUMBER)
+_OPENED = tag(client_service_pb2.ClientSessionResponse.OPENED_FIELD_NUMBER)
 _ENDS_ACKNOWLEDGED = tag(manager_service_pb2.SchedulerItem.ENDS_ACKNOWLEDGED_FIELD_NUMBER)
 _ITEM = tag(manager_service_pb2.ManagerSessionResponse.ITEMS_FIELD_NUMBER)
 
@@ -28,6 +30,9 @@ class ReplySession(Protocol):
 
     def put_result(self, sequence: int, refusal: RefusedError | None) -> None:
         """Takes the acknowledgement of a request, or its refusal."""
+
+    def put_opened(self, sequence: int, opened: Opened) -> None:
+        """Takes the acknowledgement of a request that opens something, and what it found."""
 
 
 class Watcher(Protocol):
@@ -75,6 +80,11 @@ class ClientStream:
         else:
             result = client_service_pb2.ItemResult(sequence=sequence, status=to_status(refusal))
             self.outbox.put(embedded(_RESULT, result.SerializeToString()))
+
+    def put_opened(self, sequence: int, opened: Opened) -> None:
+        """See `ReplySession`."""
+        found = client_service_pb2.ItemOpened(sequence=sequence, opening=opening_of(opened), end=end_of(opened))
+        self.outbox.put(embedded(_OPENED, found.SerializeToString()))
 
     def put_outcome(self, outcome: bytes) -> None:
         """See `Watcher`."""

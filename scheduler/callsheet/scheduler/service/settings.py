@@ -35,11 +35,15 @@ class SchedulerSettings:
         heartbeat_interval: How often managers must say something.
         manager_lease: Silence after which a manager is lost.
         cancel_grace: How long a manager may take to end an attempt it was told to stop.
+        job_grace: How long a job lives on without a client session unless it says so itself; then it expires.
+        expired_job_lifetime: How long an expired job stays open, for a client that comes back for its outcomes.
         predictor_save_interval: How often what the predictors learned is saved.
         planner: What decides which actions start.
         hold_after: How long an action waits before a node is held for it.
         expect: Roles of managers that will register: what only they may serve waits until they have. See
             `callsheet.scheduler.service.expected_roles`.
+        closed_actions: Most actions of closed jobs that can still be explained.
+        closed_actions_s: How long after the close they can.
         shutdown_grace: How long running rpcs may take when the process stops.
     """
 
@@ -54,10 +58,14 @@ class SchedulerSettings:
     heartbeat_interval: float = 3.0
     manager_lease: float = 15.0
     cancel_grace: float = 15.0
+    job_grace: float = 120.0
+    expired_job_lifetime: float = 24 * 3600.0
     predictor_save_interval: float = 30.0
     planner: PlannerChoice = PlannerChoice.ELASTIC
     hold_after: float = 5.0
     expect: tuple[str, ...] = ()
+    closed_actions: int = 10_000
+    closed_actions_s: float = 3600.0
     shutdown_grace: float = 2.0
 
     def __post_init__(self) -> None:

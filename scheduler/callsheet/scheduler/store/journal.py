@@ -12,6 +12,7 @@ from typing import Self
 
 import structlog
 from callsheet.scheduler.core.records import (
+    MAX_FINISHED,
     Record,
     Recovered,
     RecoveredAction,
@@ -25,7 +26,15 @@ from callsheet.scheduler.store.merge import Changes, Numbering, merge
 from callsheet.scheduler.store.migrate import migrate
 from callsheet.scheduler.store.predictor_nodes import SavedRow, load_nodes, replace_nodes
 from callsheet.scheduler.store.schema import actions, closed_jobs, jobs, scheduler, trajectories
-from callsheet.scheduler.store.statements import Cursor, JobCloser, action_writer, job_writer, trajectory_writer
+from callsheet.scheduler.store.statements import (
+    ClosedActionKeeper,
+    Cursor,
+    JobCloser,
+    action_writer,
+    job_writer,
+    trajectory_writer,
+)
+from callsheet.scheduler.store.summaries import load_closed, load_finished
 from sqlalchemy import Connection, delete, func, select, update
 
 _log = structlog.get_logger(__name__)
@@ -83,6 +92,7 @@ class Journal:
         self._garbage: list[int] = []
         dialect = self._engine.dialect
         self._closer = JobCloser(dialect)
+        self._keeper = ClosedActionKeeper(dialect)
         self._jobs = job_writer(dialect)
         self._trajectories = trajectory_writer(dialect)
         self._actions = action_writer(dialect)
@@ -121,13 +131,19 @@ class Journal:
         return self._epoch
 
     def load(self) -> Recovered:
-        """Read the open jobs, and all their trajectories and actions.
+        """Read the open jobs, all their trajectories and actions, and what is kept of finished actions.
 
         Raises:
             StaleEpochError: Another scheduler has begun a newer epoch.
         """
         with self._transaction() as connection:
-            return Recovered(_load_jobs(connection), _load_trajectories(connection), _load_actions(connection))
+            return Recovered(
+                _load_jobs(connection),
+                _load_trajectories(connection),
+                _load_actions(connection),
+                load_finished(connection, MAX_FINISHED),
+                load_closed(connection),
+            )
 
     def commit(self, records: Sequence[Record]) -> None:
         """Write `records`, in their order, in one transaction. They are durable when it returns.
@@ -235,6 +251,7 @@ class Journal:
         self._trajectories.update(cursor, changes.trajectory_updates.values())
         self._actions.insert(cursor, changes.new_actions.values())
         self._actions.update(cursor, changes.action_updates.values())
+        self._keeper.keep(cursor, changes.closed_actions, changes.forgotten_actions)
 
 
 def _load_numbering(connection: Connection, garbage: Sequence[int]) -> Numbering:
@@ -248,9 +265,11 @@ def _load_numbering(connection: Connection, garbage: Sequence[int]) -> Numbering
 
 
 def _load_jobs(connection: Connection) -> tuple[RecoveredJob, ...]:
-    columns = (jobs.c.job_id, jobs.c.spec, jobs.c.policy_version)
+    columns = (jobs.c.job_id, jobs.c.spec, jobs.c.policy_version, jobs.c.expired, jobs.c.lease_left)
     rows = connection.execute(select(*columns).order_by(jobs.c.number))
-    return tuple(RecoveredJob(*row) for row in rows)
+    return tuple(
+        RecoveredJob(row.job_id, row.spec, row.policy_version, bool(row.expired), row.lease_left) for row in rows
+    )
 
 
 def _load_trajectories(connection: Connection) -> tuple[RecoveredTrajectory, ...]:
@@ -271,6 +290,9 @@ def _load_trajectories(connection: Connection) -> tuple[RecoveredTrajectory, ...
             held=json.loads(row.held),
             held_cores=tuple(json.loads(row.held_cores)),
             end=row.end,
+            reason=row.reason,
+            command_timeout=row.command_timeout,
+            group_cancelled=bool(row.group_cancelled),
         )
         for row in connection.execute(statement)
     )

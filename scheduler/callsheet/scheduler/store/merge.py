@@ -17,15 +17,20 @@ from callsheet.scheduler.core.records import (
     ActionFinished,
     ActionRequeued,
     ActionSubmitted,
+    ClosedActionsKept,
+    GroupCancelled,
     JobClosed,
+    JobLease,
     JobOpened,
     PolicyVersionPublished,
     Record,
     TrajectoryClosed,
+    TrajectoryCommandTimeout,
     TrajectoryOpened,
     TrajectoryPlaced,
 )
 from callsheet.scheduler.store.errors import InconsistentRecordError
+from callsheet.scheduler.store.summaries import encode_summary
 
 Row: TypeAlias = dict[str, object]
 Key: TypeAlias = tuple[int, str]
@@ -47,7 +52,11 @@ class Numbering:
 
 @dataclass(slots=True)
 class Changes:
-    """What one transaction writes. Updates carry their row's key beside the changed columns."""
+    """What one transaction writes. Updates carry their row's key beside the changed columns.
+
+    Attributes:
+        forgotten_actions: Rows of closed jobs' actions numbered up to this are deleted.
+    """
 
     closed_jobs: list[int] = field(default_factory=list)
     new_jobs: dict[int, Row] = field(default_factory=dict)
@@ -56,6 +65,8 @@ class Changes:
     trajectory_updates: dict[Key, Row] = field(default_factory=dict)
     new_actions: dict[Key, Row] = field(default_factory=dict)
     action_updates: dict[Key, Row] = field(default_factory=dict)
+    closed_actions: list[Row] = field(default_factory=list)
+    forgotten_actions: int = 0
 
     def even_out(self) -> None:
         """Gives all new actions the same columns: a cancel adds one, and is rare."""
@@ -94,6 +105,8 @@ def _open_job(changes: Changes, numbering: Numbering, record: JobOpened) -> None
         "job_id": record.job_id,
         "policy_version": 0,
         "spec": record.spec,
+        "expired": 0,
+        "lease_left": None,
     }
 
 
@@ -116,13 +129,25 @@ def _close_job(changes: Changes, numbering: Numbering, record: JobClosed) -> Non
 
 
 def _publish_policy_version(changes: Changes, numbering: Numbering, record: PolicyVersionPublished) -> None:
-    number = numbering.open_jobs.get(record.job_id)
+    row = _job_row(changes, numbering, record.job_id)
+    if row is not None:
+        row["policy_version"] = record.version
+
+
+def _change_lease(changes: Changes, numbering: Numbering, record: JobLease) -> None:
+    row = _job_row(changes, numbering, record.job_id)
+    if row is not None:
+        row["expired"] = int(record.expired)
+        row["lease_left"] = record.left
+
+
+def _job_row(changes: Changes, numbering: Numbering, job_id: str) -> Row | None:
+    """The row to change, new in this batch or an update; None if the job is closed."""
+    number = numbering.open_jobs.get(job_id)
     if number is None:
-        return
+        return None
     row = changes.new_jobs.get(number)
-    if row is None:
-        row = changes.job_updates.setdefault(number, {"key_number": number})
-    row["policy_version"] = record.version
+    return changes.job_updates.setdefault(number, {"key_number": number}) if row is None else row
 
 
 def _open_trajectory(changes: Changes, numbering: Numbering, record: TrajectoryOpened) -> None:
@@ -142,6 +167,9 @@ def _open_trajectory(changes: Changes, numbering: Numbering, record: TrajectoryO
         "held_cores": "[]",
         "end": "",
         "spec": record.spec,
+        "reason": "",
+        "command_timeout": 0.0,
+        "group_cancelled": 0,
     }
     numbering.next_trajectory += 1
 
@@ -159,6 +187,19 @@ def _close_trajectory(changes: Changes, numbering: Numbering, record: Trajectory
     row = _row(changes.new_trajectories, changes.trajectory_updates, numbering, record.job_id, record.trajectory_id)
     if row is not None:
         row["end"] = record.end
+        row["reason"] = record.reason
+
+
+def _change_command_timeout(changes: Changes, numbering: Numbering, record: TrajectoryCommandTimeout) -> None:
+    row = _row(changes.new_trajectories, changes.trajectory_updates, numbering, record.job_id, record.trajectory_id)
+    if row is not None:
+        row["command_timeout"] = record.command_timeout
+
+
+def _cancel_group(changes: Changes, numbering: Numbering, record: GroupCancelled) -> None:
+    row = _row(changes.new_trajectories, changes.trajectory_updates, numbering, record.job_id, record.trajectory_id)
+    if row is not None:
+        row["group_cancelled"] = 1
 
 
 def _submit_action(changes: Changes, numbering: Numbering, record: ActionSubmitted) -> None:
@@ -181,6 +222,7 @@ def _submit_action(changes: Changes, numbering: Numbering, record: ActionSubmitt
         "body_hash": record.body_hash,
         "spec": record.spec,
         "outcome": None,
+        "summary": None,
     }
     numbering.next_action += 1
 
@@ -218,6 +260,21 @@ def _finish_action(changes: Changes, numbering: Numbering, record: ActionFinishe
         row["outcome"] = record.outcome
         row["finished_at"] = record.finished_at
         row["spec"] = b""
+        row["summary"] = encode_summary(record.summary, with_story=False) if record.summary is not None else None
+
+
+def _keep_closed_actions(changes: Changes, numbering: Numbering, record: ClosedActionsKept) -> None:
+    changes.closed_actions += (
+        {
+            "number": closed.number,
+            "closed_at": closed.closed_at,
+            "job_id": closed.summary.job_id,
+            "action_id": closed.summary.action_id,
+            "summary": encode_summary(closed.summary, with_story=True),
+        }
+        for closed in record.kept
+    )
+    changes.forgotten_actions = record.forgotten
 
 
 def _number_of_open_job(numbering: Numbering, record: TrajectoryOpened | ActionSubmitted) -> int:
@@ -262,14 +319,18 @@ _MERGERS: Final = cast(
     {
         JobOpened: _open_job,
         JobClosed: _close_job,
+        JobLease: _change_lease,
         PolicyVersionPublished: _publish_policy_version,
         TrajectoryOpened: _open_trajectory,
         TrajectoryPlaced: _place_trajectory,
         TrajectoryClosed: _close_trajectory,
+        TrajectoryCommandTimeout: _change_command_timeout,
+        GroupCancelled: _cancel_group,
         ActionSubmitted: _submit_action,
         ActionDispatched: _dispatch_action,
         ActionCancelRequested: _cancel_action,
         ActionRequeued: _requeue_action,
         ActionFinished: _finish_action,
+        ClosedActionsKept: _keep_closed_actions,
     },
 )

@@ -52,9 +52,11 @@ jobs: Final = Table(
     Column("job_id", Text, nullable=False),
     Column("policy_version", BigInteger, nullable=False),
     Column("spec", LargeBinary, nullable=False),
+    Column("expired", Integer, nullable=False, server_default=text("0")),
+    Column("lease_left", Double),
     UniqueConstraint("job_id"),
 )
-"""The open jobs."""
+"""The open jobs; `expired` is 0 or 1, and `lease_left` in seconds, null for all of them."""
 
 closed_jobs: Final = Table(
     "closed_jobs",
@@ -77,9 +79,12 @@ trajectories: Final = Table(
     Column("held_cores", Text, nullable=False),
     Column("end", Text, nullable=False),
     Column("spec", LargeBinary, nullable=False),
+    Column("reason", Text, nullable=False, server_default=text("''")),
+    Column("command_timeout", Double, nullable=False, server_default=text("0")),
+    Column("group_cancelled", Integer, nullable=False, server_default=text("0")),
     UniqueConstraint("job_number", "trajectory_id"),
 )
-"""Trajectories; `held` and `held_cores` are JSON."""
+"""Trajectories; `held` and `held_cores` are JSON, `command_timeout` is in seconds, and `group_cancelled` 0 or 1."""
 
 # The two bodies come after them: SQLite then reads the short columns of a row without the pages its bodies overflow to.
 # It needs none to read an empty `cancel_reason` either.
@@ -101,9 +106,21 @@ actions: Final = Table(
     Column("spec", LargeBinary, nullable=False),
     Column("outcome", LargeBinary),
     Column("cancel_reason", Text, nullable=False, server_default=text("''")),
+    Column("summary", Text),
     UniqueConstraint("job_number", "action_id"),
 )
-"""Actions. `outcome` is null until there is one; `spec` is emptied then, since nothing reads it any more."""
+"""Actions. `outcome` and `summary` are null until there is one; `spec` is emptied then: nothing reads it any more."""
+
+closed_actions: Final = Table(
+    "closed_actions",
+    metadata,
+    Column("number", _Identifier, primary_key=True, autoincrement=False),
+    Column("closed_at", Double, nullable=False),
+    Column("job_id", Text, nullable=False),
+    Column("action_id", Text, nullable=False),
+    Column("summary", Text, nullable=False),
+)
+"""What is kept of the actions of closed jobs; the core says which."""
 
 predictor_nodes: Final = Table(
     "predictor_nodes",

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from callsheet.scheduler.store.errors import InconsistentRecordError
 from callsheet.scheduler.store.merge import Row
-from callsheet.scheduler.store.schema import actions, closed_jobs, jobs, trajectories
+from callsheet.scheduler.store.schema import actions, closed_actions, closed_jobs, jobs, trajectories
 from sqlalchemy import Dialect, Insert, Table, Update, bindparam, delete, insert, update
 
 Columns = tuple[str, ...]
@@ -108,3 +108,22 @@ class JobCloser:
         """Close the jobs of these numbers."""
         for statement in self._statements if numbers else ():
             cursor.executemany(statement, [(number,) for number in numbers])
+
+
+class ClosedActionKeeper:
+    """Writes `closed_actions`, and deletes what is forgotten."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        columns = ("number", "closed_at", "job_id", "action_id", "summary")
+        added = insert(closed_actions).compile(dialect=dialect, column_keys=list(columns))
+        self._values_of: Final = itemgetter(*cast(list[str], added.positiontup))
+        self._insert: Final = str(added)
+        removal = delete(closed_actions).where(closed_actions.c.number <= bindparam("forgotten"))
+        self._delete: Final = str(removal.compile(dialect=dialect))
+
+    def keep(self, cursor: Cursor, rows: Sequence[Row], forgotten: int) -> None:
+        """Inserts rows, and deletes those numbered up to `forgotten`."""
+        if rows:
+            cursor.executemany(self._insert, [self._values_of(row) for row in rows])
+        if forgotten:
+            cursor.execute(self._delete, (forgotten,))

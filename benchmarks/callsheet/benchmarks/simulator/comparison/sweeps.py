@@ -132,9 +132,9 @@ ABLATIONS: Final[Mapping[str, CallsheetSettings]] = {
     "no prediction": CallsheetSettings(prediction=PredictionChoice.OFF),
     "perfect prediction": CallsheetSettings(prediction=PredictionChoice.ORACLE),
     "no node sharing: the operating system shares": CallsheetSettings(core_sharing=CoreSharing.PLAIN),
-    "no sharing at all: commands have whole cores": CallsheetSettings(core_sharing=CoreSharing.NONE),
+    "no sharing at all: commands have whole cores": CallsheetSettings(core_sharing=CoreSharing.RESERVED),
     "the same, price without expected arrivals": CallsheetSettings(
-        core_sharing=CoreSharing.NONE, expected_arrivals=False
+        core_sharing=CoreSharing.RESERVED, expected_arrivals=False
     ),
     "no admission": CallsheetSettings(admission=False),
 }

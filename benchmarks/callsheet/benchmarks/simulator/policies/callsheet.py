@@ -26,7 +26,7 @@ from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 from callsheet.managers.sandbox.node_sharing import Command, NodeSharingSettings
 from callsheet.managers.sandbox.settings import CoreSharing
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind
+from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind, TrajectoryEnd
 from callsheet.scheduler.core.plan import Plan
 
 CLIENT = "client"
@@ -76,7 +76,7 @@ class Callsheet:
         self._outputs = OutputTokens()
         for share in scenario.jobs:
             self._loop.note(events.JobOpenRequested(NOBODY, job_request(share)))
-        for joined in join_all(scenario, cores_shared=self.settings.core_sharing is not CoreSharing.NONE):
+        for joined in join_all(scenario, cores_shared=self.settings.core_sharing is not CoreSharing.RESERVED):
             self._loop.note(joined)
         for node in scenario.cluster.gpu_nodes():
             self._tell_models(node)
@@ -124,8 +124,8 @@ class Callsheet:
         rollout = live.rollout
         self._outputs.finished(live)
         self._waiting.pop((rollout.job, rollout.name), None)
-        completed = not live.cancelled
-        self._loop.post(events.TrajectoryCloseRequested(NOBODY, rollout.job, rollout.name, completed))
+        end = TrajectoryEnd.ABANDONED if live.cancelled else TrajectoryEnd.COMPLETED
+        self._loop.post(events.TrajectoryCloseRequested(NOBODY, rollout.job, rollout.name, end))
 
     def woken(self) -> None:
         """Does what has come due."""

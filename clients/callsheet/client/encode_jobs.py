@@ -1,0 +1,93 @@
+"""From descriptions of jobs, groups and trajectories to the messages of the contract. Pure."""
+
+from __future__ import annotations
+
+from callsheet.client.arguments import identifier, instance, optional
+from callsheet.client.errors import invalid
+from callsheet.client.fields import at_least_one, duration, positive, put
+from callsheet.client.jobs import (
+    GroupDescription,
+    JobDescription,
+    OnInfra,
+    PriorityClass,
+    Staleness,
+    TrajectoryDescription,
+    TrajectoryEnd,
+)
+from callsheet.v1 import job_pb2
+
+_PRIORITY_CLASS: dict[PriorityClass, job_pb2.PriorityClass.ValueType] = {
+    PriorityClass.EVAL: job_pb2.PRIORITY_CLASS_EVAL,
+    PriorityClass.TRAIN: job_pb2.PRIORITY_CLASS_TRAIN,
+    PriorityClass.BATCH: job_pb2.PRIORITY_CLASS_BATCH,
+}
+_ON_INFRA: dict[OnInfra, job_pb2.OnInfra.ValueType] = {
+    OnInfra.REPLACE: job_pb2.ON_INFRA_REPLACE,
+    OnInfra.RETRY: job_pb2.ON_INFRA_RETRY,
+    OnInfra.MASK: job_pb2.ON_INFRA_MASK,
+    OnInfra.DROP: job_pb2.ON_INFRA_DROP,
+}
+_TRAJECTORY_END: dict[TrajectoryEnd, job_pb2.TrajectoryEnd.ValueType] = {
+    TrajectoryEnd.COMPLETED: job_pb2.TRAJECTORY_END_COMPLETED,
+    TrajectoryEnd.ABANDONED: job_pb2.TRAJECTORY_END_ABANDONED,
+    TrajectoryEnd.LOST: job_pb2.TRAJECTORY_END_LOST,
+}
+
+
+def encode_job(job: JobDescription) -> job_pb2.JobSpec:
+    """Returns the message of a job.
+
+    Raises:
+        InvalidArgumentError: A value that the contract cannot carry or that breaks one of its static rules.
+    """
+    priority = instance("priority_class", job.priority_class, PriorityClass, "a PriorityClass")
+    spec = job_pb2.JobSpec(priority_class=_PRIORITY_CLASS[priority])
+    put(
+        spec,
+        "",
+        job_id=identifier("job_id", job.job_id),
+        share=positive("share", job.share),
+        max_actions=at_least_one("max_actions", job.max_actions),
+        detached=instance("detached", job.detached, bool, "True or False"),
+    )
+    staleness = optional("staleness", job.staleness, Staleness, "a Staleness, for instance Staleness(max_versions=2)")
+    if staleness is not None:
+        if staleness.max_versions is None:
+            raise invalid("staleness.max_versions", None, "at least 1")
+        most = at_least_one("staleness.max_versions", staleness.max_versions)
+        put(spec.staleness, "staleness", max_versions=most)
+    if job.grace_s is not None:
+        spec.grace.CopyFrom(duration("grace", job.grace_s))
+    return spec
+
+
+def encode_trajectory(trajectory: TrajectoryDescription) -> job_pb2.TrajectorySpec:
+    """Returns the message of a trajectory; raises InvalidArgumentError like `encode_job`."""
+    spec = job_pb2.TrajectorySpec()
+    put(spec, "", job_id=trajectory.job_id, trajectory_id=identifier("trajectory_id", trajectory.trajectory_id))
+    if trajectory.group is not None:
+        encode_group(spec.group, trajectory.group)
+    if trajectory.idle_timeout_s is not None:
+        spec.idle_timeout.CopyFrom(duration("idle_timeout", trajectory.idle_timeout_s))
+    if trajectory.deadline_s is not None:
+        spec.deadline.CopyFrom(duration("deadline", trajectory.deadline_s))
+    return spec
+
+
+def encode_group(message: job_pb2.GroupSpec, group: GroupDescription) -> None:
+    """Fills in the message of a group; raises InvalidArgumentError like `encode_job`."""
+    if group.size is None:
+        raise invalid("group.size", None, "at least 1")
+    size = at_least_one("group.size", group.size)
+    quorum = at_least_one("group.quorum", group.quorum)
+    if quorum > size:
+        raise invalid("group.quorum", quorum, f"at most the group's size ({size})")
+    put(message, "group", group_id=identifier("group.group_id", group.group_id), size=size, quorum=quorum)
+    on_infra = instance("group.on_infra", group.on_infra, OnInfra, "an OnInfra")
+    if on_infra is not OnInfra.REPLACE:
+        message.on_infra = _ON_INFRA[on_infra]
+
+
+def encode_trajectory_end(end: TrajectoryEnd) -> job_pb2.TrajectoryEnd.ValueType:
+    """Returns the contract's value."""
+    return _TRAJECTORY_END[instance("end", end, TrajectoryEnd, "a TrajectoryEnd")]

@@ -1,0 +1,276 @@
+"""Siblings of one prompt: rollouts of which a quorum must complete."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+import anyio
+import anyio.abc
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from callsheet.client.backend import Work
+from callsheet.client.encode_jobs import encode_group
+from callsheet.client.errors import (
+    FailedPreconditionError,
+    NotSucceededError,
+    RefusalCode,
+    invalid,
+    not_built_yet,
+    refused,
+)
+from callsheet.client.jobs import GroupDescription, OnInfra, Opening, TrajectoryDescription, TrajectoryEnd
+from callsheet.client.status import GroupStatus
+from callsheet.client.trajectory import Trajectory
+from callsheet.v1 import job_pb2
+
+if TYPE_CHECKING:
+    from callsheet.client.client import Client
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Member(Generic[T]):
+    """A member of a group that has ended.
+
+    Attributes:
+        trajectory_id: Its trajectory.
+        end: How it ended.
+        value: What its rollout returned; None unless it completed here.
+        error: What ended its rollout, as `unwrap()` raised it; None unless it did.
+    """
+
+    trajectory_id: str
+    end: TrajectoryEnd
+    value: T | None = None
+    error: NotSucceededError | None = None
+
+
+class Group:
+    """Siblings of one prompt. Its `async with` block ends once all rollouts that it started have ended.
+
+    A rollout that returns completes its member. One that raises the InfraError of an `unwrap()` loses it: another
+    trajectory takes its place, up to `max_replacements`. One that raises another NotSucceededError abandons it, and it
+    keeps its seat. Any other exception is a mistake in the rollout: it ends the block, which raises it.
+
+        async with job.group("p7", size=8, quorum=6) as group:
+            group.start(rollout)
+            async for done in group:
+                print(done.trajectory_id, done.value)
+
+    Attributes:
+        job_id: Its job.
+        group_id: Its id.
+        size: Seats.
+        quorum: Completed members after which the others are redundant and are cancelled.
+    """
+
+    def __init__(
+        self, client: Client, job_id: str, description: GroupDescription, max_replacements: int | None = None
+    ) -> None:
+        encode_group(job_pb2.GroupSpec(), description)  # its rules are the contract's
+        if description.on_infra is not OnInfra.REPLACE:
+            raise not_built_yet("on_infra", description.on_infra.name)
+        if max_replacements is not None and not (isinstance(max_replacements, int) and max_replacements >= 0):
+            raise invalid("max_replacements", max_replacements, "0 or more, or None for the group's size")
+        self.client = client
+        self.job_id = job_id
+        self.group_id = description.group_id
+        self.size = description.size
+        self.quorum = description.quorum or description.size
+        self._description = description
+        self._replacements_left = description.size if max_replacements is None else max_replacements
+        self._next = 0
+        self._given: list[Trajectory] = []
+        self._started: dict[str, Member[Any]] = {}
+        self._mistake: Exception | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._seats: list[anyio.CancelScope] = []
+        self._ended: MemoryObjectReceiveStream[Member[Any]] | None = None
+
+    def trajectory(
+        self,
+        trajectory_id: str | None = None,
+        *,
+        idle_timeout_s: float | None = None,
+        deadline_s: float | None = None,
+    ) -> Trajectory:
+        """Returns the next member, to be driven by the caller; it opens when its `async with` block is entered.
+
+        Args:
+            trajectory_id: 1 to 256 characters, unique in the job; None numbers the members of this object: "p7/0".
+            idle_timeout_s: See `Job.trajectory`.
+            deadline_s: See `Job.trajectory`.
+        """
+        if trajectory_id is None:
+            trajectory_id = f"{self.group_id}/{self._next}"
+            self._next += 1
+        described = TrajectoryDescription(self.job_id, trajectory_id, self._description, idle_timeout_s, deadline_s)
+        trajectory = Trajectory(self.client, described)
+        self._given.append(trajectory)
+        return trajectory
+
+    def start(self, rollout: Callable[[Trajectory], Awaitable[Any]]) -> None:
+        """Runs a rollout for every seat, all at once, each in an open trajectory. To be called once, in the block.
+
+        Args:
+            rollout: Gets the trajectory; what it returns is the member's value.
+
+        Raises:
+            FailedPreconditionError: The block was not entered, or rollouts were started before.
+        """
+        if self._tasks is None or self._ended is not None:
+            rule = "rollouts start once, within the group's `async with` block"
+            raise refused(RefusalCode.FAILED_PRECONDITION, field="group_id", value=self.group_id, rule=rule)
+        ended, self._ended = anyio.create_memory_object_stream[Member[Any]](self.size)
+        with ended:
+            for _ in range(self.size):
+                self._tasks.start_soon(self._seat, rollout, ended.clone())
+
+    def __aiter__(self) -> AsyncIterator[Member[Any]]:
+        """Members as they end, until the quorum has completed or no seat can end any more; after `start`."""
+        return self._members_as_they_end()
+
+    @property
+    def members(self) -> tuple[Member[Any], ...]:
+        """Members of this process that have ended and have a seat."""
+        return tuple(member for member in self._known() if member.end is not TrajectoryEnd.LOST or member.error)
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Trajectories of this process that were lost to INFRA failures."""
+        return tuple(each.trajectory_id for each in self._given if each.end is TrajectoryEnd.LOST)
+
+    @property
+    def has_quorum(self) -> bool:
+        """Whether enough members of this process have completed; `status` also counts those of others."""
+        return sum(each.end is TrajectoryEnd.COMPLETED for each in self._given) >= self.quorum
+
+    async def status(self) -> GroupStatus:
+        """Returns what the scheduler knows of the group, members that others drive included.
+
+        Raises:
+            NotFoundError: No member was opened yet, or the job is not open.
+        """
+        for status in await self.client.backend().groups(self.job_id, self.group_id):
+            return status
+        raise refused(RefusalCode.NOT_FOUND, field="group_id", value=self.group_id, rule="there is no such group")
+
+    async def cancel(self, reason: str = "") -> None:
+        """Closes its open members as abandoned, cancels their actions, and takes no more.
+
+        Args:
+            reason: Why, for outcomes; shortened to 256 characters.
+
+        Raises:
+            NotFoundError: No member was opened yet, or the job is not open.
+        """
+        await self.client.backend().cancel_work(Work(self.job_id, group_id=self.group_id, reason=reason))
+        self.stop()
+
+    def stop(self, besides: anyio.CancelScope | None = None) -> None:
+        """Cancels the rollouts of this process, but for the one in a scope."""
+        for scope in self._seats:
+            if scope is not besides:
+                scope.cancel()
+
+    async def __aenter__(self) -> Self:
+        """Makes room for rollouts; nothing is opened yet."""
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        """Waits for the rollouts; after an error in the block it cancels them first."""
+        assert self._tasks is not None
+        try:
+            handled = await self._tasks.__aexit__(kind, error, traceback)
+        except BaseExceptionGroup as errors:
+            if error is None or errors.exceptions != (error,):
+                raise
+            handled = False  # the block's own error, as it was raised
+        finally:
+            self._tasks = None
+            if self._ended is not None:
+                self._ended.close()
+        if self._mistake is not None and (error is None or handled):
+            raise self._mistake
+        return handled
+
+    async def _members_as_they_end(self) -> AsyncIterator[Member[Any]]:
+        if self._ended is None:
+            rule = "start rollouts before waiting for members"
+            raise refused(RefusalCode.FAILED_PRECONDITION, field="group_id", value=self.group_id, rule=rule)
+        async for member in self._ended:
+            yield member
+
+    def _known(self) -> list[Member[Any]]:
+        ended = [each for each in self._given if each.end is not None]
+        return [self._started.get(each.trajectory_id, Member(each.trajectory_id, each.end)) for each in ended]  # type: ignore[arg-type]
+
+    async def _seat(
+        self, rollout: Callable[[Trajectory], Awaitable[Any]], ended: MemoryObjectSendStream[Member[Any]]
+    ) -> None:
+        """Fills one seat: members that are lost are followed by others."""
+        with ended, anyio.CancelScope() as scope:
+            self._seats.append(scope)
+            try:
+                member = await self._member_with_seat(rollout)
+            except Exception as mistake:
+                if self._mistake is None:
+                    self._mistake = mistake
+                assert self._tasks is not None
+                self._tasks.cancel_scope.cancel()
+                return
+            if member is None or (self.has_quorum and member.end is not TrajectoryEnd.COMPLETED):
+                return
+            self._started[member.trajectory_id] = member
+            ended.send_nowait(member)
+            if self.has_quorum:
+                self.stop(besides=scope)
+
+    async def _member_with_seat(self, rollout: Callable[[Trajectory], Awaitable[Any]]) -> Member[Any] | None:
+        while not self.has_quorum:
+            trajectory = self.trajectory()
+            try:
+                opening = await trajectory.open()
+            except FailedPreconditionError:
+                if (await self.status()).has_quorum:
+                    return None  # other processes drove enough members
+                raise
+            if opening is Opening.CLOSED:
+                if trajectory.end is not TrajectoryEnd.LOST:
+                    return Member(trajectory.trajectory_id, trajectory.end or TrajectoryEnd.ABANDONED)
+                continue
+            member = await _driven(trajectory, rollout)
+            if member.end is not TrajectoryEnd.LOST or not self._replacements_left:
+                return member
+            self._replacements_left -= 1
+        return None
+
+
+async def _driven(trajectory: Trajectory, rollout: Callable[[Trajectory], Awaitable[Any]]) -> Member[Any]:
+    """Runs a rollout in an open trajectory, closes that, and tells how it ended."""
+    value, error = None, None
+    try:
+        async with AsyncExitStack() as block:
+            block.push_async_exit(trajectory)
+            value = await rollout(trajectory)
+    except (NotSucceededError, ExceptionGroup) as raised:
+        error = _failure_in(raised)
+        if error is None:
+            raise
+    return Member(trajectory.trajectory_id, trajectory.end or TrajectoryEnd.ABANDONED, value, error)
+
+
+def _failure_in(raised: Exception) -> NotSucceededError | None:
+    """The failure of an action, where nothing else was raised; the tasks of a rollout may raise several at once."""
+    if isinstance(raised, ExceptionGroup):
+        failures = [_failure_in(each) for each in raised.exceptions]
+        return failures[0] if all(failures) else None
+    return raised if isinstance(raised, NotSucceededError) else None

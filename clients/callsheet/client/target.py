@@ -1,0 +1,82 @@
+"""Where the scheduler is: checks of addresses, and what the environment says of it. Pure but for a token's file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from callsheet.client.arguments import instance
+from callsheet.client.errors import invalid, not_built_yet
+from callsheet.client.settings import ClientOptions, Tls
+
+DEFAULT_TARGET: Final = "127.0.0.1:7077"
+"""Where `callsheet up` serves by default."""
+
+_RULE: Final = f"host:port with a port from 1 to 65535, for instance {DEFAULT_TARGET}"
+# The forms of names that gRPC resolves itself. Only the first two have a port at their end in any case.
+_WITH_PORT: Final = ("dns:", "passthrough:")
+_GRPC_NAMES: Final = (*_WITH_PORT, "ipv4:", "ipv6:", "unix:", "unix-abstract:", "vsock:", "xds:")
+
+
+def check_target(target: object, options: ClientOptions) -> str:
+    """Returns an address that a client can dial.
+
+    Args:
+        target: "host:port", "[v6 address]:port", or a name in one of the forms of gRPC, for instance
+            "dns:///host:port" or "unix:/path".
+        options: How to connect.
+
+    Raises:
+        InvalidArgumentError: It is none of these.
+        UnimplementedError: The options ask for what is not built yet.
+    """
+    text = instance("target", target, str, _RULE)
+    instance("options", options, ClientOptions, "a ClientOptions")
+    if options.tls is not None:
+        raise not_built_yet("tls", options.tls)
+    if options.token is not None:
+        raise not_built_yet("token", "(hidden)")
+    form = next((form for form in _GRPC_NAMES if text.startswith(form)), None)
+    if form is None:
+        _check_host_and_port(text, text)
+    elif not text.removeprefix(form).strip("/"):
+        raise invalid("target", text, _RULE)
+    elif form in _WITH_PORT:
+        _check_host_and_port(text, text.removeprefix(form).rpartition("/")[2])
+    return text
+
+
+def from_environment(environ: Mapping[str, str]) -> tuple[str, ClientOptions]:
+    """Returns the address and the options that environment variables name.
+
+    Raises:
+        InvalidArgumentError: A file is named that cannot be read.
+    """
+    options = ClientOptions(token=_token(environ))
+    files = {name: environ.get(f"CALLSHEET_TLS_{name}") or None for name in ("CA", "CERT", "KEY")}
+    if any(files.values()):
+        options = replace(options, tls=Tls(files["CA"], files["CERT"], files["KEY"]))
+    return environ.get("CALLSHEET_SCHEDULER") or DEFAULT_TARGET, options
+
+
+def _token(environ: Mapping[str, str]) -> str | None:
+    token, path = environ.get("CALLSHEET_TOKEN"), environ.get("CALLSHEET_TOKEN_FILE")
+    if token or not path:
+        return token or None
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise invalid("CALLSHEET_TOKEN_FILE", path, f"a text file that can be read: {error}") from error
+
+
+def _check_host_and_port(target: str, address: str) -> None:
+    if "://" in address:
+        raise invalid("target", target, f"{_RULE}; no scheme like http://")
+    host, colon, port = address.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]") if host.startswith("[") and host.endswith("]") else host
+    if not colon or not bare or (":" in bare) != (bare != host) or any(mark in bare for mark in "/ []@"):
+        raise invalid("target", target, _RULE)
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
+        raise invalid("target", target, _RULE)

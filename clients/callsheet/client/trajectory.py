@@ -1,0 +1,217 @@
+"""One rollout, as users hold it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+
+import anyio
+from callsheet.client.actions import EnvReset, EnvStep
+from callsheet.client.backend import Work
+from callsheet.client.commands import CommandDefaults, CommandLike, SandboxFile
+from callsheet.client.errors import (
+    AlreadyExistsError,
+    CallsheetError,
+    FailedPreconditionError,
+    InfraError,
+    NotFoundError,
+    RefusalCode,
+    refused,
+)
+from callsheet.client.jobs import Opening, TrajectoryDescription, TrajectoryEnd
+from callsheet.client.options import ActionOptions
+from callsheet.client.outcomes import Outcome
+from callsheet.client.results import CommandResult, EnvResetResult
+from callsheet.client.status import TrajectoryStatus
+from callsheet.client.verbs import ActionVerbs, listed
+
+if TYPE_CHECKING:
+    from callsheet.client.client import Client
+
+logger = logging.getLogger("callsheet.client")
+
+_CLOSED_BEFORE: Final = (NotFoundError, AlreadyExistsError, FailedPreconditionError)
+
+
+class Trajectory(ActionVerbs):
+    """One rollout. Its `async with` block opens it, and closes it by how the block ends.
+
+    A block that ends well closes it as COMPLETED, one left by the InfraError of an `unwrap()` as LOST, and one left by
+    any other error as ABANDONED.
+
+    Attributes:
+        client: The client it was opened with.
+        job_id: Its job.
+        trajectory_id: Its id.
+        opening: What opening it found; None before.
+        end: How this process ended it, or found it ended; None before.
+    """
+
+    def __init__(self, client: Client, description: TrajectoryDescription) -> None:
+        super().__init__(client, description.job_id, description.trajectory_id)
+        self._description = description
+        self.opening: Opening | None = None
+        self.end: TrajectoryEnd | None = None
+
+    @property
+    def trajectory_id(self) -> str:
+        """Its id, unique in the job."""
+        return self._trajectory_id
+
+    async def open(self) -> Opening:
+        """Opens the trajectory; to be closed by `close`. An `async with` block does both.
+
+        Returns:
+            Whether it is new, was open already, or was closed before; then it stays closed, and `end` tells how it
+            ended. ATTACHED also where the answer to a first try was lost with its connection.
+
+        Raises:
+            RefusedError: The scheduler refused it.
+            ConnectionLostError: There was no connection for too long.
+        """
+        backend = self.client.backend()
+        try:
+            found = await backend.open_trajectory(self._description)
+        except anyio.get_cancelled_exc_class():
+            backend.abandon_trajectory(self.job_id, self.trajectory_id)
+            raise
+        self.opening, self.end = found.opening, found.end
+        return found.opening
+
+    async def close(self, end: TrajectoryEnd = TrajectoryEnd.COMPLETED) -> None:
+        """Closes the trajectory: cancels its open actions and releases its sandbox. Closing it so again does nothing.
+
+        Raises:
+            AlreadyExistsError: It has ended otherwise.
+            NotFoundError: There is none, or its job is not open.
+            ConnectionLostError: There was no connection for too long.
+        """
+        await self.client.backend().close_trajectory(self.job_id, self.trajectory_id, end)
+        self.end = end
+
+    async def status(self) -> TrajectoryStatus:
+        """Returns what the scheduler knows of it; raises NotFoundError if its job is not open or never had it."""
+        found = await self.client.backend().trajectories(self.job_id, trajectory_id=self.trajectory_id, closed=True)
+        for status in found:
+            return status
+        raise refused(
+            RefusalCode.NOT_FOUND, field="trajectory_id", value=self.trajectory_id, rule="there is no such trajectory"
+        )
+
+    async def cancel(self, reason: str = "") -> None:
+        """Cancels its open actions and closes it as abandoned.
+
+        Args:
+            reason: Why, for outcomes; shortened to 256 characters.
+
+        Raises:
+            NotFoundError: There is none, or its job is not open.
+        """
+        work = Work(self.job_id, trajectory_id=self.trajectory_id, reason=reason)
+        await self.client.backend().cancel_work(work)
+        self.end = self.end or TrajectoryEnd.ABANDONED
+
+    async def __aenter__(self) -> Self:
+        """Opens the trajectory.
+
+        Raises:
+            FailedPreconditionError: It was closed before, and stays so.
+        """
+        if await self.open() is Opening.CLOSED:
+            ended = self.end.name if self.end else "closed"
+            rule = f"it has ended before as {ended} and cannot be opened again: take a new id"
+            raise refused(RefusalCode.FAILED_PRECONDITION, field="trajectory_id", value=self.trajectory_id, rule=rule)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Closes the trajectory, even if the caller is being cancelled, within the client's time for closing."""
+        if error is None:
+            await self._close_unless_closed(TrajectoryEnd.COMPLETED)
+            return
+        end = TrajectoryEnd.LOST if is_loss(error) else TrajectoryEnd.ABANDONED
+        # The idle timeout closes what stays open.
+        closing = self._close_unless_closed(end)
+        await close_after_error(self.client, f"trajectory {self.job_id}/{self.trajectory_id}", closing)
+        self.end = self.end or end
+
+    async def _close_unless_closed(self, end: TrajectoryEnd) -> None:
+        try:
+            await self.close(end)
+        except _CLOSED_BEFORE as refusal:
+            # Closed by the scheduler already: redundant in its group, too stale or idle. Its actions told so.
+            logger.info("trajectory was closed job=%s trajectory=%s: %s", self.job_id, self.trajectory_id, refusal)
+            self.end = TrajectoryEnd.ABANDONED
+
+    async def env_reset(
+        self,
+        *,
+        files: Iterable[SandboxFile] = (),
+        set_up: CommandLike | None = None,
+        disk_mib: int | None = None,
+        max_processes: int | None = None,
+        service: str = "",
+        image: str = "",
+        repeat_set_up: bool = False,
+        network: Iterable[str] = (),
+        defaults: CommandDefaults | None = None,
+        **options: Unpack[ActionOptions],
+    ) -> Outcome[EnvResetResult]:
+        """Creates a fresh sandbox for the trajectory. See `EnvReset` and `ActionOptions`."""
+        reset = EnvReset(
+            listed(files),
+            set_up,
+            disk_mib=disk_mib,
+            max_processes=max_processes,
+            service=service,
+            image=image,
+            repeat_set_up=repeat_set_up,
+            network=listed(network),
+            defaults=defaults,
+        )
+        return await self._perform(reset, options)
+
+    async def env_step(
+        self,
+        command: CommandLike,
+        *,
+        files: Iterable[SandboxFile] = (),
+        session: str = "",
+        download: Iterable[str] = (),
+        **options: Unpack[ActionOptions],
+    ) -> Outcome[CommandResult]:
+        """Runs a command in the trajectory's sandbox. See `EnvStep` and `ActionOptions`.
+
+        To watch its output, submit an `EnvStep` with `stream_output` and iterate over `ActionHandle.output`.
+
+        Args:
+            command: A text for the shell, a list of a program and its arguments, or a `Command`.
+            files: Written before the command.
+            session: Name of the persistent session to run it in.
+            download: Paths of files to return.
+            **options: See `ActionOptions`.
+        """
+        return await self._perform(
+            EnvStep(command, files=listed(files), session=session, download=listed(download)), options
+        )
+
+
+def is_loss(error: BaseException) -> bool:
+    """Whether an error says that the service failed, and nothing else."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(is_loss, error.exceptions))
+    return isinstance(error, InfraError)
+
+
+async def close_after_error(client: Client, what: str, closing: Coroutine[Any, Any, None]) -> None:
+    """Closes what a block leaves behind that raised: the block's own error matters more than one of closing."""
+    with anyio.move_on_after(client.options.close_timeout_s, shield=True) as scope:
+        try:
+            await closing
+        except CallsheetError as error:
+            logger.warning("left open: %s: %s", what, error)
+    if scope.cancelled_caught:
+        logger.warning("left open: %s: no answer in %g s", what, client.options.close_timeout_s)

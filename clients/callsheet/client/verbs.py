@@ -1,0 +1,153 @@
+"""The verbs that jobs and trajectories share: each submits an action and waits for its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+import anyio
+from callsheet.client.actions import (
+    Action,
+    Generate,
+    RewardModel,
+    RewardScript,
+    RewardTests,
+    Submission,
+    ToolCall,
+    Where,
+)
+from callsheet.client.backend import ActionHandle
+from callsheet.client.commands import CommandLike, SandboxFile
+from callsheet.client.options import ActionOptions
+from callsheet.client.outcomes import Outcome
+from callsheet.client.results import GenerateResult, RewardResult, ToolCallResult
+from callsheet.client.sampling import Sampling
+
+if TYPE_CHECKING:
+    from callsheet.client.client import Client
+
+T = TypeVar("T")
+
+_SAMPLING = Sampling()
+
+
+class ActionVerbs:
+    """What jobs and trajectories have in common. Holds ids only, so it pickles with its client.
+
+    The verbs wait for the outcome of their action; cancelling the task that waits cancels the action. They raise
+    RefusedError if the scheduler refuses the action, and ConnectionLostError if there is no connection for too long.
+    A keyword argument that no action takes, or a value of a wrong type, raises InvalidArgumentError, which names it.
+
+    Attributes:
+        client: The client it was opened with.
+        job_id: The job.
+    """
+
+    def __init__(self, client: Client, job_id: str, trajectory_id: str) -> None:
+        self.client = client
+        self.job_id = job_id
+        self._trajectory_id = trajectory_id
+
+    async def submit(self, action: Action[T], **options: Unpack[ActionOptions]) -> ActionHandle[T]:
+        """Submits an action and returns a handle, once the action is in the client's outbox.
+
+        Args:
+            action: What to do.
+            **options: See `ActionOptions`.
+
+        Raises:
+            InvalidArgumentError: The action breaks a rule that the client knows.
+            RefusedError: The scheduler refused an action that refers to stored payloads. Any other refusal is raised
+                by the handle.
+            ConnectionLostError: There was no connection for too long.
+        """
+        backend = self.client.backend()
+        given = options.get("action_id")
+        action_id = given if given is not None else backend.new_action_id()
+        return await backend.submit(Submission(self.job_id, self._trajectory_id, action_id, action, options))
+
+    async def generate(
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling: Sampling = _SAMPLING,
+        *,
+        model: str = "policy",
+        **options: Unpack[ActionOptions],
+    ) -> Outcome[GenerateResult]:
+        """Runs a language model. See `Generate`, `Sampling` and `ActionOptions`."""
+        return await self._perform(Generate(prompt_token_ids, sampling, model), options)
+
+    async def tool_call(
+        self,
+        service: str,
+        method: str,
+        arguments: bytes = b"",
+        *,
+        idempotent: bool = False,
+        **options: Unpack[ActionOptions],
+    ) -> Outcome[ToolCallResult]:
+        """Calls an outside API, once unless it is declared idempotent. See `ToolCall` and `ActionOptions`."""
+        return await self._perform(ToolCall(service, method, arguments, idempotent), options)
+
+    async def reward_tests(
+        self,
+        command: CommandLike,
+        *,
+        where: Where = Where.FRESH,
+        files: Iterable[SandboxFile] = (),
+        image: str = "",
+        service: str = "",
+        **options: Unpack[ActionOptions],
+    ) -> Outcome[RewardResult]:
+        """Scores by a test suite. See `RewardTests` and `ActionOptions`.
+
+        Raises:
+            InvalidArgumentError: A fresh sandbox would be empty, or the sandbox of a job is asked for, which has none.
+        """
+        return await self._perform(
+            RewardTests(command, where=where, files=listed(files), image=image, service=service), options
+        )
+
+    async def reward_script(
+        self,
+        command: CommandLike,
+        *,
+        where: Where = Where.FRESH,
+        score_file: str = "",
+        files: Iterable[SandboxFile] = (),
+        image: str = "",
+        service: str = "",
+        **options: Unpack[ActionOptions],
+    ) -> Outcome[RewardResult]:
+        """Scores by a script that writes its score to a file. See `RewardScript` and `ActionOptions`.
+
+        Raises:
+            InvalidArgumentError: A fresh sandbox would be empty, or the sandbox of a job is asked for, which has none.
+        """
+        script = RewardScript(
+            command, where=where, score_file=score_file, files=listed(files), image=image, service=service
+        )
+        return await self._perform(script, options)
+
+    async def reward_model(
+        self, token_ids: Sequence[int], *, model: str = "scorer", **options: Unpack[ActionOptions]
+    ) -> Outcome[RewardResult]:
+        """Scores by a model. See `RewardModel` and `ActionOptions`."""
+        return await self._perform(RewardModel(token_ids, model), options)
+
+    async def _perform(self, action: Action[T], options: ActionOptions) -> Outcome[T]:
+        handle = await self.submit(action, **options)
+        try:
+            return await handle.outcome()
+        except anyio.get_cancelled_exc_class():
+            handle.abandon("its caller was cancelled")
+            raise
+
+
+def listed(values: Iterable[T]) -> Sequence[T]:
+    """Iterates over what may be iterated only once; what is no sequence of values is refused when it is encoded."""
+    given: Any = values
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        given = tuple(given)
+    sequence: Sequence[T] = given
+    return sequence

@@ -1,0 +1,83 @@
+"""Jobs that sessions hold and let go, jobs whose clients are gone, and work that is given up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from callsheet.scheduler.core import events
+from callsheet.scheduler.core.entities import Action, Job
+from callsheet.scheduler.core.leases import begin, let_go, open_job, save
+from callsheet.scheduler.core.lifecycle import cancel
+from callsheet.scheduler.core.model import TrajectoryEnd
+from callsheet.scheduler.core.records import JobLease
+from callsheet.scheduler.core.submission import close_job
+from callsheet.scheduler.core.trajectories import cancel_group, close_trajectory, closed_trajectory
+
+if TYPE_CHECKING:
+    from callsheet.scheduler.core.state import SchedulerState
+
+EXPIRED = "its job expired: no client session held it"
+
+
+def on_job_hold(state: SchedulerState, event: events.JobHoldRequested, now: float) -> None:
+    """A client session holds a job."""
+    open_job(state, event.job_id, event.reply_to)
+    state.accept(event.reply_to)
+
+
+def on_job_release(state: SchedulerState, event: events.JobReleaseRequested, now: float) -> None:
+    """A client session holds a job no longer; it need not have held it."""
+    job = state.jobs.get(event.job_id)
+    if job is not None:
+        let_go(state, job, event.reply_to.session, now)
+    state.accept(event.reply_to)
+
+
+def on_session_ended(state: SchedulerState, event: events.SessionEnded, now: float) -> None:
+    """Lets go of all that a client session held."""
+    for job in state.jobs.values():
+        let_go(state, job, event.session, now)
+
+
+def job_due(state: SchedulerState, job_id: str, now: float) -> None:
+    """Lets a job expire whose grace is over, closes one that has expired for long; else saves what is left."""
+    job = state.jobs.get(job_id)
+    if job is None or job.lease.ends_at is None:
+        return
+    if now < job.lease.ends_at:
+        save(state, job, now)
+    elif job.lease.expired:
+        close_job(state, job, EXPIRED, now)
+    else:
+        _expire(state, job, now)
+
+
+def _expire(state: SchedulerState, job: Job, now: float) -> None:
+    """Gives up what a job's client left behind. Outcomes stay for one that comes back."""
+    job.lease.expired, job.lease.left = True, None
+    state.persist(JobLease(job.request.job_id, expired=True, left=None))
+    _give_up(state, job, EXPIRED, now)
+    begin(state, job, now)
+
+
+def _give_up(state: SchedulerState, job: Job, reason: str, now: float) -> None:
+    for trajectory in list(job.trajectories.values()):
+        close_trajectory(state, trajectory, TrajectoryEnd.ABANDONED, reason, now)
+    for action in list(job.actions.values()):
+        if isinstance(action, Action):
+            cancel(state, action, reason, now)
+
+
+def on_work_cancel(state: SchedulerState, event: events.WorkCancelRequested, now: float) -> None:
+    """Gives up what is unfinished in a job, a group or a trajectory."""
+    job = open_job(state, event.job_id, event.reply_to)
+    reason = event.reason or "cancelled by its client"
+    if event.group_id:
+        cancel_group(state, job, event.group_id, reason, now)
+    elif not event.trajectory_id:
+        _give_up(state, job, reason, now)
+    elif event.trajectory_id in job.trajectories:
+        close_trajectory(state, job.trajectories[event.trajectory_id], TrajectoryEnd.ABANDONED, reason, now)
+    else:
+        closed_trajectory(job, event.trajectory_id)
+    state.accept(event.reply_to)

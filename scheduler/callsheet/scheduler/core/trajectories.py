@@ -1,0 +1,207 @@
+"""Trajectories and their groups: opening, joining, closing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from callsheet.scheduler.core import events
+from callsheet.scheduler.core.commands import Opened
+from callsheet.scheduler.core.entities import ClosedTrajectory, Group, Job, Trajectory
+from callsheet.scheduler.core.leases import check_not_expired, open_job
+from callsheet.scheduler.core.lifecycle import cancel, drop_sandbox
+from callsheet.scheduler.core.model import Opening, RefusalCode, RefusedError, TrajectoryEnd, TrajectoryRequest
+from callsheet.scheduler.core.records import GroupCancelled, TrajectoryClosed, TrajectoryOpened
+
+if TYPE_CHECKING:
+    from callsheet.scheduler.core.state import SchedulerState
+
+CLOSED = "its trajectory was closed"
+REDUNDANT = "its group has its quorum"
+MIN_IDLE_CHECK = 1.0
+
+
+def on_trajectory_open(state: SchedulerState, event: events.TrajectoryOpenRequested, now: float) -> None:
+    """Opens a trajectory; the same spec again is accepted, even if it has been closed since."""
+    request = event.trajectory
+    job = open_job(state, request.job_id, event.reply_to)
+    known = job.trajectory_specs.get(request.trajectory_id)
+    if known is not None and known != request.spec:
+        raise RefusedError(
+            RefusalCode.ALREADY_EXISTS, "trajectory.trajectory_id", request.trajectory_id, "exists with another spec"
+        )
+    if known is None:
+        check_not_expired(job)
+        _check_group(job, request)
+        trajectory = add_trajectory(state, job, request, job.policy_version, now)
+        state.persist(TrajectoryOpened(request.job_id, request.trajectory_id, request.spec, job.policy_version, now))
+        if request.group is not None:
+            group = job.groups[request.group.group_id]
+            if group.completed >= group.quorum:
+                close_trajectory(state, trajectory, TrajectoryEnd.ABANDONED, REDUNDANT, now)
+    closed = job.closed_trajectories.get(request.trajectory_id)
+    if closed is not None:
+        opened = Opened(Opening.CLOSED, closed.end)
+    else:
+        opened = Opened(Opening.CREATED if known is None else Opening.ATTACHED)
+    state.accept(event.reply_to, opened=opened)
+
+
+def _check_group(job: Job, request: TrajectoryRequest) -> None:
+    if request.group is None:
+        return
+    group = job.groups.get(request.group.group_id)
+    if group is None:
+        return
+    if (group.size, group.quorum) != (request.group.size, request.group.quorum):
+        raise RefusedError(
+            RefusalCode.FAILED_PRECONDITION,
+            "trajectory.group",
+            request.group,
+            f"must agree with its siblings: size {group.size}, quorum {group.quorum}",
+        )
+    if group.cancelled:
+        raise RefusedError(
+            RefusalCode.FAILED_PRECONDITION,
+            "trajectory.group.group_id",
+            request.group.group_id,
+            "was cancelled; it takes no more trajectories",
+        )
+    if len(group.members) >= group.size:
+        raise RefusedError(
+            RefusalCode.FAILED_PRECONDITION, "trajectory.group.size", group.size, "the group has all its trajectories"
+        )
+
+
+def group_of(job: Job, request: TrajectoryRequest) -> Group | None:
+    """The group of a trajectory, made with its first member; None if it has none."""
+    if request.group is None:
+        return None
+    return job.groups.setdefault(request.group.group_id, Group(request.group.size, request.group.quorum))
+
+
+def add_trajectory(
+    state: SchedulerState,
+    job: Job,
+    request: TrajectoryRequest,
+    policy_version: int,
+    now: float,
+    *,
+    opened_at: float | None = None,
+) -> Trajectory:
+    """Adds an open trajectory, opened now unless told otherwise, to its job and its group."""
+    trajectory = Trajectory(request, job, policy_version, now if opened_at is None else opened_at, now)
+    job.trajectories[request.trajectory_id] = trajectory
+    job.trajectory_specs[request.trajectory_id] = request.spec
+    group = group_of(job, request)
+    if group is not None:
+        group.members[request.trajectory_id] = None
+    _set_timer(state, trajectory, now + request.idle_timeout)
+    return trajectory
+
+
+def _set_timer(state: SchedulerState, trajectory: Trajectory, idle_check: float) -> None:
+    deadline = trajectory.request.deadline
+    due = min(idle_check, trajectory.opened_at + deadline) if deadline else idle_check
+    state.timers.set(("trajectory", trajectory.key), due)
+
+
+def trajectory_due(state: SchedulerState, job_id: str, trajectory_id: str, now: float) -> None:
+    """Closes a trajectory that is past its deadline or was idle for too long; else it is looked after again."""
+    trajectory = state.find_trajectory(job_id, trajectory_id)
+    if trajectory is None:
+        return
+    deadline, idle_timeout = trajectory.request.deadline, trajectory.request.idle_timeout
+    idle_until = trajectory.last_activity + idle_timeout
+    if deadline and now >= trajectory.opened_at + deadline:
+        reason = f"its trajectory reached its deadline of {deadline:g} s"
+        close_trajectory(state, trajectory, TrajectoryEnd.ABANDONED, reason, now)
+    elif trajectory.open_actions:
+        # However short the timeout is, this is no busy waiting.
+        _set_timer(state, trajectory, now + max(idle_timeout, MIN_IDLE_CHECK))
+    elif now < idle_until:
+        _set_timer(state, trajectory, idle_until)
+    else:
+        reason = "its trajectory was idle for too long"
+        close_trajectory(state, trajectory, TrajectoryEnd.ABANDONED, reason, now)
+
+
+def on_trajectory_close(state: SchedulerState, event: events.TrajectoryCloseRequested, now: float) -> None:
+    """Closes a trajectory; closing it again with the same end is accepted."""
+    job = open_job(state, event.job_id, event.reply_to)
+    trajectory = job.trajectories.get(event.trajectory_id)
+    if trajectory is not None:
+        close_trajectory(state, trajectory, event.end, CLOSED, now)
+    else:
+        closed = closed_trajectory(job, event.trajectory_id)
+        if closed.end is not event.end:
+            rule = f"was closed as {closed.end.value}: {closed.reason}"
+            raise RefusedError(RefusalCode.ALREADY_EXISTS, "end", event.end.value, rule)
+    state.accept(event.reply_to)
+
+
+def closed_trajectory(job: Job, trajectory_id: str) -> ClosedTrajectory:
+    """What stays of a trajectory that is not open.
+
+    Raises:
+        RefusedError: NOT_FOUND if there never was one of that id.
+    """
+    closed = job.closed_trajectories.get(trajectory_id)
+    if closed is None:
+        raise RefusedError(RefusalCode.NOT_FOUND, "trajectory_id", trajectory_id, "names no trajectory of the job")
+    return closed
+
+
+def close_trajectory(
+    state: SchedulerState, trajectory: Trajectory, end: TrajectoryEnd, reason: str, now: float
+) -> None:
+    """Cancels a trajectory's actions, releases its sandbox and counts it in its group."""
+    job_id, trajectory_id = trajectory.key
+    job = trajectory.job
+    del job.trajectories[trajectory_id]
+    job.closed_trajectories[trajectory_id] = ClosedTrajectory(end, reason, trajectory.policy_version)
+    state.timers.drop(("trajectory", trajectory.key))
+    # The last first: an action that waits for a reset ahead of it would otherwise end as one whose sandbox is gone.
+    for action in reversed(list(trajectory.open_actions.values())):
+        cancel(state, action, reason, now)
+    if trajectory.admitted_at is not None:
+        job.live_trajectories -= 1
+    if trajectory.sandbox_id:
+        drop_sandbox(state, trajectory, now, lost=False)
+    state.persist(TrajectoryClosed(job_id, trajectory_id, end.value, reason))
+    group = group_of(job, trajectory.request)
+    if group is not None:
+        count_closed(group, trajectory_id, end)
+        if end is TrajectoryEnd.COMPLETED and group.completed >= group.quorum:
+            for member in sorted(group.members):
+                redundant = job.trajectories.get(member)
+                if redundant is not None:
+                    close_trajectory(state, redundant, TrajectoryEnd.ABANDONED, REDUNDANT, now)
+
+
+def count_closed(group: Group, trajectory_id: str, end: TrajectoryEnd) -> None:
+    """Counts a closed trajectory in its group: one that was lost leaves its seat to another."""
+    if end is TrajectoryEnd.LOST:
+        group.members.pop(trajectory_id, None)
+        group.lost[trajectory_id] = None
+    else:
+        group.members[trajectory_id] = None
+        group.completed += end is TrajectoryEnd.COMPLETED
+
+
+def cancel_group(state: SchedulerState, job: Job, group_id: str, reason: str, now: float) -> None:
+    """Closes the open members of a group as abandoned; it takes no more.
+
+    Raises:
+        RefusedError: NOT_FOUND if the job has no such group.
+    """
+    group = job.groups.get(group_id)
+    if group is None:
+        raise RefusedError(RefusalCode.NOT_FOUND, "group_id", group_id, "names no group of the job")
+    if not group.cancelled:
+        group.cancelled = True
+        first = next(iter([*group.members, *group.lost]))
+        state.persist(GroupCancelled(job.request.job_id, first))
+    for member in list(group.members):
+        trajectory = job.trajectories.get(member)
+        if trajectory is not None:
+            close_trajectory(state, trajectory, TrajectoryEnd.ABANDONED, reason, now)

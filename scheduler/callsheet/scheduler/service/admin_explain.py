@@ -1,0 +1,148 @@
+"""The answer to `Explain`: why an action is where it is, or what stays of it."""
+
+from __future__ import annotations
+
+from callsheet.scheduler.core.entities import Action
+from callsheet.scheduler.core.model import ActionKey, ActionState, RefusalCode, RefusedError
+from callsheet.scheduler.core.records import ActionSummary
+from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.explain import explain
+from callsheet.scheduler.planner.holders import Holder, holders
+from callsheet.scheduler.planner.predictors import Predictors
+from callsheet.scheduler.planner.predictors.requests import predict
+from callsheet.scheduler.service.admin_answers import fill_expected
+from callsheet.scheduler.service.outcomes import fill_timestamp
+from callsheet.scheduler.service.requests import decode_key
+from callsheet.scheduler.service.rules import identifier
+from callsheet.v1 import action_pb2, admin_service_pb2, common_pb2
+
+# Job ids in a refusal.
+_NAMED = 10
+
+
+def explanation_of(
+    state: SchedulerState, asked: common_pb2.ActionKey, now: float, predictors: Predictors
+) -> admin_service_pb2.ExplainResponse:
+    """Explains an action of an open job, or of one that was closed not long ago.
+
+    Args:
+        state: The core.
+        asked: The action; its job may be left out where one job alone has such an action.
+        now: Seconds since the epoch.
+        predictors: What actions are expected to take.
+
+    Raises:
+        RefusedError: NOT_FOUND if the action is unknown or forgotten; FAILED_PRECONDITION if several jobs have one.
+    """
+    key = decode_key(asked) if asked.job_id else _key_of(state, identifier("key.action_id", asked.action_id), now)
+    response = admin_service_pb2.ExplainResponse()
+    response.key.job_id, response.key.action_id = key
+    known = state.find_action(key)
+    if isinstance(known, Action):
+        _fill_live(response, state, known, now, predictors)
+        return response
+    if known is not None:
+        summary = state.summaries.of_open_job(key)
+        if summary is not None:
+            _fill_summary(response, summary)
+        else:
+            response.state = _state(known.state)
+            response.explanation = f"it has its outcome: {known.state.value}"
+        return response
+    closed = state.summaries.of_closed_job(key, now)
+    if closed is None:
+        raise _refusal(state, key, now)
+    _fill_summary(response, closed.summary)
+    response.explanation += f"; its job was closed {_words(now - closed.closed_at)} ago"
+    response.job_closed = True
+    return response
+
+
+def _key_of(state: SchedulerState, action_id: str, now: float) -> ActionKey:
+    """The action of this id: among open jobs, else among closed ones."""
+    jobs = [job_id for job_id, job in state.jobs.items() if action_id in job.actions]
+    jobs = jobs or state.summaries.closed_jobs_with(action_id, now)
+    if len(jobs) > 1:
+        rule = f"is in several jobs ({', '.join(sorted(jobs)[:_NAMED])}); name one"
+        raise RefusedError(RefusalCode.FAILED_PRECONDITION, "key.job_id", "", rule)
+    return ActionKey(jobs[0] if jobs else "", action_id)
+
+
+def _refusal(state: SchedulerState, key: ActionKey, now: float) -> RefusedError:
+    kept, kept_s = state.summaries.kept, _words(state.summaries.kept_s)
+    closed_at = state.summaries.closed_at(key.job_id)
+    if closed_at is None or key.job_id in state.jobs:
+        rule = f"names no action of an open job, nor one of the newest {kept} of jobs closed within {kept_s}"
+    elif now - closed_at >= state.summaries.kept_s:
+        rule = f"is forgotten: its job was closed more than {kept_s} ago"
+    else:
+        rule = f"is forgotten, or never was: its job is closed, and more than {kept} actions of closed jobs came after"
+    return RefusedError(RefusalCode.NOT_FOUND, "key", "/".join(filter(None, key)), rule)
+
+
+def _fill_live(
+    response: admin_service_pb2.ExplainResponse,
+    state: SchedulerState,
+    action: Action,
+    now: float,
+    predictors: Predictors,
+) -> None:
+    request = action.request
+    response.kind = action_pb2.ActionKind.ValueType(request.kind)
+    response.state = _state(action.state)
+    for time, event in action.story:
+        fill_timestamp(response.story.add(event=event).time, time)
+    fill_expected(response.expected, predict(predictors, request), request.timeouts.start_to_close)
+    explanation = explain(state, action, now)
+    response.wait_reason = admin_service_pb2.WaitReason.ValueType(explanation.reason)
+    response.explanation = explanation.sentence
+    for short in explanation.shortages:
+        response.shortages.add(
+            resource=short.resource,
+            needed=short.needed,
+            free=short.free,
+            capacity=short.capacity,
+            node_id=short.node_id,
+        )
+    for holder in holders(state, action, explanation, now):
+        _fill_holder(response.holders.add(), holder)
+
+
+def _fill_holder(message: admin_service_pb2.Holder, holder: Holder) -> None:
+    message.job_id, message.action_id = holder.job_id, holder.action_id
+    message.trajectory_id, message.node_id = holder.trajectory_id, holder.node_id
+    message.units.update(holder.units)
+    message.held_s = max(holder.held_s, 0.0)
+    message.sessions = holder.lease.sessions
+    if holder.lease.expires_in is not None:
+        message.expires_in_s = holder.lease.expires_in
+
+
+def _fill_summary(response: admin_service_pb2.ExplainResponse, summary: ActionSummary) -> None:
+    response.kind = action_pb2.ActionKind.ValueType(summary.kind)
+    response.state = _state(ActionState(summary.state))
+    for time, event in summary.story:
+        fill_timestamp(response.story.add(event=event).time, time)
+    why = " ".join(filter(None, (summary.failure, summary.reason)))
+    parts = [
+        f"it has its outcome: {summary.state}{f' ({why})' if why else ''}",
+        f"{summary.ended_at - summary.submitted_at:.3f} s in all, queue {summary.queue_s:.3f} s, "
+        f"execution {summary.execution_s:.3f} s",
+        f"{summary.attempts} attempt{'' if summary.attempts == 1 else 's'}"
+        + (f", the last on {summary.manager_id}" if summary.manager_id else ""),
+    ]
+    if summary.label:
+        parts.append(f"label {summary.label!r}")
+    response.explanation = "; ".join(parts)
+
+
+def _words(seconds: float) -> str:
+    """A time for a reader."""
+    for unit, name in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.3g} {name}"
+    return f"{seconds:.3g} s"
+
+
+def _state(state: ActionState) -> admin_service_pb2.ActionState.ValueType:
+    return admin_service_pb2.ActionState.Value(f"ACTION_STATE_{state.name}")

@@ -1,0 +1,84 @@
+"""Lists of jobs, trajectories and groups, read from the core between two of its steps and answered page by page."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from callsheet.scheduler.core.leases import open_job
+from callsheet.scheduler.core.model import RefusalCode, RefusedError
+from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.service.rules import within
+from callsheet.scheduler.service.status_answers import group_status, job_status, trajectory_status
+from callsheet.v1 import client_service_pb2
+
+DEFAULT_PAGE = 1_000
+MAX_PAGE = 10_000
+
+
+def list_jobs(
+    state: SchedulerState, request: client_service_pb2.ListJobsRequest, now: float
+) -> client_service_pb2.ListJobsResponse:
+    """Open jobs, or the one that is asked for.
+
+    Raises:
+        RefusedError: NOT_FOUND if that is not open.
+    """
+    jobs = [open_job(state, request.job_id)] if request.job_id else state.jobs.values()
+    return client_service_pb2.ListJobsResponse(jobs=[job_status(state, job, now) for job in jobs])
+
+
+def list_trajectories(
+    state: SchedulerState, request: client_service_pb2.ListTrajectoriesRequest
+) -> client_service_pb2.ListTrajectoriesResponse:
+    """A page of a job's trajectories, or the one that is asked for, which may be closed.
+
+    Raises:
+        RefusedError: NOT_FOUND if there is no such job, trajectory or group; INVALID_ARGUMENT naming the field.
+    """
+    job = open_job(state, request.job_id)
+    if request.trajectory_id:
+        if request.trajectory_id not in job.trajectory_specs:
+            raise _unknown("trajectory_id", request.trajectory_id, "trajectory")
+        found: Iterable[str] = [request.trajectory_id]
+    else:
+        found = job.trajectory_specs if request.closed else job.trajectories
+    if request.group_id:
+        group = job.groups.get(request.group_id)
+        if group is None:
+            raise _unknown("group_id", request.group_id, "group")
+        siblings = group.members.keys() | group.lost.keys()
+        found = [each for each in found if each in siblings]
+    page, more = _page(found, request.after, request.page_size)
+    return client_service_pb2.ListTrajectoriesResponse(
+        trajectories=[trajectory_status(job, each) for each in page], more=more
+    )
+
+
+def list_groups(
+    state: SchedulerState, request: client_service_pb2.ListGroupsRequest
+) -> client_service_pb2.ListGroupsResponse:
+    """A page of a job's groups, or the one that is asked for.
+
+    Raises:
+        RefusedError: NOT_FOUND if there is no such job or group; INVALID_ARGUMENT naming the field.
+    """
+    job = open_job(state, request.job_id)
+    if request.group_id and request.group_id not in job.groups:
+        raise _unknown("group_id", request.group_id, "group")
+    found = [request.group_id] if request.group_id else job.groups
+    page, more = _page(found, request.after, request.page_size)
+    return client_service_pb2.ListGroupsResponse(
+        groups=[group_status(job, each, job.groups[each]) for each in page], more=more
+    )
+
+
+def _unknown(field: str, value: str, what: str) -> RefusedError:
+    return RefusedError(RefusalCode.NOT_FOUND, field, value, f"names no {what} of the job")
+
+
+def _page(ids: Iterable[str], after: str, page_size: int) -> tuple[list[str], bool]:
+    """The first ids after one, by name order, and whether there are more."""
+    size = int(within("page_size", page_size, 0, MAX_PAGE)) or DEFAULT_PAGE
+    found = heapq.nsmallest(size + 1, (each for each in ids if each > after))
+    return found[:size], len(found) > size

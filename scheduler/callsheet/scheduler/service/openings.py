@@ -1,0 +1,37 @@
+"""What opens found, and how trajectories end, as the contract has them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from callsheet.scheduler.core.commands import Opened
+from callsheet.scheduler.core.model import TrajectoryEnd
+from callsheet.v1 import job_pb2
+
+_TO_WIRE: Final = {
+    TrajectoryEnd.COMPLETED: job_pb2.TRAJECTORY_END_COMPLETED,
+    TrajectoryEnd.ABANDONED: job_pb2.TRAJECTORY_END_ABANDONED,
+    TrajectoryEnd.LOST: job_pb2.TRAJECTORY_END_LOST,
+}
+_FROM_WIRE: Final = {number: end for end, number in _TO_WIRE.items()}
+
+
+def opening_of(opened: Opened | None) -> job_pb2.Opening.ValueType:
+    """What an open found; unspecified if nothing was told."""
+    return job_pb2.Opening.ValueType(opened.opening if opened is not None else 0)
+
+
+def end_of(opened: Opened | None) -> job_pb2.TrajectoryEnd.ValueType:
+    """How the trajectory that was opened had ended; unspecified if it has not."""
+    end = opened.end if opened is not None else None
+    return to_wire(end) if end is not None else job_pb2.TRAJECTORY_END_UNSPECIFIED
+
+
+def to_wire(end: TrajectoryEnd) -> job_pb2.TrajectoryEnd.ValueType:
+    """An end of a trajectory in the contract."""
+    return _TO_WIRE[end]
+
+
+def from_wire(end: int) -> TrajectoryEnd:
+    """An end of a trajectory from the contract, where no end means that it is completed."""
+    return _FROM_WIRE.get(job_pb2.TrajectoryEnd.ValueType(end), TrajectoryEnd.COMPLETED)

@@ -1,0 +1,28 @@
+"""Leases of jobs, why trajectories were closed, what their commands take by default, and groups that were cancelled."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0004"
+down_revision = "0003"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add the columns."""
+    op.add_column("jobs", sa.Column("expired", sa.Integer, nullable=False, server_default=sa.text("0")))
+    op.add_column("jobs", sa.Column("lease_left", sa.Double))
+    op.add_column("trajectories", sa.Column("reason", sa.Text, nullable=False, server_default=sa.text("''")))
+    for name, kind in (("command_timeout", sa.Double), ("group_cancelled", sa.Integer)):
+        op.add_column("trajectories", sa.Column(name, kind, nullable=False, server_default=sa.text("0")))
+
+
+def downgrade() -> None:
+    """Drop them."""
+    for name in ("group_cancelled", "command_timeout", "reason"):
+        op.drop_column("trajectories", name)
+    for name in ("lease_left", "expired"):
+        op.drop_column("jobs", name)
