@@ -16,7 +16,6 @@ from callsheet.client import (
     SandboxFile,
     Staleness,
     Trajectory,
-    TrajectoryEnd,
     Where,
 )
 
@@ -67,11 +66,11 @@ async def train(
         for step in range(1, steps + 1):
             batch: list[Sample] = []
             for number, prompt in enumerate(prompts):
-                siblings: list[Sibling | None] = []
+                siblings: list[Sibling] = []
                 name = f"step-{step}-prompt-{number}"
                 async with job.group(name, size=size, quorum=size - 1, on_infra=OnInfra.REPLACE) as group:
                     group.start(partial(rollout, prompt=prompt))
-                    siblings.extend([member.value async for member in group if member.end is TrajectoryEnd.COMPLETED])
+                    siblings.extend([member.value async for member in group if member.value is not None])
                 batch += advantages(siblings)
             optimise(batch)
             samples += len(batch)
