@@ -38,7 +38,9 @@ from callsheet.managers.noop import serve_noop
 from callsheet.managers.runtime import run_manager
 from callsheet.managers.settings import ManagerSettings
 from callsheet.scheduler.service.settings import SchedulerSettings
+from callsheet.v1 import action_pb2, outcome_pb2
 
+from tests.support.client_items import after, spec
 from tests.support.ports import free_port
 from tests.support.raw_service import NODE, running_service
 from tests.support.real_sandboxes import until_state
@@ -182,9 +184,16 @@ async def test_infrastructure_is_tried_again_and_nothing_else(tmp_path: Path) ->
         await tasks.start(partial(run_manager, settings, executor))
         job = await client.open_job("job")
         retry = Retry(max_attempts=4, initial_backoff_s=0.01)
-        raised = await job.tool_call("scripted", "m", label="raise", action_id="raise", retry=retry)
-        assert isinstance(raised, Failed), raised
-        assert (raised.kind, raised.reason, raised.attempts) == (FailureKind.INFRA, "executor_error", 4)
+        once = await job.tool_call("scripted", "m", label="raise", action_id="once", retry=retry)
+        assert isinstance(once, Failed), once
+        assert (once.kind, once.reason, once.attempts) == (FailureKind.INFRA, "executor_error", 1)
+        assert executor.calls.count("run once") == 1
+        call = action_pb2.ToolCallInput(method="m", idempotent=True)
+        often = action_pb2.RetryPolicy(max_attempts=4, initial_backoff=after(10))
+        submit = spec(action_id="raise", service="scripted", label="raise", tool_call=call, retry=often)
+        assert await service.ask(submit) is None
+        raised = await service.outcome("job", "raise")
+        assert (raised.failed.kind, raised.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, "executor_error")
         assert executor.calls.count("run raise") == 4
         timeouts = Timeouts(start_to_close_s=0.05)
         timed_out = await job.tool_call("scripted", "m", label="wait", action_id="wait", timeouts=timeouts, retry=retry)

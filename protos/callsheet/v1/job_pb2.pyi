@@ -388,7 +388,7 @@ class TrajectoryStatus(google.protobuf.message.Message):
     end: global___TrajectoryEnd.ValueType
     """How it ended; unset while it is open."""
     reason: builtins.str
-    """Why it was closed, as a sentence; empty while it is open."""
+    """Why it was closed, as a sentence that is kept over restarts; empty while it is open."""
     open_actions: builtins.int
     """Its actions that have no outcome yet."""
     admitted: builtins.bool
