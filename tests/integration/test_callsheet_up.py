@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from callsheet.managers.sandbox.probe import probe_bubblewrap
 from typer.testing import CliRunner
 
 _CALLSHEET = (sys.executable, "-m", "callsheet.cli.main")
-_UP = (*_CALLSHEET, "up", "--json", "--listen", "127.0.0.1:0", "--log-files")
+_UP = (*_CALLSHEET, "up", "--json", "--listen", "127.0.0.1:0")
 _START_S = 100.0
 _STOP_S = 40.0
 
@@ -61,6 +63,14 @@ def read_announcement(process: subprocess.Popen[str]) -> dict[str, Any]:
     return announcement
 
 
+def wait_for_managers(stack: RunningStack, count: int) -> dict[str, Any]:
+    """Waits until so many managers have registered; returns the scheduler's status."""
+    deadline = time.monotonic() + _START_S
+    while len((status := stack.json("status"))["managers"]) < count:
+        assert time.monotonic() < deadline
+    return status
+
+
 @pytest.fixture(scope="module")
 def whole_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     probe = probe_bubblewrap()
@@ -77,7 +87,7 @@ def whole_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSta
 
 
 def test_all_managers_share_one_node(whole_stack: RunningStack) -> None:
-    status = whole_stack.json("status")
+    status = wait_for_managers(whole_stack, 3)
     assert len(status["nodes"]) == 1
     assert {manager["node_id"] for manager in status["managers"]} == {status["nodes"][0]["node_id"]}
     assert sorted(whole_stack.announcement["managers"]) == ["inference", "reward", "sandbox"]
@@ -123,6 +133,11 @@ def test_both_rewards_score(whole_stack: RunningStack) -> None:
     assert isinstance(whole_stack.json("submit reward-model", "hello")["value"]["score"], float)
 
 
+def test_the_logs_are_where_its_data_is(whole_stack: RunningStack) -> None:
+    logs = Path(whole_stack.announcement["data_dir"]) / "logs"
+    assert {path.stem for path in logs.glob("*.log")} == {"scheduler", "sandbox", "inference", "reward"}
+
+
 def test_an_action_that_nobody_serves_is_refused_in_one_line(whole_stack: RunningStack) -> None:
     result = whole_stack.run("submit tool-call", "weather", "today")
     assert result.returncode == 1
@@ -159,11 +174,45 @@ def test_a_broken_isolation_is_refused_by_name(tmp_path: Path, monkeypatch: pyte
     assert "--isolation none" in result.stderr
 
 
+def test_a_script_that_starts_with_the_scheduler_waits_for_the_managers(tmp_path: Path) -> None:
+    process = start(tmp_path, "--managers", "sandbox,inference,reward", "--isolation", "none")
+    try:
+        stack = RunningStack(process, read_announcement(process))
+        outcome = stack.json("submit env-step", "--", "true")
+        generated = stack.json("submit generate", "hello")
+    finally:
+        stop(process)
+    assert (outcome["outcome"], outcome["value"]["exit_code"]) == ("succeeded", 0)
+    assert generated["outcome"] == "succeeded"
+
+
+def test_a_drain_shows_what_it_waits_for(tmp_path: Path) -> None:
+    words = [*_UP, "--data-dir", str(tmp_path), "--managers", "sandbox", "--isolation", "none", "--drain-s", "5"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        stack = RunningStack(process, read_announcement(process))
+        submit = (*_CALLSHEET, "submit", "env-step", "--scheduler", str(stack.announcement["address"]))
+        step = subprocess.Popen([*submit, "--", "sleep", "30"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + _START_S
+        while not any(manager["attempts"] and manager["sandboxes"] for manager in stack.json("status")["managers"]):
+            assert time.monotonic() < deadline
+        process.send_signal(signal.SIGTERM)
+        shown = process.communicate(timeout=_STOP_S)[1]
+        step.kill()
+        step.communicate()
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0
+    assert "callsheet: sandbox manager is ready after " in shown
+    assert re.search(r"callsheet: waiting for 1 attempt, \d s left", shown)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_everything_in_good_order(tmp_path: Path, number: signal.Signals) -> None:
     process = start(tmp_path, "--managers", "noop", "--cpus", "1")
     try:
-        read_announcement(process)
+        wait_for_managers(RunningStack(process, read_announcement(process)), 1)
     finally:
         stop(process, number)
     assert process.returncode == 0

@@ -88,9 +88,9 @@ def demands(draw: st.DrawFn) -> action_pb2.Demand:
     """Demands that are mostly sane, with any curve."""
     demand = action_pb2.Demand()
     for name in draw(st.lists(st.sampled_from(["cpu", "memory", "gpu", "tokens"]), unique=True, max_size=3)):
-        least = draw(st.integers(0, 5))
-        entry = demand.resources.add(resource=name, min_units=least)
-        entry.max_units = draw(st.sampled_from([0, least, least + 7, 1 << 40]))
+        least = draw(st.integers(0, 5000)) if name == "cpu" else 1000 * draw(st.integers(0, 5))
+        entry = demand.resources.add(resource=name, min_milli_units=least)
+        entry.max_milli_units = draw(st.sampled_from([0, least, least + 7000, 1000 << 40]))
         if draw(st.booleans()):
             entry.speed_up.CopyFrom(draw(any_message(action_pb2.SpeedUp)))
     return demand

@@ -45,7 +45,7 @@ def in_session(session: str, **command: Any) -> Item:
 
 def need(**fields: object) -> Item:
     """A submit whose demand has one entry."""
-    entry = action_pb2.ResourceDemand(**{"resource": "cpu", "min_units": 1, **fields})  # type: ignore[arg-type]
+    entry = action_pb2.ResourceDemand(**{"resource": "cpu", "min_milli_units": 1000, **fields})  # type: ignore[arg-type]
     return spec(demand=action_pb2.Demand(resources=[entry]))
 
 
@@ -76,7 +76,7 @@ def reset(**fields: object) -> Item:
 
 
 def elastic(**fields: object) -> Item:
-    return need(max_units=2, speed_up=action_pb2.SpeedUp(**fields))  # type: ignore[arg-type]
+    return need(max_milli_units=2000, speed_up=action_pb2.SpeedUp(**fields))  # type: ignore[arg-type]
 
 
 def table(*points: tuple[int, float]) -> Item:
@@ -93,5 +93,5 @@ def key(job_id: str, action_id: str) -> common_pb2.ActionKey:
 
 
 def two_entries() -> action_pb2.Demand:
-    entry = action_pb2.ResourceDemand(resource="cpu", min_units=1)
+    entry = action_pb2.ResourceDemand(resource="cpu", min_milli_units=1000)
     return action_pb2.Demand(resources=[entry, entry])

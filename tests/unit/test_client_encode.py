@@ -138,8 +138,8 @@ def test_options() -> None:
         expected_duration_s=0.5,
     )
     memory, cpu = spec.demand.resources
-    assert (memory.resource, memory.min_units, memory.hold) == ("memory", 256, action_pb2.HOLD_TRAJECTORY)
-    assert (cpu.min_units, cpu.max_units, cpu.speed_up.amdahl_fraction) == (1, 4, 0.9)
+    assert (memory.resource, memory.min_milli_units, memory.hold) == ("memory", 256_000, action_pb2.HOLD_TRAJECTORY)
+    assert (cpu.min_milli_units, cpu.max_milli_units, cpu.speed_up.amdahl_fraction) == (1000, 4000, 0.9)
     assert (spec.timeouts.schedule_to_start.seconds, spec.timeouts.schedule_to_start.nanos) == (1, 500_000_000)
     assert [getattr(spec.timeouts, n).seconds for n in ("start_to_close", "schedule_to_close", "heartbeat")] == [
         2,
@@ -195,8 +195,6 @@ def test_a_speed_up_table() -> None:
         (EnvStep(Command.argv("ls", 1)), {}, "env_step.command.argv.arguments[1]"),  # type: ignore[arg-type]
         (EnvStep(Command.shell("ls", environment={"A": 1})), {}, "env_step.command.environment"),  # type: ignore[dict-item]
         (EnvStep(Command.shell("ls", max_output_bytes=2**63)), {}, "env_step.command.max_output_bytes"),
-        (EnvReset(), {"demand": Demand(cpu=2**63)}, "demand.cpu.min_units"),
-        (EnvReset(), {"demand": Demand(cpu=Elastic(1, 2**63))}, "demand.cpu.max_units"),
         (EnvReset(), {"demand": Demand(cpu=Elastic(1, 4, speed_up={2**63: 2.0}))}, "demand.cpu.speed_up[0].units"),
         (EnvReset(), {"retry": Retry(max_attempts=2**31)}, "retry.max_attempts"),
         (EnvReset(), {"timeouts": Timeouts(heartbeat_s=1e300)}, "timeouts.heartbeat"),
@@ -208,6 +206,23 @@ def test_what_the_contract_cannot_carry_is_refused(action: Action[Any], options:
         _encode(action, **options)
     assert caught.value.field == field
     assert caught.value.rule
+
+
+@pytest.mark.parametrize(
+    ("cores", "milli"),
+    [
+        (0.5, (500, 0)),
+        (0.1, (100, 0)),
+        (2.001, (2001, 0)),
+        (0, (0, 0)),
+        (3, (3000, 0)),
+        (Elastic(0.5, 4), (500, 4000)),
+        (Elastic(0, 0.25), (0, 250)),
+    ],
+)
+def test_cores_are_sent_in_thousandths(cores: float | Elastic, milli: tuple[int, int]) -> None:
+    (cpu,) = _encode(EnvReset(), demand=Demand(cpu=cores))[0].demand.resources
+    assert (cpu.min_milli_units, cpu.max_milli_units) == milli
 
 
 def test_a_value_out_of_range_is_named_with_its_rule() -> None:

@@ -82,7 +82,7 @@ def test_what_a_service_does_not_share_is_booked_as_ever() -> None:
 
 def test_more_than_the_pool_is_refused_at_submit_and_in_plans() -> None:
     world, manager = world_with_pool(cores=8)
-    with pytest.raises(RefusedError, match=r"more than any node that serves it has \(2\)"):
+    with pytest.raises(RefusedError, match=r"more units than any node that serves it has \(2\)"):
         world.submit(action_request("wide", ActionKind.REWARD, demand=fixed(cpu=3)))
     world.submit(action_request("elastic", ActionKind.REWARD, demand=elastic(1, 8)))
     assert not world.propose("elastic", "m", cpu=3)

@@ -72,7 +72,7 @@ def test_no_wake_up_while_something_else_is_what_lacks() -> None:
 
 def test_what_no_burst_allows_is_refused() -> None:
     world, _ = world_with_quota()
-    with pytest.raises(RefusedError, match=r"more than any node that serves it has \(3\)"):
+    with pytest.raises(RefusedError, match=r"more units than any node that serves it has \(3\)"):
         call(world, "greedy", 4)
     world.submit(action_request("patient", demand=fixed(api=4), wait=True))
     world.plan()

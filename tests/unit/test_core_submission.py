@@ -21,7 +21,7 @@ from callsheet.scheduler.core.model import (
 from callsheet.scheduler.core.servability import MAX_CACHED, check_servable
 
 from tests.support.core_requests import action_request, fixed, job_request, trajectory_request
-from tests.support.core_world import SETTINGS, CoreWorld, service, world_with_sandbox, world_with_trajectory
+from tests.support.core_world import SETTINGS, CoreWorld, node, service, world_with_sandbox, world_with_trajectory
 
 SHORT_START = Timeouts(schedule_to_start=30.0, start_to_close=1e6, schedule_to_close=1e6)
 
@@ -216,12 +216,38 @@ def test_what_no_manager_serves_is_refused_with_the_reason() -> None:
     world.manager("m", service("engine", [ActionKind.GENERATE]), cores=4)
     with pytest.raises(RefusedError, match="no registered manager serves generate") as unnamed:
         world.submit(action_request("a", ActionKind.GENERATE, service="other"))
-    with pytest.raises(RefusedError, match=r"more than any node that serves it has \(4\)") as large:
+    with pytest.raises(RefusedError, match=r"more units than any node that serves it has \(4\)") as large:
         world.submit(action_request("a", ActionKind.GENERATE, demand=fixed(cpu=5)))
     codes = {nobody.value.code, unnamed.value.code, large.value.code}
     assert codes == {RefusalCode.FAILED_PRECONDITION}
-    assert large.value.field == "demand.resources[cpu].min_units"
+    assert large.value.field == "demand.resources[cpu]"
     world.submit(action_request("a", ActionKind.GENERATE, demand=fixed(cpu=4)))
+
+
+@pytest.mark.parametrize(
+    ("resource", "nearest"),
+    [("memroy", "memory"), ("cpus", "cpu"), ("GPU", "gpu"), ("h10O", "h100"), ("bandwidth", "")],
+)
+def test_an_unknown_resource_names_the_nearest_known_one(resource: str, nearest: str) -> None:
+    world = CoreWorld()
+    world.manager("m", on=node("n", 4, memory=512, h100=2))
+    world.job()
+    with pytest.raises(RefusedError) as caught:
+        world.submit(action_request("a", demand=fixed(**{resource: 1})))
+    assert (caught.value.field, caught.value.value) == ("demand.resources", resource)
+    ending = f"; did you mean {nearest!r}?" if nearest else "name"
+    assert caught.value.rule.endswith(ending)
+
+
+@pytest.mark.parametrize(("name", "nearest"), [("wether", "weather"), ("sandbox", ""), ("Weather", "weather")])
+def test_an_unknown_service_names_the_nearest_of_its_kind(name: str, nearest: str) -> None:
+    world = CoreWorld()
+    world.manager("m", service("weather", [ActionKind.TOOL_CALL]), service("sandboxes", [ActionKind.ENV_RESET]))
+    world.job()
+    with pytest.raises(RefusedError) as caught:
+        world.submit(action_request("a", service=name))
+    ending = f"; did you mean {nearest!r}?" if nearest else "under this name"
+    assert (caught.value.field, caught.value.rule.endswith(ending)) == ("service", True)
 
 
 def test_units_that_are_there_on_different_nodes_only_are_refused() -> None:

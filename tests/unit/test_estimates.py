@@ -42,3 +42,17 @@ def test_what_was_answered_is_forgotten_when_something_is_learned() -> None:
         predictors.observe(Observation(key_of(request), 20.0 * before))
     assert estimates.duration(request) == predict(predictors, request).duration_s
     assert estimates.duration(request) > 2.0 * before
+
+
+def test_a_fraction_of_a_core_bounds_the_use_that_is_expected() -> None:
+    predictors = Predictors()
+    whole = action_request("whole", kind=ActionKind.REWARD)
+    for _ in range(50):
+        predictors.observe(Observation(key_of(whole), 10.0, cpu_s=9.5))
+    half = replace(whole, demand=Demand((ResourceDemand(CPU, 1, 1, most_milli_units=500),)))
+    estimates = Estimates(predictors)
+    expected = [estimates.of_grant(request, {CPU: 1}) for request in (whole, half)]
+    assert expected[0] is not None
+    assert expected[1] is not None
+    assert expected[0].use > 0.8
+    assert expected[1] == replace(expected[0], use=0.5)

@@ -39,6 +39,13 @@ def test_what_is_in_use_comes_back() -> None:
     assert 2.0 < found.mean_wait_s < 10.0
 
 
+def test_what_is_expected_back_comes_when_it_is_expected() -> None:
+    option = Option("pool", {"cpu": 1}, 1.0, charges=((0, 1),))
+    rows = (replace(resource("cpu@pool", 0, capacity=2, hold_s=0.8), returns=((100.0, 1), (300.0, 1))),)
+    found = forecast(PlanningInstance(rows, (planning_class("c", [option], count=1),)))
+    assert found.mean_wait_s == pytest.approx(100.0)
+
+
 def test_what_can_never_start_is_said_to_be_stuck() -> None:
     found = forecast(commands(3, 2.0, units=5))
     assert (found.waiting, found.stuck, found.start_now) == (3, 3, 0)

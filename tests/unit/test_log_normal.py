@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from callsheet.scheduler.planner.predictors import Prediction, expected_remaining
+from callsheet.scheduler.planner.predictors import Prediction, expected_remaining, remaining_life
 from callsheet.scheduler.planner.predictors.log_normal import bounded_mean, censored, mills_ratio, quantile
 
 
@@ -86,3 +86,25 @@ def test_newton_steps_on_censored_runs_find_the_mean() -> None:
         information += weight
         mean += weight / information * (value - mean)
     assert mean == pytest.approx(1.0, abs=0.06)
+
+
+def test_a_run_that_is_as_predicted_ends_as_predicted() -> None:
+    for attained in (0.0, 5.0, 10.0, 12.0):
+        usual = expected_remaining(predicted(math.log(10.0), 0.3), attained, 3600.0)
+        assert remaining_life(predicted(math.log(10.0), 0.3), attained, 3600.0) == pytest.approx(usual, rel=0.4)
+
+
+@pytest.mark.parametrize("log_sd", [0.05, 0.1, 0.5, 1.0])
+def test_a_run_far_beyond_its_prediction_goes_on_for_long(log_sd: float) -> None:
+    hangs = predicted(math.log(0.8), log_sd)
+    left = [remaining_life(hangs, attained, 3600.0) for attained in (15.0, 150.0, 1500.0)]
+    assert left[0] > 5.0
+    assert left[1] > 60.0
+    assert left == sorted(left)
+    assert remaining_life(hangs, 150.0, 160.0) <= 10.0, "no longer than its timeout"
+    assert remaining_life(hangs, 160.0, 160.0) == 0.0
+
+
+def test_a_wide_prediction_has_no_outliers() -> None:
+    wide = predicted(0.0, 2.0)
+    assert remaining_life(wide, 50.0) == expected_remaining(wide, 50.0)

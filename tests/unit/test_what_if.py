@@ -8,10 +8,11 @@ from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.larger_fleet import with_more_nodes
 from callsheet.scheduler.planner.predictors import Observation, PredictionKey, Predictors
 from callsheet.scheduler.planner.question import question_of
+from callsheet.scheduler.planner.remaining import Lives
 from callsheet.scheduler.planner.what_if import Comparison, ask
 from callsheet.scheduler.service.admin_answers import prediction_errors, what_if_response
 
-from tests.support.core_requests import JOB, action_request, fixed
+from tests.support.core_requests import JOB, action_request, elastic, fixed
 from tests.support.core_world import CoreWorld, node, service
 
 SANDBOX = [ActionKind.ENV_RESET, ActionKind.ENV_STEP]
@@ -134,3 +135,61 @@ def test_answers_as_messages() -> None:
     errors = predictors.errors()[ActionKind.REWARD]
     told = prediction_errors(ActionKind.REWARD, errors)
     assert (told.observations, told.mean_absolute_log) == (100, errors.mean_absolute)
+
+
+def test_what_waits_behind_a_hung_command_waits_for_long() -> None:
+    world = CoreWorld()
+    manager = world.manager("m", service("suite", [ActionKind.REWARD]), on=node("n", 1))
+    world.job()
+    for name in ("hangs", "waits"):
+        world.submit(action_request(name, ActionKind.REWARD, demand=fixed(cpu=1)))
+    world.plan()
+    manager.start("hangs")
+    predictors = taught(ActionKind.REWARD, 0.8)
+    soon = answer(world, "n", 1, predictors)
+    assert soon.before.waiting.mean_wait_s < 2.0
+    manager.live(150.0)
+    found = answer(world, "n", 1, predictors)
+    assert found.before.waiting.mean_wait_s > 60.0
+    assert found.after.waiting.mean_wait_s == 0.0
+    (waits,) = what_if_response(found).before.classes
+    assert waits.waited_s == pytest.approx(150.0)
+
+
+def test_a_hung_command_on_shared_cores_is_no_short_one() -> None:
+    world = CoreWorld()
+    manager = world.manager("m", service("suite", [ActionKind.REWARD], shared={"cpu": 4}), on=node("n", 4))
+    world.job()
+    world.submit(action_request("hangs", ActionKind.REWARD, demand=fixed(cpu=1)))
+    world.plan()
+    manager.start("hangs")
+    manager.live(150.0)
+    shared = answer(world, "n", 1, taught(ActionKind.REWARD, 0.8)).before.shared
+    assert shared.mean_act_s > 210.0
+
+
+def test_a_wider_run_lives_shorter() -> None:
+    world = CoreWorld()
+    manager = world.manager("m", service("suite", [ActionKind.REWARD]), on=node("n", 4))
+    world.job()
+    world.submit(action_request("wide", ActionKind.REWARD, demand=elastic(1, 4)))
+    world.propose("wide", "m", cpu=4)
+    manager.start("wide")
+    (attempt,) = world.state.attempts.values()
+    life = Lives(taught(ActionKind.REWARD, 40.0), world.now).of(attempt)
+    assert life.attained_s == 0.0
+    assert 10.0 <= life.remaining_s < 40.0
+
+
+def test_the_life_of_a_paused_run_stands_still() -> None:
+    world = CoreWorld()
+    manager = world.manager("m", service("suite", [ActionKind.REWARD]), on=node("n", 1))
+    world.job()
+    world.submit(action_request("a", ActionKind.REWARD, demand=fixed(cpu=1)))
+    world.plan()
+    manager.start("a")
+    manager.live(5.0)
+    world.pause("a")
+    manager.live(20.0)
+    (attempt,) = world.state.attempts.values()
+    assert Lives(Predictors(), world.now).of(attempt).attained_s == pytest.approx(5.0)

@@ -11,6 +11,8 @@ from callsheet.cli import (
     demo_command,
     facade_command,
     inspect_commands,
+    job_commands,
+    log_command,
     manager_commands,
     scheduler_command,
     submit_commands,
@@ -23,6 +25,7 @@ app = typer.Typer(
     cls=CallsheetGroup,
     help="Schedules single actions of agentic-RL trajectories.",
     no_args_is_help=True,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -50,6 +53,11 @@ app.add_typer(facade_command.facade_app, name="facade")
 app.add_typer(submit_commands.submit_app, name="submit")
 app.command("status")(inspect_commands.status)
 app.command("explain")(inspect_commands.explain)
+app.command("jobs")(job_commands.jobs)
+app.command("cancel")(job_commands.cancel)
+app.command("close")(job_commands.close)
+app.command("drain")(job_commands.drain)
+app.command("logs")(log_command.logs)
 app.command("predictions")(inspect_commands.predictions)
 app.command("what-if")(inspect_commands.what_if)
 app.command("demo")(demo_command.demo)

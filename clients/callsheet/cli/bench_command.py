@@ -11,7 +11,7 @@ from callsheet.cli.errors import CommandError, load
 from callsheet.cli.options import AsJson
 from callsheet.cli.output import print_json, print_report, progress_on_stderr
 
-bench_app = typer.Typer(help="Run a benchmark.", no_args_is_help=True)
+bench_app = typer.Typer(help="Run a benchmark.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @bench_app.callback()

@@ -16,7 +16,9 @@ from callsheet.cli.signals import cancel_on_signal
 if TYPE_CHECKING:
     from callsheet.integrations.swerex.settings import FacadeSettings
 
-facade_app = typer.Typer(help="Serve sandboxes to code that was written for another API.", no_args_is_help=True)
+facade_app = typer.Typer(
+    help="Serve sandboxes to code that was written for another API.", no_args_is_help=True, rich_markup_mode=None
+)
 _EXTRA = "facade"
 _LISTEN = "127.0.0.1:8000"
 

@@ -36,7 +36,9 @@ from callsheet.cli.sandbox_options import (
     WarmMemoryMib,
 )
 
-manager_app = typer.Typer(help="Run one manager and register it with a scheduler.", no_args_is_help=True)
+manager_app = typer.Typer(
+    help="Run one manager and register it with a scheduler.", no_args_is_help=True, rich_markup_mode=None
+)
 _DRAIN_S = 30.0
 _SUPPLY = executors.SandboxSupply()
 

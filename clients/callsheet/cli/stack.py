@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Protocol
 
 import anyio
 import anyio.abc
@@ -28,6 +31,7 @@ __all__ = [
     "Role",
     "Stack",
     "StackSettings",
+    "StackWatcher",
     "check_machine",
     "engine_threads",
     "local_stack",
@@ -36,6 +40,20 @@ __all__ = [
 _SCHEDULER_GRACE_S = 10.0
 # On top of a manager's own drain: its last acknowledgements and the release of its executor.
 _MANAGER_GRACE_MARGIN_S = 15.0
+_LOG_BYTES = 64 << 20
+
+
+class StackWatcher(Protocol):
+    """Is told how a stack is doing."""
+
+    def scheduler_serves(self, address: str) -> None:
+        """The scheduler takes calls; managers are started now."""
+
+    def manager_registered(self, role: Role, took_s: float, missing: Sequence[Role]) -> None:
+        """A manager has registered for the first time; those of `missing` have not."""
+
+    async def watch_drain(self, address: str, limit_s: float) -> None:
+        """Runs while managers finish their attempts, which takes `limit_s` at most; cancelled once they have left."""
 
 
 def check_machine(settings: StackSettings) -> int:
@@ -124,7 +142,7 @@ class Stack:
             name=role.value,
             module="callsheet.cli.main",
             arguments=role_arguments(role, self.settings, address=self.address, cores=self._cores),
-            log_path=log_path,
+            log_path=bounded_log(log_path) if log_path is not None else None,
             ready_timeout_s=self.settings.ready_timeout_s,
         )
 
@@ -136,11 +154,36 @@ class Stack:
         if process is not None:
             self.address = process.facts["address"]
 
-    async def run_managers(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Starts all managers, together, and waits until each is registered."""
+    async def run_managers(self, tasks: anyio.abc.TaskGroup, watcher: StackWatcher | None) -> None:
+        """Starts all managers, together, and waits until each is registered.
+
+        Args:
+            tasks: Where they run.
+            watcher: Told of each that has registered.
+        """
+        began = time.monotonic()
+        missing = list(self.settings.managers)
+
+        async def start(role: Role) -> None:
+            await tasks.start(self._supervisors[role].run)
+            missing.remove(role)
+            if watcher is not None:
+                watcher.manager_registered(role, time.monotonic() - began, tuple(missing))
+
         async with anyio.create_task_group() as starts:
             for role in self.settings.managers:
-                starts.start_soon(tasks.start, self._supervisors[role].run)
+                starts.start_soon(start, role)
+
+    async def drain(self, watcher: StackWatcher | None) -> None:
+        """Asks the managers to end for good and waits until all have; shielded, as each has its deadline."""
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as tasks:
+                if watcher is not None:
+                    tasks.start_soon(watcher.watch_drain, self.address, self.settings.drain_s)
+                self.stop(*self.settings.managers)
+                for role in self.settings.managers:
+                    await self._supervisors[role].wait_ended()
+                tasks.cancel_scope.cancel()
 
     def stop(self, *roles: Role) -> None:
         """Asks the processes of these roles to end for good."""
@@ -148,12 +191,26 @@ class Stack:
             self._supervisors[role].stop()
 
 
+def bounded_log(path: Path) -> Path:
+    """Returns a log to append to; one that has grown beyond its bound becomes the old one first."""
+    if path.exists() and path.stat().st_size > _LOG_BYTES:
+        path.replace(path.with_suffix(".log.old"))
+    return path
+
+
 @asynccontextmanager
-async def local_stack(settings: StackSettings) -> AsyncIterator[Stack]:
+async def local_stack(
+    settings: StackSettings, *, watcher: StackWatcher | None = None, wait_for_managers: bool = True
+) -> AsyncIterator[Stack]:
     """Runs a stack for the length of a `with` block: ready at its beginning, gone at its end.
 
     Managers are stopped first and may finish their attempts; then the scheduler. Processes that end by themselves are
     started again as the settings say.
+
+    Args:
+        settings: What to run.
+        watcher: Told how it is doing.
+        wait_for_managers: Begin the block when all managers are registered; else as soon as the scheduler serves.
 
     Raises:
         ProcessFailedError: A process did not become ready, or failed too often (inside an exception group).
@@ -166,7 +223,12 @@ async def local_stack(settings: StackSettings) -> AsyncIterator[Stack]:
         scheduler = await exits.enter_async_context(anyio.create_task_group())
         exits.callback(stack.stop, Role.SCHEDULER)
         await stack.run_scheduler(scheduler)
+        if watcher is not None:
+            watcher.scheduler_serves(stack.address)
         managers = await exits.enter_async_context(anyio.create_task_group())
-        exits.callback(stack.stop, *settings.managers)
-        await stack.run_managers(managers)
+        exits.push_async_callback(stack.drain, watcher)
+        if wait_for_managers:
+            await stack.run_managers(managers, watcher)
+        else:
+            managers.start_soon(stack.run_managers, managers, watcher)
         yield stack

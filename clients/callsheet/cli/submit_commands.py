@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 submit_app = typer.Typer(
     help="Submit one action in a job of its own and print its outcome. Exits with 1 unless it succeeds.",
     no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 Argv = Annotated[list[str], typer.Argument(metavar="-- PROGRAM [ARGUMENT]...", help="What to run.", show_default=False)]

@@ -33,6 +33,7 @@ class Supervisor:
         self._changed = anyio.Event()
         self._start_requested = anyio.Event()
         self._expected_end = False
+        self._ended: anyio.Event | None = None
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Runs until `stop`; shielded once the process serves, so that the owner decides the order in which they stop.
@@ -46,6 +47,13 @@ class Supervisor:
             self._scope.shield = True
             task_status.started()
 
+        self._ended = anyio.Event()
+        try:
+            await self._run(ready)
+        finally:
+            self._ended.set()
+
+    async def _run(self, ready: Callable[[], None]) -> None:
         with self._scope:
             await self._serve(ready)
             failures = 0
@@ -62,6 +70,11 @@ class Supervisor:
     def stop(self) -> None:
         """Ends the process (SIGTERM, then SIGKILL) and the supervision; `run` returns when it is gone."""
         self._scope.cancel()
+
+    async def wait_ended(self) -> None:
+        """Returns once `run` has returned, which takes the grace of the process after a `stop` at most."""
+        if self._ended is not None:
+            await self._ended.wait()
 
     def kill(self) -> None:
         """Sends SIGKILL to the process; such an end is not counted as a failure.

@@ -22,7 +22,7 @@ from callsheet.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from callsheet.cli.stack import Stack, StackSettings
+    from callsheet.cli.stack import StackSettings
 
 
 def up(
@@ -40,15 +40,22 @@ def up(
     drain_s: Annotated[
         float, typer.Option("--drain-s", min=0, help="Seconds that running attempts may go on at the end.")
     ] = 10.0,
-    log_files: Annotated[bool, typer.Option(help="Log to DATA_DIR/logs/ROLE.log instead of standard error.")] = False,
+    log_files: Annotated[
+        bool,
+        typer.Option(
+            "--log-files/--log-stderr",
+            help="Log to DATA_DIR/logs/ROLE.log, where callsheet logs reads it, or to standard error.",
+        ),
+    ] = True,
     log_format: LogFormatOption = None,
     log_level: LogLevelOption = LogLevel.INFO,
     as_json: AsJson = False,
 ) -> None:
     """Run the scheduler and local managers on this machine, until SIGINT or SIGTERM.
 
-    Each one is a process of its own and is started again if it ends by itself. Once all managers are registered, one
-    line with the address goes to standard output.
+    Each one is a process of its own and is started again if it ends by itself. One line with the address goes to
+    standard output as soon as the scheduler takes calls. Actions wait for the managers, of which each shows a line on
+    standard error when it is ready; models are loaded with their first request.
     """
     load("structlog", "local")
     stack = load("callsheet.cli.stack", "local")
@@ -136,22 +143,30 @@ def run_until_signal(settings: StackSettings, as_json: bool) -> None:
     async def run() -> None:
         from callsheet.cli.signals import cancel_on_signal
         from callsheet.cli.stack import local_stack
+        from callsheet.cli.up_progress import UpProgress
 
+        watcher = UpProgress(show_progress, lambda address: announce(settings, address, as_json))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(cancel_on_signal, tasks.cancel_scope)
-            async with local_stack(settings) as stack:
-                announce(stack, as_json)
+            async with local_stack(settings, watcher=watcher, wait_for_managers=False):
                 await anyio.sleep_forever()
 
     anyio.run(run)
 
 
-def announce(stack: Stack, as_json: bool) -> None:
-    """Says that everything serves."""
-    names = [role.value for role in stack.settings.managers]
+def announce(settings: StackSettings, address: str, as_json: bool) -> None:
+    """Says that the scheduler serves, and which managers follow."""
+    names = [role.value for role in settings.managers]
     if as_json:
         import json
 
-        typer.echo(json.dumps({"address": stack.address, "managers": names, "data_dir": str(stack.settings.data_dir)}))
+        typer.echo(json.dumps({"address": address, "managers": names, "data_dir": str(settings.data_dir)}))
         return
-    typer.echo(f"callsheet is up on {stack.address} with managers {', '.join(names) or 'none'}; Ctrl-C ends it")
+    typer.echo(f"callsheet is up on {address}; Ctrl-C ends it")
+    if names:
+        show_progress(f"waiting for the managers: {', '.join(names)}")
+
+
+def show_progress(text: str) -> None:
+    """Shows a line on standard error."""
+    typer.echo(f"callsheet: {text}", err=True)

@@ -59,7 +59,7 @@ class SharedCores:
         cores: Cores of the pool.
         running: Commands that run.
         use: Cores they would use if there were enough.
-        mean_act_s: Their mean predicted completion time with the cores there are.
+        mean_act_s: Their mean expected completion time with the cores there are, what they ran so far included.
     """
 
     cores: int

@@ -7,8 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
+from typing import Final
 
 from callsheet.client.errors import invalid
+
+_MILLI: Final = 1000
+# Thousandths are 64-bit numbers on the wire.
+_MOST_UNITS: Final = (2**63 - 1) // _MILLI
+# Of a decimal fraction that a float can only come close to.
+_ROUNDING: Final = 1e-9
 
 
 class Hold(Enum):
@@ -22,7 +29,7 @@ class Hold(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Elastic:
-    """A range of units, with the gain from more than the fewest.
+    """A range of units, with the gain from more than the fewest; see `Resource`.
 
     Attributes:
         min_units: The fewest units it runs with.
@@ -32,8 +39,8 @@ class Elastic:
         hold: How long the units are held.
     """
 
-    min_units: int
-    max_units: int
+    min_units: int | float
+    max_units: int | float
     amdahl_fraction: float | None = None
     speed_up: Mapping[int, float] | None = None
     hold: Hold = Hold.ACTION
@@ -42,6 +49,9 @@ class Elastic:
 @dataclass(frozen=True, slots=True)
 class Resource:
     """The need for one resource.
+
+    Units are whole, but "cpu" has thousandths: `Demand(cpu=0.5)` is half a core. A grant is whole. Where cores are
+    reserved, a fraction is rounded up; where a manager shares them, no more than the fraction is charged.
 
     Attributes:
         name: "cpu" (cores), "memory" (MiB), "gpu" (devices), or any name that managers register.
@@ -57,8 +67,8 @@ class Resource:
     """
 
     name: str
-    min_units: int
-    max_units: int | None = None
+    min_units: int | float
+    max_units: int | float | None = None
     amdahl_fraction: float | None = None
     speed_up: tuple[tuple[int, float], ...] = ()
     hold: Hold = Hold.ACTION
@@ -68,8 +78,9 @@ class Resource:
         where = f"demand.{self.name}"
         if not self.name:
             raise invalid("demand.resource", self.name, "a resource has a name")
-        if self.min_units < 0:
-            raise invalid(f"{where}.min_units", self.min_units, "units are 0 or more")
+        self._check_units(f"{where}.min_units", self.min_units)
+        if self.max_units is not None:
+            self._check_units(f"{where}.max_units", self.max_units)
         if self.max_units is not None and self.max_units < self.min_units:
             raise invalid(f"{where}.max_units", self.max_units, f"at least min_units ({self.min_units})")
         if self.amdahl_fraction is not None and not 0 <= self.amdahl_fraction <= 1:
@@ -77,6 +88,28 @@ class Resource:
         if self.amdahl_fraction is not None and self.speed_up:
             raise invalid(f"{where}.speed_up", self.speed_up, "amdahl_fraction and speed_up exclude each other")
         self._check_points(where)
+
+    @property
+    def min_milli_units(self) -> int:
+        """`min_units` in thousandths."""
+        return round(self.min_units * _MILLI)
+
+    @property
+    def max_milli_units(self) -> int:
+        """`max_units` in thousandths; 0 where it is not elastic."""
+        return round((self.max_units or 0) * _MILLI)
+
+    def _check_units(self, where: str, units: object) -> None:
+        if isinstance(units, bool) or not isinstance(units, int | float) or _is_nan(units):
+            raise invalid(where, units, "units are a number")
+        if units < 0:
+            raise invalid(where, units, "units are 0 or more")
+        if units > _MOST_UNITS:
+            raise invalid(where, units, f"units are at most {_MOST_UNITS}")
+        if self.name != "cpu" and units != int(units):
+            raise invalid(where, units, 'units are whole: only those of "cpu" have fractions')
+        if abs(units * _MILLI - round(units * _MILLI)) > _ROUNDING * max(units, 1):
+            raise invalid(where, units, "cores come in thousandths")
 
     def _check_points(self, where: str) -> None:
         units = [point for point, _ in self.speed_up]
@@ -92,6 +125,7 @@ class Demand:
     Resources whose name is a Python identifier can be given by keyword; any other, or one that is held by the
     trajectory, as a `Resource`:
 
+        Demand(cpu=0.5)
         Demand(cpu=Elastic(1, 4, amdahl_fraction=0.9), memory=256)
         Demand(Resource("memory", 512, hold=Hold.TRAJECTORY), Resource("gpu.h100", 1), cpu=2)
 
@@ -106,7 +140,7 @@ class Demand:
 
     __slots__ = ("resources",)
 
-    def __init__(self, *entries: Resource, **units: int | Elastic) -> None:
+    def __init__(self, *entries: Resource, **units: int | float | Elastic) -> None:
         resources = (*entries, *(_named(name, need) for name, need in units.items()))
         seen: set[str] = set()
         for resource in resources:
@@ -128,8 +162,12 @@ class Demand:
         return f"Demand({', '.join(map(repr, self.resources))})"
 
 
-def _named(name: str, need: int | Elastic) -> Resource:
-    if isinstance(need, int):
+def _is_nan(number: int | float) -> bool:
+    return isinstance(number, float) and math.isnan(number)
+
+
+def _named(name: str, need: int | float | Elastic) -> Resource:
+    if not isinstance(need, Elastic):
         return Resource(name, need)
     points = tuple(sorted(need.speed_up.items())) if need.speed_up else ()
     return Resource(name, need.min_units, need.max_units, need.amdahl_fraction, points, need.hold)

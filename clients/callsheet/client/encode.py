@@ -135,7 +135,8 @@ def _put_demand(message: action_pb2.Demand, demand: Demand) -> None:
     for resource in demand.resources:
         entry = message.resources.add(hold=_HOLD[resource.hold])
         where = f"demand.{resource.name}"
-        put(entry, where, resource=resource.name, min_units=resource.min_units, max_units=resource.max_units or 0)
+        put(entry, where, resource=resource.name)
+        entry.min_milli_units, entry.max_milli_units = resource.min_milli_units, resource.max_milli_units
         _put_speed_up(entry, where, resource)
 
 

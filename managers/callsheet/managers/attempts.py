@@ -245,7 +245,10 @@ class AttemptRunner:
             self._deadlines.discard((due, live))
         spent = Spent(live.execution_s(now), live.meter.unit_seconds(now))
         self.report_end((live.attempt.grant, live.attempt.action), result, live.order, spent)
-        log.debug("attempt_ended", result=type(result).__name__, **live.log_context())
+        if isinstance(result, Broken):
+            log.info("attempt_failed", reason=result.failed.reason, **live.log_context())
+        else:
+            log.debug("attempt_ended", result=type(result).__name__, **live.log_context())
         if not self._live:
             self._idle.set()
 

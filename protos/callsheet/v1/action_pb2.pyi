@@ -36,7 +36,9 @@ class _ActionKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     ACTION_KIND_ENV_STEP: _ActionKind.ValueType  # 3
     """Runs a command in the sandbox of a trajectory. Changes state: once started it is never replayed."""
     ACTION_KIND_TOOL_CALL: _ActionKind.ValueType  # 4
-    """A call to an outside API behind a quota. May run again only when the failure is INFRA or QUOTA."""
+    """A call to an outside API behind a quota. Once it may have begun it runs again only if a quota refused it, or after an
+    INFRA failure if it is idempotent.
+    """
     ACTION_KIND_REWARD: _ActionKind.ValueType  # 5
     """Scores a trajectory: a test suite on CPUs or a model. In a trajectory's sandbox it is never replayed once started."""
 
@@ -52,7 +54,9 @@ ACTION_KIND_ENV_RESET: ActionKind.ValueType  # 2
 ACTION_KIND_ENV_STEP: ActionKind.ValueType  # 3
 """Runs a command in the sandbox of a trajectory. Changes state: once started it is never replayed."""
 ACTION_KIND_TOOL_CALL: ActionKind.ValueType  # 4
-"""A call to an outside API behind a quota. May run again only when the failure is INFRA or QUOTA."""
+"""A call to an outside API behind a quota. Once it may have begun it runs again only if a quota refused it, or after an
+INFRA failure if it is idempotent.
+"""
 ACTION_KIND_REWARD: ActionKind.ValueType  # 5
 """Scores a trajectory: a test suite on CPUs or a model. In a trajectory's sandbox it is never replayed once started."""
 global___ActionKind = ActionKind
@@ -159,7 +163,7 @@ global___RewardPlace = RewardPlace
 
 @typing.final
 class SpeedUp(google.protobuf.message.Message):
-    """How execution time falls as units grow, relative to `min_units`."""
+    """How execution time falls as units grow, relative to the fewest units, rounded up to a whole one."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -214,7 +218,7 @@ class SpeedUpPoint(google.protobuf.message.Message):
     units: builtins.int
     """Units of the resource, at least 1."""
     speed_up: builtins.float
-    """Execution time at `min_units` divided by execution time at `units`; 0.01 to 1,000,000."""
+    """Execution time at the fewest units divided by execution time at `units`; 0.01 to 1,000,000."""
     def __init__(
         self,
         *,
@@ -227,38 +231,42 @@ global___SpeedUpPoint = SpeedUpPoint
 
 @typing.final
 class ResourceDemand(google.protobuf.message.Message):
-    """The need for one resource."""
+    """The need for one resource, in thousandths of a unit. Only "cpu" may be no multiple of 1,000. Grants are whole units: a
+    fraction of a core is booked rounded up; where a manager shares its cores, no more than the fraction is charged.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RESOURCE_FIELD_NUMBER: builtins.int
-    MIN_UNITS_FIELD_NUMBER: builtins.int
-    MAX_UNITS_FIELD_NUMBER: builtins.int
+    MIN_MILLI_UNITS_FIELD_NUMBER: builtins.int
+    MAX_MILLI_UNITS_FIELD_NUMBER: builtins.int
     SPEED_UP_FIELD_NUMBER: builtins.int
     HOLD_FIELD_NUMBER: builtins.int
     resource: builtins.str
     """Name: "cpu" (cores), "memory" (MiB), "gpu" (devices), or any name that managers register."""
-    min_units: builtins.int
-    """The fewest units it runs with; 0 or more."""
-    max_units: builtins.int
-    """The most units it can use; 0 means `min_units` (not elastic), otherwise at least `min_units`."""
+    min_milli_units: builtins.int
+    """The fewest thousandths of a unit that it runs with; 0 or more."""
+    max_milli_units: builtins.int
+    """The most that it can use; 0 means `min_milli_units` (not elastic), otherwise at least `min_milli_units`."""
     hold: global___Hold.ValueType
     """How long the units are held."""
     @property
     def speed_up(self) -> global___SpeedUp:
-        """The gain from more than `min_units`; unset means linear. Only for an elastic entry."""
+        """The gain from more than the fewest units; unset means linear. Only for an elastic entry: its most units, rounded up,
+        are more than its fewest.
+        """
 
     def __init__(
         self,
         *,
         resource: builtins.str = ...,
-        min_units: builtins.int = ...,
-        max_units: builtins.int = ...,
+        min_milli_units: builtins.int = ...,
+        max_milli_units: builtins.int = ...,
         speed_up: global___SpeedUp | None = ...,
         hold: global___Hold.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["speed_up", b"speed_up"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["hold", b"hold", "max_units", b"max_units", "min_units", b"min_units", "resource", b"resource", "speed_up", b"speed_up"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["hold", b"hold", "max_milli_units", b"max_milli_units", "min_milli_units", b"min_milli_units", "resource", b"resource", "speed_up", b"speed_up"]) -> None: ...
 
 global___ResourceDemand = ResourceDemand
 
@@ -395,8 +403,8 @@ class ActionSpec(google.protobuf.message.Message):
     """What to do if no registered manager can ever serve it."""
     service: builtins.str
     """Name of the hosted service that must serve it (a model, an API). Empty: any service for its kind; a reward then
-    goes to "test-suite" or "scorer", and an env_reset with an image to "sandbox:" and the image's name. Required for
-    tool_call, as one API cannot stand in for another.
+    goes to "test-suite" or "scorer", and an env_reset or reward with an image to "sandbox:" and the image's name.
+    Required for tool_call, as one API cannot stand in for another.
     """
     @property
     def demand(self) -> global___Demand:
@@ -773,7 +781,10 @@ class CommandDefaults(google.protobuf.message.Message):
 
     @property
     def start_to_close(self) -> google.protobuf.duration_pb2.Duration:
-        """start_to_close of env_steps and rewards in this sandbox that have none; unset takes the server's default."""
+        """start_to_close of env_steps and rewards in this sandbox that have none; unset takes the server's default. What is
+        submitted takes it from the newest env_reset of its trajectory. A schedule_to_close of the action bounds it, and one
+        that is unset grows with it.
+        """
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ Enumerations that cross the wire have the numbers of the contract.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
@@ -12,6 +13,7 @@ from typing import NamedTuple, Self
 
 CPU = "cpu"
 MEMORY = "memory"
+GPU = "gpu"
 IMAGE_SERVICE_PREFIX = "sandbox:"
 """Services for sandboxes with an image are named by this and the image's name."""
 
@@ -151,13 +153,20 @@ class SpeedUp:
 
 @dataclass(frozen=True, slots=True)
 class ResourceDemand:
-    """The need for one resource: `min_units..max_units`, held by the action or by its trajectory."""
+    """The need for one resource: `min_units..max_units`, held by the action or by its trajectory.
+
+    Units are whole: a fraction that was asked for is rounded up.
+
+    Attributes:
+        most_milli_units: Thousandths of a unit that it can use at most, where these are no whole units; else 0.
+    """
 
     resource: str
     min_units: int
     max_units: int
     speed_up: SpeedUp = SpeedUp()
     held_by_trajectory: bool = False
+    most_milli_units: int = 0
 
     @property
     def elastic(self) -> bool:
@@ -181,6 +190,13 @@ class Demand:
     def minimum(self) -> dict[str, int]:
         """The fewest units by resource, zeros left out."""
         return {entry.resource: entry.min_units for entry in self.entries if entry.min_units}
+
+    def most_cores(self) -> float:
+        """Cores that it uses at most by its own word; infinite unless it asked for a fraction."""
+        for entry in self.entries:
+            if entry.resource == CPU and entry.most_milli_units:
+                return entry.most_milli_units / 1000
+        return math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,9 @@ from callsheet.scheduler.core.entities import Action, Manager, Service, Trajecto
 from callsheet.scheduler.core.events import AttemptFailed
 from callsheet.scheduler.core.lifecycle import finish
 from callsheet.scheduler.core.model import (
+    CPU,
+    GPU,
+    MEMORY,
     ActionKind,
     ActionRequest,
     ActionState,
@@ -16,6 +19,7 @@ from callsheet.scheduler.core.model import (
     RefusalCode,
     RefusedError,
 )
+from callsheet.scheduler.core.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from callsheet.scheduler.core.state import SchedulerState
@@ -124,24 +128,30 @@ def _refuse(request: ActionRequest, managers: list[Manager]) -> None:
     offers = ((manager, service_of(manager, request.kind, request.service)) for manager in managers)
     serving = [(manager, service) for manager, service in offers if service is not None]
     if not serving:
-        raise RefusedError(
-            RefusalCode.FAILED_PRECONDITION,
-            "service",
-            request.service,
-            f"no registered manager serves {request.kind.name.lower()} under this name",
-        )
+        raise _unknown_service(request, managers)
+    resources = {CPU, MEMORY, GPU, *(resource for manager in managers for resource in manager.node.capacity)}
     for entry in request.demand.entries:
         most = max(
             service.description.shared.get(entry.resource, manager.node.available(entry.resource))
             for manager, service in serving
         )
+        if entry.min_units > most and entry.resource not in resources:
+            rule = f"no node that serves it has a resource of this name{did_you_mean(entry.resource, resources)}"
+            raise RefusedError(RefusalCode.FAILED_PRECONDITION, "demand.resources", entry.resource, rule)
         if entry.min_units > most:
             raise RefusedError(
                 RefusalCode.FAILED_PRECONDITION,
-                f"demand.resources[{entry.resource}].min_units",
+                f"demand.resources[{entry.resource}]",
                 entry.min_units,
-                f"is more than any node that serves it has ({most})",
+                f"is more units than any node that serves it has ({most})",
             )
     raise RefusedError(
         RefusalCode.FAILED_PRECONDITION, "demand", request.demand.minimum(), "no single node has all of these units"
     )
+
+
+def _unknown_service(request: ActionRequest, managers: list[Manager]) -> RefusedError:
+    kind = request.kind
+    names = {name for manager in managers for name, each in manager.services.items() if kind in each.description.kinds}
+    rule = f"no registered manager serves {kind.name.lower()} under this name{did_you_mean(request.service, names)}"
+    return RefusedError(RefusalCode.FAILED_PRECONDITION, "service", request.service, rule)

@@ -8,6 +8,9 @@ from collections.abc import Collection, Iterable
 from callsheet.scheduler.core.model import ActionKey
 from callsheet.scheduler.core.records import MAX_FINISHED, ActionSummary, ClosedAction, ClosedActionsKept
 
+# Closed jobs whose ids are remembered, so that an action is said to be forgotten and not unknown.
+MAX_CLOSED_JOBS = 10_000
+
 
 class Summaries:
     """Summaries of actions of open jobs, and for a while of closed ones; the oldest are forgotten first."""
@@ -16,7 +19,7 @@ class Summaries:
         """Starts empty.
 
         Args:
-            kept: Most actions of closed jobs; and as many closed jobs are remembered by their ids.
+            kept: Most actions of closed jobs.
             kept_s: Seconds after the close of its job when an action is forgotten.
         """
         self.kept = kept
@@ -98,7 +101,7 @@ class Summaries:
     def _note_closed(self, job_id: str, closed_at: float) -> None:
         self._closed_jobs[job_id] = closed_at
         self._closed_jobs.move_to_end(job_id)
-        while len(self._closed_jobs) > self.kept:
+        while len(self._closed_jobs) > MAX_CLOSED_JOBS:
             self._closed_jobs.popitem(last=False)
 
     def _is_kept(self, closed: ClosedAction, now: float) -> bool:

@@ -77,7 +77,8 @@ class Estimates:
             if entry.elastic and units.get(entry.resource, 0) > entry.min_units:
                 curve = entry.speed_up if entry.speed_up.points else SpeedUp(prediction.amdahl_fraction)
                 gain *= curve.at(units[entry.resource], entry.min_units)
-        return GrantPrediction(prediction.duration_s / gain, prediction.use * gain)
+        use = min(prediction.use * gain, request.demand.most_cores())
+        return GrantPrediction(prediction.duration_s / gain, use)
 
     def size_of(self, action: Action) -> int:
         """The size class of an action; see `ReadyQueue.size_of`."""

@@ -1,9 +1,9 @@
 """How long what waits now would take: rounds of the planner in the planner's own model.
 
 Each round is solved as a real one without time for the solver. Then the clock goes on to when started members are
-expected to end, and their units come back. Units in use at the beginning come back as if they were held for
-exponential times with the mean that the resource states. Nothing new arrives. What still waits after the last round
-flows: it is served at the rate that its scarcest resource allows.
+expected to end, and their units come back. Units in use at the beginning come back when the resource expects them. Of
+the others it knows only a mean: they come back as if they were held for exponential times. Nothing new arrives. What
+still waits after the last round flows: it is served at the rate that its scarcest resource allows.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class ClassForecast:
         mean_wait_s: Until they start; of those that can start at all.
         mean_end_s: Until they end; of the same.
         stuck: Members that can never start: no resource that they need has as many units.
+        waited_s: How long they have waited so far.
     """
 
     key: str
@@ -43,6 +44,7 @@ class ClassForecast:
     mean_wait_s: float
     mean_end_s: float
     stuck: int
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,7 @@ class _Drain:
                 sums.wait_s / max(sums.started, 1),
                 sums.end_s / max(sums.started, 1),
                 asked.count - sums.started,
+                asked.waited_s,
             )
             for asked, sums in zip(self._asked.classes, self._sums, strict=True)
         )
@@ -197,6 +200,11 @@ class _Drain:
 
     def _give_back_later(self, index: int, resource: Resource) -> None:
         used = resource.capacity - resource.free
+        for time, units in sorted(resource.returns):
+            back = min(units, used)
+            if back > 0:
+                self._push(time, index, back)
+                used -= back
         for portion in range(PORTIONS):
             # Rounded so that the portions add up to what is used.
             units = used * (portion + 1) // PORTIONS - used * portion // PORTIONS

@@ -58,6 +58,7 @@ class Resource:
         other_weight: Weight of what waits for it outside the model, such as pinned commands in the background.
         arrivals: Weight expected at it.
         hold_s: How long its units are held on average.
+        returns: (seconds from now, units) that are expected back, for forecasts; `hold_s` tells of all others.
         priced: False for rows that only describe how units lie on nodes; their units are priced elsewhere.
     """
 
@@ -69,6 +70,7 @@ class Resource:
     arrivals: Arrivals = NO_ARRIVALS
     hold_s: float = 1.0
     priced: bool = True
+    returns: tuple[tuple[float, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,7 @@ class PlanningClass:
         block: How they can be started.
         limits: Most members that can start now by each option, wherever units lie; shape (options,).
         overdue_s: How long ago the oldest of them should have had its turn, however long it takes; 0 if none is late.
+        waited_s: How long they have waited so far on average, for forecasts.
     """
 
     key: Hashable
@@ -189,6 +192,7 @@ class PlanningClass:
     block: OptionBlock
     limits: Integers
     overdue_s: float = 0.0
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

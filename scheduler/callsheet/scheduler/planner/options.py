@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from callsheet.scheduler.core.model import CPU, ResourceDemand, SpeedUp, is_meant
+from callsheet.scheduler.core.model import CPU, GPU, ResourceDemand, SpeedUp, is_meant
 from callsheet.scheduler.core.ready import ClassKey
 from callsheet.scheduler.planner.instance import Option, OptionBlock
 from callsheet.scheduler.planner.pools import MILLI, Fleet, Host, Place, Pool, shared_column, slot_column
@@ -92,7 +92,8 @@ def option_block(key: ClassKey, estimate: Estimate, fleet: Fleet, rows: Rows) ->
 def _options_at(key: ClassKey, estimate: Estimate, pool: Pool, where: Place, rows: Rows) -> Iterator[Option]:
     host = pool.hosts[where.host]
     for width in widths(key.demand.entries, most_units(pool, host), estimate.amdahl_fraction):
-        charges = _charges(width, estimate, pool, where, rows)
+        use = min(estimate.use * width.gain, key.demand.most_cores())
+        charges = _charges(width, use, pool, where, rows)
         if charges is None:
             continue
         seconds = estimate.duration_s / width.gain
@@ -160,8 +161,8 @@ def _widths_of(
         units = min(units * 2, last) if units < last else last + 1
 
 
-def _charges(width: Width, estimate: Estimate, pool: Pool, where: Place, rows: Rows) -> dict[int, int] | None:
-    """Units by row; None if the pool lacks a resource that is not shared."""
+def _charges(width: Width, use: float, pool: Pool, where: Place, rows: Rows) -> dict[int, int] | None:
+    """Units by row, for an expected use of cores; None if the pool lacks a resource that is not shared."""
     host = pool.hosts[where.host]
     shared = dict(host.shared)
     charges: dict[int, int] = {}
@@ -179,14 +180,13 @@ def _charges(width: Width, estimate: Estimate, pool: Pool, where: Place, rows: R
         charges[pool.first_row + pool.column(slot_column(host))] = 1
     if CPU in shared and CPU in width.units:
         column = pool.column(shared_column(host))
-        use = round(estimate.use * width.gain * MILLI)
-        charges[pool.first_row + column] = min(max(use, 1), int(pool.capacity[column]))
+        charges[pool.first_row + column] = min(max(round(use * MILLI), 1), int(pool.capacity[column]))
     return charges
 
 
 def _comes_in_widths(resource: str) -> bool:
     """Whether a resource comes in a few small widths, so that how it lies on nodes is worth rows of their own."""
-    return resource in {CPU, "gpu"}
+    return resource in {CPU, GPU}
 
 
 def _chunks(units: int) -> Iterator[int]:

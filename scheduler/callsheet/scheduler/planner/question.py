@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from callsheet.scheduler.core.model import CPU
-from callsheet.scheduler.core.ready import ClassKey
+from callsheet.scheduler.core.ready import ClassKey, ReadyClass
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.estimates import Estimates
 from callsheet.scheduler.planner.groups import Servable
@@ -13,19 +15,23 @@ from callsheet.scheduler.planner.placed import PlacedActions, Running
 from callsheet.scheduler.planner.pools import MILLI, Fleet
 from callsheet.scheduler.planner.predictors import PredictionKey, Predictors
 from callsheet.scheduler.planner.predictors.requests import amdahl_hint
+from callsheet.scheduler.planner.remaining import Lives, with_returns
 from callsheet.scheduler.planner.snapshot import Snapshots, SnapshotSettings
 
 # No class is split by age, nothing is held for what waits long, and no member is left for a later round.
 _SETTINGS = SnapshotSettings(dispatch_cap=1 << 40, ageing=0.0, hold_after=float("inf"))
 
 
-def question_of(state: SchedulerState, now: float, predictors: Predictors) -> PlanningInstance:
-    """What a round would be asked, without what is expected to arrive.
+def question_of(
+    state: SchedulerState, now: float, predictors: Predictors, lives: Lives | None = None
+) -> PlanningInstance:
+    """What a round would be asked, without what is expected to arrive, but with what is expected to come back.
 
     Args:
         state: The core; not changed.
         now: Seconds since the epoch.
         predictors: What actions are expected to take.
+        lives: How long what runs is going to run on; None asks the predictors.
     """
     sorted_by_size = any(key.size for key in state.ready.classes)
     estimates = Estimates(predictors) if sorted_by_size else _ByLabel(predictors)
@@ -39,7 +45,16 @@ def question_of(state: SchedulerState, now: float, predictors: Predictors) -> Pl
     snapshot = snapshots.take(
         state, servable, fleet, cap=1 << 40, now=now, held=placed.held, arrivals=lambda _: NO_ARRIVALS
     )
-    return snapshot.instance
+    resources = with_returns(snapshot.instance.resources, fleet, lives or Lives(predictors, now))
+    classes = (
+        replace(each, waited_s=_mean_wait_s(ready, now))
+        for each, ready in zip(snapshot.instance.classes, snapshot.members, strict=True)
+    )
+    return replace(snapshot.instance, resources=tuple(resources), classes=tuple(classes))
+
+
+def _mean_wait_s(ready: ReadyClass, now: float) -> float:
+    return sum(now - action.queued_since for action in ready) / max(ready.count, 1)
 
 
 class _ByLabel(Estimates):

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from callsheet.scheduler.core.entities import Attempt
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU, RefusalCode, RefusedError
-from callsheet.scheduler.core.plan import GrantPrediction
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.forecast import Forecast, forecast
 from callsheet.scheduler.planner.instance import PlanningInstance
@@ -23,6 +22,7 @@ from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.predictors.requests import predict, relative_units
 from callsheet.scheduler.planner.predictors.statistics import amdahl_slowness
 from callsheet.scheduler.planner.question import question_of
+from callsheet.scheduler.planner.remaining import Lives
 
 MAX_NODES = 10_000
 # Names of pools and nodes in a refusal.
@@ -37,7 +37,7 @@ class SharedCores:
         cores: Cores there are.
         running: Commands that run.
         use: Cores they would use if there were enough.
-        alone_s: Sum of their predicted execution times with as many cores as they can use.
+        alone_s: Sum of their expected execution times with as many cores as they can use, from their starts.
     """
 
     cores: int
@@ -143,9 +143,10 @@ def ask(state: SchedulerState, pool: str, more: int, now: float, predictors: Pre
     found = _find(fleet, pool)
     like = found.nodes[0]
     larger = with_more_nodes(state, like, more, now)
-    shared = _shared_cores(state, found, predictors)
+    lives = Lives(predictors, now)
+    shared = _shared_cores(state, found, predictors, lives)
     grown = SharedCores(shared.cores + more * _pool_cores(state, like), shared.running, shared.use, shared.alone_s)
-    instances = (question_of(state, now, predictors), question_of(larger, now, predictors))
+    instances = (question_of(state, now, predictors, lives), question_of(larger, now, predictors, lives))
     return Question(found.name, len(found.nodes), more, instances, (shared, grown))
 
 
@@ -167,7 +168,7 @@ def _pool_cores(state: SchedulerState, node: Node) -> int:
     return sum(state.managers[manager_id].pool.get(CPU, 0) for manager_id in node.managers)
 
 
-def _shared_cores(state: SchedulerState, pool: Pool, predictors: Predictors) -> SharedCores:
+def _shared_cores(state: SchedulerState, pool: Pool, predictors: Predictors, lives: Lives) -> SharedCores:
     cores = sum(_pool_cores(state, node) for node in pool.nodes)
     running, use, alone_s = 0, 0.0, 0.0
     for managers in pool.managers if cores else ():
@@ -175,22 +176,21 @@ def _shared_cores(state: SchedulerState, pool: Pool, predictors: Predictors) -> 
             for attempt in manager.attempts.values():
                 service = manager.services.get(attempt.service)
                 if service is not None and CPU in service.description.shared:
-                    expected = _expected(attempt, predictors)
                     running += 1
-                    use += expected.use
-                    alone_s += expected.execution_s
+                    use += _use(attempt, predictors)
+                    alone_s += sum(lives.of(attempt))
     return SharedCores(cores, running, use, alone_s)
 
 
-def _expected(attempt: Attempt, predictors: Predictors) -> GrantPrediction:
-    """What its grant said, if it said anything."""
+def _use(attempt: Attempt, predictors: Predictors) -> float:
+    """Cores that it would use: what its grant said, if it said anything."""
     expected = attempt.prediction
-    if expected is not None and expected.execution_s > 0.0 and expected.use > 0.0:
-        return expected
+    if expected is not None and expected.use > 0.0:
+        return expected.use
     request = attempt.action.request
     prediction = predict(predictors, request)
     slowness = amdahl_slowness(prediction.amdahl_fraction, relative_units(request.demand, attempt.granted))
-    return GrantPrediction(prediction.duration_s * slowness, prediction.use / slowness)
+    return min(prediction.use / slowness, request.demand.most_cores())
 
 
 def _nodes(count: int) -> str:

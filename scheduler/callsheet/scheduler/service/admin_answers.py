@@ -53,6 +53,7 @@ def _fill_outlook(message: admin_service_pb2.Outlook, outlook: Outlook) -> None:
             mean_wait_s=each.mean_wait_s,
             mean_end_s=each.mean_end_s,
             stuck=each.stuck,
+            waited_s=each.waited_s,
         )
     shared = outlook.shared
     message.shared.cores, message.shared.running = shared.cores, shared.running

@@ -72,7 +72,7 @@ def _refusal(state: SchedulerState, key: ActionKey, now: float) -> RefusedError:
     kept, kept_s = state.summaries.kept, _words(state.summaries.kept_s)
     closed_at = state.summaries.closed_at(key.job_id)
     if closed_at is None or key.job_id in state.jobs:
-        rule = f"names no action of an open job, nor one of the last {kept} of jobs that closed within {kept_s}"
+        rule = f"names no action of an open job, nor one of the newest {kept} of jobs closed within {kept_s}"
     elif now - closed_at >= state.summaries.kept_s:
         rule = f"is forgotten: its job was closed more than {kept_s} ago"
     else:

@@ -24,7 +24,8 @@ from callsheet.scheduler.core.model import (
     Timeouts,
     TrajectoryRequest,
 )
-from callsheet.scheduler.service import payload_rules
+from callsheet.scheduler.service import payload_rules, reward_rules
+from callsheet.scheduler.service.refusals import to_seconds
 from callsheet.scheduler.service.rules import (
     at_least,
     identifier,
@@ -65,6 +66,8 @@ _KINDS: Final = {
 _ALWAYS_IN_SANDBOX: Final = frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP})
 _UNSERVABLE: Final = frozenset(action_pb2.Unservable.values())
 _BUILT_ON_INFRA: Final = frozenset({job_pb2.ON_INFRA_UNSPECIFIED, job_pb2.ON_INFRA_REPLACE})
+# Thousandths of a unit.
+MILLI = 1000
 _ONE_CORE = Demand((ResourceDemand(CPU, 1, 1),))
 _DEFAULT_DEMANDS: Final = {
     ActionKind.GENERATE: Demand(),
@@ -142,7 +145,8 @@ class ActionDecoder:
             raise invalid("action", f"{len(encoded)} bytes", f"must have at most {MAX_SPEC_BYTES} bytes")
         kind = _KINDS[payload]
         references = _CHECKS[kind](spec)
-        in_sandbox = kind in _ALWAYS_IN_SANDBOX or (kind is ActionKind.REWARD and spec.reward.test_suite.in_sandbox)
+        rewards = kind is ActionKind.REWARD
+        in_sandbox = kind in _ALWAYS_IN_SANDBOX or (rewards and reward_rules.in_trajectory_sandbox(spec.reward))
         trajectory_id = spec.trajectory_id
         if trajectory_id or in_sandbox:
             identifier("trajectory_id", trajectory_id)
@@ -166,6 +170,8 @@ class ActionDecoder:
             label=short_text("label", spec.label),
             task=short_text("task", spec.task),
             set_up=set_up_name(spec.env_reset) if kind is ActionKind.ENV_RESET else "",
+            called_once=kind is ActionKind.TOOL_CALL and not spec.tool_call.idempotent,
+            command_timeout=to_seconds(spec.env_reset.defaults.start_to_close),
         )
         return request, references
 
@@ -210,7 +216,7 @@ _CHECKS: Final[dict[ActionKind, Callable[[action_pb2.ActionSpec], payload_rules.
     ActionKind.ENV_RESET: lambda spec: payload_rules.check_env_reset(spec.env_reset),
     ActionKind.ENV_STEP: lambda spec: payload_rules.check_env_step(spec.env_step),
     ActionKind.TOOL_CALL: lambda spec: payload_rules.check_tool_call(spec.tool_call),
-    ActionKind.REWARD: lambda spec: payload_rules.check_reward(spec.reward),
+    ActionKind.REWARD: lambda spec: reward_rules.check_reward(spec.reward),
 }
 
 
@@ -218,7 +224,10 @@ def _service_of(kind: ActionKind, spec: action_pb2.ActionSpec) -> str:
     service = short_text("service", spec.service)
     if kind is ActionKind.REWARD and not service:
         # Two different services score; without a name either could be picked.
-        return "test-suite" if spec.reward.WhichOneof("scorer") == "test_suite" else "scorer"
+        runs = reward_rules.runs_in(spec.reward)
+        if runs is None:
+            return "scorer"
+        return f"{IMAGE_SERVICE_PREFIX}{runs.image}" if runs.image else "test-suite"
     if kind is ActionKind.ENV_RESET and spec.env_reset.image and not service:
         return f"{IMAGE_SERVICE_PREFIX}{spec.env_reset.image}"
     if kind is ActionKind.TOOL_CALL:
@@ -235,28 +244,46 @@ def _decode_demand(kind: ActionKind, demand: action_pb2.Demand) -> Demand:
         if name in names:
             raise invalid(f"{path}.resource", name, "is named twice")
         names.add(name)
-        least = int(at_least(f"{path}.min_units", entry.min_units, 0))
-        most = int(at_least(f"{path}.max_units", entry.max_units, 0)) or least
-        if most < least:
-            raise invalid(f"{path}.max_units", most, f"must be 0 or at least min_units ({least})")
+        least, most = _milli_units(path, name, entry)
         hold = known(f"{path}.hold", entry.hold, action_pb2.Hold.values())
         held = hold == action_pb2.HOLD_TRAJECTORY
         if held and kind is not ActionKind.ENV_RESET:
             raise invalid(f"{path}.hold", "HOLD_TRAJECTORY", "is only for env_reset")
-        speed_up = _decode_speed_up(path, entry) if entry.HasField("speed_up") else SpeedUp()
-        entries.append(ResourceDemand(name, least, most, speed_up, held))
-    elastic = sum(entry.elastic for entry in entries)
-    if elastic > MAX_ELASTIC:
-        raise invalid("demand.resources", f"{elastic} elastic entries", f"must have at most {MAX_ELASTIC} of them")
+        units = (_whole(least), _whole(most))
+        elastic = units[1] > units[0]
+        speed_up = _decode_speed_up(path, entry, elastic=elastic) if entry.HasField("speed_up") else SpeedUp()
+        entries.append(ResourceDemand(name, *units, speed_up, held, most if most % MILLI else 0))
+    ranges = sum(entry.elastic for entry in entries)
+    if ranges > MAX_ELASTIC:
+        raise invalid("demand.resources", f"{ranges} elastic entries", f"must have at most {MAX_ELASTIC} of them")
     return Demand(tuple(entries))
 
 
-def _decode_speed_up(path: str, entry: action_pb2.ResourceDemand) -> SpeedUp:
+def _milli_units(path: str, name: str, entry: action_pb2.ResourceDemand) -> tuple[int, int]:
+    """The fewest and the most thousandths of a unit."""
+    least = int(at_least(f"{path}.min_milli_units", entry.min_milli_units, 0))
+    most = int(at_least(f"{path}.max_milli_units", entry.max_milli_units, 0)) or least
+    if most < least:
+        raise invalid(f"{path}.max_milli_units", most, f"must be 0 or at least min_milli_units ({least})")
+    for side, units in (("min_milli_units", least), ("max_milli_units", most)):
+        if name != CPU and units % MILLI:
+            rule = f"must be a multiple of {MILLI}: only {CPU!r} has fractions, and {name!r} whole units"
+            raise invalid(f"{path}.{side}", units, rule)
+    return least, most
+
+
+def _whole(milli_units: int) -> int:
+    """Units, rounded up."""
+    return -(-milli_units // MILLI)
+
+
+def _decode_speed_up(path: str, entry: action_pb2.ResourceDemand, *, elastic: bool) -> SpeedUp:
     curve = entry.speed_up.WhichOneof("curve")
     if curve is None:
         raise invalid(f"{path}.speed_up", "", "must have exactly one of amdahl_fraction and table")
-    if entry.max_units <= entry.min_units:
-        raise invalid(f"{path}.speed_up", curve, "is only for an elastic entry (max_units above min_units)")
+    if not elastic:
+        rule = "is only for an elastic entry (max_milli_units above min_milli_units, both rounded up to whole units)"
+        raise invalid(f"{path}.speed_up", curve, rule)
     if curve == "amdahl_fraction":
         fraction = within(f"{path}.speed_up.amdahl_fraction", entry.speed_up.amdahl_fraction, 0.0, 1.0)
         return SpeedUp(amdahl_fraction=fraction)
@@ -274,7 +301,7 @@ def _decode_speed_up(path: str, entry: action_pb2.ResourceDemand) -> SpeedUp:
 def _timeouts(timeouts: action_pb2.Timeouts) -> Timeouts:
     start = seconds("timeouts.schedule_to_start", timeouts.schedule_to_start)
     execute = seconds("timeouts.start_to_close", timeouts.start_to_close)
-    close = seconds("timeouts.schedule_to_close", timeouts.schedule_to_close)
+    close = given_close = seconds("timeouts.schedule_to_close", timeouts.schedule_to_close)
     heartbeat = seconds("timeouts.heartbeat", timeouts.heartbeat)
     if not close:
         # What the client asked for must fit; beyond that the default holds.
@@ -289,6 +316,8 @@ def _timeouts(timeouts: action_pb2.Timeouts) -> Timeouts:
         start_to_close=execute or min(DEFAULT_START_TO_CLOSE, close),
         schedule_to_close=close,
         heartbeat=heartbeat,
+        execution_given=bool(execute),
+        close_given=bool(given_close),
     )
 
 

@@ -9,6 +9,8 @@ from callsheet.scheduler.core.records import ActionSummary, ClosedAction
 from callsheet.scheduler.store.schema import actions, closed_actions, jobs
 from sqlalchemy import Connection, select
 
+# Made once: `json.dumps` would make an encoder for every action.
+_encode: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 # Of a long story the end says the most.
 _LAST_EVENTS: Final = 32
 
@@ -16,7 +18,7 @@ _LAST_EVENTS: Final = 32
 def encode_summary(summary: ActionSummary, *, with_story: bool) -> str:
     """The text of a summary; an open job's have no story, since every action would pay for it."""
     story = summary.story[-_LAST_EVENTS:] if with_story else []
-    return json.dumps(
+    return _encode(
         (
             summary.kind,
             summary.state,
@@ -30,15 +32,15 @@ def encode_summary(summary: ActionSummary, *, with_story: bool) -> str:
             summary.queue_s,
             summary.execution_s,
             story,
-        ),
-        separators=(",", ":"),
+        )
     )
 
 
 def decode_summary(job_id: str, action_id: str, text: str) -> ActionSummary:
     """The summary of a text."""
-    *figures, story = json.loads(text)
-    return ActionSummary(job_id, action_id, *figures, story=[(time, event) for time, event in story])
+    values = json.loads(text)
+    values[-1] = [(time, event) for time, event in values[-1]]
+    return ActionSummary(job_id, action_id, *values)
 
 
 def load_finished(connection: Connection, newest: int) -> tuple[ActionSummary, ...]:

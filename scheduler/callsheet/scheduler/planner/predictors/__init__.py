@@ -1,7 +1,7 @@
 """Predictors of service time, CPU use, peak memory and speed-up."""
 
 from callsheet.scheduler.planner.predictors.errors import ErrorSummary, KindErrors
-from callsheet.scheduler.planner.predictors.log_normal import expected_remaining
+from callsheet.scheduler.planner.predictors.log_normal import expected_remaining, remaining_life
 from callsheet.scheduler.planner.predictors.predictors import Predictors
 from callsheet.scheduler.planner.predictors.settings import PredictorSettings
 from callsheet.scheduler.planner.predictors.values import Observation, Prediction, PredictionKey
@@ -15,4 +15,5 @@ __all__ = [
     "PredictorSettings",
     "Predictors",
     "expected_remaining",
+    "remaining_life",
 ]

@@ -13,8 +13,13 @@ from callsheet.scheduler.planner.predictors.values import Prediction
 
 _SQRT_2 = math.sqrt(2.0)
 _SQRT_HALF_PI = math.sqrt(math.pi / 2.0)
+_LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 # From here on the continued fraction is exact to double precision, and erfc starts to underflow.
 _TAIL = 6.0
+# One run in so many is of another sort than those that the prediction rests on: a command that hangs, for instance.
+# Its seconds have the same median, and this deviation at least.
+_OUTLIERS = 0.01
+_OUTLIER_LOG_SD = 1.5
 # Below this many deviations under the median, next to nothing of the distribution is left out.
 _HEAD = -8.0
 
@@ -73,6 +78,27 @@ def expected_remaining(prediction: Prediction, attained_s: float, timeout_s: flo
     z_end = (math.log(timeout_s) - log_mean) / log_sd
     reaches_end = math.exp(0.5 * (z * z - z_end * z_end)) * mills_ratio(z_end) / mills_ratio(z)
     return max(left - reaches_end * _excess(timeout_s, z_end, log_sd), 0.0)
+
+
+def remaining_life(prediction: Prediction, attained_s: float, timeout_s: float = math.inf) -> float:
+    """Mean seconds left of a run, where few runs are outliers; see `expected_remaining`.
+
+    A narrow prediction leaves next to nothing of a run that is far beyond it. Such a run shows that it is none of those
+    predicted: the longer it lasts, the likelier it is an outlier, which is as long again.
+    """
+    usual = expected_remaining(prediction, attained_s, timeout_s)
+    if attained_s <= 0.0 or prediction.log_sd >= _OUTLIER_LOG_SD:
+        return usual
+    outlier = prediction._replace(log_sd=_OUTLIER_LOG_SD)
+    gap = _log_survival(prediction, attained_s) - _log_survival(outlier, attained_s)
+    share = 1.0 / (1.0 + (1.0 - _OUTLIERS) / _OUTLIERS * math.exp(min(gap, 700.0)))
+    return usual + share * (expected_remaining(outlier, attained_s, timeout_s) - usual)
+
+
+def _log_survival(prediction: Prediction, seconds: float) -> float:
+    """log P(X > seconds)."""
+    z = (math.log(seconds) - prediction.log_mean) / prediction.log_sd
+    return 0.0 if z < _HEAD else math.log(mills_ratio(z)) - 0.5 * z * z - _LOG_SQRT_TWO_PI
 
 
 def _excess(value: float, z: float, log_sd: float) -> float:

@@ -1,0 +1,128 @@
+"""`callsheet jobs`, `cancel`, `close` and `drain`: what operators do with work and managers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from callsheet.cli.errors import CommandError
+from callsheet.cli.options import DEFAULT_ADDRESS, Address, AsJson
+from callsheet.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from callsheet.client.admin import AdminClient
+    from callsheet.client.admin_jobs import JobSummary
+
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.", show_default=False)]
+
+
+def jobs(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:
+    """List open jobs: who holds them, what they do, and when those without a client expire."""
+    import anyio
+    from callsheet.cli.plain import to_plain
+    from callsheet.client.admin_jobs import list_jobs
+
+    found = anyio.run(list_jobs, scheduler)
+    if as_json:
+        print_json({"jobs": to_plain(found)})
+        return
+    rows = [
+        [
+            job.job_id,
+            str(job.sessions),
+            str(job.open_trajectories),
+            _pairs(job.actions),
+            _pairs(job.failures),
+            life_of(job),
+        ]
+        for job in found
+    ]
+    print_table("Open jobs", ["job", "sessions #", "trajectories #", "actions", "failures", "life"], rows)
+
+
+def cancel(
+    job: JobId,
+    *,
+    group: Annotated[str, typer.Option(help="Only this group of it.")] = "",
+    trajectory: Annotated[str, typer.Option(help="Only this trajectory of it.")] = "",
+    action: Annotated[str, typer.Option(help="Only this action of it.")] = "",
+    reason: Annotated[str, typer.Option(help="Why, for the outcomes.")] = "cancelled by an operator",
+    scheduler: Address = DEFAULT_ADDRESS,
+    as_json: AsJson = False,
+) -> None:
+    """Give up what is unfinished in a job, or in a part of it. The job stays open."""
+    import anyio
+    from callsheet.client.admin_jobs import cancel_work
+
+    if sum(map(bool, (group, trajectory, action))) > 1:
+        raise CommandError("cancel: give at most one of --group, --trajectory and --action", usage=True)
+    if action:
+        _tell(scheduler, lambda admin: admin.cancel(job, action, reason))
+    else:
+
+        async def give_up() -> None:
+            await cancel_work(scheduler, job, group_id=group, trajectory_id=trajectory, reason=reason)
+
+        anyio.run(give_up)
+    given = (("group", group), ("trajectory", trajectory), ("action", action))
+    named = {name: value for name, value in given if value}
+    part = "".join(f"{name} {value} of " for name, value in named.items())
+    _done(f"cancelled {part}job {job}", {"job": job, **named}, as_json)
+
+
+def close(job: JobId, *, scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:
+    """Close a job: close its trajectories, cancel its actions, forget its ids."""
+    _tell(scheduler, lambda admin: admin.close_job(job))
+    _done(f"closed job {job}", {"job": job}, as_json)
+
+
+def drain(
+    manager: Annotated[str, typer.Argument(metavar="MANAGER", help="Its id; status lists them.", show_default=False)],
+    *,
+    scheduler: Address = DEFAULT_ADDRESS,
+    as_json: AsJson = False,
+) -> None:
+    """Take a manager out of service once its attempts are over."""
+    _tell(scheduler, lambda admin: admin.drain(manager))
+    _done(f"manager {manager} drains and leaves once its attempts are over", {"manager": manager}, as_json)
+
+
+def life_of(job: JobSummary) -> str:
+    """How long a job lives on, for people."""
+    if job.expired:
+        closes = "" if job.closes_in_s is None else f", closes in {span(job.closes_in_s)}"
+        return f"expired{closes}"
+    if job.expires_in_s is not None:
+        return f"expires in {span(job.expires_in_s)}"
+    return "held" if job.sessions else "detached" if job.detached else "no session"
+
+
+def span(seconds: float) -> str:
+    """A time span for people, for instance "95 s" or "23.5 h"."""
+    for limit, unit, size in ((180, "s", 1), (7200, "min", 60)):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 3600:.1f} h"
+
+
+def _tell(scheduler: str, order: Callable[[AdminClient], Awaitable[None]]) -> None:
+    import anyio
+    from callsheet.client.admin import AdminClient
+
+    async def tell() -> None:
+        async with AdminClient(scheduler) as admin:
+            await order(admin)
+
+    anyio.run(tell)
+
+
+def _done(sentence: str, facts: Mapping[str, str], as_json: bool) -> None:
+    if as_json:
+        print_json(facts)
+    else:
+        typer.echo(sentence)
+
+
+def _pairs(values: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in sorted(values.items()))

@@ -1,0 +1,108 @@
+"""`callsheet logs`: what the processes of `callsheet up` logged."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from callsheet.cli.choices import Role
+from callsheet.cli.errors import CommandError
+from callsheet.cli.log_lines import matches, parse, readable
+from callsheet.cli.options import AsJson, DataDir
+
+_POLL_S = 0.2
+
+
+def logs(
+    role: Annotated[
+        Role | None, typer.Argument(metavar="[ROLE]", help="scheduler, sandbox, inference or reward; by default all.")
+    ] = None,
+    *,
+    data_dir: DataDir,
+    job: Annotated[str, typer.Option(help="Only lines that name this job.")] = "",
+    trajectory: Annotated[str, typer.Option(help="Only lines that name this trajectory.")] = "",
+    action: Annotated[str, typer.Option(help="Only lines that name this action.")] = "",
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="The last so many lines.")] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the processes of `callsheet up` logged in DATA_DIR/logs, oldest first.
+
+    With --json each line is the object that was logged.
+    """
+    files = log_files(data_dir / "logs", role)
+    ids = [each for each in (job, trajectory, action) if each]
+    ends = {path: path.stat().st_size for path in files.values()}
+    for name, line in last_lines(files, ends, ids, lines):
+        _print(name, line, as_json)
+    while follow:
+        time.sleep(_POLL_S)
+        for name, path in files.items():
+            for line in new_lines(path, ends):
+                if matches(line, ids):
+                    _print(name, line, as_json)
+
+
+def log_files(directory: Path, role: Role | None) -> dict[str, Path]:
+    """The logs in a directory by role.
+
+    Raises:
+        CommandError: There are none.
+    """
+    files = {path.stem: path for path in sorted(directory.glob("*.log")) if role is None or path.stem == role.value}
+    if not files:
+        which = f"{role.value}.log" if role is not None else "logs"
+        raise CommandError(
+            f"data-dir: {directory} has no {which}; callsheet up writes them unless it runs with --log-stderr"
+        )
+    return files
+
+
+def last_lines(files: dict[str, Path], ends: dict[Path, int], ids: list[str], count: int) -> list[tuple[str, str]]:
+    """The last lines that name all ids, with their roles, by time.
+
+    Args:
+        files: The logs by role.
+        ends: Up to where to read each; set to where its last whole line ends.
+        ids: What the lines must name.
+        count: The most lines.
+    """
+    found: list[tuple[str, str, str]] = []
+    for name, path in files.items():
+        kept: deque[str] = deque(maxlen=count)
+        begin = {path: 0}
+        for line in new_lines(path, begin, ends[path]):
+            if matches(line, ids):
+                kept.append(line)
+        ends[path] = begin[path]
+        # A line without a time belongs to the one before it.
+        at = ""
+        for line in kept:
+            at = str(parse(line).get("timestamp", at))
+            found.append((at, name, line))
+    found.sort(key=lambda each: each[0])
+    return [(name, line) for _, name, line in found[max(len(found) - count, 0) :]]
+
+
+def new_lines(path: Path, places: dict[Path, int], end: int | None = None) -> Iterator[str]:
+    """The whole lines of a log from a place on, or up to an end; moves the place behind each."""
+    if not path.exists():
+        return
+    with path.open("rb") as stream:
+        if path.stat().st_size < places[path]:
+            # One that is shorter than it was has begun anew.
+            places[path] = 0
+        stream.seek(places[path])
+        for line in stream:
+            if not line.endswith(b"\n") or (end is not None and places[path] + len(line) > end):
+                return
+            places[path] += len(line)
+            yield line.decode(errors="replace").rstrip("\n")
+
+
+def _print(name: str, line: str, as_json: bool) -> None:
+    typer.echo(line if as_json else readable(line, name))

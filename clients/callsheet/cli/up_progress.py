@@ -1,0 +1,67 @@
+"""What `callsheet up` shows of its stack, a line each on standard error."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import anyio
+from callsheet.cli.choices import Role
+from callsheet.cli.errors import describe, load
+
+_QUIET_S = 0.5
+_POLL_S = 1.0
+_ASK_TIMEOUT_S = 5.0
+
+
+class UpProgress:
+    """A `StackWatcher` that shows what it is told."""
+
+    def __init__(self, show: Callable[[str], None], announce: Callable[[str], None]) -> None:
+        """Takes where to show things.
+
+        Args:
+            show: Shows a line of progress.
+            announce: Told the address once the scheduler serves.
+        """
+        self._show = show
+        self._announce = announce
+
+    def scheduler_serves(self, address: str) -> None:
+        """See `StackWatcher`."""
+        self._announce(address)
+
+    def manager_registered(self, role: Role, took_s: float, missing: Sequence[Role]) -> None:
+        """See `StackWatcher`."""
+        self._show(registered_line(role, took_s, missing))
+
+    async def watch_drain(self, address: str, limit_s: float) -> None:
+        """See `StackWatcher`. Shows what is left once a second, as far as the scheduler tells."""
+        ends = time.monotonic() + limit_s
+        # Most drains are over before there is anything to show.
+        await anyio.sleep(_QUIET_S)
+        try:
+            await self._show_what_is_left(address, ends)
+        except Exception as error:  # Progress is all that is lost.
+            self._show(f"stopping; the scheduler does not say what is left ({describe(error)})")
+
+    async def _show_what_is_left(self, address: str, ends: float) -> None:
+        async with load("callsheet.client.admin", "local").AdminClient(address) as admin:
+            while True:
+                with anyio.fail_after(_ASK_TIMEOUT_S):
+                    status = await admin.status()
+                attempts = sum(manager.attempts for manager in status.managers)
+                if attempts:
+                    self._show(drain_line(attempts, ends - time.monotonic()))
+                await anyio.sleep(_POLL_S)
+
+
+def registered_line(role: Role, took_s: float, missing: Sequence[Role]) -> str:
+    """Says that a manager is ready, and which ones are not."""
+    rest = f"waiting for {', '.join(missing)}" if missing else "all managers are ready"
+    return f"{role.value} manager is ready after {took_s:.1f} s; {rest}"
+
+
+def drain_line(attempts: int, left_s: float) -> str:
+    """Says what a drain waits for."""
+    return f"waiting for {attempts} attempt{'s' if attempts != 1 else ''}, {max(left_s, 0.0):.0f} s left"

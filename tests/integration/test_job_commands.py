@@ -1,0 +1,124 @@
+"""`callsheet jobs`, `cancel`, `close` and `drain` as a user runs them, against a server that notes what it is asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent import futures
+from typing import Any
+
+import grpc
+import pytest
+from callsheet.v1 import (
+    admin_service_pb2,
+    admin_service_pb2_grpc,
+    client_service_pb2,
+    client_service_pb2_grpc,
+    job_pb2,
+)
+from google.protobuf import duration_pb2
+
+_TIMEOUT_S = 60
+
+
+class Clients(client_service_pb2_grpc.ClientServiceServicer):
+    def __init__(self, asked: list[Any]) -> None:
+        self.asked = asked
+
+    def ListJobs(self, request: Any, context: Any) -> client_service_pb2.ListJobsResponse:  # noqa: N802
+        left = duration_pb2.Duration(seconds=95)
+        return client_service_pb2.ListJobsResponse(
+            jobs=[
+                job_pb2.JobStatus(spec=job_pb2.JobSpec(job_id="held"), sessions=2, actions={"running": 3}),
+                job_pb2.JobStatus(spec=job_pb2.JobSpec(job_id="left"), expires_in=left, failures={"infra": 1}),
+                job_pb2.JobStatus(
+                    spec=job_pb2.JobSpec(job_id="gone"), expired=True, closes_in=duration_pb2.Duration(seconds=84600)
+                ),
+                job_pb2.JobStatus(spec=job_pb2.JobSpec(job_id="old", detached=True)),
+            ]
+        )
+
+    def CancelWork(self, request: Any, context: Any) -> client_service_pb2.CancelWorkResponse:  # noqa: N802
+        self.asked.append(request)
+        return client_service_pb2.CancelWorkResponse()
+
+    def CancelAction(self, request: Any, context: Any) -> client_service_pb2.CancelActionResponse:  # noqa: N802
+        self.asked.append(request)
+        return client_service_pb2.CancelActionResponse()
+
+    def CloseJob(self, request: Any, context: Any) -> client_service_pb2.CloseJobResponse:  # noqa: N802
+        if request.job_id != "held":
+            context.abort(grpc.StatusCode.NOT_FOUND, "names no open job")
+        self.asked.append(request)
+        return client_service_pb2.CloseJobResponse()
+
+
+class Admins(admin_service_pb2_grpc.AdminServiceServicer):
+    def __init__(self, asked: list[Any]) -> None:
+        self.asked = asked
+
+    def DrainManager(self, request: Any, context: Any) -> admin_service_pb2.DrainManagerResponse:  # noqa: N802
+        self.asked.append(request)
+        return admin_service_pb2.DrainManagerResponse()
+
+
+class Server:
+    """Where it listens, and what it was asked."""
+
+    def __init__(self, address: str, asked: list[Any]) -> None:
+        self.address = address
+        self.asked = asked
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-m", "callsheet.cli.main", *arguments, "--scheduler", self.address]
+        wide = {**os.environ, "COLUMNS": "160"}
+        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S, env=wide)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    asked: list[Any] = []
+    grpc_server = grpc.server(futures.ThreadPoolExecutor(2))
+    client_service_pb2_grpc.add_ClientServiceServicer_to_server(Clients(asked), grpc_server)  # type: ignore[abstract]
+    admin_service_pb2_grpc.add_AdminServiceServicer_to_server(Admins(asked), grpc_server)  # type: ignore[abstract]
+    port = grpc_server.add_insecure_port("127.0.0.1:0")
+    grpc_server.start()
+    yield Server(f"127.0.0.1:{port}", asked)
+    grpc_server.stop(None).wait(_TIMEOUT_S)
+
+
+def test_jobs_tells_who_holds_them_and_when_they_expire(server: Server) -> None:
+    done = server.run("jobs")
+    assert done.returncode == 0, done.stderr
+    lives = {"held": "held", "left": "expires in 95 s", "gone": "expired, closes in 23.5 h", "old": "detached"}
+    for job_id, life in lives.items():
+        (row,) = [line for line in done.stdout.splitlines() if f" {job_id} " in line and life in line]
+        assert row
+    listed = {job["job_id"]: job for job in json.loads(server.run("jobs", "--json").stdout)["jobs"]}
+    assert (listed["held"]["sessions"], listed["held"]["actions"]) == (2, {"running": 3})
+    assert (listed["left"]["expires_in_s"], listed["held"]["expires_in_s"]) == (95.0, None)
+
+
+def test_work_is_cancelled_as_a_whole_or_in_part(server: Server) -> None:
+    for part in ((), ("--group", "g"), ("--trajectory", "t"), ("--action", "a")):
+        done = server.run("cancel", "job", *part, "--reason", "too old")
+        assert done.returncode == 0, done.stderr
+    whole, group, trajectory, action = server.asked
+    assert (whole.job_id, whole.group_id, whole.trajectory_id, whole.reason) == ("job", "", "", "too old")
+    assert (group.group_id, trajectory.trajectory_id) == ("g", "t")
+    assert (action.key.job_id, action.key.action_id, action.reason) == ("job", "a", "too old")
+    both = server.run("cancel", "job", "--group", "g", "--action", "a")
+    assert (both.returncode, len(server.asked)) == (2, 4)
+    assert "at most one of --group, --trajectory and --action" in both.stderr
+
+
+def test_jobs_are_closed_and_managers_drained(server: Server) -> None:
+    assert server.run("close", "held").stdout == "closed job held\n"
+    assert json.loads(server.run("drain", "m-1", "--json").stdout) == {"manager": "m-1"}
+    assert [server.asked[0].job_id, server.asked[1].manager_id] == ["held", "m-1"]
+    unknown = server.run("close", "other")
+    assert unknown.returncode == 1
+    assert unknown.stderr.startswith("callsheet: NOT_FOUND")
