@@ -83,7 +83,7 @@ def encode_submission(submission: Submission[Any]) -> tuple[action_pb2.ActionSpe
         InvalidArgumentError: A value that the contract cannot carry or that breaks one of its static rules.
     """
     blobs = BlobWriter()
-    check_options(submission.options)
+    check_options(submission.options, tuple(getattr(submission.action, "__dataclass_fields__", ())))
     spec = action_pb2.ActionSpec()
     action_id = identifier("action_id", submission.action_id)
     put(spec, "", job_id=submission.job_id, action_id=action_id, trajectory_id=submission.trajectory_id)

@@ -26,6 +26,8 @@ class Reason(StrEnum):
     """The manager stopped the attempt unasked."""
     NO_SANDBOX = "no_sandbox"
     """The manager reported a reset without its sandbox."""
+    UNSERVABLE = "unservable"
+    """No manager that came can ever serve the action."""
     NO_RESULT = "no_result"
     """The manager reported an end without a result."""
 

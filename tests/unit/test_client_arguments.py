@@ -1,0 +1,231 @@
+"""Mistakes in arguments: each names the argument, its value and the rule."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from callsheet.client import (
+    Client,
+    ClientOptions,
+    CommandDefaults,
+    CommandResult,
+    EnvStep,
+    InvalidArgumentError,
+    Job,
+    OnInfra,
+    Opening,
+    RefusalCode,
+    RewardResult,
+    Sampling,
+    SandboxFile,
+    Staleness,
+    Succeeded,
+    Tls,
+    Trajectory,
+    TrajectoryEnd,
+    UnimplementedError,
+    Where,
+)
+from callsheet.client.testing import FakeClient
+
+Mistake = Callable[[Any], Awaitable[object]]
+
+_ON_A_TRAJECTORY: list[tuple[str, Mistake]] = [
+    ("command", lambda t: t.env_step(5)),
+    ("command[1]", lambda t: t.env_step(["ls", 1])),
+    ("command", lambda t: t.env_step(None)),
+    ("set_up", lambda t: t.env_reset(set_up=5)),
+    ("env_reset.files", lambda t: t.env_reset(files="x")),
+    ("env_reset.files[0]", lambda t: t.env_reset(files=["x"])),
+    ("env_reset.files", lambda t: t.env_reset(files=3)),
+    ("env_reset.defaults", lambda t: t.env_reset(defaults={"user": "me"})),
+    ("env_reset.defaults.environment", lambda t: t.env_reset(defaults=CommandDefaults(environment=["A"]))),  # type: ignore[arg-type]
+    ("env_reset.defaults.start_to_close", lambda t: t.env_reset(defaults=CommandDefaults(start_to_close_s="1"))),  # type: ignore[arg-type]
+    ("env_reset.network", lambda t: t.env_reset(network="pypi.org:443")),
+    ("env_reset.disk_mib", lambda t: t.env_reset(disk_mib="big")),
+    ("env_reset.image", lambda t: t.env_reset(image=3)),
+    ("env_step.session", lambda t: t.env_step("ls", session=3)),
+    ("env_step.download", lambda t: t.env_step("ls", download="a")),
+    ("demand", lambda t: t.env_step("ls", demand=2)),
+    ("timeouts", lambda t: t.env_step("ls", timeouts=5)),
+    ("retry", lambda t: t.env_step("ls", retry=3)),
+    ("weight", lambda t: t.env_step("ls", weight="2")),
+    ("unservable", lambda t: t.env_step("ls", unservable="wait")),
+    ("label", lambda t: t.env_step("ls", label=3)),
+    ("action_id", lambda t: t.env_step("ls", action_id=7)),
+    ("action_id", lambda t: t.env_step("ls", action_id="")),
+    ("expected_duration", lambda t: t.env_step("ls", expected_duration_s="1 s")),
+    ("lable", lambda t: t.env_step("ls", lable="x")),
+    ("temperature", lambda t: t.generate([1], temperature=0.5)),
+    ("sampling", lambda t: t.generate([1], {"temperature": 1})),
+    ("generate.sampling.max_new_tokens", lambda t: t.generate([1], Sampling(max_new_tokens=0))),
+    ("generate.sampling.stop", lambda t: t.generate([1], Sampling(stop="end"))),
+    ("generate.sampling.log_probs_mode", lambda t: t.generate([1], Sampling(log_probs_mode="raw"))),  # type: ignore[arg-type]
+    ("generate.prompt_token_ids[0]", lambda t: t.generate("abc")),
+    ("service", lambda t: t.generate([1], model=3)),
+    ("tool_call.arguments", lambda t: t.tool_call("api", "get", "text")),
+    ("tool_call.idempotent", lambda t: t.tool_call("api", "get", idempotent="yes")),
+    ("where", lambda t: t.reward_tests("pytest")),
+    ("where", lambda t: t.reward_script("score", where="fresh")),
+    ("in_sandbox", lambda t: t.reward_tests("pytest", in_sandbox=True)),
+    ("action", lambda t: t.submit("ls")),
+    ("end", lambda t: t.close("completed")),
+    ("reason", lambda t: t.cancel(5)),
+]
+_ON_A_JOB: list[tuple[str, Mistake]] = [
+    ("where", lambda j: j.reward_tests("pytest", where=Where.IN_SANDBOX)),
+    ("version", lambda j: j.publish("3")),
+    ("reason", lambda j: j.cancel(5)),
+    ("trajectory_id", lambda j: j.trajectory(5).open()),
+    ("trajectory_id", lambda j: j.trajectory("x" * 257).open()),
+    ("idle_timeout", lambda j: j.trajectory("u", idle_timeout_s="1").open()),
+    ("deadline", lambda j: j.trajectory("u", deadline_s=-1).open()),
+]
+_ON_A_CLIENT: list[tuple[str, Mistake]] = [
+    ("job_id", lambda c: c.open_job(5)),
+    ("job_id", lambda c: c.open_job("")),
+    ("share", lambda c: c.open_job("k", share="2")),
+    ("priority_class", lambda c: c.open_job("k", priority_class="eval")),
+    ("staleness", lambda c: c.open_job("k", staleness=2)),
+    ("staleness.max_versions", lambda c: c.open_job("k", staleness=Staleness(0))),
+    ("grace", lambda c: c.open_job("k", grace_s="1 h")),
+    ("detached", lambda c: c.open_job("k", detached="yes")),
+    ("max_actions", lambda c: c.open_job("k", max_actions=0)),
+]
+
+
+@pytest.fixture
+async def job() -> Job:
+    fake = FakeClient()
+    fake.on_env_step(lambda step: Succeeded(CommandResult(0, str(step.command.program).encode())))
+    fake.on_reward_script(lambda action: Succeeded(RewardResult(0.5, components={"style": 0.5})))
+    return await fake.open_job("job")
+
+
+async def _told(field: str, call: Awaitable[object]) -> str:
+    with pytest.raises(InvalidArgumentError) as caught:
+        await call
+    error = caught.value
+    assert (error.code, error.field) == (RefusalCode.INVALID_ARGUMENT, field)
+    assert error.rule
+    return error.rule
+
+
+async def _later(call: Callable[[], Awaitable[object]]) -> object:
+    return await call()
+
+
+@pytest.mark.parametrize(("field", "mistake"), _ON_A_TRAJECTORY)
+async def test_mistakes_on_a_trajectory(job: Job, field: str, mistake: Mistake) -> None:
+    async with job.trajectory("t") as trajectory:
+        await _told(field, _later(lambda: mistake(trajectory)))
+
+
+@pytest.mark.parametrize(("field", "mistake"), _ON_A_JOB)
+async def test_mistakes_on_a_job(job: Job, field: str, mistake: Mistake) -> None:
+    await _told(field, _later(lambda: mistake(job)))
+
+
+@pytest.mark.parametrize(("field", "mistake"), _ON_A_CLIENT)
+async def test_mistakes_on_a_client(field: str, mistake: Mistake) -> None:
+    await _told(field, _later(lambda: mistake(FakeClient())))
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"group_id": 5, "size": 2}, "group.group_id"),
+        ({"group_id": "g", "size": 0}, "group.size"),
+        ({"group_id": "g", "size": "2"}, "group.size"),
+        ({"group_id": "g", "size": 2, "quorum": 3}, "group.quorum"),
+        ({"group_id": "g", "size": 2, "on_infra": "replace"}, "group.on_infra"),
+        ({"group_id": "g", "size": 2, "max_replacements": -1}, "max_replacements"),
+    ],
+)
+async def test_mistakes_in_a_group(job: Job, given: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        job.group(**given)
+    assert caught.value.field == field
+
+
+async def test_what_is_not_built_yet_is_refused_as_such(job: Job) -> None:
+    for on_infra in (OnInfra.RETRY, OnInfra.MASK, OnInfra.DROP):
+        with pytest.raises(UnimplementedError):
+            job.group("g", size=2, on_infra=on_infra)
+    with pytest.raises(NotImplementedError):
+        await job.publish(1, source="s3://weights")
+    for options in (ClientOptions(token="secret"), ClientOptions(tls=Tls())):
+        with pytest.raises(UnimplementedError) as caught:
+            Client("127.0.0.1:7077", options)
+        assert "secret" not in str(caught.value) + repr(options)
+
+
+async def test_an_unknown_word_names_what_was_meant(job: Job) -> None:
+    async with job.trajectory("t") as trajectory:
+        verb: Any = trajectory.env_step
+        assert "label" in await _told("lable", verb("ls", lable="x"))
+        assert "download" in await _told("downloads", verb("ls", downloads=["x"]))
+        sample: Any = trajectory.generate
+        assert "Sampling(temperature=...)" in await _told("temperature", sample([1], temperature=1.0))
+
+
+async def test_commands_as_people_type_them(job: Job) -> None:
+    async with job.trajectory("t") as trajectory:
+        assert (await trajectory.env_step("ls | wc")).unwrap().stdout == b"ls | wc"
+        assert (await trajectory.env_step(["ls", "-l"])).unwrap().stdout == b"('ls', '-l')"
+        scored = await trajectory.reward_script("score", files=[SandboxFile("a", b"")], score_file="score.json")
+        assert scored.unwrap().components == {"style": 0.5}
+        handle = await trajectory.submit(EnvStep("ls"))
+        assert not handle.done
+        assert (await handle).unwrap().exit_code == 0
+        assert handle.done
+    assert job.opening is Opening.CREATED
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("", "localhost", ":7077", "localhost:", "localhost:x", "localhost:0", "localhost:99999"),
+        *("http://localhost:7077", "::1:7077", "a b:1", "dns:///host", "unix:", 5, None),
+    ],
+)
+def test_a_wrong_address_is_refused(target: Any) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        Client(target)
+    assert caught.value.field == "target"
+
+
+@pytest.mark.parametrize(
+    "target", ["localhost:1", "[::1]:7077", "dns:///host:7077", "unix:/run/callsheet", "10.0.0.1:65535"]
+)
+def test_addresses(target: str) -> None:
+    assert Client(target).target == target
+
+
+def test_the_environment_says_where_the_scheduler_is(tmp_path: Any) -> None:
+    assert Client.from_env({}).target == "127.0.0.1:7077"
+    assert Client.from_env({"CALLSHEET_SCHEDULER": "host:1"}).target == "host:1"
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    for environ in (
+        {"CALLSHEET_TOKEN": "secret"},
+        {"CALLSHEET_TOKEN_FILE": str(token)},
+        {"CALLSHEET_TLS_CA": "ca.pem"},
+    ):
+        with pytest.raises(UnimplementedError):
+            Client.from_env(environ)
+    with pytest.raises(InvalidArgumentError, match="CALLSHEET_TOKEN_FILE"):
+        Client.from_env({"CALLSHEET_TOKEN_FILE": str(tmp_path / "none")})
+
+
+async def test_a_closed_trajectory_says_how_it_ended(job: Job) -> None:
+    trajectory = job.trajectory("t")
+    assert await trajectory.open() is Opening.CREATED
+    assert await job.trajectory("t").open() is Opening.ATTACHED
+    await trajectory.close(TrajectoryEnd.ABANDONED)
+    await trajectory.close(TrajectoryEnd.ABANDONED)
+    again: Trajectory = job.trajectory("t")
+    assert await again.open() is Opening.CLOSED
+    assert again.end is TrajectoryEnd.ABANDONED

@@ -1,0 +1,214 @@
+"""Groups as objects: seats, quorum, replacement of what was lost."""
+
+from __future__ import annotations
+
+import anyio
+import anyio.lowlevel
+import pytest
+from callsheet.client import (
+    AlreadyExistsError,
+    CommandResult,
+    EnvStep,
+    Failed,
+    FailedPreconditionError,
+    FailureKind,
+    InfraError,
+    Job,
+    Outcome,
+    PolicyError,
+    Reason,
+    Succeeded,
+    SyncClient,
+    SyncGroup,
+    SyncTrajectory,
+    Trajectory,
+    TrajectoryEnd,
+)
+from callsheet.client.testing import FakeClient
+
+_LOST: Failed[CommandResult] = Failed(FailureKind.INFRA, Reason.MANAGER_LOST)
+
+
+@pytest.fixture
+def fake() -> FakeClient:
+    return FakeClient()
+
+
+@pytest.fixture
+async def job(fake: FakeClient) -> Job:
+    fake.on_env_step(lambda step: Succeeded(CommandResult(0)))
+    return await fake.open_job("job")
+
+
+async def _named(trajectory: Trajectory) -> str:
+    (await trajectory.env_step("ls")).unwrap()
+    return trajectory.trajectory_id
+
+
+async def test_every_seat_gets_a_rollout(job: Job) -> None:
+    async with job.group("p7", size=3) as group:
+        group.start(_named)
+        done = [member async for member in group]
+    assert sorted(str(member.value) for member in done) == ["p7/0", "p7/1", "p7/2"]
+    assert {member.end for member in done} == {TrajectoryEnd.COMPLETED}
+    assert group.has_quorum
+    assert len(group.members) == 3
+    status = await group.status()
+    assert (status.completed, status.has_quorum) == (("p7/0", "p7/1", "p7/2"), True)
+
+
+async def test_a_quorum_cancels_the_other_rollouts(fake: FakeClient, job: Job) -> None:
+    async def rollout(trajectory: Trajectory) -> str:
+        if trajectory.trajectory_id.endswith("0"):
+            await anyio.sleep_forever()
+        return trajectory.trajectory_id
+
+    async with job.group("g", size=3, quorum=2) as group:
+        group.start(rollout)
+        assert sorted([member.trajectory_id async for member in group]) == ["g/1", "g/2"]
+    assert fake.closed_trajectories["job", "g/0"] is TrajectoryEnd.ABANDONED
+
+
+async def test_a_member_lost_to_infra_is_replaced_and_takes_no_seat(fake: FakeClient, job: Job) -> None:
+    ends: list[Outcome[CommandResult]] = [_LOST, *([Succeeded(CommandResult(0))] * 2)]
+
+    def next_end(step: EnvStep) -> Outcome[CommandResult]:
+        return ends.pop(0)
+
+    fake.on_env_step(next_end)
+    async with job.group("g", size=2) as group:
+        group.start(_named)
+        done = [member async for member in group]
+    assert len(group.lost) == 1
+    assert {member.end for member in done} == {TrajectoryEnd.COMPLETED}
+    assert not {member.trajectory_id for member in done} & set(group.lost)
+    assert (await group.status()).lost == group.lost
+
+
+async def test_what_cannot_be_replaced_any_more_is_told_as_lost(fake: FakeClient, job: Job) -> None:
+    fake.on_env_step(lambda step: _LOST)
+    async with job.group("g", size=1, max_replacements=2) as group:
+        group.start(_named)
+        (member,) = [member async for member in group]
+    assert (member.end, member.value) == (TrajectoryEnd.LOST, None)
+    assert isinstance(member.error, InfraError)
+    assert len(group.lost) == 3
+    assert group.members == (member,)
+
+
+async def test_other_failures_abandon_and_keep_their_seat(fake: FakeClient, job: Job) -> None:
+    fake.on_env_step(lambda step: Failed(FailureKind.POLICY, Reason.CANNOT_EXECUTE))
+    async with job.group("g", size=2) as group:
+        group.start(_named)
+        done = [member async for member in group]
+    assert [type(member.error) for member in done] == [PolicyError, PolicyError]
+    assert {member.end for member in done} == {TrajectoryEnd.ABANDONED}
+    assert not group.has_quorum
+
+
+async def test_a_mistake_in_a_rollout_ends_the_block(fake: FakeClient, job: Job) -> None:
+    async def mistaken(trajectory: Trajectory) -> None:
+        if trajectory.trajectory_id == "g/1":
+            raise ZeroDivisionError
+        await anyio.sleep_forever()
+
+    async def use() -> None:
+        async with job.group("g", size=3) as group:
+            group.start(mistaken)
+            async for _ in group:
+                pass
+
+    with pytest.raises(ZeroDivisionError):
+        await use()
+    assert set(fake.closed_trajectories.values()) == {TrajectoryEnd.ABANDONED}
+
+
+async def test_an_error_in_the_block_is_raised_as_it_is(job: Job) -> None:
+    async def forever(trajectory: Trajectory) -> None:
+        await anyio.sleep_forever()
+
+    async def use() -> None:
+        async with job.group("g", size=2) as group:
+            group.start(forever)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        await use()
+
+
+async def test_a_cancelled_group_ends(fake: FakeClient, job: Job) -> None:
+    async def forever(trajectory: Trajectory) -> None:
+        await anyio.sleep_forever()
+
+    async with job.group("g", size=2) as group:
+        group.start(forever)
+        with anyio.fail_after(30):
+            while len(await job.trajectories()) < 2:
+                await anyio.lowlevel.checkpoint()
+        await group.cancel("enough")
+        assert [member async for member in group] == []
+    assert set(fake.closed_trajectories.values()) == {TrajectoryEnd.ABANDONED}
+
+
+async def test_members_driven_by_hand(job: Job) -> None:
+    group = job.group("g", size=3, quorum=2)
+    for _ in range(2):
+        async with group.trajectory():
+            pass
+    assert group.has_quorum
+    assert [member.trajectory_id for member in group.members] == ["g/0", "g/1"]
+    with pytest.raises(FailedPreconditionError):
+        await group.trajectory("late").open()
+    with pytest.raises(FailedPreconditionError):
+        async for _ in group:
+            pass
+
+
+async def test_a_process_that_comes_back_finds_what_had_ended(job: Job) -> None:
+    async with job.group("g", size=3).trajectory():
+        pass
+    async with job.group("g", size=3) as group:
+        group.start(_named)
+        found = {member.trajectory_id: member.value async for member in group}
+    assert found == {"g/0": None, "g/1": "g/1", "g/2": "g/2"}
+
+
+async def test_a_block_left_by_a_loss_is_lost(fake: FakeClient, job: Job) -> None:
+    fake.on_env_step(lambda step: _LOST)
+    with pytest.raises(InfraError):
+        async with job.trajectory("t") as trajectory:
+            (await trajectory.env_step("ls")).unwrap()
+    assert fake.closed_trajectories == {("job", "t"): TrajectoryEnd.LOST}
+    with pytest.raises(AlreadyExistsError):
+        await trajectory.close()
+    with pytest.raises(FailedPreconditionError, match="LOST"):
+        async with job.trajectory("t"):
+            pass
+
+
+def _run_all(group: SyncGroup, rollout: Callable[[SyncTrajectory], object]) -> None:
+    with group:
+        group.start(rollout)
+        assert list(group) == []
+
+
+def test_groups_of_plain_threads(fake: FakeClient) -> None:
+    fake.on_env_step(lambda step: Succeeded(CommandResult(0, b"x")))
+
+    def rollout(trajectory: SyncTrajectory) -> bytes:
+        return trajectory.env_step("ls").unwrap().stdout
+
+    def mistaken(trajectory: SyncTrajectory) -> None:
+        raise ZeroDivisionError
+
+    with SyncClient(fake) as client:
+        job = client.open_job("job")
+        with job.group("g", size=4, quorum=4) as group:
+            group.start(rollout)
+            assert [member.value for member in group] == [b"x"] * 4
+        assert group.has_quorum
+        assert group.status().has_quorum
+        with pytest.raises(ZeroDivisionError):
+            _run_all(job.group("h", size=2), mistaken)
+        with pytest.raises(KeyError), job.group("i", size=2):
+            raise KeyError
