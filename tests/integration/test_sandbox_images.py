@@ -24,7 +24,7 @@ from callsheet.v1 import action_pb2, outcome_pb2
 
 from tests.support.other_user import TESTS_TIMEOUT_S, run_tests_as_other_user
 from tests.support.root_filesystems import make_root, require_overlays
-from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step
+from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step, suite
 from tests.support.sandboxes import ANSWER_SECONDS, DOCKER_IMAGE, Variant, settings_for, variants
 
 pytestmark = pytest.mark.anyio
@@ -216,7 +216,7 @@ async def test_each_image_is_a_service_with_its_set_up(executor: SandboxExecutor
         "sandbox:tiny",
         "sandbox:upper",
     }
-    assert services["sandbox:packed"].kinds == [action_pb2.ACTION_KIND_ENV_RESET]
+    assert services["sandbox:packed"].kinds == [action_pb2.ACTION_KIND_ENV_RESET, action_pb2.ACTION_KIND_REWARD]
     assert services["sandbox:packed"].setup_s > 0
     assert services["sandbox:tiny"].setup_s == 0
     told: list[dict[str, float]] = []
@@ -355,3 +355,38 @@ if os.geteuid() == 0:
             "tests/integration/test_sandbox_images.py",
             "tests/integration/test_sandbox_set_ups.py",
         )
+
+
+@pytest.mark.parametrize("image", ["packed", "stack"])
+async def test_a_reward_runs_in_a_new_sandbox_with_an_image(executor: SandboxExecutor, image: str) -> None:
+    reward = suite("cat /opt/old/* && test ! -e /opt/new", inline_file("/opt/given/file", b"x"))
+    reward.reward.test_suite.image = image
+    reward.reward.test_suite.where = action_pb2.REWARD_PLACE_FRESH
+    for _ in range(2):
+        result = await executor.run(attempt_of(reward, resources={"memory": 256}))
+        assert isinstance(result, Completed), result
+        assert result.succeeded.reward.score == 1.0
+        assert result.succeeded.reward.command.stdout.inline == (b"below\n" if image == "packed" else b"above\n")
+    assert executor.sandboxes() == []
+
+
+async def test_a_reward_with_an_image_that_is_not_there_is_no_zero(executor: SandboxExecutor) -> None:
+    reward = suite("true")
+    reward.reward.test_suite.image = "missing"
+    assert failure(await executor.run(attempt_of(reward))) == ("INFRA", "image_unavailable")
+
+
+async def test_an_image_is_worked_in_by_absolute_paths(executor: SandboxExecutor) -> None:
+    action = with_image("packed", set_up="cat given > made; id -u")
+    action.env_reset.files.append(inline_file("given", b"given "))
+    action.env_reset.defaults.CopyFrom(action_pb2.CommandDefaults(working_directory="/testbed/src", user="root"))
+    sandbox_id = await make(executor, action)
+    assert await run(executor, sandbox_id, "pwd; cat made /testbed/src/given") == "/testbed/src\ngiven given "
+    into = step("cat /etc/made", inline_file("/etc/made", b"written"))
+    into.env_step.download.extend(["made", "/etc/made"])
+    result = await executor.run(attempt_of(into, sandbox_id=sandbox_id))
+    assert isinstance(result, Completed), result
+    assert [each.content.inline for each in result.succeeded.env_step.downloads] == [b"given ", b"written"]
+    again = await executor.run(attempt_of(action, resources={"memory": 256}))
+    assert isinstance(again, Completed)
+    assert again.succeeded.env_reset.set_up_reused

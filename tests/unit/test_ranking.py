@@ -6,6 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from callsheet.cli.choices import ShareCores
+from callsheet.cli.stack_settings import StackSettings
+from callsheet.cli.up_command import note_core_sharing
 from callsheet.managers.sandbox import lanes, ranking
 from callsheet.managers.sandbox.build import build_test_suite_executor
 from callsheet.managers.sandbox.lanes import LaneMethod
@@ -68,3 +71,13 @@ def test_shared_cores_must_be_some_of_the_cores(settings: SandboxSettings, share
 def test_groups_of_containers_rank_only_where_they_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranking, "container_layout", lambda _: None)
     assert "containers" in ranking_problem(Isolation.DOCKER)
+
+
+def test_up_says_in_one_line_where_commands_are_not_ranked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ranking, "ranking_problem", lambda _: "there are no lanes")
+    note_core_sharing(StackSettings(tmp_path, share_cores=ShareCores.RESERVED))
+    assert capsys.readouterr().err == ""
+    note_core_sharing(StackSettings(tmp_path))
+    assert capsys.readouterr().err == "commands share the cores plainly and are not ranked: there are no lanes\n"
