@@ -31,7 +31,7 @@ from callsheet.client import (
     TrajectoryEnd,
     Where,
 )
-from callsheet.v1 import client_service_pb2
+from callsheet.v1 import client_service_pb2, job_pb2
 
 from tests.support.faulty_client_service import FAST, FaultyClientService, never, serving
 from tests.support.faulty_jobs import Status, refusal
@@ -133,8 +133,9 @@ async def test_outcomes_that_come_after_a_resume_reach_their_callers(
         await handle.accepted()
     await service.break_streams()
     await service.end_action(("j", "1"))
-    await service.wait_until(lambda: service.streams == 2 and len(service.items) == 7)
-    assert [item.submit.action_id for item in service.items[4:]] == ["0", "1", "2"]
+    await service.wait_until(lambda: service.streams == 2 and len(service.items) == 8)
+    assert service.items[4].hold_job == "j"
+    assert [item.submit.action_id for item in service.items[5:]] == ["0", "1", "2"]
     await service.end_action(("j", "0"))
     await service.end_action(("j", "2"))
     assert [(await handle.outcome()).unwrap().token_ids for handle in handles] == [(0,), (1,), (2,)]
@@ -151,8 +152,9 @@ async def test_resume_keeps_the_order_of_what_was_not_acknowledged(
         await service.wait_until(lambda: len(service.items) == 5)
         await service.break_streams()
         service.answering.set()
-        await service.wait_until(lambda: len(service.items) == 8)
-        assert [item.submit.action_id for item in service.items[5:]] == ["0", "1", "2"]
+        await service.wait_until(lambda: len(service.items) == 9)
+        assert service.items[5].hold_job == "j"
+        assert [item.submit.action_id for item in service.items[6:]] == ["0", "1", "2"]
         for number, handle in enumerate(handles):
             await service.end_action(("j", str(number)))
             await handle.outcome()
@@ -170,14 +172,21 @@ async def test_a_repeated_outcome_is_delivered_once(client: Client, service: Fau
 async def test_a_close_whose_answer_was_lost_succeeds_on_its_replay(
     client: Client, service: FaultyClientService
 ) -> None:
-    service.break_before_results |= {3, 5}
+    service.break_before_results |= {3, 6}
     job = await client.open_job("j")
     trajectory = job.trajectory("t")
     await trajectory.open()
     await trajectory.close(TrajectoryEnd.ABANDONED)
     await job.close()
     assert service.state.closed == {("j", "t"): 2}
-    assert service.kinds()[2:] == ["close_trajectory", "close_trajectory", "close_job", "close_job"]
+    assert service.kinds()[2:] == [
+        "close_trajectory",
+        "hold_job",
+        "close_trajectory",
+        "close_job",
+        "hold_job",
+        "close_job",
+    ]
     with pytest.raises(NotFoundError):
         await job.close()
 
@@ -246,6 +255,7 @@ async def test_a_full_outbox_makes_callers_wait(service: FaultyClientService) ->
     options = ClientOptions(outbox_items=10, backoff_initial_s=0.01, backoff_max_s=0.05)
     async with serving(service) as target:
         port = int(target.rpartition(":")[2])
+    service.state.open_job(job_pb2.JobSpec(job_id="j"))
     # Nobody listens: ten items fit, the others wait.
     async with Client(target, options) as client:
         job = client.job("j")

@@ -263,33 +263,38 @@ async def test_long_output_goes_to_the_payload_store(executor: SandboxExecutor) 
 @pytest.mark.parametrize(
     ("action", "expected"),
     [
-        (step("true", inline_file("../x", b"")), ("POLICY", "bad_path")),
-        (step("true", inline_file("/etc/x", b"")), ("POLICY", "bad_path")),
-        (step("true", inline_file("link/x", b"")), ("POLICY", "bad_path")),
+        (step("true", inline_file("../x", b"")), ("ENV", "bad_path")),
+        (step("true", inline_file("link/x", b"")), ("ENV", "bad_path")),
         (
             action_pb2.ActionSpec(
                 trajectory_id="trajectory",
                 env_step=action_pb2.EnvStepInput(command=action_pb2.Command(argv=action_pb2.Argv(arguments=["nope"]))),
             ),
-            ("POLICY", "cannot_execute"),
+            ("ENV", "no_such_program"),
         ),
         (
             action_pb2.ActionSpec(
                 trajectory_id="trajectory",
                 env_step=action_pb2.EnvStepInput(command=action_pb2.Command(shell="true", working_directory="nope")),
             ),
-            ("POLICY", "bad_working_directory"),
+            ("ENV", "bad_working_directory"),
         ),
         (
             action_pb2.ActionSpec(
                 trajectory_id="trajectory",
                 env_step=action_pb2.EnvStepInput(command=action_pb2.Command(shell="true", environment={"a b": "c"})),
             ),
+            ("ENV", "bad_environment"),
+        ),
+        (
+            action_pb2.ActionSpec(
+                trajectory_id="trajectory", env_step=action_pb2.EnvStepInput(command=action_pb2.Command(shell="a\0b"))
+            ),
             ("POLICY", "bad_command"),
         ),
     ],
 )
-async def test_steps_that_cannot_be_carried_out_are_the_models_fault(
+async def test_only_the_text_of_a_command_is_the_models_fault(
     executor: SandboxExecutor, action: action_pb2.ActionSpec, expected: tuple[str, str]
 ) -> None:
     sandbox_id = await make(executor, reset(set_up="ln -s /tmp link"))

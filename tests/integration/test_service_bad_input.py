@@ -53,7 +53,8 @@ async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Raw
             for name in ("open", "closed")
         ]
         closed = client_service_pb2.CloseTrajectoryRequest(job_id="job", trajectory_id="closed")
-        prepared = [Item(open_job=job_pb2.JobSpec(job_id="job")), *trajectories, Item(close_trajectory=closed)]
+        job = Item(open_job=job_pb2.JobSpec(job_id="job", detached=True))
+        prepared = [job, *trajectories, Item(close_trajectory=closed)]
         assert await service.stream(*prepared) == [None] * len(prepared)
         yield service
 

@@ -14,11 +14,13 @@ class CuttingProxy:
     Attributes:
         address: Where clients connect, "127.0.0.1:port".
         connections: How many were made.
+        silent: Whether all bytes are dropped, as if a machine or a cable were gone: no end hears of it.
     """
 
     def __init__(self, target: str) -> None:
         self.address = ""
         self.connections = 0
+        self.silent = False
         self._target = target
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -39,22 +41,23 @@ class CuttingProxy:
         both = {writer, server_writer}
         self._writers |= both
         try:
-            await asyncio.gather(_pass_on(reader, server_writer), _pass_on(server_reader, writer))
+            await asyncio.gather(self._pass_on(reader, server_writer), self._pass_on(server_reader, writer))
         finally:
             self._writers -= both
             for each in both:
                 each.transport.abort()
 
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        # A cut connection ends this direction; the other one ends too, as both are aborted.
-        with contextlib.suppress(ConnectionError):
-            while chunk := await reader.read(1 << 16):
-                writer.write(chunk)
-                await writer.drain()
-    finally:
-        writer.transport.abort()
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            # A cut connection ends this direction; the other one ends too, as both are aborted.
+            with contextlib.suppress(ConnectionError):
+                while chunk := await reader.read(1 << 16):
+                    if self.silent:
+                        continue
+                    writer.write(chunk)
+                    await writer.drain()
+        finally:
+            writer.transport.abort()
 
 
 @asynccontextmanager

@@ -67,7 +67,7 @@ class LocalEpisode:
         try:
             return Succeeded(self._run(action.command))
         except FileNotFoundError as error:
-            return Failed(FailureKind.POLICY, Reason.CANNOT_EXECUTE, str(error))
+            return Failed(FailureKind.ENV, Reason.NO_SUCH_PROGRAM, str(error))
         except subprocess.TimeoutExpired:
             return Failed(FailureKind.TIMEOUT, Reason.START_TO_CLOSE, "it ran out of time")
 

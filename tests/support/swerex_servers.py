@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -70,6 +71,8 @@ async def reference_server(directory: Path) -> AsyncIterator[str]:
         process = await anyio.open_process(
             [sys.executable, "-m", "swerex.server", *arguments],
             cwd=directory,
+            # Not this user's: Python tells a folder that may not be read from a program that is nowhere.
+            env={**os.environ, "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -15,15 +15,11 @@ import typer
 from callsheet.cli.app import app
 from callsheet.cli.choices import Role
 from callsheet.cli.errors import CallsheetGroup, CommandError, MissingExtraError, describe, first_error, load
+from callsheet.cli.inspect_commands import holding
 from callsheet.cli.plain import plain_outcome
 from callsheet.cli.up_command import parse_managers
-from callsheet.client import (
-    CommandResult,
-    Failed,
-    FailureKind,
-    Reason,
-    Succeeded,
-)
+from callsheet.client import CommandResult, Failed, FailureKind, Reason, Succeeded
+from callsheet.client.admin_values import Holder
 from callsheet.client.errors import invalid
 from typer.testing import CliRunner, Result
 
@@ -263,3 +259,24 @@ def test_more_cores_than_there_are_is_refused(tmp_path: Path) -> None:
     result = run("up", "--managers", "noop", "--cpus", str(cores + 1), "--data-dir", str(tmp_path))
     assert result.exit_code == 2
     assert f"cpus: {cores + 1} must be between 1 and {cores}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("holder", "words"),
+    [
+        (
+            Holder("j", "a", "t", "n", {"cpu": 1.0, "memory": 256.0}, 150.0, 1),
+            "1 cpu, 256 memory held by action a of job j on n for 150 s",
+        ),
+        (
+            Holder("j", "", "t", "n", {"memory": 256.0}, 9.5, 0, 60.0),
+            "256 memory held by trajectory t of job j on n for 9.5 s; its client is away, its job expires in 60 s",
+        ),
+        (
+            Holder("j", "a", "", "n", {"slots": 1.0}, 1.0, 0),
+            "1 slot held by action a of job j on n for 1 s; its client is away",
+        ),
+    ],
+)
+def test_holders_are_told_in_words(holder: Holder, words: str) -> None:
+    assert holding(holder) == words

@@ -24,7 +24,7 @@ from callsheet.client import (
 )
 from callsheet.client.actions import ActionKind
 from callsheet.client.admin_decode import decode_explanation, decode_status
-from callsheet.client.admin_values import ActionState, Shortage, StoryEvent, WaitReason
+from callsheet.client.admin_values import ActionState, Holder, Shortage, StoryEvent, WaitReason
 from callsheet.client.decode import BlobReader, decode_outcome, refusal_of_status
 from callsheet.v1 import admin_service_pb2, common_pb2, job_pb2, outcome_pb2
 
@@ -210,7 +210,15 @@ def test_the_explanation_of_an_action() -> None:
     message.shortages.add(resource="cpu", needed=4, free=1, capacity=8, node_id="n")
     event = message.story.add(event="submitted")
     event.time.seconds = 5
+    message.holders.add(job_id="k", action_id="b", node_id="n", units={"cpu": 7.0}, held_s=3.0, sessions=2)
+    message.holders.add(job_id="k", trajectory_id="t", expires_in_s=0.0)
+    message.job_closed = True
     explanation = decode_explanation(message)
+    assert explanation.holders == (
+        Holder("k", "b", "", "n", {"cpu": 7.0}, 3.0, 2),
+        Holder("k", "", "t", "", {}, 0.0, 0, 0.0),
+    )
+    assert explanation.job_closed
     assert (explanation.kind, explanation.state) == (ActionKind.ENV_STEP, ActionState.QUEUED)
     assert (explanation.wait_reason, explanation.explanation) == (WaitReason.RESOURCES, "needs 4 cpu")
     assert explanation.shortages == (Shortage("cpu", 4, 1, 8, "n"),)

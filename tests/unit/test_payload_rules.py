@@ -6,7 +6,7 @@ import math
 
 import pytest
 from callsheet.scheduler.core.model import RefusalCode, RefusedError
-from callsheet.scheduler.service import payload_rules, rules
+from callsheet.scheduler.service import payload_rules, reward_rules, rules
 from callsheet.v1 import action_pb2, common_pb2
 from google.protobuf import duration_pb2, text_format
 
@@ -32,9 +32,38 @@ REFUSED = [
     ('env_reset { image: "/host" }', "env_reset.image", "/host", "1 to 200"),
     ('env_reset { network: "example.org" }', "env_reset.network[0]", "example.org", "HOST:PORT"),
     ('env_reset { network: "a:1" network: "a b:1" }', "env_reset.network[1]", "a b:1", "HOST:PORT"),
+    (f"generate {{ {SAMPLING} stop: '' }} }}", "generate.sampling.stop[0]", "", "1 to 1024"),
+    (f"generate {{ {SAMPLING} stop: 'a' stop: '{'b' * 1025}' }} }}", "generate.sampling.stop[1]", "b", "1 to 1024"),
+    ("generate { " + SAMPLING + "stop: 'a' " * 65 + "} }", "generate.sampling.stop", "65 texts", "at most 64"),
+    (f"generate {{ {SAMPLING} log_probs_mode: 9 }} }}", "generate.sampling.log_probs_mode", "9", "not a value"),
+    (
+        'env_reset { defaults { environment { key: "A=B" value: "" } } }',
+        "env_reset.defaults.environment",
+        "A=B",
+        "must not be empty nor contain",
+    ),
+    (
+        'env_reset { defaults { working_directory: "a/../b" } }',
+        "env_reset.defaults.working_directory",
+        "a/../b",
+        "'..'",
+    ),
+    ('env_reset { defaults { user: "a\\n" } }', "env_reset.defaults.user", "a\n", "printable"),
+    (
+        "env_reset { defaults { start_to_close { seconds: -1 } } }",
+        "env_reset.defaults.start_to_close",
+        "-1",
+        "between 0 and 30 days",
+    ),
+    (
+        "env_reset { defaults { max_output_bytes: -1 } }",
+        "env_reset.defaults.max_output_bytes",
+        "-1",
+        "at least 0",
+    ),
     ("env_reset { set_up {} }", "env_reset.set_up", "", "exactly one of argv, shell and python"),
     ('env_reset { files { path: "a" } }', "env_reset.files[0].content", "", "exactly one of inline and reference"),
-    ('env_reset { files { content { inline: "" } } }', "env_reset.files[0].path", "", "relative"),
+    ('env_reset { files { content { inline: "" } } }', "env_reset.files[0].path", "", "must not be empty"),
     (
         'env_reset { files { path: "a" content { inline: "" } mode: 4096 } }',
         "env_reset.files[0].mode",
@@ -67,19 +96,58 @@ REFUSED = [
         "NUL",
     ),
     (
-        'env_step { command { shell: "a" working_directory: "/etc" } }',
+        'env_step { command { shell: "a" working_directory: "/etc/.." } }',
         "env_step.command.working_directory",
-        "/etc",
-        "relative",
+        "/etc/..",
+        "'..'",
     ),
     ('env_step { command { shell: "a" max_output_bytes: -1 } }', "env_step.command.max_output_bytes", "-1", "at least"),
     ('env_step { command { shell: "a" stdin {} } }', "env_step.command.stdin", "", "exactly one"),
     ("tool_call {}", "tool_call.method", "", "1 to 256"),
     ('tool_call { method: "m" arguments {} }', "tool_call.arguments", "", "exactly one"),
-    ("reward {}", "reward.scorer", "", "one of test_suite and model"),
+    ("reward {}", "reward.scorer", "", "one of test_suite, model and script"),
     ("reward { model {} }", "reward.model.token_ids", "[]", "at least one token"),
     ("reward { model { token_ids: -1 } }", "reward.model.token_ids", "-1", "negative"),
     ("reward { test_suite {} }", "reward.test_suite.command", "", "must be set"),
+    (
+        'reward { test_suite { command { shell: "t" } } }',
+        "reward.test_suite.files",
+        "[]",
+        "a fresh sandbox is empty: give files or an image, or run in the sandbox",
+    ),
+    (
+        'reward { script { command { shell: "t > {score}" } } }',
+        "reward.script.files",
+        "[]",
+        "a fresh sandbox is empty",
+    ),
+    ('reward { test_suite { command { shell: "t" } where: 7 } }', "reward.test_suite.where", "7", "not a value"),
+    ('reward { test_suite { command { shell: "t" } image: "/x" } }', "reward.test_suite.image", "/x", "1 to 200"),
+    (
+        'reward { script { command { shell: "t > {score}" } where: REWARD_PLACE_IN_SANDBOX image: "x" } }',
+        "reward.script.image",
+        "x",
+        "must be empty in the trajectory's sandbox",
+    ),
+    ("reward { script {} }", "reward.script.command", "", "must be set"),
+    (
+        'reward { script { command { shell: "t" } image: "x" } }',
+        "reward.script.score_file",
+        "",
+        "must name the file with the score, or the command must have '{score}'",
+    ),
+    (
+        'reward { script { command { argv { arguments: ["t", "{score}"] } } image: "x" score_file: "a" } }',
+        "reward.script.score_file",
+        "a",
+        "must be empty where the command has '{score}'",
+    ),
+    (
+        'reward { script { command { shell: "t" } image: "x" score_file: "../a" } }',
+        "reward.script.score_file",
+        "../a",
+        "'..'",
+    ),
     ('reward { test_suite { files { path: "../x" } } }', "reward.test_suite.files[0].path", "../x", "'..'"),
 ]
 CHECKS = {
@@ -87,7 +155,7 @@ CHECKS = {
     "env_reset": lambda spec: payload_rules.check_env_reset(spec.env_reset),
     "env_step": lambda spec: payload_rules.check_env_step(spec.env_step),
     "tool_call": lambda spec: payload_rules.check_tool_call(spec.tool_call),
-    "reward": lambda spec: payload_rules.check_reward(spec.reward),
+    "reward": lambda spec: reward_rules.check_reward(spec.reward),
 }
 
 
@@ -103,7 +171,7 @@ def test_a_broken_rule_is_named(text: str, field: str, value: str, rule: str) ->
     assert "word" not in str(refused.value)
 
 
-@pytest.mark.parametrize("path", ["", "/etc/passwd", "..", "../x", "a/../../b", "a/..", "a\0b"])
+@pytest.mark.parametrize("path", ["", "..", "/..", "/testbed/../etc", "../x", "a/../../b", "a/..", "a\0b"])
 def test_paths_that_leave_the_working_directory(path: str) -> None:
     step = action_pb2.EnvStepInput(command=action_pb2.Command(shell="ls"))
     step.files.add(path="fine/file", content=common_pb2.Blob(inline=b""))
@@ -191,3 +259,15 @@ def test_durations(seconds: int, nanos: int, value: float) -> None:
 def test_no_durations(seconds: int, nanos: int) -> None:
     with pytest.raises(RefusedError, match="30 days"):
         rules.seconds("f", duration_pb2.Duration(seconds=seconds, nanos=nanos))
+
+
+@pytest.mark.parametrize("path", ["a", "a/b", "/testbed/a", "/", "..a"])
+def test_paths_within_the_sandbox(path: str) -> None:
+    step = action_pb2.EnvStepInput(command=action_pb2.Command(shell="ls", working_directory=path), download=[path])
+    step.files.add(path=path, content=common_pb2.Blob(inline=b""))
+    assert payload_rules.check_env_step(step) == []
+
+
+def test_a_command_of_a_session_may_have_variables() -> None:
+    command = action_pb2.Command(shell="ls", environment={"A": "b"})
+    assert payload_rules.check_env_step(action_pb2.EnvStepInput(command=command, session="main")) == []

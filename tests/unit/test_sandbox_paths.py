@@ -3,25 +3,47 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.managers.sandbox.paths import PathRefusedError, split_relative
+from callsheet.managers.sandbox.paths import PathRefusedError, checked_path, is_below
 
 
 @pytest.mark.parametrize(
-    ("path", "components"),
-    [("file", ("file",)), ("a/b", ("a", "b")), ("./a//b/", ("a", "b")), ("ü/…", ("ü", "…")), ("..a", ("..a",))],
+    ("path", "checked"),
+    [
+        ("file", "file"),
+        ("./a//b/", "a/b"),
+        ("ü/…", "ü/…"),
+        ("..a", "..a"),
+        ("/etc/passwd", "/etc/passwd"),
+        ("//testbed/./x/", "/testbed/x"),
+    ],
 )
-def test_relative_paths_are_split(path: str, components: tuple[str, ...]) -> None:
-    assert split_relative(path) == components
+def test_paths_are_relative_or_absolute(path: str, checked: str) -> None:
+    assert checked_path(path) == checked
 
 
 @pytest.mark.parametrize(
-    "path", ["", ".", "/", "/etc/passwd", "..", "a/..", "a/../../b", "a\0b", "x" * 256, "a/" * 3000]
+    ("path", "below", "checked"),
+    [("x", "/testbed", "/testbed/x"), ("x", "sub", "sub/x"), ("/x", "/testbed", "/x"), ("x", "/", "/x")],
 )
-def test_paths_that_leave_or_name_nothing_are_refused(path: str) -> None:
+def test_relative_paths_begin_from_a_directory(path: str, below: str, checked: str) -> None:
+    assert checked_path(path, below=below) == checked
+    assert checked_path("", below=below, allow_empty=True) == below
+
+
+@pytest.mark.parametrize(
+    "path", ["", ".", "/", "//.", "..", "a/..", "/..", "/a/../../b", "a\0b", "x" * 256, "/" + "x" * 256, "a/" * 3000]
+)
+def test_paths_that_climb_or_name_nothing_are_refused(path: str) -> None:
     with pytest.raises(PathRefusedError, match="path"):
-        split_relative(path)
+        checked_path(path)
 
 
-def test_the_working_directory_itself_is_allowed_where_asked_for() -> None:
-    assert split_relative("", allow_empty=True) == ()
-    assert split_relative("./", allow_empty=True) == ()
+def test_a_directory_itself_is_allowed_where_asked_for() -> None:
+    assert [checked_path(path, allow_empty=True) for path in ("", "./", "/")] == ["", "", "/"]
+
+
+def test_what_is_below_a_directory() -> None:
+    assert is_below("/a/b", "/a")
+    assert is_below("/a", "/a")
+    assert is_below("/a", "/")
+    assert not is_below("/ab", "/a")

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callsheet.managers.sandbox.agent_sandbox import command_environment
 from callsheet.managers.sandbox.backend import SandboxCreateError
 from callsheet.managers.sandbox.bubblewrap import find_bwrap
+from callsheet.managers.sandbox.command_defaults import merged_environment
 from callsheet.managers.sandbox.pool_users import UserPool
 from callsheet.managers.sandbox.settings import (
     FEWEST_MEMORY_MIB,
@@ -53,8 +53,8 @@ def test_pool_users_are_taken_once() -> None:
 
 def test_an_environment_adds_to_the_python_path() -> None:
     default = {"PATH": "/bin", "PYTHONPATH": "/stage"}
-    assert command_environment(default, {}) == default
-    assert command_environment(default, {"PYTHONPATH": "src", "A": "b"}) == {
+    assert merged_environment(default, {}) == default
+    assert merged_environment(default, {"PYTHONPATH": "src", "A": "b"}) == {
         "PATH": "/bin",
         "PYTHONPATH": "src:/stage",
         "A": "b",

@@ -33,10 +33,10 @@ def spec(text: str) -> action_pb2.ActionSpec:
     return text_format.Parse(text, action_pb2.ActionSpec())
 
 
-def refusal(decode: Callable[[], object]) -> RefusedError:
+def refusal(decode: Callable[[], object], code: RefusalCode = RefusalCode.INVALID_ARGUMENT) -> RefusedError:
     with pytest.raises(RefusedError) as refused:
         decode()
-    assert refused.value.code is RefusalCode.INVALID_ARGUMENT
+    assert refused.value.code is code
     assert refused.value.retry_after is None
     return refused.value
 
@@ -61,6 +61,7 @@ def points(*pairs: str) -> str:
     return speed_up("table { " + " ".join(f"points {{ {pair} }}" for pair in pairs) + " }")
 
 
+FRESH = 'command { shell: "t" } files { path: "f" content { inline: "" } }'
 REFUSED = [
     # Who and what.
     (BASE, "payload", "", "must be one of generate"),
@@ -231,7 +232,7 @@ def test_what_is_left_out_takes_the_defaults() -> None:
     assert references == []
     assert (request.key, request.kind, request.trajectory_id) == (ActionKey("j", "a"), ActionKind.GENERATE, "")
     assert request.demand.entries == ()
-    assert request.timeouts == Timeouts(1800.0, 600.0, 3600.0, 0.0)
+    assert request.timeouts == Timeouts(1800.0, 600.0, 3600.0, 0.0, execution_given=False, close_given=False)
     assert request.retry == RetryPolicy(3, 0.2, 2.0, 30.0)
     assert (request.weight, request.wait_if_unservable, request.in_sandbox) == (1.0, False, False)
 
@@ -244,7 +245,30 @@ def test_what_is_left_out_takes_the_defaults() -> None:
         ('env_reset { image: "a/b:1" }', ActionKind.ENV_RESET, {"cpu": 1, "memory": 256}, True, "sandbox:a/b:1"),
         (STEP, ActionKind.ENV_STEP, {"cpu": 1}, True, ""),
         ('service: "api" tool_call { method: "m" }', ActionKind.TOOL_CALL, {}, False, "api"),
-        ('reward { test_suite { command { shell: "t" } } }', ActionKind.REWARD, {"cpu": 1}, False, "test-suite"),
+        (f"reward {{ test_suite {{ {FRESH} }} }}", ActionKind.REWARD, {"cpu": 1}, False, "test-suite"),
+        (f'reward {{ test_suite {{ {FRESH} image: "a" }} }}', ActionKind.REWARD, {"cpu": 1}, False, "sandbox:a"),
+        (f"reward {{ script {{ {FRESH} score_file: 's' }} }}", ActionKind.REWARD, {"cpu": 1}, False, "test-suite"),
+        (
+            f"service: 'own' reward {{ script {{ {FRESH} score_file: 's' image: 'a' }} }}",
+            ActionKind.REWARD,
+            {"cpu": 1},
+            False,
+            "own",
+        ),
+        (
+            'reward { script { where: REWARD_PLACE_IN_SANDBOX command { shell: "t > {score}" } } }',
+            ActionKind.REWARD,
+            {"cpu": 1},
+            True,
+            "test-suite",
+        ),
+        (
+            'reward { test_suite { where: REWARD_PLACE_IN_SANDBOX command { shell: "t" } } }',
+            ActionKind.REWARD,
+            {"cpu": 1},
+            True,
+            "test-suite",
+        ),
         (
             'reward { test_suite { in_sandbox: true command { shell: "t" } } }',
             ActionKind.REWARD,
@@ -268,6 +292,18 @@ def test_the_payload_decides_the_kind_and_its_defaults(
     )
 
 
+def test_a_tool_call_is_made_once_unless_it_is_idempotent() -> None:
+    for declared, expected in (("", True), ("idempotent: true", False)):
+        text = f'{BASE} service: "api" tool_call {{ method: "m" {declared} }}'
+        assert ActionDecoder().decode(spec(text))[0].called_once is expected
+    assert not ActionDecoder().decode(spec(BASE + GENERATE))[0].called_once
+
+
+def test_a_reset_may_give_its_commands_an_execution_timeout() -> None:
+    request, _ = ActionDecoder().decode(spec(SANDBOXED + "env_reset { defaults { start_to_close { seconds: 45 } } }"))
+    assert request.command_timeout == 45.0
+
+
 def test_only_the_memory_of_a_reset_is_kept_by_default() -> None:
     request, _ = ActionDecoder().decode(spec(SANDBOXED + "env_reset {}"))
     assert {entry.resource: entry.held_by_trajectory for entry in request.demand.entries} == {
@@ -279,14 +315,17 @@ def test_only_the_memory_of_a_reset_is_kept_by_default() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("start_to_close { seconds: 5000 }", Timeouts(1800.0, 5000.0, 6800.0)),
-        ("schedule_to_start { seconds: 4000 }", Timeouts(4000.0, 600.0, 4000.0)),
-        ("schedule_to_close { seconds: 60 }", Timeouts(60.0, 60.0, 60.0)),
+        ("start_to_close { seconds: 5000 }", Timeouts(1800.0, 5000.0, 6800.0, close_given=False)),
+        (
+            "schedule_to_start { seconds: 4000 }",
+            Timeouts(4000.0, 600.0, 4000.0, execution_given=False, close_given=False),
+        ),
+        ("schedule_to_close { seconds: 60 }", Timeouts(60.0, 60.0, 60.0, execution_given=False)),
         (
             "schedule_to_close { seconds: 100 } start_to_close { seconds: 100 } heartbeat { nanos: 500000000 }",
             Timeouts(100.0, 100.0, 100.0, 0.5),
         ),
-        ("schedule_to_close { seconds: 2592000 }", Timeouts(1800.0, 600.0, 2592000.0)),
+        ("schedule_to_close { seconds: 2592000 }", Timeouts(1800.0, 600.0, 2592000.0, execution_given=False)),
     ],
 )
 def test_deadlines_that_were_asked_for_make_room_for_themselves(text: str, expected: Timeouts) -> None:
@@ -366,6 +405,8 @@ def test_references_to_stored_payloads_are_collected() -> None:
 
 
 JOBS_REFUSED = [
+    ('job_id: "j" grace {}', "job.grace", "above 0"),
+    ('job_id: "j" grace { seconds: -1 }', "job.grace", "between 0"),
     ("", "job.job_id", "1 to 256"),
     ('job_id: "j" share: -1', "job.share", "between 0"),
     ('job_id: "j" share: nan', "job.share", "between 0"),
@@ -388,6 +429,12 @@ def test_a_job_has_defaults() -> None:
 
 
 TRAJECTORIES_REFUSED = [
+    ('job_id: "j" trajectory_id: "t" deadline {}', "trajectory.deadline", "above 0"),
+    (
+        'job_id: "j" trajectory_id: "t" group { group_id: "g" size: 2 on_infra: 9 }',
+        "trajectory.group.on_infra",
+        "not a",
+    ),
     ('trajectory_id: "t"', "trajectory.job_id", "1 to 256"),
     ('job_id: "j"', "trajectory.trajectory_id", "1 to 256"),
     ('job_id: "j" trajectory_id: "t" idle_timeout { seconds: -1 }', "trajectory.idle_timeout", "between 0"),
@@ -434,3 +481,20 @@ def test_a_fraction_of_a_core_is_rounded_up_and_bounds_its_use(
     (cpu,) = request.demand.entries
     assert (cpu.min_units, cpu.max_units) == units
     assert request.demand.most_cores() == most_cores
+
+
+def test_a_job_may_name_its_grace_and_a_trajectory_its_deadline() -> None:
+    job = decode_job(text_format.Parse('job_id: "j" grace { seconds: 7 }', job_pb2.JobSpec()))
+    assert (job.grace, job.detached) == (7.0, False)
+    assert decode_job(job_pb2.JobSpec(job_id="j", detached=True)).detached
+    text = 'job_id: "j" trajectory_id: "t" deadline { seconds: 9 }'
+    assert decode_trajectory(text_format.Parse(text, job_pb2.TrajectorySpec())).deadline == 9.0
+
+
+@pytest.mark.parametrize("on_infra", ["ON_INFRA_RETRY", "ON_INFRA_MASK", "ON_INFRA_DROP"])
+def test_what_is_not_built_yet_is_refused_as_such(on_infra: str) -> None:
+    text = f'job_id: "j" trajectory_id: "t" group {{ group_id: "g" size: 2 on_infra: {on_infra} }}'
+    refused = refusal(
+        lambda: decode_trajectory(text_format.Parse(text, job_pb2.TrajectorySpec())), RefusalCode.UNIMPLEMENTED
+    )
+    assert (refused.field, refused.value, refused.rule) == ("trajectory.group.on_infra", on_infra, "is not built yet")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec
-from callsheet.managers.sandbox.test_suite import Score, SuiteRun, fill_placeholders, judge
+from callsheet.managers.sandbox.scoring import Score, fill_placeholders
+from callsheet.managers.sandbox.test_suite import SuiteRun
 from callsheet.v1 import outcome_pb2
 
 
@@ -20,12 +21,12 @@ def report(passed: int, failed: int, skipped: int = 0) -> bytes:
 
 @pytest.mark.parametrize(("outcome", "score"), [(ended(), 1.0), (ended(1), 0.0), (ended(2), 0.0), (ended(0, 9), 0.0)])
 def test_without_a_report_the_exit_code_is_the_score(outcome: CommandOutcome, score: float) -> None:
-    assert judge(SuiteRun(outcome, wants_report=False, report=None)) == Score(score)
+    assert SuiteRun(outcome, wants_report=False, report=None).judge() == Score(score)
 
 
 def test_the_share_that_passed_is_the_score() -> None:
-    assert judge(SuiteRun(ended(1), True, report(3, 1, 5))) == Score(0.75, passed=3, total=4)
-    assert judge(SuiteRun(ended(1), True, report(0, 2))) == Score(0.0, passed=0, total=2)
+    assert SuiteRun(ended(1), True, report(3, 1, 5)).judge() == Score(0.75, passed=3, total=4)
+    assert SuiteRun(ended(1), True, report(0, 2)).judge() == Score(0.0, passed=0, total=2)
 
 
 @pytest.mark.parametrize(
@@ -43,12 +44,12 @@ def test_the_share_that_passed_is_the_score() -> None:
 def test_what_cannot_be_scored_is_no_zero(
     outcome: CommandOutcome, content: bytes | None, kind: outcome_pb2.FailureKind.ValueType, reason: str
 ) -> None:
-    failed = judge(SuiteRun(outcome, True, content))
+    failed = SuiteRun(outcome, True, content).judge()
     assert isinstance(failed, outcome_pb2.Failed)
     assert (failed.kind, failed.reason) == (kind, reason)
 
 
 def test_placeholders_are_filled_everywhere() -> None:
     command = CommandSpec(("sh", "-c", "pytest -n {units} --junitxml={report} # {units}"))
-    filled = fill_placeholders(command, 3, "/tmp/r.xml")
+    filled = fill_placeholders(command, {"{units}": "3", "{report}": "/tmp/r.xml"})
     assert filled.arguments == ("sh", "-c", "pytest -n 3 --junitxml=/tmp/r.xml # 3")

@@ -188,7 +188,7 @@ def failed(kind: FailureKind, reason: str, message: str = "") -> Failed[CommandR
         (errors.outcome_error(failed(FailureKind.INFRA, "lease")), "swerex.exceptions.SwerexException", False),
         (errors.outcome_error(failed(FailureKind.RESOURCE_LIMIT, "pids")), "swerex.exceptions.SwerexException", False),
         (
-            errors.outcome_error(failed(FailureKind.POLICY, "cannot_execute", "'x': Permission denied")),
+            errors.outcome_error(failed(FailureKind.ENV, "cannot_execute", "'x': Permission denied")),
             "builtins.PermissionError",
             False,
         ),

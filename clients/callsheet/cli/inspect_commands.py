@@ -134,13 +134,17 @@ def _print_explanation(found: Explanation) -> None:
         rows = [[s.node_id, s.resource, str(s.needed), str(s.free), str(s.capacity)] for s in found.shortages]
         print_table("Shortages", ["node", "resource", "needed #", "free #", "capacity #"], rows)
     for holder in found.holders:
-        typer.echo(_holding(holder))
+        typer.echo(holding(holder))
     print_table("Story", ["time", "event"], [[_time(event.at), event.event] for event in found.story])
 
 
-def _holding(holder: Holder) -> str:
+def holding(holder: Holder) -> str:
+    """Who holds what, for how long, and whether its client still lives, as a sentence."""
     who = f"action {holder.action_id}" if holder.action_id else f"trajectory {holder.trajectory_id}"
-    units = ", ".join(f"{count:g} {resource}" for resource, count in sorted(holder.units.items()))
+    units = ", ".join(
+        "1 slot" if (resource, count) == ("slots", 1.0) else f"{count:g} {resource}"
+        for resource, count in sorted(holder.units.items())
+    )
     said = [f"{units or 'it'} held by {who} of job {holder.job_id} on {holder.node_id} for {holder.held_s:.3g} s"]
     if not holder.sessions:
         said.append("its client is away")

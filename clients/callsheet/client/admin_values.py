@@ -157,7 +157,7 @@ class Holder:
     units: Mapping[str, float]
     held_s: float
     sessions: int
-    expires_in_s: float | None
+    expires_in_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

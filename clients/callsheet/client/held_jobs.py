@@ -23,7 +23,7 @@ class HeldJobs:
         return bool(self._jobs)
 
     def hold(self, job_id: str) -> None:
-        """Notes that a job is held: an item that names it has done that already on the stream that carried it."""
+        """Notes that a job is held, as an item that names it was accepted on the present stream."""
         self._jobs[job_id] = None
 
     def release(self, job_id: str) -> None:

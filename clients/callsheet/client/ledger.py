@@ -92,6 +92,11 @@ class Ledger(Generic[OutcomeT]):
         """Returns the open submit of an action."""
         return self._by_key.get(key)
 
+    def job_of(self, sequence: int) -> str | None:
+        """Returns the job of an open submit; None for any other item."""
+        item = self._open.get(sequence)
+        return item.key[0] if item is not None and item.key is not None else None
+
     def is_open(self, item: Item[OutcomeT]) -> bool:
         """Whether the item has not been settled or dropped."""
         return item.sequence in self._open

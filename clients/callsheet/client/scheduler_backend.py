@@ -70,7 +70,6 @@ class SchedulerBackend:
     async def open_job(self, job: JobDescription) -> Opening:
         """Opens a job."""
         reply = await self._control(job.job_id, client_service_pb2.ClientItem(open_job=encode_job(job)))
-        self._session.held.hold(job.job_id)
         return _opened(reply).opening
 
     async def close_job(self, job_id: str) -> None:
@@ -184,7 +183,6 @@ class SchedulerBackend:
         open_submit = self._session.open_submit(key)
         if open_submit is None:
             ticket = self._session.put_now(embedded(_SUBMIT, spec.SerializeToString()), key=key)
-            self._session.held.hold(spec.job_id)
             if spec.HasField("env_step") and spec.env_step.stream_output:
                 ticket.output = LiveOutput()
             return SessionHandle(self._session, key, ticket)
@@ -208,13 +206,14 @@ class SchedulerBackend:
     ) -> Reply | None:
         await self._session.room()
         ticket = self._session.put_now(item.SerializeToString(), replay_success=replay_success)
-        self._session.held.hold(job_id)
         try:
-            return await ticket.end()
+            reply = await ticket.end()
         except NotFoundError as error:
             if error.field == "job_id":
                 self._session.held.release(job_id)
             raise
+        self._session.held.hold(job_id)
+        return reply
 
     async def _ask(self, rpc: Callable[..., Any], request: Any) -> Any:
         await self._session.connect()

@@ -282,6 +282,8 @@ class Session:
             self._take_output(output)
         for sequence in response.accepted:
             if not self.held.answer(sequence, None):
+                if (job_id := ledger.job_of(sequence)) is not None:
+                    self.held.hold(job_id)
                 ledger.result(sequence, None)
         for opened in response.opened:
             ledger.result(opened.sequence, None, opened)

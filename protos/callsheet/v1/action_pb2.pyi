@@ -36,7 +36,9 @@ class _ActionKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     ACTION_KIND_ENV_STEP: _ActionKind.ValueType  # 3
     """Runs a command in the sandbox of a trajectory. Changes state: once started it is never replayed."""
     ACTION_KIND_TOOL_CALL: _ActionKind.ValueType  # 4
-    """A call to an outside API behind a quota. May run again only when the failure is INFRA or QUOTA."""
+    """A call to an outside API behind a quota. Once it may have begun it runs again only if a quota refused it, or after an
+    INFRA failure if it is idempotent.
+    """
     ACTION_KIND_REWARD: _ActionKind.ValueType  # 5
     """Scores a trajectory: a test suite on CPUs or a model. In a trajectory's sandbox it is never replayed once started."""
 
@@ -52,7 +54,9 @@ ACTION_KIND_ENV_RESET: ActionKind.ValueType  # 2
 ACTION_KIND_ENV_STEP: ActionKind.ValueType  # 3
 """Runs a command in the sandbox of a trajectory. Changes state: once started it is never replayed."""
 ACTION_KIND_TOOL_CALL: ActionKind.ValueType  # 4
-"""A call to an outside API behind a quota. May run again only when the failure is INFRA or QUOTA."""
+"""A call to an outside API behind a quota. Once it may have begun it runs again only if a quota refused it, or after an
+INFRA failure if it is idempotent.
+"""
 ACTION_KIND_REWARD: ActionKind.ValueType  # 5
 """Scores a trajectory: a test suite on CPUs or a model. In a trajectory's sandbox it is never replayed once started."""
 global___ActionKind = ActionKind
@@ -399,8 +403,8 @@ class ActionSpec(google.protobuf.message.Message):
     """What to do if no registered manager can ever serve it."""
     service: builtins.str
     """Name of the hosted service that must serve it (a model, an API). Empty: any service for its kind; a reward then
-    goes to "test-suite" or "scorer", and an env_reset with an image to "sandbox:" and the image's name. Required for
-    tool_call, as one API cannot stand in for another.
+    goes to "test-suite" or "scorer", and an env_reset or reward with an image to "sandbox:" and the image's name.
+    Required for tool_call, as one API cannot stand in for another.
     """
     @property
     def demand(self) -> global___Demand:
@@ -777,7 +781,10 @@ class CommandDefaults(google.protobuf.message.Message):
 
     @property
     def start_to_close(self) -> google.protobuf.duration_pb2.Duration:
-        """start_to_close of env_steps and rewards in this sandbox that have none; unset takes the server's default."""
+        """start_to_close of env_steps and rewards in this sandbox that have none; unset takes the server's default. What is
+        submitted takes it from the newest env_reset of its trajectory. A schedule_to_close of the action bounds it, and one
+        that is unset grows with it.
+        """
 
     def __init__(
         self,

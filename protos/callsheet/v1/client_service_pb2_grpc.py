@@ -113,7 +113,7 @@ class ClientServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def OpenJob(self, request, context):
-        """Opens a job.
+        """Opens a job. No session holds it by this, so that its grace begins at once unless it is detached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -127,21 +127,22 @@ class ClientServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def OpenTrajectory(self, request, context):
-        """Opens a trajectory. NOT_FOUND if its job is not open.
+        """Opens a trajectory. NOT_FOUND if its job is not open, FAILED_PRECONDITION if that has expired.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CloseTrajectory(self, request, context):
-        """Closes a trajectory: cancels its open actions and releases its sandbox. NOT_FOUND if there is none.
+        """Closes a trajectory: cancels its open actions and releases its sandbox. NOT_FOUND if there is none, ALREADY_EXISTS if
+        it was closed with another end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SubmitAction(self, request, context):
-        """Submits one action.
+        """Submits one action. FAILED_PRECONDITION if its job has expired.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -44,7 +44,7 @@ class ClientServiceStub:
         callsheet.v1.client_service_pb2.OpenJobRequest,
         callsheet.v1.client_service_pb2.OpenJobResponse,
     ]
-    """Opens a job."""
+    """Opens a job. No session holds it by this, so that its grace begins at once unless it is detached."""
 
     CloseJob: grpc.UnaryUnaryMultiCallable[
         callsheet.v1.client_service_pb2.CloseJobRequest,
@@ -56,19 +56,21 @@ class ClientServiceStub:
         callsheet.v1.client_service_pb2.OpenTrajectoryRequest,
         callsheet.v1.client_service_pb2.OpenTrajectoryResponse,
     ]
-    """Opens a trajectory. NOT_FOUND if its job is not open."""
+    """Opens a trajectory. NOT_FOUND if its job is not open, FAILED_PRECONDITION if that has expired."""
 
     CloseTrajectory: grpc.UnaryUnaryMultiCallable[
         callsheet.v1.client_service_pb2.CloseTrajectoryRequest,
         callsheet.v1.client_service_pb2.CloseTrajectoryResponse,
     ]
-    """Closes a trajectory: cancels its open actions and releases its sandbox. NOT_FOUND if there is none."""
+    """Closes a trajectory: cancels its open actions and releases its sandbox. NOT_FOUND if there is none, ALREADY_EXISTS if
+    it was closed with another end.
+    """
 
     SubmitAction: grpc.UnaryUnaryMultiCallable[
         callsheet.v1.client_service_pb2.SubmitActionRequest,
         callsheet.v1.client_service_pb2.SubmitActionResponse,
     ]
-    """Submits one action."""
+    """Submits one action. FAILED_PRECONDITION if its job has expired."""
 
     CancelAction: grpc.UnaryUnaryMultiCallable[
         callsheet.v1.client_service_pb2.CancelActionRequest,
@@ -140,7 +142,7 @@ class ClientServiceAsyncStub:
         callsheet.v1.client_service_pb2.OpenJobRequest,
         callsheet.v1.client_service_pb2.OpenJobResponse,
     ]
-    """Opens a job."""
+    """Opens a job. No session holds it by this, so that its grace begins at once unless it is detached."""
 
     CloseJob: grpc.aio.UnaryUnaryMultiCallable[
         callsheet.v1.client_service_pb2.CloseJobRequest,
@@ -152,19 +154,21 @@ class ClientServiceAsyncStub:
         callsheet.v1.client_service_pb2.OpenTrajectoryRequest,
         callsheet.v1.client_service_pb2.OpenTrajectoryResponse,
     ]
-    """Opens a trajectory. NOT_FOUND if its job is not open."""
+    """Opens a trajectory. NOT_FOUND if its job is not open, FAILED_PRECONDITION if that has expired."""
 
     CloseTrajectory: grpc.aio.UnaryUnaryMultiCallable[
         callsheet.v1.client_service_pb2.CloseTrajectoryRequest,
         callsheet.v1.client_service_pb2.CloseTrajectoryResponse,
     ]
-    """Closes a trajectory: cancels its open actions and releases its sandbox. NOT_FOUND if there is none."""
+    """Closes a trajectory: cancels its open actions and releases its sandbox. NOT_FOUND if there is none, ALREADY_EXISTS if
+    it was closed with another end.
+    """
 
     SubmitAction: grpc.aio.UnaryUnaryMultiCallable[
         callsheet.v1.client_service_pb2.SubmitActionRequest,
         callsheet.v1.client_service_pb2.SubmitActionResponse,
     ]
-    """Submits one action."""
+    """Submits one action. FAILED_PRECONDITION if its job has expired."""
 
     CancelAction: grpc.aio.UnaryUnaryMultiCallable[
         callsheet.v1.client_service_pb2.CancelActionRequest,
@@ -242,7 +246,7 @@ class ClientServiceServicer(metaclass=abc.ABCMeta):
         request: callsheet.v1.client_service_pb2.OpenJobRequest,
         context: _ServicerContext,
     ) -> typing.Union[callsheet.v1.client_service_pb2.OpenJobResponse, collections.abc.Awaitable[callsheet.v1.client_service_pb2.OpenJobResponse]]:
-        """Opens a job."""
+        """Opens a job. No session holds it by this, so that its grace begins at once unless it is detached."""
 
     @abc.abstractmethod
     def CloseJob(
@@ -258,7 +262,7 @@ class ClientServiceServicer(metaclass=abc.ABCMeta):
         request: callsheet.v1.client_service_pb2.OpenTrajectoryRequest,
         context: _ServicerContext,
     ) -> typing.Union[callsheet.v1.client_service_pb2.OpenTrajectoryResponse, collections.abc.Awaitable[callsheet.v1.client_service_pb2.OpenTrajectoryResponse]]:
-        """Opens a trajectory. NOT_FOUND if its job is not open."""
+        """Opens a trajectory. NOT_FOUND if its job is not open, FAILED_PRECONDITION if that has expired."""
 
     @abc.abstractmethod
     def CloseTrajectory(
@@ -266,7 +270,9 @@ class ClientServiceServicer(metaclass=abc.ABCMeta):
         request: callsheet.v1.client_service_pb2.CloseTrajectoryRequest,
         context: _ServicerContext,
     ) -> typing.Union[callsheet.v1.client_service_pb2.CloseTrajectoryResponse, collections.abc.Awaitable[callsheet.v1.client_service_pb2.CloseTrajectoryResponse]]:
-        """Closes a trajectory: cancels its open actions and releases its sandbox. NOT_FOUND if there is none."""
+        """Closes a trajectory: cancels its open actions and releases its sandbox. NOT_FOUND if there is none, ALREADY_EXISTS if
+        it was closed with another end.
+        """
 
     @abc.abstractmethod
     def SubmitAction(
@@ -274,7 +280,7 @@ class ClientServiceServicer(metaclass=abc.ABCMeta):
         request: callsheet.v1.client_service_pb2.SubmitActionRequest,
         context: _ServicerContext,
     ) -> typing.Union[callsheet.v1.client_service_pb2.SubmitActionResponse, collections.abc.Awaitable[callsheet.v1.client_service_pb2.SubmitActionResponse]]:
-        """Submits one action."""
+        """Submits one action. FAILED_PRECONDITION if its job has expired."""
 
     @abc.abstractmethod
     def CancelAction(

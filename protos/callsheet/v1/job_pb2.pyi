@@ -61,7 +61,7 @@ class _OpeningEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     OPENING_ATTACHED: _Opening.ValueType  # 2
     """It was open already, with the same specification."""
     OPENING_CLOSED: _Opening.ValueType  # 3
-    """A trajectory that was closed before: it stays closed."""
+    """A trajectory that was closed before: it stays closed. Also a new one whose group had its quorum already."""
 
 class Opening(_Opening, metaclass=_OpeningEnumTypeWrapper):
     """What an open found."""
@@ -73,7 +73,7 @@ OPENING_CREATED: Opening.ValueType  # 1
 OPENING_ATTACHED: Opening.ValueType  # 2
 """It was open already, with the same specification."""
 OPENING_CLOSED: Opening.ValueType  # 3
-"""A trajectory that was closed before: it stays closed."""
+"""A trajectory that was closed before: it stays closed. Also a new one whose group had its quorum already."""
 global___Opening = Opening
 
 class _OnInfra:
@@ -166,7 +166,7 @@ class JobSpec(google.protobuf.message.Message):
     @property
     def grace(self) -> google.protobuf.duration_pb2.Duration:
         """How long the job lives on after its last session ended; then it expires: its actions are cancelled and its
-        trajectories closed, while outcomes stay. Unset takes the server's default (120 s). See `detached`.
+        trajectories closed, while outcomes stay. Above 0; unset takes the server's default (120 s). See `detached`.
         """
 
     def __init__(
@@ -258,7 +258,7 @@ class TrajectorySpec(google.protobuf.message.Message):
 
     @property
     def deadline(self) -> google.protobuf.duration_pb2.Duration:
-        """So long after it was opened it is closed as abandoned, whatever it does; unset means never."""
+        """So long after it was opened it is closed as abandoned, whatever it does; above 0, and unset means never."""
 
     def __init__(
         self,

@@ -10,7 +10,9 @@ _DIGEST_BYTES = 16
 
 
 def set_up_name(reset: action_pb2.EnvResetInput) -> str:
-    """Returns the name of what a sandbox begins with: image, files, command and network; empty if nothing can be kept.
+    """Returns the name of what a sandbox begins with: image, files, command, network and what commands take by default.
+
+    It is empty if nothing can be kept.
 
     Two ends whose serializers differ find different names, and lose nothing but the knowledge of where it is kept.
     """
@@ -18,6 +20,8 @@ def set_up_name(reset: action_pb2.EnvResetInput) -> str:
         return ""
     asked = action_pb2.EnvResetInput()
     asked.CopyFrom(reset)
-    # Sizes change nothing of what it begins with.
+    # Sizes and time limits change nothing of what it begins with.
     asked.disk_mib = asked.max_processes = 0
+    if asked.HasField("defaults"):
+        asked.defaults.ClearField("start_to_close")
     return hashlib.blake2b(asked.SerializeToString(deterministic=True), digest_size=_DIGEST_BYTES).hexdigest()

@@ -61,7 +61,7 @@ async def test_exit_codes_and_signals_are_told_apart(sandbox: Sandbox) -> None:
 async def test_a_program_that_does_not_exist_is_refused(sandbox: Sandbox) -> None:
     with pytest.raises(CannotExecuteError, match="no-such-program") as caught:
         await run(sandbox, "no-such-program")
-    assert caught.value.reason == "cannot_execute"
+    assert caught.value.reason == "no_such_program"
 
 
 async def test_a_program_is_looked_for_in_all_of_its_path(sandbox: Sandbox) -> None:

@@ -197,3 +197,29 @@ async def test_cpu_seconds_are_the_steps_own(sandbox: Sandbox) -> None:
     second = await py(sandbox, "1")
     busy = await py(sandbox, "import time\nend = time.process_time() + 0.2\nwhile time.process_time() < end: pass")
     assert second.cpu_s < 0.1 < busy.cpu_s
+
+
+async def test_variables_of_a_step_stay_in_its_session(sandbox: Sandbox) -> None:
+    values = {"PLAIN": "x", "QUOTED": 'it\'s "$HOME" `x`\nand a line', "EMPTY": ""}
+    show = "import os; print([os.environ.get(name) for name in ('PLAIN', 'QUOTED', 'EMPTY')])"
+    for language, text in ((SessionLanguage.SHELL, f'python3 -c "{show}"'), (SessionLanguage.PYTHON, show)):
+        for environment in (values, {}):
+            step = StepSpec("main", language, text, environment=environment)
+            outcome = await sandbox.run_step(step, anyio.Event())
+            assert outcome.stdout.decode() == f"{list(values.values())}\n", outcome.stderr
+        again = StepSpec("main", language, text, environment={"PLAIN": "y"})
+        assert b"'y'" in (await sandbox.run_step(again, anyio.Event())).stdout
+
+
+async def test_a_session_begins_with_variables_of_its_own(sandbox: Sandbox) -> None:
+    step = StepSpec("main", SessionLanguage.SHELL, "echo $GIVEN", session_environment={"GIVEN": "from the start"})
+    assert (await sandbox.run_step(step, anyio.Event())).stdout == b"from the start\n"
+    later = StepSpec("main", SessionLanguage.SHELL, "echo $GIVEN", session_environment={"GIVEN": "too late"})
+    assert (await sandbox.run_step(later, anyio.Event())).stdout == b"from the start\n"
+
+
+async def test_a_variable_that_cannot_be_set_ends_no_session(sandbox: Sandbox) -> None:
+    assert not (await sh(sandbox, "readonly FIXED=1")).failed
+    step = StepSpec("main", SessionLanguage.SHELL, "echo $FIXED", environment={"FIXED": "2"})
+    outcome = await sandbox.run_step(step, anyio.Event())
+    assert (outcome.stdout, outcome.session) == (b"1\n", GOES_ON)

@@ -222,7 +222,7 @@ async def test_a_path_trick_on_upload_is_the_policys_failure(
         upload = step("true", inline_file(path, b"x"), trajectory="attacker")
         result = await executor.run(attempt_of(upload, sandbox_id=sandbox_id))
     assert isinstance(result, Broken)
-    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_POLICY, "bad_path")
+    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_ENV, "bad_path")
 
 
 async def test_a_command_that_ignores_signals_is_stopped(executor: SandboxExecutor, measured: Measured) -> None:

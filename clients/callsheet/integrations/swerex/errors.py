@@ -20,6 +20,9 @@ from callsheet.client import (
 )
 
 _SWEREX = "swerex.exceptions."
+# What says that the request itself cannot be carried out, or that the system would not begin it.
+_BAD_REQUESTS = frozenset({"bad_archive", "bad_environment", "bad_path"})
+_NOT_STARTED = frozenset({"bad_working_directory", "cannot_execute", "no_such_program"})
 _OS_ERRORS = {
     errno.ENOENT: "builtins.FileNotFoundError",
     errno.EISDIR: "builtins.IsADirectoryError",
@@ -124,9 +127,9 @@ def _failure_error(outcome: Failed[CommandResult] | Failed[EnvResetResult]) -> T
     message = f"{kind.name} {reason}: {outcome.message}"
     if kind is FailureKind.TIMEOUT:
         return TransferredError(f"{_SWEREX}CommandTimeoutError", message, about)
-    if kind is FailureKind.POLICY and reason in {"cannot_execute", "bad_working_directory"}:
+    if reason in _NOT_STARTED:
         return TransferredError(_os_error_in(outcome.message), outcome.message, about)
-    if kind is FailureKind.POLICY:
+    if kind is FailureKind.POLICY or reason in _BAD_REQUESTS:
         return TransferredError("builtins.ValueError", message, about)
     return TransferredError(f"{_SWEREX}SwerexException", message, about, ends_runtime=reason == "state_lost")
 

@@ -115,7 +115,7 @@ class ScorerExecutor:
 
 
 class RewardExecutor:
-    """An `Executor` made of two: model scores go to a scorer, test suites to the sandbox room's stateless executor."""
+    """An `Executor` made of two: one for model scores, and the sandbox room's stateless one for commands."""
 
     def __init__(self, scorer: Executor, test_suite: Executor | None = None) -> None:
         """Takes both over: `close` closes them.
@@ -124,17 +124,18 @@ class RewardExecutor:
             scorer: Serves "scorer".
             test_suite: Serves "test-suite"; None where this manager runs none.
         """
+        self._parts = [scorer] if test_suite is None else [scorer, test_suite]
         self._by_scorer: dict[str, Executor] = {"model": scorer}
         if test_suite is not None:
-            self._by_scorer["test_suite"] = test_suite
+            self._by_scorer.update(test_suite=test_suite, script=test_suite)
 
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
         """The services of all parts."""
-        return [service for part in self._by_scorer.values() for service in part.services()]
+        return [service for part in self._parts for service in part.services()]
 
     def capabilities(self) -> Mapping[str, str]:
         """The capabilities of all parts."""
-        return {key: value for part in self._by_scorer.values() for key, value in part.capabilities().items()}
+        return {key: value for part in self._parts for key, value in part.capabilities().items()}
 
     def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
         """None: test suites here run in sandboxes that end with them."""
@@ -143,7 +144,7 @@ class RewardExecutor:
     async def serve(self) -> None:
         """Does what the parts do beside their attempts."""
         async with anyio.create_task_group() as tasks:
-            for part in self._by_scorer.values():
+            for part in self._parts:
                 if isinstance(part, ServingExecutor):
                     tasks.start_soon(part.serve)
 
@@ -177,7 +178,7 @@ class RewardExecutor:
     async def close(self) -> None:
         """Closes all parts, together."""
         async with anyio.create_task_group() as tasks:
-            for part in self._by_scorer.values():
+            for part in self._parts:
                 tasks.start_soon(part.close)
 
     def _part(self, attempt: Attempt) -> Executor | None:

@@ -16,7 +16,7 @@ from callsheet.managers.sandbox.packets import PacketSocket, ProtocolError, inte
 
 _MOST_CPU_US = 10**15
 _MOST_MEMORY_KIB = 1 << 40
-_STAGES = frozenset({"run", "cwd", "path", "write", "archive", "read", "listen", "fork"})
+_STAGES = frozenset({"run", "cwd", "path", "write", "archive", "read", "remove", "listen", "fork"})
 _LARGEST_ERRNO = 4095
 
 
@@ -88,7 +88,7 @@ class AgentConnection:
 
     async def start(
         self,
-        operation: Literal["run", "write", "read", "listen"],
+        operation: Literal["run", "write", "read", "remove", "listen"],
         details: Mapping[str, object],
         descriptors: Sequence[int],
     ) -> Job:

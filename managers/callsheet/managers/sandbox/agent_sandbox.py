@@ -34,9 +34,11 @@ from callsheet.managers.sandbox.backend import (
 from callsheet.managers.sandbox.capture import OutputPipe
 from callsheet.managers.sandbox.cgroups import CommandLeaf, SandboxGroup
 from callsheet.managers.sandbox.changes import ChangedFiles
+from callsheet.managers.sandbox.command_defaults import merged_environment
 from callsheet.managers.sandbox.jobs import Process, SandboxJobs
 from callsheet.managers.sandbox.metering import CommandMeter
 from callsheet.managers.sandbox.node_sharing import Lane
+from callsheet.managers.sandbox.paths import is_below
 from callsheet.managers.sandbox.process_tree import processes_below
 from callsheet.managers.sandbox.refusals import cannot_execute, file_refused, file_unreadable
 from callsheet.managers.sandbox.sessions import SandboxSessions
@@ -79,6 +81,7 @@ class SandboxParts:
         clean_up: Called last, in a worker thread; removes what the backend made.
         threads: Bounds the worker threads of all sandboxes of a backend.
         changes: What it changed in its overlays, where it has any.
+        confined_to: The directories that absolute paths of files must be in; empty where its root is its own.
     """
 
     first_process: FirstProcess
@@ -92,6 +95,7 @@ class SandboxParts:
     clean_up: Callable[[], None]
     threads: anyio.CapacityLimiter
     changes: ChangedFiles | None = None
+    confined_to: tuple[str, ...] = ()
 
 
 class AgentSandbox:
@@ -165,8 +169,14 @@ class AgentSandbox:
 
     async def write_file(self, file: FileSpec, stop: anyio.Event) -> None:
         """Writes a file or unpacks an archive, inside, by the agent."""
+        self._check_inside(file.path)
         content = await self._jobs.memory_file(file.content)
-        details = {"path": file.path, "unpack": file.unpack, "mode": file.mode & 0o777}
+        details = {
+            "path": file.path,
+            "unpack": file.unpack,
+            "mode": file.mode & 0o777,
+            "directory": file.directory,
+        }
         async with self._telling_out_of_memory():
             result = await self._jobs.ask("write", details, content, stop)
         if result.refused is not None:
@@ -174,10 +184,25 @@ class AgentSandbox:
         if result.status != 0:
             raise FileRefusedError("disk_full", f"file {file.path[:200]!r}: its writer was killed")
 
+    async def remove_file(self, path: str, stop: anyio.Event) -> None:
+        """Removes a file."""
+        self._check_inside(path)
+        result = await self._jobs.ask("remove", {"path": path}, await self._jobs.memory_file(b""), stop)
+        if result.refused is not None:
+            raise file_refused(FileSpec(path), *result.refused)
+
+    def _check_inside(self, path: str) -> None:
+        """Refuses absolute paths that lead out of a sandbox which has no root of its own."""
+        confined = self._parts.confined_to
+        if confined and path.startswith("/") and not any(is_below(path, place) for place in confined):
+            rule = f"without isolation must be in {' or '.join(confined)}"
+            raise FileRefusedError("outside_sandbox", f"path {path[:200]!r}: {rule}")
+
     async def execute(
         self, command: CommandSpec, stop: anyio.Event, on_output: OutputListener | None = None
     ) -> CommandOutcome:
         """Runs a command."""
+        self._check_inside(command.working_directory)
         async with self._telling_out_of_memory():
             return await self._execute(command, stop, on_output)
 
@@ -224,6 +249,7 @@ class AgentSandbox:
         self, step: StepSpec, stop: anyio.Event, on_output: OutputListener | None = None
     ) -> CommandOutcome:
         """Runs a step in its session."""
+        self._check_inside(step.directory)
         async with self._telling_out_of_memory():
             return await self._sessions.run(step, stop, on_output)
 
@@ -239,7 +265,8 @@ class AgentSandbox:
             return None
 
     async def read_file(self, path: str, limit: int, stop: anyio.Event) -> bytes:
-        """Returns a file of the working directory."""
+        """Returns a file."""
+        self._check_inside(path)
         return await self._read("work", path, limit, stop)
 
     async def _read(self, area: str, path: str, limit: int, stop: anyio.Event) -> bytes:
@@ -346,7 +373,7 @@ class AgentSandbox:
             descriptors[0] = await self._jobs.memory_file(command.stdin)
         process = Process(
             command.arguments,
-            command_environment(self._parts.environment, command.environment),
+            merged_environment(self._parts.environment, command.environment),
             command.working_directory,
             descriptors,
         )
@@ -382,12 +409,3 @@ class AgentBackend(SandboxBackend, Protocol):
 
     async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> AgentSandbox:
         """Makes a sandbox, as every backend does."""
-
-
-def command_environment(default: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
-    """Returns a command's environment. An added PYTHONPATH comes before the sandbox's own instead of replacing it."""
-    environment = {**default, **added}
-    paths = [value for value in (added.get("PYTHONPATH"), default.get("PYTHONPATH")) if value]
-    if paths:
-        environment["PYTHONPATH"] = ":".join(paths)
-    return environment

@@ -61,7 +61,7 @@ class CommandSpec:
     Attributes:
         arguments: The program and its arguments.
         environment: Variables added to the sandbox's own; PYTHONPATH is put before the sandbox's.
-        working_directory: Checked components below the working directory, joined by "/".
+        working_directory: A checked path, see `paths`; empty for the sandbox's working directory.
         stdin: Its standard input.
         max_output_bytes: Bytes of stdout and of stderr to keep, each.
     """
@@ -89,12 +89,18 @@ class StepSpec:
         language: Of the text.
         text: Without NUL.
         max_output_bytes: Bytes of stdout and of stderr to keep, each.
+        environment: Variables that are set in the session before the step, and stay.
+        session_environment: Variables that the session begins with, if it begins with this step.
+        directory: A checked path where the session begins, if it begins with this step.
     """
 
     session: str
     language: SessionLanguage
     text: str
     max_output_bytes: int = 1 << 20
+    environment: Mapping[str, str] = field(default_factory=dict)
+    directory: str = ""
+    session_environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class OutputName(Enum):
@@ -110,12 +116,21 @@ OutputListener = Callable[[OutputName, bytes], None]
 
 @dataclass(frozen=True, slots=True)
 class FileSpec:
-    """A file to write; `path` holds checked components below the working directory, joined by "/"."""
+    """A file to write.
+
+    Attributes:
+        path: A checked path, see `paths`.
+        content: The bytes.
+        unpack: They are an archive to unpack at the path.
+        mode: Permission bits.
+        directory: Nothing but a directory is made at the path, with those above it.
+    """
 
     path: str
-    content: bytes
+    content: bytes = b""
     unpack: bool = False
     mode: int = 0o644
+    directory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +180,11 @@ class CommandOutcome:
         """Whether it ended by a signal or with a non-zero exit code."""
         return bool(self.signal or self.exit_code)
 
+    @property
+    def end(self) -> str:
+        """How it ended, in words."""
+        return f"signal {self.signal}" if self.signal else f"exit code {self.exit_code}"
+
 
 class SandboxCreateError(Exception):
     """A sandbox could not be made here; the message says why."""
@@ -182,7 +202,7 @@ class CannotExecuteError(Exception):
     """A command could not be started: no such program, no such directory, or no process left for it.
 
     Attributes:
-        reason: "cannot_execute", "bad_working_directory", "too_many_sessions" or "pids".
+        reason: "no_such_program", "cannot_execute", "bad_working_directory", "too_many_sessions" or "pids".
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -194,8 +214,8 @@ class FileRefusedError(Exception):
     """A file could not be written or read.
 
     Attributes:
-        reason: To write: "bad_path", "bad_archive", "disk_full" or "pids". To read: "missing", "not_a_file",
-            "too_large", "unreadable" or "pids".
+        reason: To write: "bad_path", "not_writable", "bad_archive", "disk_full" or "pids". To read: "missing",
+            "not_a_file", "too_large", "unreadable" or "pids". Without isolation also "outside_sandbox".
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -270,7 +290,7 @@ class Sandbox(Protocol):
         """
 
     async def write_file(self, file: FileSpec, stop: anyio.Event) -> None:
-        """Writes a file below the working directory, making directories as needed.
+        """Writes a file, making directories as needed; no symbolic link on the way to it is followed.
 
         Raises:
             FileRefusedError: The path, the archive or the space does not allow it.
@@ -279,10 +299,10 @@ class Sandbox(Protocol):
         """
 
     async def read_file(self, path: str, limit: int, stop: anyio.Event) -> bytes:
-        """Returns a regular file of the working directory; no symbolic link is followed.
+        """Returns a regular file; no symbolic link is followed.
 
         Args:
-            path: Checked components, joined by "/".
+            path: A checked path, see `paths`.
             limit: The most bytes it may have.
             stop: Ends it.
 
@@ -291,6 +311,9 @@ class Sandbox(Protocol):
             StoppedError: `stop` was set meanwhile.
             SandboxLostError: The sandbox is gone.
         """
+
+    async def remove_file(self, path: str, stop: anyio.Event) -> None:
+        """Removes a file or a symbolic link, if it is there; raises what `write_file` raises."""
 
     async def execute(
         self, command: CommandSpec, stop: anyio.Event, on_output: OutputListener | None = None

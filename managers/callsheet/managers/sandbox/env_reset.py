@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
-from callsheet.managers.sandbox.backend import CommandOutcome, SandboxSpec
+from callsheet.managers.sandbox.backend import CommandOutcome, FileSpec, SandboxSpec
+from callsheet.managers.sandbox.command_defaults import CommandDefaults
 from callsheet.managers.sandbox.provisioning.provisioner import Provided, Wanted
 from callsheet.managers.sandbox.provisioning.snapshots import SetUp
 from callsheet.managers.sandbox.requests import read_command, read_files
@@ -13,11 +14,15 @@ from callsheet.v1 import outcome_pb2
 from callsheet.v1.set_ups import set_up_name
 
 
-async def read_env_reset(attempt: Attempt, specification: SandboxSpec, settings: SandboxSettings) -> Wanted:
+async def read_env_reset(
+    attempt: Attempt, specification: SandboxSpec, settings: SandboxSettings, defaults: CommandDefaults
+) -> Wanted:
     """Returns what an attempt at an env_reset asks for; raises what the readers of `requests` raise."""
     reset, payloads = attempt.action.env_reset, attempt.payloads
-    files = await read_files(reset.files, payloads)
-    command = await read_command(reset.set_up, payloads, settings) if reset.HasField("set_up") else None
+    files = await read_files(reset.files, payloads, defaults)
+    if defaults.directory:
+        files.insert(0, FileSpec(defaults.directory, directory=True))
+    command = await read_command(reset.set_up, payloads, settings, defaults) if reset.HasField("set_up") else None
     return Wanted(specification, reset.image, SetUp(tuple(files), command), set_up_name(reset), reset.repeat_set_up)
 
 

@@ -17,6 +17,7 @@ from callsheet.managers.sandbox.backend import (
     StepSpec,
     StoppedError,
 )
+from callsheet.managers.sandbox.command_defaults import CommandDefaults
 from callsheet.managers.sandbox.live_output import LiveOutput
 from callsheet.managers.sandbox.requests import read_command, read_download, read_files, read_session_step
 from callsheet.managers.sandbox.settings import SandboxSettings
@@ -51,15 +52,15 @@ class Download:
     refusal: str = ""
 
 
-async def read_env_step(attempt: Attempt, settings: SandboxSettings) -> EnvStepRequest:
+async def read_env_step(attempt: Attempt, settings: SandboxSettings, defaults: CommandDefaults) -> EnvStepRequest:
     """Returns what an attempt at an env_step asks for; raises what the readers of `requests` raise."""
     step, payloads = attempt.action.env_step, attempt.payloads
     return EnvStepRequest(
-        files=await read_files(step.files, payloads),
-        command=read_session_step(step, settings)
+        files=await read_files(step.files, payloads, defaults),
+        command=read_session_step(step, settings, defaults)
         if step.session
-        else await read_command(step.command, payloads, settings),
-        download=read_download(step.download),
+        else await read_command(step.command, payloads, settings, defaults),
+        download=read_download(step.download, defaults),
         live=step.stream_output,
     )
 

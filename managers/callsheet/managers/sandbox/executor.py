@@ -8,17 +8,18 @@ from dataclasses import dataclass, field
 import anyio
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.backend import Sandbox, SandboxBackend, SandboxLostError
+from callsheet.managers.sandbox.command_defaults import CommandDefaults, read_defaults
 from callsheet.managers.sandbox.env_reset import completed_reset, failed_reset, read_env_reset
 from callsheet.managers.sandbox.env_step import read_env_step, run_env_step
 from callsheet.managers.sandbox.janitor import ManagerDirectory
-from callsheet.managers.sandbox.provisioning.provisioner import Provisioner, SetUpEndedError, Use
+from callsheet.managers.sandbox.provisioning.provisioner import Provisioner, SetUpEndedError, Use, Wanted
 from callsheet.managers.sandbox.results import command_result, limit_failure, usage_of
+from callsheet.managers.sandbox.scoring import CommandScorer, command_scorer, runs_in_sandbox
 from callsheet.managers.sandbox.settings import SandboxSettings
-from callsheet.managers.sandbox.test_suite import read_suite, run_suite
 from callsheet.managers.sandbox.test_suite_executor import (
     Running,
     TestSuiteExecutor,
-    is_suite,
+    read_scorer,
     score_result,
     units_of,
 )
@@ -35,6 +36,7 @@ class _Held:
 
     state: manager_service_pb2.SandboxState
     sandbox: Sandbox
+    defaults: CommandDefaults
     turn: anyio.Lock = field(default_factory=anyio.Lock)
 
 
@@ -63,9 +65,10 @@ class SandboxExecutor(TestSuiteExecutor):
         """Sandboxes, those with each image, and test-suite rewards inside and outside of them."""
         described = []
         for state in self.service_states():
-            # Steps need no image any more: their sandbox has it.
-            steps = [action_pb2.ACTION_KIND_ENV_STEP] if state.name == SANDBOX_SERVICE else []
-            service = self._service(state.name, [action_pb2.ACTION_KIND_ENV_RESET, *steps])
+            # Steps need no image any more, as their sandbox has it; rewards in new sandboxes may ask for one.
+            is_plain = state.name == SANDBOX_SERVICE
+            other = action_pb2.ACTION_KIND_ENV_STEP if is_plain else action_pb2.ACTION_KIND_REWARD
+            service = self._service(state.name, [action_pb2.ACTION_KIND_ENV_RESET, other])
             service.setup_s, service.instances = state.setup_s, state.instances
             service.kept_set_ups.update(state.kept_set_ups)
             described.append(service)
@@ -133,8 +136,9 @@ class SandboxExecutor(TestSuiteExecutor):
             return await self._reset(attempt, running)
         if kind == "env_step":
             return await self._step(attempt, running)
-        if is_suite(attempt.action) and attempt.action.reward.test_suite.in_sandbox:
-            return await self._score_in_sandbox(attempt, running)
+        scorer = command_scorer(attempt.action)
+        if scorer is not None and runs_in_sandbox(scorer):
+            return await self._score_in_sandbox(scorer, attempt, running)
         return await super()._run(attempt, running)
 
     async def _reset(self, attempt: Attempt, running: Running) -> AttemptResult:
@@ -142,7 +146,8 @@ class SandboxExecutor(TestSuiteExecutor):
         former = self._held.pop((action.job_id, action.trajectory_id), None)
         if former is not None:
             await former.sandbox.destroy()
-        wanted = await read_env_reset(attempt, self._spec(attempt), self._settings)
+        defaults = read_defaults(action.env_reset, self._settings.isolation)
+        wanted = await read_env_reset(attempt, self._spec(attempt), self._settings, defaults)
         use = Use(lambda sandbox: self._using(sandbox, attempt, running), attempt.stop_requested)
         try:
             provided = await self.provisioner.provide(wanted, use)
@@ -159,12 +164,12 @@ class SandboxExecutor(TestSuiteExecutor):
         state = manager_service_pb2.SandboxState(
             job_id=action.job_id, trajectory_id=action.trajectory_id, sandbox_id=sandbox.spec.sandbox_id
         )
-        self._held[action.job_id, action.trajectory_id] = _Held(state, sandbox)
+        self._held[action.job_id, action.trajectory_id] = _Held(state, sandbox, defaults)
         return result
 
     async def _step(self, attempt: Attempt, running: Running) -> AttemptResult:
         held = self._find(attempt)
-        request = await read_env_step(attempt, self._settings)
+        request = await read_env_step(attempt, self._settings, held.defaults)
         async with held.turn, self._using(held.sandbox, attempt, running):
             outcome, downloads = await run_env_step(held.sandbox, request, attempt, self._settings)
         result = outcome_pb2.Succeeded(env_step=await command_result(outcome, attempt.payloads, downloads))
@@ -173,12 +178,18 @@ class SandboxExecutor(TestSuiteExecutor):
         failed = limit_failure(outcome, result)
         return Broken(failed, usage_of(outcome)) if failed is not None else Completed(result, usage_of(outcome))
 
-    async def _score_in_sandbox(self, attempt: Attempt, running: Running) -> AttemptResult:
+    async def _score_in_sandbox(self, scorer: CommandScorer, attempt: Attempt, running: Running) -> AttemptResult:
         held = self._find(attempt)
-        suite = await read_suite(attempt.action.reward.test_suite, attempt.payloads, self._settings)
+        runnable = await read_scorer(scorer, attempt, self._settings, held.defaults)
         async with held.turn, self._using(held.sandbox, attempt, running):
-            run = await run_suite(held.sandbox, suite, units_of(attempt), attempt.stop_requested)
+            run = await runnable.run(held.sandbox, units_of(attempt), attempt.stop_requested)
         return await score_result(run, attempt)
+
+    async def _make_fresh(self, image: str, attempt: Attempt, running: Running) -> Sandbox:
+        if not image:
+            return await super()._make_fresh(image, attempt, running)
+        use = Use(lambda sandbox: self._using(sandbox, attempt, running), attempt.stop_requested)
+        return (await self.provisioner.provide(Wanted(self._spec(attempt), image), use)).sandbox
 
     def _find(self, attempt: Attempt) -> _Held:
         held = self._held.get((attempt.action.job_id, attempt.action.trajectory_id))

@@ -40,7 +40,7 @@ class Process:
     Attributes:
         arguments: The program and its arguments.
         environment: All of its environment.
-        working_directory: Checked components below the working directory, joined by "/".
+        working_directory: A checked path, see `paths`; empty for the sandbox's working directory.
         descriptors: What it gets, by the number that it gets it under; without 0 its standard input is empty.
     """
 
@@ -246,7 +246,7 @@ class SandboxJobs:
 
     async def ask(
         self,
-        operation: Literal["write", "read", "listen"],
+        operation: Literal["write", "read", "remove", "listen"],
         details: Mapping[str, object],
         descriptor: int,
         stop: anyio.Event,

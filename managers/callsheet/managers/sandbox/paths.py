@@ -1,4 +1,8 @@
-"""Checks of paths that clients name inside a sandbox's working directory."""
+"""Checks of paths that clients name inside a sandbox.
+
+A checked path is relative to the sandbox's working directory ("a/b", or "" for that directory), or absolute within the
+sandbox ("/testbed/a").
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ _LONGEST_COMPONENT = 255
 
 
 class PathRefusedError(ValueError):
-    """A path that would not stay inside the working directory."""
+    """A path that no sandbox can have; the message names the path and the rule."""
 
     def __init__(self, path: str, rule: str) -> None:
         super().__init__(f"path {path[:200]!r}: {rule}")
@@ -15,30 +19,40 @@ class PathRefusedError(ValueError):
         self.rule = rule
 
 
-def split_relative(path: str, *, allow_empty: bool = False) -> tuple[str, ...]:
-    """Returns the components of a relative path; "." components and doubled slashes are dropped.
+def checked_path(path: str, *, below: str = "", allow_empty: bool = False) -> str:
+    """Returns a path without "." components and doubled slashes.
 
     This looks at the text only. Symbolic links are refused where the path is walked, by the agent inside the sandbox.
 
     Args:
         path: The path as the client gave it.
-        allow_empty: Whether the working directory itself is a valid answer.
+        below: A checked path that relative ones begin from.
+        allow_empty: Whether the directory that it begins from is a valid answer.
 
     Raises:
-        PathRefusedError: It is absolute, climbs with "..", is too long, names nothing or holds a NUL.
+        PathRefusedError: It climbs with "..", is too long, names nothing or holds a NUL.
     """
     if "\0" in path:
         raise PathRefusedError(path, "must not hold a NUL character")
-    encoded = path.encode("utf-8", "surrogateescape")
-    if len(encoded) > _LONGEST_PATH:
+    if len(_encoded(path)) > _LONGEST_PATH:
         raise PathRefusedError(path, f"must not be longer than {_LONGEST_PATH} bytes")
-    if path.startswith("/"):
-        raise PathRefusedError(path, "must be relative to the working directory")
-    components = tuple(component for component in path.split("/") if component not in {"", "."})
+    components = [component for component in path.split("/") if component not in {"", "."}]
     if ".." in components:
         raise PathRefusedError(path, 'must not hold ".."')
-    if any(len(component.encode("utf-8", "surrogateescape")) > _LONGEST_COMPONENT for component in components):
+    if any(len(_encoded(component)) > _LONGEST_COMPONENT for component in components):
         raise PathRefusedError(path, f"no component may be longer than {_LONGEST_COMPONENT} bytes")
     if not components and not allow_empty:
-        raise PathRefusedError(path, "must name a file below the working directory")
-    return components
+        raise PathRefusedError(path, "must name a file")
+    relative = "/".join(components)
+    if path.startswith("/"):
+        return f"/{relative}"
+    return f"{below.rstrip('/')}/{relative}".rstrip("/") or "/" if below else relative
+
+
+def is_below(path: str, directory: str) -> bool:
+    """Whether a path is a directory or something in it, by the text of both."""
+    return path == directory or path.startswith(f"{directory.rstrip('/')}/")
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -49,7 +50,8 @@ class PlainPlanner:
     def plan(self, spec: SandboxSpec, stages: Sequence[str], resources: ExitStack) -> ProcessPlan:
         """Returns the process to start."""
         del resources, stages
-        home = self._directory / spec.sandbox_id
+        # As commands see it, so that its absolute paths have no links on their way.
+        home = Path(os.path.realpath(self._directory)) / spec.sandbox_id
         work, temporary = home / "work", home / "tmp"
         work.mkdir(parents=True)
         temporary.mkdir()
@@ -77,6 +79,7 @@ class PlainPlanner:
             },
             limits={} if "memory" in controllers else {"RLIMIT_DATA": spec.memory_mib << 20},
             clean_up=lambda: self._clean_up(home, spec.sandbox_id),
+            confined_to=(str(work), str(temporary)),
         )
 
     def _clean_up(self, home: Path, sandbox_id: str) -> None:

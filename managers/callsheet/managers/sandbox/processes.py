@@ -58,6 +58,7 @@ class ProcessPlan:
         limits: Resource limits of commands by their names in `resource`.
         clean_up: Removes what the plan made, once the process is gone or did not start.
         files: The most files of its file systems in memory, by path.
+        confined_to: See `SandboxParts`.
         overlays: What the process mounts first, as `launcher/overlays.py` describes it.
     """
 
@@ -74,6 +75,7 @@ class ProcessPlan:
     clean_up: Callable[[], None]
     files: Mapping[str, int] = field(default_factory=dict)
     overlays: Mapping[str, object] | None = None
+    confined_to: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +241,7 @@ class ProcessBackend:
                 clean_up=plan.clean_up,
                 threads=self._threads,
                 changes=changes,
+                confined_to=plan.confined_to,
             )
             sandbox = AgentSandbox(spec, connection, parts)
             try:

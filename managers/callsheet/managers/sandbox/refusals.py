@@ -8,6 +8,8 @@ import os
 from callsheet.managers.sandbox.backend import CannotExecuteError, CommandSpec, FileRefusedError, FileSpec, StepSpec
 
 # What is at a path, where that is no regular file that can be reached without following a link.
+_NOT_WRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR})
 _NOT_A_FILE = frozenset({errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
 
 
@@ -20,7 +22,8 @@ def cannot_execute(command: CommandSpec, stage: str, number: int) -> CannotExecu
         return CannotExecuteError(
             "bad_working_directory", f"working directory {command.working_directory[:200]!r}: {why}"
         )
-    return CannotExecuteError("cannot_execute", f"{command.arguments[0][:200]!r}: {why}")
+    reason = "no_such_program" if number in _NOT_THERE else "cannot_execute"
+    return CannotExecuteError(reason, f"{command.arguments[0][:200]!r}: {why}")
 
 
 def cannot_begin_session(step: StepSpec, stage: str, number: int) -> CannotExecuteError:
@@ -28,7 +31,10 @@ def cannot_begin_session(step: StepSpec, stage: str, number: int) -> CannotExecu
     why = os.strerror(number)
     if stage == "fork":
         return CannotExecuteError("pids", f"no process could be started: {why}")
-    return CannotExecuteError("cannot_execute", f"session {step.session!r}: no {step.language.value}: {why}")
+    if stage in {"cwd", "path"}:
+        return CannotExecuteError("bad_working_directory", f"working directory {step.directory[:200]!r}: {why}")
+    reason = "no_such_program" if number in _NOT_THERE else "cannot_execute"
+    return CannotExecuteError(reason, f"session {step.session!r}: no {step.language.value}: {why}")
 
 
 def file_unreadable(path: str, stage: str, number: int) -> FileRefusedError:
@@ -51,4 +57,6 @@ def file_refused(file: FileSpec, stage: str, number: int) -> FileRefusedError:
         return FileRefusedError("disk_full", f"file {file.path[:200]!r}: {why}")
     if stage == "archive":
         return FileRefusedError("bad_archive", f"archive for {file.path[:200]!r}: refused or not a tar archive: {why}")
+    if number in _NOT_WRITABLE:
+        return FileRefusedError("not_writable", f"file {file.path[:200]!r}: {why}")
     return FileRefusedError("bad_path", f"file {file.path[:200]!r}: {why}")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from callsheet.managers.executor import Attempt, PayloadAccess
 from callsheet.managers.sandbox.backend import CommandSpec, FileSpec, SandboxSpec, SessionLanguage, StepSpec
+from callsheet.managers.sandbox.command_defaults import CommandDefaults, check_environment, merged_environment
 from callsheet.managers.sandbox.network.places import Place, covered
-from callsheet.managers.sandbox.paths import split_relative
+from callsheet.managers.sandbox.paths import checked_path
 from callsheet.managers.sandbox.settings import FEWEST_MEMORY_MIB, Isolation, SandboxSettings
 from callsheet.v1 import action_pb2
 
 _DEFAULT_OUTPUT_BYTES = 1 << 20
 _DEFAULT_MODE = 0o644
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LONGEST_STEP = 1 << 20
 # The kernel's MAX_ARG_STRLEN, less the NUL at the end.
 _LONGEST_ARGUMENT = 131071
@@ -29,54 +28,55 @@ class NetworkRefusedError(ValueError):
 
 
 class CommandRefusedError(ValueError):
-    """A command that cannot be run as it stands; the message names field, value and rule."""
+    """The text of a command cannot be run as it stands; the message names field, value and rule."""
 
 
-async def read_files(files: Iterable[action_pb2.SandboxFile], payloads: PayloadAccess) -> list[FileSpec]:
+async def read_files(
+    files: Iterable[action_pb2.SandboxFile], payloads: PayloadAccess, defaults: CommandDefaults
+) -> list[FileSpec]:
     """Returns the files to write.
 
     Raises:
-        PathRefusedError: A path does not stay inside the working directory.
+        PathRefusedError: A path is none that a sandbox can have.
         PayloadError: A payload cannot be read.
     """
     specs = []
     for file in files:
-        path = "/".join(split_relative(file.path, allow_empty=file.unpack))
+        path = checked_path(file.path, below=defaults.directory, allow_empty=file.unpack)
         content = await payloads.read(file.content)
         specs.append(FileSpec(path, content, file.unpack, file.mode or _DEFAULT_MODE))
     return specs
 
 
-async def read_command(command: action_pb2.Command, payloads: PayloadAccess, settings: SandboxSettings) -> CommandSpec:
+async def read_command(
+    command: action_pb2.Command, payloads: PayloadAccess, settings: SandboxSettings, defaults: CommandDefaults
+) -> CommandSpec:
     """Returns the command to run.
 
     Raises:
-        CommandRefusedError: It breaks a rule.
-        PathRefusedError: Its working directory does not stay inside the sandbox's.
+        CommandRefusedError: Its text breaks a rule.
+        EnvironmentRefusedError: A variable breaks a rule.
+        PathRefusedError: Its working directory is no path that a sandbox can have.
         PayloadError: Its standard input cannot be read.
     """
     arguments = _arguments(command)
-    for name, value in command.environment.items():
-        if not _VARIABLE.fullmatch(name) or "\0" in value:
-            raise CommandRefusedError(
-                f"environment: {name[:200]!r}: must be a variable's name with a value without NUL"
-            )
-    directory = "/".join(split_relative(command.working_directory, allow_empty=True))
+    check_environment(command.environment)
     stdin = await payloads.read(command.stdin) if command.HasField("stdin") else b""
     return CommandSpec(
         arguments=arguments,
-        environment=dict(command.environment),
-        working_directory=directory,
+        environment=merged_environment(defaults.environment, command.environment),
+        working_directory=checked_path(command.working_directory, below=defaults.directory, allow_empty=True),
         stdin=stdin,
-        max_output_bytes=_output_bytes(command, settings),
+        max_output_bytes=_output_bytes(command, settings, defaults),
     )
 
 
-def read_session_step(step: action_pb2.EnvStepInput, settings: SandboxSettings) -> StepSpec:
+def read_session_step(step: action_pb2.EnvStepInput, settings: SandboxSettings, defaults: CommandDefaults) -> StepSpec:
     """Returns the step of a session to run.
 
     Raises:
-        CommandRefusedError: It breaks a rule.
+        CommandRefusedError: Its text breaks a rule.
+        EnvironmentRefusedError: A variable breaks a rule.
     """
     command, program = step.command, step.command.WhichOneof("program")
     if program is None or program == "argv":
@@ -84,12 +84,21 @@ def read_session_step(step: action_pb2.EnvStepInput, settings: SandboxSettings) 
     text = command.shell if program == "shell" else command.python
     if "\0" in text or len(text.encode()) > _LONGEST_STEP:
         raise CommandRefusedError(f"{program}: must have at most {_LONGEST_STEP} bytes in a session, and no NUL")
-    return StepSpec(step.session, SessionLanguage(program), text, _output_bytes(command, settings))
+    check_environment(command.environment)
+    return StepSpec(
+        session=step.session,
+        language=SessionLanguage(program),
+        text=text,
+        max_output_bytes=_output_bytes(command, settings, defaults),
+        environment=dict(command.environment),
+        directory=defaults.directory,
+        session_environment=defaults.environment,
+    )
 
 
-def read_download(paths: Iterable[str]) -> list[tuple[str, str]]:
-    """Returns each path as it was given and as its checked components, joined by "/"; raises PathRefusedError."""
-    return [(path, "/".join(split_relative(path))) for path in paths]
+def read_download(paths: Iterable[str], defaults: CommandDefaults) -> list[tuple[str, str]]:
+    """Returns each path as it was given and as it was checked; raises PathRefusedError."""
+    return [(path, checked_path(path, below=defaults.directory)) for path in paths]
 
 
 def sandbox_spec(sandbox_id: str, attempt: Attempt, cores: frozenset[int], settings: SandboxSettings) -> SandboxSpec:
@@ -131,8 +140,9 @@ def _network(wanted: Iterable[str], settings: SandboxSettings) -> tuple[Place, .
     return tuple(dict.fromkeys(places))
 
 
-def _output_bytes(command: action_pb2.Command, settings: SandboxSettings) -> int:
-    return max(1, min(command.max_output_bytes or _DEFAULT_OUTPUT_BYTES, settings.max_output_bytes))
+def _output_bytes(command: action_pb2.Command, settings: SandboxSettings, defaults: CommandDefaults) -> int:
+    wanted = command.max_output_bytes or defaults.max_output_bytes or _DEFAULT_OUTPUT_BYTES
+    return max(1, min(wanted, settings.max_output_bytes))
 
 
 def _arguments(command: action_pb2.Command) -> tuple[str, ...]:

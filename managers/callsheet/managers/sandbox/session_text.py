@@ -8,6 +8,8 @@ what runs in a session can at worst spoil the session's own result.
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Mapping
 
 STATUS_DESCRIPTOR = 8
 """Where an interpreter says that a step ended; the steps come on its standard input."""
@@ -25,21 +27,26 @@ SHELL_ARGUMENTS = (
 )
 
 
-def shell_step(text: str, marker: str) -> bytes:
-    """Returns what a shell reads to run a step.
+def shell_step(text: str, marker: str, environment: Mapping[str, str] | None = None) -> bytes:
+    """Returns what a shell reads to run a step, with variables to export before, which stay.
 
     The step is a here-document that `.` reads, and not an argument of `eval`: only so can it be made to return, and a
     syntax error does not end a shell that follows POSIX to the letter. Its end does not occur in the text.
     """
     end = f"end-{marker}"
     run = f"command . /dev/fd/7 7<<'{end}' </dev/null\n{text}\n{end}\n"
-    return f"{run}{{ printf '%s %s\\n' {marker} \"$?\" >&{STATUS_DESCRIPTOR}; }} 2>/dev/null\n".encode()
+    # By `command`: a variable that is read-only must not end a shell that follows POSIX to the letter.
+    exports = "".join(f"command export {name}={shlex.quote(value)}\n" for name, value in (environment or {}).items())
+    return f"{exports}{run}{{ printf '%s %s\\n' {marker} \"$?\" >&{STATUS_DESCRIPTOR}; }} 2>/dev/null\n".encode()
 
 
-def python_step(text: str, marker: str) -> bytes:
-    """Returns what `agent/python_session.py` reads to run a step: a line with the marker and the length, then it."""
-    content = text.encode()
-    return f"{marker} {len(content)}\n".encode() + content
+def python_step(text: str, marker: str, environment: Mapping[str, str] | None = None) -> bytes:
+    """Returns what `agent/python_session.py` reads to run a step, with variables to set before, which stay.
+
+    A line with the marker and two lengths, then the variables, if there are any, and the text.
+    """
+    content, variables = text.encode(), repr(dict(environment)).encode() if environment else b""
+    return f"{marker} {len(variables)} {len(content)}\n".encode() + variables + content
 
 
 class StatusScanner:

@@ -24,6 +24,7 @@ from callsheet.managers.sandbox.backend import (
 )
 from callsheet.managers.sandbox.capture import OutputPipe
 from callsheet.managers.sandbox.cgroups import CommandLeaf
+from callsheet.managers.sandbox.command_defaults import merged_environment
 from callsheet.managers.sandbox.jobs import Process, SandboxJobs
 from callsheet.managers.sandbox.metering import StepMeter
 from callsheet.managers.sandbox.refusals import cannot_begin_session
@@ -94,7 +95,7 @@ class SandboxSessions:
         session = self._sessions.get(key)
         is_new = session is None
         if session is None:
-            session = self._sessions[key] = await self._begin(step.language)
+            session = self._sessions[key] = await self._begin(step)
         meter = await self._jobs.blocking(StepMeter.begin, self._jobs.group, session.leaf, self._jobs.connection.pid)
         began, since = time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME)
         end = await self._until_ended(session, step, stop, self._ender(session, since), on_output)
@@ -124,29 +125,29 @@ class SandboxSessions:
             session.close()
         self._sessions.clear()
 
-    async def _begin(self, language: SessionLanguage) -> _Session:
+    async def _begin(self, step: StepSpec) -> _Session:
         if len(self._sessions) >= MOST_SESSIONS:
             raise CannotExecuteError(
                 "too_many_sessions", f"the sandbox has {MOST_SESSIONS} sessions already: end one of them by `exit`"
             )
         leaf = await self._jobs.take_leaf()
         try:
-            return await self._begin_in(leaf, language)
+            return await self._begin_in(leaf, step)
         except BaseException:
             await self._release(leaf)
             raise
 
-    async def _begin_in(self, leaf: CommandLeaf | None, language: SessionLanguage) -> _Session:
+    async def _begin_in(self, leaf: CommandLeaf | None, step: StepSpec) -> _Session:
         with ExitStack() as unless_begun:
             steps = unless_begun.enter_context(closing(StepPipe()))
             status = unless_begun.enter_context(closing(StatusPipe()))
             output = unless_begun.enter_context(closing(OutputPipe(1)))
             errors = unless_begun.enter_context(closing(OutputPipe(1)))
-            shell = language is SessionLanguage.SHELL
+            shell = step.language is SessionLanguage.SHELL
             process = Process(
                 arguments=SHELL_ARGUMENTS if shell else self._python,
-                environment=self._environment,
-                working_directory="",
+                environment=merged_environment(self._environment, step.session_environment),
+                working_directory=step.directory,
                 descriptors={
                     0: steps.read_end,
                     1: output.write_end,
@@ -161,7 +162,7 @@ class SandboxSessions:
         steps.close_read_end()
         for pipe in (status, output, errors):
             pipe.close_write_end()
-        return _Session(language, leaf, steps, status, output, errors, job)
+        return _Session(step.language, leaf, steps, status, output, errors, job)
 
     async def _until_ended(
         self,
@@ -179,7 +180,7 @@ class SandboxSessions:
         end = session.status.expect(marker)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_end_with, session.job, end)
-            tasks.start_soon(session.steps.write, write(step.text, marker))
+            tasks.start_soon(session.steps.write, write(step.text, marker, step.environment))
             await self._jobs.until(end.reached, stop, ender)
             tasks.cancel_scope.cancel()
         return end

@@ -1,4 +1,4 @@
-"""Runs test-suite rewards, each in a fresh sandbox; and what every use of a sandbox by an attempt has in common."""
+"""Runs rewards that are commands, each in a fresh sandbox; and what uses of sandboxes by attempts have in common."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ import anyio
 import structlog
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.backend import Sandbox, SandboxBackend, SandboxLostError, SandboxSpec, StoppedError
+from callsheet.managers.sandbox.command_defaults import CommandDefaults
+from callsheet.managers.sandbox.images.store import ImageError
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.node_sharing import Command
 from callsheet.managers.sandbox.requests import sandbox_spec
 from callsheet.managers.sandbox.results import FORESEEN, command_result, describe_error, limit_failure, usage_of
+from callsheet.managers.sandbox.scoring import CommandScorer, Score, command_scorer, runs_in_sandbox
+from callsheet.managers.sandbox.script_score import Script, ScriptRun, read_script
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
 from callsheet.managers.sandbox.shared_cores import SharedClock, SharedCores
 from callsheet.managers.sandbox.stopping import unless_stopped
-from callsheet.managers.sandbox.test_suite import Score, SuiteRun, judge, read_suite, run_suite
+from callsheet.managers.sandbox.test_suite import Suite, SuiteRun, read_suite
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
 HostedService = manager_service_pb2.HostedService
@@ -49,7 +53,7 @@ class Running:
 
 
 class TestSuiteExecutor:
-    """Runs test-suite rewards in fresh sandboxes that are destroyed afterwards; holds no state between attempts.
+    """Runs test suites and scripts in fresh sandboxes that are destroyed afterwards; holds no state between attempts.
 
     Attributes:
         shared_cores: What shares the cores among sandboxes; None where each attempt has cores of its own.
@@ -172,19 +176,28 @@ class TestSuiteExecutor:
         return sandbox_spec(uuid.uuid4().hex, attempt, self._cores_of(attempt), self._settings)
 
     async def _run(self, attempt: Attempt, running: Running) -> AttemptResult:
-        if is_suite(attempt.action) and not attempt.action.reward.test_suite.in_sandbox:
-            return await self._score_fresh(attempt, running)
+        scorer = command_scorer(attempt.action)
+        if scorer is not None and not runs_in_sandbox(scorer):
+            return await self._score_fresh(scorer, attempt, running)
         return infra_failure("unsupported_action", "this manager runs no such action")
 
-    async def _score_fresh(self, attempt: Attempt, running: Running) -> AttemptResult:
-        suite = await read_suite(attempt.action.reward.test_suite, attempt.payloads, self._settings)
-        sandbox = await self._create(self._spec(attempt), attempt)
+    async def _score_fresh(self, scorer: CommandScorer, attempt: Attempt, running: Running) -> AttemptResult:
+        """Scores in a new sandbox, which is destroyed afterwards."""
+        runnable = await read_scorer(scorer, attempt, self._settings, CommandDefaults())
+        sandbox = await self._make_fresh(scorer.image, attempt, running)
         try:
             async with self._using(sandbox, attempt, running):
-                run = await run_suite(sandbox, suite, units_of(attempt), attempt.stop_requested)
+                run = await runnable.run(sandbox, units_of(attempt), attempt.stop_requested)
         finally:
             await sandbox.destroy()
         return await score_result(run, attempt)
+
+    async def _make_fresh(self, image: str, attempt: Attempt, running: Running) -> Sandbox:
+        """Makes the sandbox of one reward. Images are the sandbox manager's."""
+        del running
+        if image:
+            raise ImageError(f"image {image[:200]!r}: this manager makes no sandboxes with images")
+        return await self._create(self._spec(attempt), attempt)
 
     async def _create(self, spec: SandboxSpec, attempt: Attempt) -> Sandbox:
         """Makes a sandbox, or raises StoppedError once the attempt is to stop."""
@@ -294,9 +307,13 @@ class TestSuiteExecutor:
             await self._lost.pop().destroy()
 
 
-def is_suite(action: action_pb2.ActionSpec) -> bool:
-    """Whether an action is a reward by a test suite."""
-    return action.WhichOneof("payload") == "reward" and action.reward.WhichOneof("scorer") == "test_suite"
+async def read_scorer(
+    scorer: CommandScorer, attempt: Attempt, settings: SandboxSettings, defaults: CommandDefaults
+) -> Suite | Script:
+    """Returns what a reward runs; raises what `read_files` and `read_command` raise."""
+    if isinstance(scorer, action_pb2.TestSuiteInput):
+        return await read_suite(scorer, attempt.payloads, settings, defaults)
+    return await read_script(scorer, attempt.payloads, settings, defaults)
 
 
 def units_of(attempt: Attempt) -> int:
@@ -315,16 +332,17 @@ def infra_failure(reason: str, message: str) -> Broken:
     return Broken(outcome_pb2.Failed(kind=outcome_pb2.FAILURE_KIND_INFRA, reason=reason, message=message))
 
 
-async def score_result(run: SuiteRun, attempt: Attempt) -> AttemptResult:
-    """Returns what a test suite's run means for its attempt."""
+async def score_result(run: SuiteRun | ScriptRun, attempt: Attempt) -> AttemptResult:
+    """Returns what the run of a scorer means for its attempt."""
     outcome, usage = run.outcome, usage_of(run.outcome)
     reward = outcome_pb2.RewardResult(command=await command_result(outcome, attempt.payloads))
     partial = outcome_pb2.Succeeded(reward=reward)
     if outcome.stopped:
         return Stopped(partial, usage)
-    judged = limit_failure(outcome, partial) or judge(run)
+    judged = limit_failure(outcome, partial) or run.judge()
     if isinstance(judged, Score):
         reward.score, reward.passed, reward.total = judged.score, judged.passed, judged.total
+        reward.components.update(judged.components)
         return Completed(outcome_pb2.Succeeded(reward=reward), usage)
     judged.partial.CopyFrom(partial)
     return Broken(judged, usage)

@@ -24,7 +24,8 @@ from callsheet.scheduler.core.model import (
     Timeouts,
     TrajectoryRequest,
 )
-from callsheet.scheduler.service import payload_rules
+from callsheet.scheduler.service import payload_rules, reward_rules
+from callsheet.scheduler.service.refusals import to_seconds
 from callsheet.scheduler.service.rules import (
     at_least,
     identifier,
@@ -144,7 +145,8 @@ class ActionDecoder:
             raise invalid("action", f"{len(encoded)} bytes", f"must have at most {MAX_SPEC_BYTES} bytes")
         kind = _KINDS[payload]
         references = _CHECKS[kind](spec)
-        in_sandbox = kind in _ALWAYS_IN_SANDBOX or (kind is ActionKind.REWARD and spec.reward.test_suite.in_sandbox)
+        rewards = kind is ActionKind.REWARD
+        in_sandbox = kind in _ALWAYS_IN_SANDBOX or (rewards and reward_rules.in_trajectory_sandbox(spec.reward))
         trajectory_id = spec.trajectory_id
         if trajectory_id or in_sandbox:
             identifier("trajectory_id", trajectory_id)
@@ -168,6 +170,8 @@ class ActionDecoder:
             label=short_text("label", spec.label),
             task=short_text("task", spec.task),
             set_up=set_up_name(spec.env_reset) if kind is ActionKind.ENV_RESET else "",
+            called_once=kind is ActionKind.TOOL_CALL and not spec.tool_call.idempotent,
+            command_timeout=to_seconds(spec.env_reset.defaults.start_to_close),
         )
         return request, references
 
@@ -212,7 +216,7 @@ _CHECKS: Final[dict[ActionKind, Callable[[action_pb2.ActionSpec], payload_rules.
     ActionKind.ENV_RESET: lambda spec: payload_rules.check_env_reset(spec.env_reset),
     ActionKind.ENV_STEP: lambda spec: payload_rules.check_env_step(spec.env_step),
     ActionKind.TOOL_CALL: lambda spec: payload_rules.check_tool_call(spec.tool_call),
-    ActionKind.REWARD: lambda spec: payload_rules.check_reward(spec.reward),
+    ActionKind.REWARD: lambda spec: reward_rules.check_reward(spec.reward),
 }
 
 
@@ -220,7 +224,10 @@ def _service_of(kind: ActionKind, spec: action_pb2.ActionSpec) -> str:
     service = short_text("service", spec.service)
     if kind is ActionKind.REWARD and not service:
         # Two different services score; without a name either could be picked.
-        return "test-suite" if spec.reward.WhichOneof("scorer") == "test_suite" else "scorer"
+        runs = reward_rules.runs_in(spec.reward)
+        if runs is None:
+            return "scorer"
+        return f"{IMAGE_SERVICE_PREFIX}{runs.image}" if runs.image else "test-suite"
     if kind is ActionKind.ENV_RESET and spec.env_reset.image and not service:
         return f"{IMAGE_SERVICE_PREFIX}{spec.env_reset.image}"
     if kind is ActionKind.TOOL_CALL:
@@ -294,7 +301,7 @@ def _decode_speed_up(path: str, entry: action_pb2.ResourceDemand, *, elastic: bo
 def _timeouts(timeouts: action_pb2.Timeouts) -> Timeouts:
     start = seconds("timeouts.schedule_to_start", timeouts.schedule_to_start)
     execute = seconds("timeouts.start_to_close", timeouts.start_to_close)
-    close = seconds("timeouts.schedule_to_close", timeouts.schedule_to_close)
+    close = given_close = seconds("timeouts.schedule_to_close", timeouts.schedule_to_close)
     heartbeat = seconds("timeouts.heartbeat", timeouts.heartbeat)
     if not close:
         # What the client asked for must fit; beyond that the default holds.
@@ -309,6 +316,8 @@ def _timeouts(timeouts: action_pb2.Timeouts) -> Timeouts:
         start_to_close=execute or min(DEFAULT_START_TO_CLOSE, close),
         schedule_to_close=close,
         heartbeat=heartbeat,
+        execution_given=bool(execute),
+        close_given=bool(given_close),
     )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from callsheet.scheduler.service.rules import at_least, blob, identifier, invalid, known, within
+from callsheet.scheduler.service.rules import at_least, blob, identifier, invalid, known, seconds, within
 from callsheet.v1 import action_pb2, common_pb2
 
 References = list[common_pb2.PayloadReference]
@@ -48,14 +48,13 @@ def check_generate(generate: action_pb2.GenerateInput) -> References:
 
 def check_env_reset(env_reset: action_pb2.EnvResetInput) -> References:
     """Files, a set-up command if any, and sizes."""
-    references = _check_files("env_reset.files", env_reset.files)
+    references = check_files("env_reset.files", env_reset.files)
     if env_reset.HasField("set_up"):
         references += check_command("env_reset.set_up", env_reset.set_up)
     within("env_reset.disk_mib", env_reset.disk_mib, 0, MAX_DISK_MIB)
     within("env_reset.max_processes", env_reset.max_processes, 0, MAX_PROCESSES)
-    if env_reset.image and not _IMAGE.fullmatch(env_reset.image):
-        rule = "must be 1 to 200 letters, digits, '.', '_', '-', ':' or '/', in components that begin with none of them"
-        raise invalid("env_reset.image", env_reset.image, rule)
+    check_image("env_reset.image", env_reset.image)
+    _check_defaults(env_reset.defaults)
     if len(env_reset.network) > MAX_PLACES:
         raise invalid("env_reset.network", f"{len(env_reset.network)} places", f"must have at most {MAX_PLACES}")
     for index, place in enumerate(env_reset.network):
@@ -64,9 +63,26 @@ def check_env_reset(env_reset: action_pb2.EnvResetInput) -> References:
     return references
 
 
+def check_image(field: str, image: str) -> None:
+    """The name of a root file system, or none."""
+    if image and not _IMAGE.fullmatch(image):
+        rule = "must be 1 to 200 letters, digits, '.', '_', '-', ':' or '/', in components that begin with none of them"
+        raise invalid(field, image, rule)
+
+
+def _check_defaults(defaults: action_pb2.CommandDefaults) -> None:
+    _check_environment("env_reset.defaults.environment", defaults.environment)
+    if defaults.working_directory:
+        check_path("env_reset.defaults.working_directory", defaults.working_directory)
+    if defaults.user:
+        identifier("env_reset.defaults.user", defaults.user)
+    seconds("env_reset.defaults.start_to_close", defaults.start_to_close)
+    at_least("env_reset.defaults.max_output_bytes", defaults.max_output_bytes, 0)
+
+
 def check_env_step(env_step: action_pb2.EnvStepInput) -> References:
     """Files, a command, the session it runs in if any, and paths to download."""
-    references = _check_files("env_step.files", env_step.files)
+    references = check_files("env_step.files", env_step.files)
     if not env_step.HasField("command"):
         raise invalid("env_step.command", "", "must be set")
     if env_step.session:
@@ -74,7 +90,7 @@ def check_env_step(env_step: action_pb2.EnvStepInput) -> References:
     if len(env_step.download) > MAX_DOWNLOADS:
         raise invalid("env_step.download", f"{len(env_step.download)} paths", f"must have at most {MAX_DOWNLOADS}")
     for index, path in enumerate(env_step.download):
-        _check_path(f"env_step.download[{index}]", path)
+        check_path(f"env_step.download[{index}]", path)
     return references + check_command("env_step.command", env_step.command)
 
 
@@ -82,23 +98,6 @@ def check_tool_call(tool_call: action_pb2.ToolCallInput) -> References:
     """A method, and arguments if any."""
     identifier("tool_call.method", tool_call.method)
     return blob("tool_call.arguments", tool_call.arguments) if tool_call.HasField("arguments") else []
-
-
-def check_reward(reward: action_pb2.RewardInput) -> References:
-    """A test suite or a model input."""
-    scorer = reward.WhichOneof("scorer")
-    if scorer is None:
-        raise invalid("reward.scorer", "", "must be one of test_suite and model")
-    if scorer == "model":
-        if not reward.model.token_ids:
-            raise invalid("reward.model.token_ids", "[]", "must have at least one token")
-        if min(reward.model.token_ids) < 0:
-            raise invalid("reward.model.token_ids", min(reward.model.token_ids), "must not be negative")
-        return []
-    references = _check_files("reward.test_suite.files", reward.test_suite.files)
-    if not reward.test_suite.HasField("command"):
-        raise invalid("reward.test_suite.command", "", "must be set")
-    return references + check_command("reward.test_suite.command", reward.test_suite.command)
 
 
 def check_command(field: str, command: action_pb2.Command) -> References:
@@ -112,15 +111,19 @@ def check_command(field: str, command: action_pb2.Command) -> References:
         raise invalid(f"{field}.{program}", "", "must not be empty")
     if "\0" in command.shell or "\0" in command.python or any("\0" in argument for argument in command.argv.arguments):
         raise invalid(f"{field}.{program}", "a NUL", "must not contain NUL")
-    for name, value in command.environment.items():
-        if not name or "=" in name or "\0" in name:
-            raise invalid(f"{field}.environment", name, "names must not be empty nor contain '=' or NUL")
-        if "\0" in value:
-            raise invalid(f"{field}.environment[{name}]", "a NUL", "must not contain NUL")
+    _check_environment(f"{field}.environment", command.environment)
     if command.working_directory:
-        _check_path(f"{field}.working_directory", command.working_directory)
+        check_path(f"{field}.working_directory", command.working_directory)
     at_least(f"{field}.max_output_bytes", command.max_output_bytes, 0)
     return blob(f"{field}.stdin", command.stdin) if command.HasField("stdin") else []
+
+
+def _check_environment(field: str, environment: Mapping[str, str]) -> None:
+    for name, value in environment.items():
+        if not name or "=" in name or "\0" in name:
+            raise invalid(field, name, "names must not be empty nor contain '=' or NUL")
+        if "\0" in value:
+            raise invalid(f"{field}[{name}]", "a NUL", "must not contain NUL")
 
 
 def _check_session(env_step: action_pb2.EnvStepInput) -> None:
@@ -130,7 +133,6 @@ def _check_session(env_step: action_pb2.EnvStepInput) -> None:
     if command.WhichOneof("program") == "argv":
         raise invalid("env_step.command.argv", env_step.session, "must be shell or python in a session")
     given = {
-        "environment": bool(command.environment),
         "working_directory": bool(command.working_directory),
         "stdin": command.HasField("stdin"),
     }
@@ -139,15 +141,17 @@ def _check_session(env_step: action_pb2.EnvStepInput) -> None:
             raise invalid(f"env_step.command.{name}", env_step.session, "must be unset in a session, which has its own")
 
 
-def _check_files(field: str, files: Iterable[action_pb2.SandboxFile]) -> References:
+def check_files(field: str, files: Iterable[action_pb2.SandboxFile]) -> References:
+    """Files with a path and a content."""
     references: References = []
     for index, file in enumerate(files):
-        _check_path(f"{field}[{index}].path", file.path)
+        check_path(f"{field}[{index}].path", file.path)
         within(f"{field}[{index}].mode", file.mode, 0, 0o7777)
         references += blob(f"{field}[{index}].content", file.content)
     return references
 
 
-def _check_path(field: str, path: str) -> None:
-    if not path or path.startswith("/") or "\0" in path or ".." in path.split("/"):
-        raise invalid(field, path, "must be relative, without '..' and not empty")
+def check_path(field: str, path: str) -> None:
+    """A path in a sandbox: relative to its working directory, or absolute within it."""
+    if not path or "\0" in path or ".." in path.split("/"):
+        raise invalid(field, path, "must not be empty nor contain '..' or NUL")

@@ -52,9 +52,6 @@ from grpc_reflection.v1alpha import reflection
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 # With the default limits a burst of about a thousand simultaneous unary calls is partly cancelled.
 MAX_PENDING_REQUESTS = 100_000
-# Together well below the grace of a job.
-KEEPALIVE_MS = 30_000
-KEEPALIVE_TIMEOUT_MS = 20_000
 CLOSE_TIMEOUT = 10.0
 UNUSED_SWEEP = 3600.0
 
@@ -191,9 +188,11 @@ async def _grpc_server(
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
             # A client whose machine is gone says nothing; its jobs' graces begin once a ping goes unanswered. Clients
             # answer pings whatever they do, and count none. By default gRPC sends no more than two to an idle peer.
-            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-            ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+            ("grpc.keepalive_time_ms", round(settings.keepalive_interval * 1000)),
+            ("grpc.keepalive_timeout_ms", round(settings.keepalive_timeout * 1000)),
             ("grpc.http2.max_pings_without_data", 0),
+            # By a slip of its own gRPC (up to 1.85 at least) waits so long instead, by default a minute.
+            ("grpc.http2.ping_timeout_ms", round(settings.keepalive_timeout * 1000)),
         ],
     )
     client_service_pb2_grpc.add_ClientServiceServicer_to_server(ClientServicer(loop, ClientRequests(payloads)), server)

@@ -44,6 +44,8 @@ class SchedulerSettings:
             `callsheet.scheduler.service.expected_roles`.
         closed_actions: Most actions of closed jobs that can still be explained.
         closed_actions_s: How long after the close they can.
+        keepalive_interval: How often a peer that says nothing is asked whether it is still there.
+        keepalive_timeout: How long it may take to answer; then its streams end.
         shutdown_grace: How long running rpcs may take when the process stops.
     """
 
@@ -66,6 +68,8 @@ class SchedulerSettings:
     expect: tuple[str, ...] = ()
     closed_actions: int = 10_000
     closed_actions_s: float = 3600.0
+    keepalive_interval: float = 30.0
+    keepalive_timeout: float = 20.0
     shutdown_grace: float = 2.0
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ that their size is not bounded by a packet. Every request that runs something is
     {"op": "run", "id": N}    details, the command's descriptors, [group entries, ...]
     {"op": "write", "id": N}  details, content
     {"op": "read", "id": N}   details, output
+    {"op": "remove", "id": N} details, an unused descriptor
     {"op": "listen", "id": N} details, a socket that gets a listening one
     {"op": "signal", "id": N, "signal": S}   S to all processes of the sandbox but the agent
     {"op": "kill", "id": N, "job": J}   SIGKILL to the process of job J

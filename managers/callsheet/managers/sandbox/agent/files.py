@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 
-from .paths import RefusedError, components_of, open_directory
+from .paths import RefusedError, components_of, open_directory, place_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,18 +17,31 @@ CHUNK = 1 << 20
 
 
 def write(details: dict[str, Any], content: int, work: str) -> None:
-    """Writes one file, or unpacks one archive."""
-    if details["unpack"]:
-        unpack(work, details["path"], content)
+    """Writes one file, unpacks one archive or makes one directory."""
+    root, components = place_of(work, details["path"])
+    if details["directory"]:
+        os.close(open_directory(root, components, True))
+    elif details["unpack"]:
+        unpack(root, components, content)
+    else:
+        with open(os.dup(content), "rb") as source:
+            source.seek(0)
+            place_file(root, components, source, details["mode"])
+
+
+def remove(details: dict[str, Any], work: str) -> None:
+    """Removes a file or a link; one that is not there is no error."""
+    root, components = place_of(work, details["path"])
+    try:
+        directory = open_directory(root, components[:-1], False)
+        os.unlink(components[-1], dir_fd=directory)
+    except FileNotFoundError:
         return
-    with open(os.dup(content), "rb") as source:
-        source.seek(0)
-        place_file(work, details["path"], source, details["mode"])
 
 
 def send_file(details: dict[str, Any], output: int, root: str) -> None:
     """Copies a regular file into a pipe, up to a limit. No symbolic link is followed."""
-    components = components_of(details["path"])
+    root, components = place_of(root, details["path"])
     directory = open_directory(root, components[:-1], False)
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open(os.open(components[-1], flags, dir_fd=directory), "rb") as file:
@@ -44,9 +57,8 @@ def send_file(details: dict[str, Any], output: int, root: str) -> None:
                 chunk = chunk[os.write(output, chunk) :]
 
 
-def place_file(root: str, path: str, source: IO[bytes], mode: int) -> None:
+def place_file(root: str, components: list[str], source: IO[bytes], mode: int) -> None:
     """Writes a file beside its place and renames it there, so that a symbolic link in its place is replaced."""
-    components = components_of(path)
     if not components:
         raise RefusedError("path", errno.EISDIR)
     directory = open_directory(root, components[:-1], True)
@@ -91,7 +103,7 @@ def place_link(root: str, member: tarfile.TarInfo, base: list[str]) -> None:
         os.close(directory)
 
 
-def unpack(root: str, path: str, content: int) -> None:
+def unpack(root: str, base: list[str], content: int) -> None:
     """Unpacks a tar archive, plain or gzip.
 
     Stricter than the standard library's data filter, which older system Pythons lack: names that are absolute or climb,
@@ -102,7 +114,6 @@ def unpack(root: str, path: str, content: int) -> None:
     import tarfile
     import zlib
 
-    base = components_of(path)
     os.close(open_directory(root, base, True))
     try:
         with open(os.dup(content), "rb") as file:
@@ -128,4 +139,4 @@ def unpack_member(root: str, base: list[str], archive: tarfile.TarFile, member: 
         source = archive.extractfile(member) if member.isreg() else None
         if source is None:
             raise RefusedError("archive", errno.EPERM)
-        place_file(root, "/".join(name), source, (member.mode & 0o755) | 0o600)
+        place_file(root, name, source, (member.mode & 0o755) | 0o600)

@@ -9,7 +9,7 @@ import resource
 import select
 import sys
 
-from .paths import RefusedError, components_of
+from .paths import RefusedError, place_of
 from .processes import interrupt, send_signal, signal_everything
 from .slim import parse, prctl, serialise, signal, socket
 
@@ -151,6 +151,8 @@ def operation_of(
 
     if name == "write":
         return lambda: files.write(details, descriptors[0], areas["work"])
+    if name == "remove":
+        return lambda: files.remove(details, areas["work"])
     return lambda: files.send_file(details, descriptors[0], areas[details["area"]])
 
 
@@ -180,7 +182,9 @@ def command(details: dict[str, Any], descriptors: list[int], work: str) -> Calla
     targets = details["targets"]
     given = list(zip(descriptors, targets))  # noqa: B905 - strict needs Python 3.10
     entries = descriptors[len(targets) :]
-    directory = encoded(os.path.join(work, *components_of(details["cwd"])))
+    root, components = place_of(work, details["cwd"])
+    directory = os.path.join(root, *components)
+    entered, below = encoded(directory), work if root == work else directory
     limits = [(getattr(resource, name), (limit, limit)) for name, limit in details["limits"].items()]
     arguments = [encoded(argument) for argument in details["argv"]]
     environment = {encoded(name): encoded(value) for name, value in details["env"].items()}
@@ -197,7 +201,7 @@ def command(details: dict[str, Any], descriptors: list[int], work: str) -> Calla
             os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
         for descriptor, target in moved:
             os.dup2(descriptor, target)
-        go_to(directory, work)
+        go_to(entered, below)
         for limit, values in limits:
             resource.setrlimit(limit, values)
         become(paths, arguments, environment)
@@ -219,14 +223,14 @@ def encoded(text: str) -> bytes:
         raise RefusedError("run", errno.EILSEQ) from error
 
 
-def go_to(directory: bytes, work: str) -> None:
-    """Enters a directory that must be in the working directory; raises RefusedError."""
+def go_to(directory: bytes, below: str) -> None:
+    """Enters a directory; raises RefusedError if links on the way to it lead out of another one."""
     try:
         os.chdir(directory)
     except OSError as error:
         raise RefusedError("cwd", error.errno or errno.EIO) from error
     here = os.getcwd()
-    if here != work and not here.startswith(f"{work}/"):
+    if here != below and not here.startswith(f"{below.rstrip('/')}/"):
         raise RefusedError("cwd", errno.EPERM)
 
 

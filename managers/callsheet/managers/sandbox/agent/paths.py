@@ -1,4 +1,4 @@
-"""Paths below a directory of the sandbox, walked without following symbolic links."""
+"""Paths of the sandbox, walked without following symbolic links."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ class RefusedError(Exception):
         super().__init__(stage)
         self.stage = stage
         self.number = number
+
+
+def place_of(root: str, path: str) -> tuple[str, list[str]]:
+    """Returns the directory that a path begins from, `root` unless it is absolute, and its components."""
+    return ("/", components_of(path.lstrip("/"))) if path.startswith("/") else (root, components_of(path))
 
 
 def components_of(path: str) -> list[str]:
@@ -33,12 +38,18 @@ def make_directory(name: str, parent: int) -> None:
 
 def open_directory(root: str, components: list[str], create: bool) -> int:
     """Walks down from a directory without following symbolic links; returns a descriptor."""
-    current = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    # Only to pass through: on the way to a file are directories that may not be listed.
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    current = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     for component in components:
         try:
-            if create:
+            try:
+                below = os.open(component, flags, dir_fd=current)
+            except FileNotFoundError:
+                if not create:
+                    raise
                 make_directory(component, current)
-            below = os.open(component, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=current)
+                below = os.open(component, flags, dir_fd=current)
         finally:
             os.close(current)
         current = below

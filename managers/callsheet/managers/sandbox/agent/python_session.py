@@ -1,9 +1,10 @@
 """A Python session: runs steps one after another in one module, until its input ends.
 
 A program of its own, run inside the sandbox as `python3 -u python_session.py`; it imports nothing but the standard
-library and works with Python 3.8. Steps come on standard input: a line with a marker and a length, then so many bytes
-of code. Descriptor 8 takes "MARKER STATUS" for each that has ended. Steps themselves have an empty standard input. As
-in an interactive interpreter, the value of an expression that ends a step is shown.
+library and works with Python 3.8. Steps come on standard input: a line with a marker and two lengths, then so many
+bytes of variables to set, as a literal, and of code. Descriptor 8 takes "MARKER STATUS" for each that has ended. Steps
+themselves have an empty standard input. As in an interactive interpreter, the value of an expression that ends a step
+is shown.
 """
 
 from __future__ import annotations
@@ -83,10 +84,13 @@ def main() -> None:
     signal.signal(signal.SIGUSR1, interpreter.interrupt)
     process = os.getpid()
     while True:
-        marker, _, length = steps.readline().partition(b" ")
-        if not length:
+        words = steps.readline().split()
+        if len(words) != 3:
             return
-        ended = interpreter.run(steps.read(int(length)).decode())
+        marker, environment, code = words[0], steps.read(int(words[1])), steps.read(int(words[2]))
+        if environment:
+            os.environ.update(ast.literal_eval(environment.decode()))
+        ended = interpreter.run(code.decode())
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         if os.getpid() != process:

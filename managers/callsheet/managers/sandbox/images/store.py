@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from callsheet.managers.sandbox.paths import PathRefusedError, split_relative
+from callsheet.managers.sandbox.paths import PathRefusedError, checked_path
 
 ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.zst", ".tar.bz2")
 _LIST_SUFFIX = ".layers"
@@ -61,7 +61,7 @@ class ImageStore:
             ImageError: There is no image of this name, or its list of layers breaks a rule.
         """
         try:
-            place = self._directory.joinpath(*split_relative(name))
+            place = self._directory.joinpath(_relative(name))
         except PathRefusedError as error:
             raise ImageError(f"image {name[:200]!r}: {error}") from error
         if _is_root(place):
@@ -82,7 +82,7 @@ class ImageStore:
             if not entry:
                 continue
             try:
-                layer = self._directory.joinpath(*split_relative(entry))
+                layer = self._directory.joinpath(_relative(entry))
             except PathRefusedError as error:
                 raise ImageError(f"image {name!r}: layer {entry[:200]!r}: {error}") from error
             if not layer.is_dir() and not (layer.is_file() and _archive_name(layer.name)):
@@ -114,3 +114,10 @@ def _archive_name(file_name: str) -> str:
 
 def _is_root(path: Path) -> bool:
     return any((path / name).is_dir() for name in _ROOT_DIRECTORIES)
+
+
+def _relative(path: str) -> str:
+    checked = checked_path(path)
+    if checked.startswith("/"):
+        raise PathRefusedError(path, "must be relative to the image store")
+    return checked

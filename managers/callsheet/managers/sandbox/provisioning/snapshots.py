@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec
 
 # With a number: what was kept or noted in another way is not found any more.
-KEY_PREFIX = "set-up-2-"
+KEY_PREFIX = "set-up-3-"
 _FEW_FILES, _FEW_BYTES = 4, 1 << 20
 _OUTPUTS = ("stdout", "stderr")
 _NUMBERS = ("exit_code", "signal", "stdout_dropped", "stderr_dropped", "wall_s", "cpu_s", "peak_memory_bytes")
@@ -87,7 +87,7 @@ def snapshot_key(image_digest: str, set_up: SetUp, environment: Sequence[str]) -
 
     add(image_digest, len(environment), *environment, len(set_up.files))
     for file in set_up.files:
-        add(file.path, file.unpack, file.mode, hashlib.sha256(file.content).digest())
+        add(file.path, file.unpack, file.directory, file.mode, hashlib.sha256(file.content).digest())
     command = set_up.command
     if command is not None:
         add(len(command.arguments), *command.arguments, len(command.environment))

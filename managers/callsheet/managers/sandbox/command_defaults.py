@@ -1,0 +1,91 @@
+"""What the commands of one sandbox take where they say nothing themselves."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from callsheet.managers.sandbox.paths import checked_path
+from callsheet.managers.sandbox.settings import Isolation
+from callsheet.v1 import action_pb2
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class EnvironmentRefusedError(ValueError):
+    """A variable that no process can have; the message names field, value and rule."""
+
+
+class UserRefusedError(ValueError):
+    """Commands are to run as a user that the sandbox cannot change to; the message names field, value and rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandDefaults:
+    """Defaults of one sandbox.
+
+    Attributes:
+        environment: Variables; those of a command come on top.
+        directory: A checked path that relative paths begin from; empty for the sandbox's working directory.
+        max_output_bytes: Bytes of stdout and of stderr to keep, each; 0 for the manager's default.
+    """
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    directory: str = ""
+    max_output_bytes: int = 0
+
+
+def read_defaults(reset: action_pb2.EnvResetInput, isolation: Isolation) -> CommandDefaults:
+    """Returns the defaults that an env_reset asks for.
+
+    Raises:
+        EnvironmentRefusedError: A variable breaks a rule.
+        PathRefusedError: The working directory is no path that a sandbox can have.
+        UserRefusedError: Its commands cannot run as that user.
+    """
+    asked = reset.defaults
+    check_environment(asked.environment, "defaults.environment")
+    own = own_user(isolation, has_image=bool(reset.image))
+    if asked.user and asked.user not in own:
+        rule = (
+            f"must be {' or '.join(map(repr, own))}: one user is mapped into the sandbox, and runs all of its commands"
+        )
+        raise UserRefusedError(f"defaults.user: {asked.user[:200]!r}: {rule}")
+    return CommandDefaults(
+        environment=dict(asked.environment),
+        directory=checked_path(asked.working_directory, allow_empty=True),
+        max_output_bytes=asked.max_output_bytes,
+    )
+
+
+def check_environment(environment: Mapping[str, str], field_name: str = "environment") -> None:
+    """Raises EnvironmentRefusedError for a variable that no process can have."""
+    for name, value in environment.items():
+        if not _VARIABLE.fullmatch(name) or "\0" in value:
+            rule = "must be a variable's name with a value without NUL"
+            raise EnvironmentRefusedError(f"{field_name}: {name[:200]!r}: {rule}")
+
+
+def own_user(isolation: Isolation, *, has_image: bool) -> tuple[str, ...]:
+    """Returns the names of the one user that a sandbox has."""
+    if isolation is Isolation.BUBBLEWRAP:
+        return ("root", "0") if has_image else ("sandbox", "1000")
+    if isolation is Isolation.DOCKER:
+        # Its number differs from sandbox to sandbox.
+        return ("sandbox",)
+    try:
+        return (pwd.getpwuid(os.geteuid()).pw_name, str(os.geteuid()))
+    except KeyError:
+        return (str(os.geteuid()),)
+
+
+def merged_environment(below: Mapping[str, str], above: Mapping[str, str]) -> dict[str, str]:
+    """Returns variables, those of `above` on top. A PYTHONPATH of `above` comes before the other instead."""
+    environment = {**below, **above}
+    paths = [value for value in (above.get("PYTHONPATH"), below.get("PYTHONPATH")) if value]
+    if paths:
+        environment["PYTHONPATH"] = ":".join(paths)
+    return environment

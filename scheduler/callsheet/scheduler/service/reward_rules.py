@@ -1,0 +1,82 @@
+"""Rules for rewards: where they run, and what they need there. Returns the stored payloads that an input refers to."""
+
+from __future__ import annotations
+
+from callsheet.scheduler.service.payload_rules import References, check_command, check_files, check_image, check_path
+from callsheet.scheduler.service.rules import invalid, known
+from callsheet.v1 import action_pb2
+
+SCORE_PLACEHOLDER = "{score}"
+Runs = action_pb2.TestSuiteInput | action_pb2.ScriptScoreInput
+
+
+def runs_in(reward: action_pb2.RewardInput) -> Runs | None:
+    """The part of a reward that runs a command in a sandbox; None if it asks a model."""
+    match reward.WhichOneof("scorer"):
+        case "test_suite":
+            return reward.test_suite
+        case "script":
+            return reward.script
+        case _:
+            return None
+
+
+def in_trajectory_sandbox(reward: action_pb2.RewardInput) -> bool:
+    """Whether a reward runs in its trajectory's sandbox."""
+    runs = runs_in(reward)
+    return runs is not None and (
+        runs.where == action_pb2.REWARD_PLACE_IN_SANDBOX
+        or (isinstance(runs, action_pb2.TestSuiteInput) and runs.in_sandbox)
+    )
+
+
+def check_reward(reward: action_pb2.RewardInput) -> References:
+    """A test suite, a script or a model input."""
+    match reward.WhichOneof("scorer"):
+        case "test_suite":
+            return _check_place("reward.test_suite", reward, reward.test_suite)
+        case "script":
+            references = _check_place("reward.script", reward, reward.script)
+            _check_score_file(reward.script)
+            return references
+        case "model":
+            _check_model(reward.model)
+            return []
+        case _:
+            raise invalid("reward.scorer", "", "must be one of test_suite, model and script")
+
+
+def _check_model(model: action_pb2.ModelScoreInput) -> None:
+    if not model.token_ids:
+        raise invalid("reward.model.token_ids", "[]", "must have at least one token")
+    if min(model.token_ids) < 0:
+        raise invalid("reward.model.token_ids", min(model.token_ids), "must not be negative")
+
+
+def _check_place(field: str, reward: action_pb2.RewardInput, runs: Runs) -> References:
+    known(f"{field}.where", runs.where, action_pb2.RewardPlace.values())
+    references = check_files(f"{field}.files", runs.files)
+    if not runs.HasField("command"):
+        raise invalid(f"{field}.command", "", "must be set")
+    references += check_command(f"{field}.command", runs.command)
+    check_image(f"{field}.image", runs.image)
+    if in_trajectory_sandbox(reward):
+        if runs.image:
+            raise invalid(f"{field}.image", runs.image, "must be empty in the trajectory's sandbox, which has its own")
+    elif not runs.files and not runs.image:
+        raise invalid(f"{field}.files", "[]", "a fresh sandbox is empty: give files or an image, or run in the sandbox")
+    return references
+
+
+def _check_score_file(script: action_pb2.ScriptScoreInput) -> None:
+    command = script.command
+    texts = [*command.argv.arguments, command.shell, command.python]
+    has_placeholder = any(SCORE_PLACEHOLDER in text for text in texts)
+    if script.score_file:
+        check_path("reward.script.score_file", script.score_file)
+        if has_placeholder:
+            rule = f"must be empty where the command has {SCORE_PLACEHOLDER!r}"
+            raise invalid("reward.script.score_file", script.score_file, rule)
+    elif not has_placeholder:
+        rule = f"must name the file with the score, or the command must have {SCORE_PLACEHOLDER!r}"
+        raise invalid("reward.script.score_file", "", rule)

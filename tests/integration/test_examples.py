@@ -1,0 +1,76 @@
+"""The examples, as a newcomer runs them: with a whole stack, by the interpreter, from the repository."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.abc import Process
+from anyio.streams.text import TextReceiveStream
+from callsheet.cli.choices import Isolation
+from callsheet.cli.stack import STANDARD_MANAGERS, Role, StackSettings, local_stack
+from callsheet.managers.sandbox.probe import probe_bubblewrap
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+_EXAMPLES = Path(__file__).parents[2] / "examples"
+_DEADLINE_S = 280.0
+
+
+def settings(data_dir: Path, *roles: Role) -> StackSettings:
+    """A stack at the address that examples expect, if it is free; they are told by the environment otherwise."""
+    isolation = Isolation.BUBBLEWRAP if probe_bubblewrap().works else Isolation.NONE
+    return StackSettings(data_dir, managers=roles or STANDARD_MANAGERS, isolation=isolation)
+
+
+async def start(name: str, address: str) -> Process:
+    """Starts an example."""
+    environment = os.environ | {"CALLSHEET_SCHEDULER": address}
+    return await anyio.open_process([sys.executable, str(_EXAMPLES / name)], env=environment, stderr=None)
+
+
+async def lines_of(process: Process) -> list[str]:
+    """All that it prints."""
+    assert process.stdout is not None
+    text = "".join([part async for part in TextReceiveStream(process.stdout)])
+    await process.wait()
+    return text.splitlines()
+
+
+async def test_hello(tmp_path: Path) -> None:
+    with anyio.fail_after(_DEADLINE_S):
+        async with local_stack(settings(tmp_path)) as stack, await start("hello.py", stack.address) as example:
+            lines = await lines_of(example)
+    assert example.returncode == 0
+    assert [line.split(":")[0] for line in lines] == ["succeeded"] * 4
+
+
+async def test_the_agent_loop(tmp_path: Path) -> None:
+    with anyio.fail_after(_DEADLINE_S):
+        async with local_stack(settings(tmp_path)) as stack, await start("agent_loop.py", stack.address) as example:
+            lines = await lines_of(example)
+    assert example.returncode == 0
+    assert len([line for line in lines if "reward" in line]) == 6
+
+
+async def test_many_trajectories_while_the_scheduler_is_killed(tmp_path: Path) -> None:
+    with anyio.fail_after(_DEADLINE_S):
+        async with (
+            local_stack(settings(tmp_path, Role.SANDBOX)) as stack,
+            await start("many_trajectories.py", stack.address) as example,
+        ):
+            assert example.stdout is not None
+            printed = ""
+            killed = 0
+            async for part in TextReceiveStream(example.stdout):
+                printed += part
+                if not killed and printed.count("\n") >= 320:
+                    killed = stack.pid(Role.SCHEDULER)
+                    stack.kill(Role.SCHEDULER)
+            await example.wait()
+    assert killed
+    assert example.returncode == 0
+    steps = [tuple(line.split(" step ")) for line in printed.splitlines()]
+    assert len(steps) == len(set(steps)) == 640
