@@ -128,8 +128,8 @@ def test_a_model_generates(whole_stack: RunningStack) -> None:
 
 
 def test_both_rewards_score(whole_stack: RunningStack) -> None:
-    assert whole_stack.json("submit reward-tests", "--", "true")["value"]["score"] == 1.0
-    assert whole_stack.json("submit reward-tests", "--", "false")["value"]["score"] == 0.0
+    assert whole_stack.json("submit reward-tests", "--file", __file__, "--", "true")["value"]["score"] == 1.0
+    assert whole_stack.json("submit reward-tests", "--file", __file__, "--", "false")["value"]["score"] == 0.0
     assert isinstance(whole_stack.json("submit reward-model", "hello")["value"]["score"], float)
 
 
@@ -146,7 +146,7 @@ def test_an_action_that_nobody_serves_is_refused_in_one_line(whole_stack: Runnin
 
 
 def test_an_action_that_was_submitted_can_be_explained(whole_stack: RunningStack) -> None:
-    action_id = whole_stack.json("submit reward-tests", "--", "true")["action_id"]
+    action_id = whole_stack.json("submit reward-tests", "--file", __file__, "--", "true")["action_id"]
     result = whole_stack.run("explain", action_id)
     assert result.returncode == 0, result.stderr
     assert f"reward {action_id} of job submit-" in result.stdout
@@ -180,10 +180,17 @@ def test_a_script_that_starts_with_the_scheduler_waits_for_the_managers(tmp_path
         stack = RunningStack(process, read_announcement(process))
         outcome = stack.json("submit env-step", "--", "true")
         generated = stack.json("submit generate", "hello")
+        explained = stack.run("explain", outcome["action_id"], "--job", outcome["job_id"])
+        failing = stack.run("submit env-step", "--exit-code", "--", "sh", "-c", "sleep 1.2; exit 7")
+        refused = stack.run("submit tool-call", "--json", "weather", "today")
     finally:
         stop(process)
     assert (outcome["outcome"], outcome["value"]["exit_code"]) == ("succeeded", 0)
     assert generated["outcome"] == "succeeded"
+    assert explained.returncode == 0, explained.stderr
+    assert failing.returncode == 7
+    assert "callsheet: env_step running" in failing.stderr
+    assert json.loads(refused.stdout)["error"]["field"] == "service"
 
 
 def test_a_drain_shows_what_it_waits_for(tmp_path: Path) -> None:

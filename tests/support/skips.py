@@ -1,4 +1,4 @@
-"""A pytest plugin: with CI=true a skipped test is a failed one.
+"""A pytest plugin: skips are told in a line for each reason, and with CI=true a skipped test is a failed one.
 
 A skip says that something is missing on this machine. Where everything is supposed to be there, it would hide that a
 test never ran. Tests marked `docker` or `gpu` may skip everywhere.
@@ -7,6 +7,7 @@ test never ran. Tests marked `docker` or `gpu` may skip everywhere.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Generator
 
 import pytest
@@ -15,9 +16,11 @@ MAY_SKIP = ("docker", "gpu")
 
 
 def _refuse(report: pytest.TestReport | pytest.CollectReport) -> None:
-    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    report.outcome = "failed"
-    report.longrepr = f"with CI=true a skip is a failure: {reason}"
+    report.outcome, report.longrepr = "failed", f"with CI=true a skip is a failure: {_reason(report)}"
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    return report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
 
 
 def _in_ci() -> bool:
@@ -41,3 +44,10 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     if report.skipped and _in_ci():
         _refuse(report)
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tells how many tests were skipped for each reason, which pytest itself does for each place in the code."""
+    reports = [report for report in terminalreporter.getreports("skipped") if not hasattr(report, "wasxfail")]
+    for reason, count in Counter(_reason(report).removeprefix("Skipped: ") for report in reports).most_common():
+        terminalreporter.write_line(f"SKIPPED [{count}] {reason}")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 import typer
@@ -18,48 +20,63 @@ from callsheet.cli.plain import plain_outcome
 from callsheet.cli.up_command import parse_managers
 from callsheet.client import CommandResult, Failed, FailureKind, Reason, Succeeded
 from callsheet.client.admin_values import Holder
+from callsheet.client.errors import invalid
 from typer.testing import CliRunner, Result
 
 from tests.support.ports import free_port
 
 HEAVY = ("callsheet.client", "callsheet.managers", "callsheet.scheduler", "grpc", "ray", "sqlalchemy", "torch")
 
+COMMANDS: list[tuple[str, ...]] = [
+    (),
+    ("up",),
+    ("scheduler",),
+    ("manager",),
+    ("manager", "inference"),
+    ("manager", "noop"),
+    ("manager", "reward"),
+    ("manager", "sandbox"),
+    ("facade", "swerex"),
+    ("submit",),
+    ("submit", "env-step"),
+    ("status",),
+    ("explain",),
+    ("predictions",),
+    ("jobs",),
+    ("cancel",),
+    ("close",),
+    ("drain",),
+    ("logs",),
+    ("what-if",),
+    ("bench", "dispatch"),
+    ("demo",),
+]
+
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments))
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        (),
-        ("up",),
-        ("scheduler",),
-        ("manager",),
-        ("manager", "inference"),
-        ("manager", "noop"),
-        ("manager", "reward"),
-        ("manager", "sandbox"),
-        ("facade", "swerex"),
-        ("submit",),
-        ("submit", "env-step"),
-        ("status",),
-        ("explain",),
-        ("predictions",),
-        ("jobs",),
-        ("cancel",),
-        ("close",),
-        ("drain",),
-        ("logs",),
-        ("what-if",),
-        ("bench", "dispatch"),
-        ("demo",),
-    ],
-)
+@pytest.mark.parametrize("arguments", COMMANDS)
 def test_every_command_explains_itself(arguments: tuple[str, ...]) -> None:
     result = run(*arguments, "--help")
     assert result.exit_code == 0, result.output
     assert "Usage: callsheet" in result.output
+
+
+COPIED = re.compile(r"CALLSHEET_[A-Z_]+|--[a-z][a-z-]+")
+
+
+@pytest.mark.parametrize("arguments", COMMANDS)
+def test_help_fits_80_columns_and_cuts_no_name(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    def helped(columns: str) -> str:
+        monkeypatch.setenv("COLUMNS", columns)
+        return run(*arguments, "--help").output
+
+    narrow = helped("80")
+    assert all(len(line) <= 80 for line in narrow.splitlines())
+    assert "\N{HORIZONTAL ELLIPSIS}" not in narrow
+    assert sorted(COPIED.findall(narrow)) == sorted(COPIED.findall(helped("200")))
 
 
 def test_help_is_quick_as_it_loads_no_heavy_room() -> None:
@@ -145,7 +162,7 @@ def _failing_app(error: Exception) -> typer.Typer:
         pass
 
     @failing.command()
-    def fail() -> None:
+    def fail(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
         raise error
 
     return failing
@@ -166,6 +183,35 @@ def _failing_app(error: Exception) -> typer.Typer:
 def test_errors_become_one_line_and_an_exit_code(error: Exception, exit_code: int, message: str) -> None:
     result = CliRunner().invoke(_failing_app(error), ["fail"])
     assert (result.exit_code, result.stderr.strip()) == (exit_code, message)
+
+
+@pytest.mark.parametrize(
+    ("error", "facts"),
+    [
+        (
+            invalid("nodes", 0, "must be above 0"),
+            {"code": "INVALID_ARGUMENT", "field": "nodes", "value": "0", "rule": "must be above 0"},
+        ),
+        (CommandError("cpus: 0 is too few", usage=True), {"code": "INVALID_ARGUMENT", "message": "cpus: 0 is too few"}),
+        (TimeoutError(), {"code": "UNAVAILABLE", "message": "timed out"}),
+        (ExceptionGroup("several", [ValueError("deep")]), {"code": "UNKNOWN", "field": "", "message": "deep"}),
+    ],
+)
+def test_with_json_errors_are_json_too(error: Exception, facts: dict[str, str]) -> None:
+    result = CliRunner().invoke(_failing_app(error), ["fail", "--json"])
+    printed = json.loads(result.stdout)["error"]
+    assert set(printed) == {"code", "field", "value", "rule", "message"}
+    assert facts.items() <= printed.items()
+    assert result.exit_code == CliRunner().invoke(_failing_app(error), ["fail"]).exit_code
+    assert result.stderr.startswith("callsheet: ")
+
+
+def test_wrong_usage_is_json_too() -> None:
+    result = run("what-if", "--json", "--pool", "p")
+    assert (result.exit_code, json.loads(result.stdout)["error"]["code"]) == (2, "INVALID_ARGUMENT")
+    assert "--nodes" in json.loads(result.stdout)["error"]["message"]
+    # What a command is to run has its own --json.
+    assert run("submit", "env-step", "--patience", "0.1", "--", "x", "--json").stdout == ""
 
 
 def test_a_traceback_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,26 @@ def test_elsewhere_skips_stay_skips(suite: pytest.Pytester) -> None:
     run(suite).assert_outcomes(skipped=4, xfailed=1)
 
 
+def test_equal_reasons_are_one_line(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        test_more="""
+import pytest
+
+@pytest.mark.parametrize("number", range(50))
+def test_needs_docker(number):
+    pytest.skip("no Docker engine")
+
+def test_needs_docker_too():
+    pytest.skip("no Docker engine")
+"""
+    )
+    lines = [line for line in run(suite).outlines if line.startswith("SKIPPED")]
+    assert lines[0] == "SKIPPED [51] no Docker engine"
+    assert sorted(lines[1:]) == [
+        f"SKIPPED [1] {reason}" for reason in ("no GPU", "no bwrap", "no postgres", "no redis")
+    ]
+
+
 def test_ci_refuses_skips_but_for_gpu(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "true")
     result = run(suite)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 import traceback
+from itertools import takewhile
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +18,7 @@ TRACEBACK_VARIABLE = "CALLSHEET_TRACEBACK"
 _EXIT_FAILURE = 1
 _EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130
+_WANTS_JSON = "callsheet.cli.json"
 
 
 class CommandError(Exception):
@@ -56,7 +59,16 @@ def load(module: str, extra: str) -> ModuleType:
 
 
 class CallsheetGroup(typer.core.TyperGroup):
-    """The command group that turns errors into one line on standard error and an exit code."""
+    """The command group that turns errors into one line on standard error and an exit code.
+
+    With --json an object on standard output tells the same in parts; see `error_facts`.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Notes whether the command is to answer in JSON."""
+        ctx.meta[_WANTS_JSON] = "--json" in takewhile(lambda word: word != "--", args)
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the command."""
@@ -68,6 +80,8 @@ class CallsheetGroup(typer.core.TyperGroup):
             raise typer.Exit(_EXIT_INTERRUPTED) from None
         except (Exception, BaseExceptionGroup) as group:
             error = first_error(group)
+            if ctx.meta[_WANTS_JSON] and not isinstance(error, BrokenPipeError):
+                typer.echo(json.dumps({"error": error_facts(error)}))
             # Usage errors of the library know how to show themselves; a reader that has gone away hears nothing of it.
             if hasattr(error, "show") or isinstance(error, BrokenPipeError):
                 raise error from None
@@ -75,6 +89,22 @@ class CallsheetGroup(typer.core.TyperGroup):
                 traceback.print_exception(group, file=sys.stderr)
             typer.echo(f"callsheet: {describe(error)}", err=True)
             raise typer.Exit(getattr(error, "exit_code", _EXIT_FAILURE)) from None
+
+
+def error_facts(error: BaseException) -> dict[str, str]:
+    """An error in parts: `code` (a canonical code of gRPC), `field`, `value`, `rule` and `message`.
+
+    Only refusals name field, value and rule; elsewhere these are empty.
+    """
+    if getattr(error, "exit_code", _EXIT_FAILURE) == _EXIT_USAGE:
+        code = "INVALID_ARGUMENT"
+    elif isinstance(error, (ConnectionError, TimeoutError)):
+        code = "UNAVAILABLE"
+    else:
+        code = str(getattr(error, "code", "UNKNOWN"))
+    parts = {name: str(getattr(error, name, "")) for name in ("field", "value", "rule")}
+    message = error.format_message() if hasattr(error, "format_message") else describe(error)
+    return {"code": code, **parts, "message": message}
 
 
 def first_error(error: BaseException) -> BaseException:

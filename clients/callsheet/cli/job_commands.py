@@ -12,7 +12,7 @@ from callsheet.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from callsheet.client.admin import AdminClient
-    from callsheet.client.admin_jobs import JobSummary
+    from callsheet.client.status import JobStatus
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.", show_default=False)]
 
@@ -25,7 +25,7 @@ def jobs(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:
 
     found = anyio.run(list_jobs, scheduler)
     if as_json:
-        print_json({"jobs": to_plain(found)})
+        print_json({"jobs": [{"job_id": job.job_id, **to_plain(job)} for job in found]})
         return
     rows = [
         [
@@ -88,14 +88,14 @@ def drain(
     _done(f"manager {manager} drains and leaves once its attempts are over", {"manager": manager}, as_json)
 
 
-def life_of(job: JobSummary) -> str:
+def life_of(job: JobStatus) -> str:
     """How long a job lives on, for people."""
     if job.expired:
         closes = "" if job.closes_in_s is None else f", closes in {span(job.closes_in_s)}"
         return f"expired{closes}"
     if job.expires_in_s is not None:
         return f"expires in {span(job.expires_in_s)}"
-    return "held" if job.sessions else "detached" if job.detached else "no session"
+    return "held" if job.sessions else "detached" if job.spec.detached else "no session"
 
 
 def span(seconds: float) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from callsheet.cli.options import DEFAULT_ADDRESS, Address, AsJson
 from callsheet.cli.output import print_json
+from callsheet.cli.submit_lines import RESET_SUFFIX
 
 if TYPE_CHECKING:
     from callsheet.client import ActionOptions, Job, Outcome, SandboxFile, Trajectory
@@ -32,7 +33,18 @@ Timeout = Annotated[
 Patience = Annotated[
     float, typer.Option(min=0.001, metavar="SECONDS", help="How long to go on without a connection to the scheduler.")
 ]
+ExitCode = Annotated[
+    bool, typer.Option("--exit-code", help="Exit with what the command exited with; 128 and a signal's number for one.")
+]
 _PATIENCE_S = 10.0
+
+
+class Target(NamedTuple):
+    """Which scheduler is asked, how long to wait for it, and how to answer."""
+
+    scheduler: str
+    patience_s: float
+    as_json: bool
 
 
 @submit_app.command("env-reset")
@@ -51,10 +63,12 @@ def env_reset(
 
     command = Command.shell(set_up) if set_up else None
 
-    async def submit(trajectory: Trajectory) -> Outcome[Any]:
-        return await trajectory.env_reset(files=_read(files), set_up=command, image=image, **_options(timeout))
+    async def submit(trajectory: Trajectory, action_id: str) -> Outcome[Any]:
+        return await trajectory.env_reset(
+            files=_read(files), set_up=command, image=image, **_options(action_id, timeout)
+        )
 
-    _run(scheduler, patience, _in_trajectory(submit), as_json)
+    _run(Target(scheduler, patience, as_json), _in_trajectory(submit))
 
 
 @submit_app.command("env-step")
@@ -63,6 +77,7 @@ def env_step(
     *,
     files: Files = None,
     timeout: Timeout = None,
+    exit_code: ExitCode = False,
     scheduler: Address = DEFAULT_ADDRESS,
     patience: Patience = _PATIENCE_S,
     as_json: AsJson = False,
@@ -70,13 +85,13 @@ def env_step(
     """Run a program in a fresh sandbox."""
     from callsheet.client import Command, Succeeded
 
-    async def submit(trajectory: Trajectory) -> Outcome[Any]:
-        reset = await trajectory.env_reset(files=_read(files))
+    async def submit(trajectory: Trajectory, action_id: str) -> Outcome[Any]:
+        reset = await trajectory.env_reset(files=_read(files), action_id=action_id + RESET_SUFFIX)
         if not isinstance(reset, Succeeded):
             return reset
-        return await trajectory.env_step(Command.argv(*argv), **_options(timeout))
+        return await trajectory.env_step(Command.argv(*argv), **_options(action_id, timeout))
 
-    _run(scheduler, patience, _in_trajectory(submit), as_json)
+    _run(Target(scheduler, patience, as_json), _in_trajectory(submit), pass_exit_code=exit_code)
 
 
 @submit_app.command("generate")
@@ -95,15 +110,15 @@ def generate(
     """Run a language model."""
     from callsheet.client import Sampling
 
-    async def submit(job: Job) -> Outcome[Any]:
+    async def submit(job: Job, action_id: str) -> Outcome[Any]:
         return await job.generate(
             list(text.encode()),
             Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed),
             model=model,
-            **_options(timeout),
+            **_options(action_id, timeout),
         )
 
-    _run(scheduler, patience, submit, as_json)
+    _run(Target(scheduler, patience, as_json), submit)
 
 
 @submit_app.command("reward-tests")
@@ -112,17 +127,21 @@ def reward_tests(
     *,
     files: Files = None,
     timeout: Timeout = None,
+    image: Annotated[str, typer.Option(help="Root file system, by its name in the managers' image stores.")] = "",
+    exit_code: ExitCode = False,
     scheduler: Address = DEFAULT_ADDRESS,
     patience: Patience = _PATIENCE_S,
     as_json: AsJson = False,
 ) -> None:
-    """Score by a test suite in a sandbox of its own."""
+    """Score by a test suite in a sandbox of its own, which needs files or an image."""
     from callsheet.client import Command
 
-    async def submit(job: Job) -> Outcome[Any]:
-        return await job.reward_tests(Command.argv(*argv), files=_read(files), **_options(timeout))
+    async def submit(job: Job, action_id: str) -> Outcome[Any]:
+        return await job.reward_tests(
+            Command.argv(*argv), files=_read(files), image=image, **_options(action_id, timeout)
+        )
 
-    _run(scheduler, patience, submit, as_json)
+    _run(Target(scheduler, patience, as_json), submit, pass_exit_code=exit_code)
 
 
 @submit_app.command("reward-model")
@@ -137,10 +156,10 @@ def reward_model(
 ) -> None:
     """Score by a model."""
 
-    async def submit(job: Job) -> Outcome[Any]:
-        return await job.reward_model(list(text.encode()), model=model, **_options(timeout))
+    async def submit(job: Job, action_id: str) -> Outcome[Any]:
+        return await job.reward_model(list(text.encode()), model=model, **_options(action_id, timeout))
 
-    _run(scheduler, patience, submit, as_json)
+    _run(Target(scheduler, patience, as_json), submit)
 
 
 @submit_app.command("tool-call")
@@ -156,16 +175,19 @@ def tool_call(
 ) -> None:
     """Call an outside API."""
 
-    async def submit(job: Job) -> Outcome[Any]:
-        return await job.tool_call(service, method, arguments.encode(), **_options(timeout))
+    async def submit(job: Job, action_id: str) -> Outcome[Any]:
+        return await job.tool_call(service, method, arguments.encode(), **_options(action_id, timeout))
 
-    _run(scheduler, patience, submit, as_json)
+    _run(Target(scheduler, patience, as_json), submit)
 
 
-def _options(timeout_s: float | None) -> ActionOptions:
+def _options(action_id: str, timeout_s: float | None) -> ActionOptions:
     from callsheet.client import Timeouts
 
-    return {} if timeout_s is None else {"timeouts": Timeouts(start_to_close_s=timeout_s)}
+    options: ActionOptions = {"action_id": action_id}
+    if timeout_s is not None:
+        options["timeouts"] = Timeouts(start_to_close_s=timeout_s)
+    return options
 
 
 def _read(files: list[Path] | None) -> list[SandboxFile]:
@@ -174,43 +196,66 @@ def _read(files: list[Path] | None) -> list[SandboxFile]:
     return [SandboxFile(path.name, path.read_bytes(), mode=path.stat().st_mode & 0o777) for path in files or ()]
 
 
-def _in_trajectory(submit: Callable[[Trajectory], Awaitable[Outcome[Any]]]) -> Callable[[Job], Awaitable[Outcome[Any]]]:
-    async def open_and_submit(job: Job) -> Outcome[Any]:
+def _in_trajectory(
+    submit: Callable[[Trajectory, str], Awaitable[Outcome[Any]]],
+) -> Callable[[Job, str], Awaitable[Outcome[Any]]]:
+    async def open_and_submit(job: Job, action_id: str) -> Outcome[Any]:
         async with job.trajectory("trajectory") as trajectory:
-            return await submit(trajectory)
+            return await submit(trajectory, action_id)
 
     return open_and_submit
 
 
-def _run(scheduler: str, patience_s: float, submit: Callable[[Job], Awaitable[Outcome[Any]]], as_json: bool) -> None:
-    """Submits in a job of its own, prints the outcome, and exits with 1 unless it is a success."""
+def _run(
+    target: Target, submit: Callable[[Job, str], Awaitable[Outcome[Any]]], *, pass_exit_code: bool = False
+) -> None:
+    """Submits in a job of its own and prints the outcome.
+
+    Exits with 1 unless it is a success, or with what the command exited with where that is asked for.
+    """
     import anyio
     from callsheet.cli.plain import plain_outcome
+    from callsheet.cli.submit_progress import watched
     from callsheet.client import Client, ClientOptions, Succeeded
 
+    # The action's id is unique among jobs, so that it alone is what `callsheet explain` needs.
+    job_id = f"submit-{uuid.uuid4().hex[:12]}"
+    action_id = f"{job_id}-action"
+
     async def run() -> Outcome[Any]:
-        async with (
-            Client(scheduler, ClientOptions(connect_timeout_s=patience_s, give_up_after_s=patience_s)) as client,
-            await client.open_job(f"submit-{uuid.uuid4().hex[:12]}") as job,
-        ):
-            return await submit(job)
+        options = ClientOptions(connect_timeout_s=target.patience_s, give_up_after_s=target.patience_s)
+        async with Client(target.scheduler, options) as client, await client.open_job(job_id) as job:
+            return await watched(target.scheduler, job_id, action_id, lambda: submit(job, action_id))
 
     outcome = anyio.run(run)
-    if as_json:
-        print_json(plain_outcome(outcome))
+    if target.as_json:
+        print_json({"job_id": job_id, **plain_outcome(outcome)})
     else:
-        _print_outcome(outcome)
+        _print_outcome(outcome, job_id)
+    if pass_exit_code and (code := _exit_code(outcome)) is not None:
+        raise typer.Exit(code)
     if not isinstance(outcome, Succeeded):
         raise typer.Exit(1)
 
 
-def _print_outcome(outcome: Outcome[Any]) -> None:
+def _exit_code(outcome: Outcome[Any]) -> int | None:
+    """What a command exited with, as a shell tells it; None if there was none that ended."""
+    from callsheet.client import CommandResult, RewardResult, Succeeded
+
+    result = outcome.value if isinstance(outcome, Succeeded) else None
+    command = result.command if isinstance(result, RewardResult) else result
+    if not isinstance(command, CommandResult):
+        return None
+    return 128 + command.signal if command.signal else command.exit_code
+
+
+def _print_outcome(outcome: Outcome[Any], job_id: str) -> None:
     from callsheet.cli.plain import outcome_name
     from callsheet.client import Cancelled, Expired, Failed, Succeeded
 
     times = outcome.timeline
     typer.echo(
-        f"{outcome_name(outcome)}: action {outcome.action_id}, {outcome.attempts} attempt(s), "
+        f"{outcome_name(outcome)}: action {outcome.action_id} of job {job_id}, {outcome.attempts} attempt(s), "
         f"manager {outcome.manager_id or 'none'}, queue {times.queue_s:.3f} s, execution {times.execution_s:.3f} s, "
         f"overhead {times.overhead_s:.3f} s"
     )

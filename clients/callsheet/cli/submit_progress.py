@@ -1,0 +1,48 @@
+"""What `callsheet submit` shows while it waits for an outcome, a line each on standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+import typer
+from callsheet.cli.submit_lines import RESET_SUFFIX
+from callsheet.client.admin import AdminClient
+from callsheet.client.admin_values import ActionState, Explanation
+from callsheet.client.errors import CallsheetError
+
+T = TypeVar("T")
+_POLL_S = 0.5
+
+
+async def watched(scheduler: str, job_id: str, action_id: str, submit: Callable[[], Awaitable[T]]) -> T:
+    """Returns what `submit` returns, and shows meanwhile how its action is doing."""
+    async with AdminClient(scheduler) as admin, anyio.create_task_group() as tasks:
+        tasks.start_soon(_show_changes, admin, job_id, action_id)
+        result = await submit()
+        tasks.cancel_scope.cancel()
+    return result
+
+
+async def _show_changes(admin: AdminClient, job_id: str, action_id: str) -> None:
+    last = ""
+    while True:
+        await anyio.sleep(_POLL_S)
+        for each in (action_id, action_id + RESET_SUFFIX):
+            try:
+                said = progress_line(await admin.explain(job_id, each))
+            except CallsheetError:
+                # Not submitted yet, or no connection, which the submit itself will tell.
+                continue
+            if said and said != last:
+                typer.echo(f"callsheet: {said}", err=True)
+                last = said
+
+
+def progress_line(found: Explanation) -> str:
+    """How an action is doing; empty once it has its outcome."""
+    kind = found.kind.value if found.kind else "action"
+    if found.state is ActionState.QUEUED:
+        return f"{kind} queued: {found.explanation}"
+    return f"{kind} {found.state.value}" if found.state in (ActionState.RUNNING, ActionState.PAUSED) else ""
