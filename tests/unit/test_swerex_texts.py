@@ -185,7 +185,7 @@ def failed(kind: FailureKind, reason: str, message: str = "") -> Failed[CommandR
             False,
         ),
         (errors.outcome_error(failed(FailureKind.INFRA, "state_lost")), "swerex.exceptions.SwerexException", True),
-        (errors.outcome_error(failed(FailureKind.INFRA, "lease")), "swerex.exceptions.SwerexException", False),
+        (errors.outcome_error(failed(FailureKind.INFRA, "manager_lost")), "swerex.exceptions.SwerexException", False),
         (errors.outcome_error(failed(FailureKind.RESOURCE_LIMIT, "pids")), "swerex.exceptions.SwerexException", False),
         (
             errors.outcome_error(failed(FailureKind.ENV, "cannot_execute", "'x': Permission denied")),
