@@ -159,7 +159,7 @@ class Jobs:
         group = self._group(spec.job_id, spec.group)
         taken = len(members) - len(group.lost)
         cancelled = (spec.job_id, spec.group.group_id) in self._cancelled_groups
-        if not (cancelled or group.has_quorum or taken >= spec.group.size):
+        if not (cancelled or taken >= spec.group.size):
             return None
         return refusal(
             grpc.StatusCode.FAILED_PRECONDITION, field="group", value=spec.group.group_id, rule="it takes no more"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import anyio
 import anyio.lowlevel
 import pytest
@@ -151,7 +153,7 @@ async def test_a_cancelled_group_ends(fake: FakeClient, job: Job) -> None:
 
 
 async def test_members_driven_by_hand(job: Job) -> None:
-    group = job.group("g", size=3, quorum=2)
+    group = job.group("g", size=2)
     for _ in range(2):
         async with group.trajectory():
             pass

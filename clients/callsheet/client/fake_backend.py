@@ -204,7 +204,7 @@ class FakeBackend:
         if group.spec != spec:
             raise _taken("group.group_id", spec.group_id, "the group was opened with another body")
         seats = len(group.members) - len(group.ids(TrajectoryEnd.LOST))
-        if group.cancelled or group.has_quorum or seats >= spec.size:
+        if group.cancelled or seats >= spec.size:
             raise _unfit("group.group_id", spec.group_id, "the group takes no more members")
         group.members.append(member)
 

@@ -1,0 +1,118 @@
+"""Connecting: the handshake, a first connection that fails, and jobs that are held while nothing else happens."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from callsheet.client import (
+    Client,
+    ClientOptions,
+    ConnectionLostError,
+    FailedPreconditionError,
+    Opening,
+    SyncClient,
+    TrajectoryEnd,
+)
+from callsheet.client.errors import AlreadyExistsError
+from callsheet.v1.contract import CONTRACT
+
+from tests.support.faulty_client_service import FAST, FaultyClientService, serving
+
+_SOON = ClientOptions(connect_timeout_s=0.5, backoff_initial_s=0.01, backoff_max_s=0.05)
+
+
+@pytest.fixture
+def service() -> FaultyClientService:
+    return FaultyClientService()
+
+
+@pytest.fixture
+async def target(service: FaultyClientService) -> AsyncIterator[str]:
+    async with serving(service) as target:
+        yield target
+
+
+async def test_connecting_shakes_hands_and_opens_no_stream(target: str, service: FaultyClientService) -> None:
+    async with await Client.connect(target, FAST) as client:
+        assert service.streams == 0
+        assert [status.job_id for status in await client.jobs()] == []
+
+
+async def _nobody() -> str:
+    async with serving(FaultyClientService()) as target:
+        return target
+
+
+async def test_a_first_connection_fails_soon_and_says_what_may_be_missing() -> None:
+    target = await _nobody()
+    with pytest.raises(ConnectionLostError, match=f"no scheduler answers at {target}: is `callsheet up` running"):
+        await Client.connect(target, _SOON)
+    async with Client(target, _SOON) as client:
+        with pytest.raises(ConnectionError):
+            await client.open_job("j")
+        with pytest.raises(ConnectionError):
+            await client.jobs()
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+async def test_a_scheduler_that_is_too_old_is_refused(target: str, service: FaultyClientService, lazy: bool) -> None:
+    service.contract = CONTRACT - 1
+    async with Client(target, FAST) as client:
+        with pytest.raises(FailedPreconditionError, match="older than this client"):
+            await (client.open_job("j") if lazy else Client.connect(target, FAST))
+    assert service.streams == 0
+
+
+async def test_an_idle_session_comes_back_to_hold_its_jobs(target: str, service: FaultyClientService) -> None:
+    async with Client(target, FAST) as client:
+        job = await client.open_job("a")
+        await (await client.open_job("b")).close()
+        assert job.opening is Opening.CREATED
+        assert (await client.open_job("a")).opening is Opening.ATTACHED
+        await service.break_streams()
+        await service.wait_until(lambda: service.kinds()[-1:] == ["hold_job"])
+        assert service.streams == 2
+        assert service.items[-1].hold_job == "a"
+        await job.close()
+
+
+async def test_a_session_without_jobs_stays_away(target: str, service: FaultyClientService) -> None:
+    async with Client(target, FAST) as client:
+        await (await client.open_job("a")).close()
+        await service.break_streams()
+        assert await client.jobs() == []
+        assert service.streams == 1
+
+
+async def test_listings_come_in_pages(target: str, service: FaultyClientService) -> None:
+    service.pages = 2
+    async with Client(target, FAST) as client:
+        job = await client.open_job("j")
+        for number in range(5):
+            await job.trajectory(f"t{number}").open()
+            await job.group(f"g{number}", size=1).trajectory().open()
+        names = [status.trajectory_id for status in await job.trajectories()]
+        assert names == sorted([f"t{n}" for n in range(5)] + [f"g{n}/0" for n in range(5)])
+        assert [status.group_id for status in await job.groups()] == [f"g{n}" for n in range(5)]
+        assert (await job.status()).open_trajectories == 10
+        await job.cancel("enough")
+        assert await job.trajectories() == []
+        assert len(await job.trajectories(closed=True)) == 10
+
+
+async def test_another_end_than_it_has_is_refused(target: str) -> None:
+    async with Client(target, FAST) as client:
+        trajectory = (await client.open_job("j")).trajectory("t")
+        await trajectory.open()
+        await trajectory.cancel("enough")
+        with pytest.raises(AlreadyExistsError):
+            await trajectory.close()
+        await trajectory.close(TrajectoryEnd.ABANDONED)
+        status = await trajectory.status()
+        assert (status.end, status.reason) == (TrajectoryEnd.ABANDONED, "enough")
+
+
+def test_a_sync_client_connects_too() -> None:
+    with pytest.raises(ConnectionLostError, match="callsheet up"):
+        SyncClient.connect("127.0.0.1:1", _SOON)
