@@ -25,7 +25,8 @@ def make_dispatch(
     if kind == "tool_call":
         action.tool_call.SetInParent()
     elif kind == "test_suite":
-        action.reward.test_suite.in_sandbox = bool(sandbox_id)
+        place = action_pb2.REWARD_PLACE_IN_SANDBOX if sandbox_id else action_pb2.REWARD_PLACE_FRESH
+        action.reward.test_suite.where = place
     else:
         getattr(action, kind).SetInParent()
     grant = manager_service_pb2.Grant(

@@ -89,5 +89,6 @@ def step(script: str, *files: action_pb2.SandboxFile, trajectory: str = "traject
 
 def suite(script: str, *files: action_pb2.SandboxFile, in_sandbox: bool = False) -> action_pb2.ActionSpec:
     """Returns a test-suite reward."""
-    tests = action_pb2.TestSuiteInput(in_sandbox=in_sandbox, files=files, command=sh(script))
+    where = action_pb2.REWARD_PLACE_IN_SANDBOX if in_sandbox else action_pb2.REWARD_PLACE_FRESH
+    tests = action_pb2.TestSuiteInput(where=where, files=files, command=sh(script))
     return action_pb2.ActionSpec(trajectory_id="trajectory", reward=action_pb2.RewardInput(test_suite=tests))

@@ -81,18 +81,21 @@ def sandbox(sandbox_id: str) -> manager_service_pb2.SandboxState:
 
 
 def test_which_actions_change_a_sandbox() -> None:
-    suite = action_pb2.TestSuiteInput
+    suite, script = action_pb2.TestSuiteInput, action_pb2.ScriptScoreInput
+    inside = action_pb2.REWARD_PLACE_IN_SANDBOX
     changing = [
         action_pb2.ActionSpec(env_step=action_pb2.EnvStepInput()),
-        action_pb2.ActionSpec(reward=action_pb2.RewardInput(test_suite=suite(in_sandbox=True))),
+        action_pb2.ActionSpec(reward=action_pb2.RewardInput(test_suite=suite(where=inside))),
+        action_pb2.ActionSpec(reward=action_pb2.RewardInput(script=script(where=inside))),
     ]
     others = [
         action_pb2.ActionSpec(),
         action_pb2.ActionSpec(env_reset=action_pb2.EnvResetInput()),
         action_pb2.ActionSpec(reward=action_pb2.RewardInput(test_suite=suite())),
+        action_pb2.ActionSpec(reward=action_pb2.RewardInput(script=script())),
         action_pb2.ActionSpec(reward=action_pb2.RewardInput(model=action_pb2.ModelScoreInput())),
     ]
-    assert [runs_in_sandbox(action) for action in changing + others] == [True, True, False, False, False, False]
+    assert [runs_in_sandbox(action) for action in changing + others] == [True] * 3 + [False] * 5
 
 
 def test_an_end_is_retold_under_the_new_token() -> None:

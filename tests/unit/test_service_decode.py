@@ -71,7 +71,12 @@ REFUSED = [
     (f'job_id: "j\\n" action_id: "a" {GENERATE}', "job_id", "j\n", "printable"),
     (BASE + STEP, "trajectory_id", "", "1 to 256"),
     (BASE + "env_reset {}", "trajectory_id", "", "1 to 256"),
-    (BASE + 'reward { test_suite { in_sandbox: true command { shell: "t" } } }', "trajectory_id", "", "1 to 256"),
+    (
+        BASE + 'reward { test_suite { where: REWARD_PLACE_IN_SANDBOX command { shell: "t" } } }',
+        "trajectory_id",
+        "",
+        "1 to 256",
+    ),
     (BASE + f'trajectory_id: "{"t" * 300}" {GENERATE}', "trajectory_id", "ttt", "1 to 256"),
     (BASE + GENERATE + f' label: "{"l" * 257}"', "label", "lll", "at most 256"),
     (BASE + GENERATE + f' task: "{"t" * 257}"', "task", "ttt", "at most 256"),
@@ -264,13 +269,6 @@ def test_what_is_left_out_takes_the_defaults() -> None:
         ),
         (
             'reward { test_suite { where: REWARD_PLACE_IN_SANDBOX command { shell: "t" } } }',
-            ActionKind.REWARD,
-            {"cpu": 1},
-            True,
-            "test-suite",
-        ),
-        (
-            'reward { test_suite { in_sandbox: true command { shell: "t" } } }',
             ActionKind.REWARD,
             {"cpu": 1},
             True,

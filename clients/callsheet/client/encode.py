@@ -244,7 +244,7 @@ def _reward_tests(spec: action_pb2.ActionSpec, action: RewardTests, blobs: BlobW
     where = "reward.test_suite"
     put(spec, "", service=action.service)
     _put_files(message.files, where, action.files, blobs)
-    put(message, where, image=action.image, in_sandbox=action.where is Where.IN_SANDBOX)
+    put(message, where, image=action.image)
     message.where = _place(spec, action)
     _put_command(message.command, f"{where}.command", action.command, blobs)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from callsheet.managers.fencing import Token
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+from callsheet.v1.rewards import scores_in_sandbox
 
 ENDS_KEPT = 2
 """Ends kept whole in each sandbox. Actions of a sandbox run one at a time, so only the newest can come back."""
@@ -17,7 +18,7 @@ def runs_in_sandbox(action: action_pb2.ActionSpec) -> bool:
     payload = action.WhichOneof("payload")
     if payload == "env_step":
         return True
-    return payload == "reward" and action.reward.test_suite.in_sandbox
+    return payload == "reward" and scores_in_sandbox(action.reward)
 
 
 @dataclass(slots=True)

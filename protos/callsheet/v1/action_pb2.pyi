@@ -919,13 +919,10 @@ class TestSuiteInput(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    IN_SANDBOX_FIELD_NUMBER: builtins.int
+    WHERE_FIELD_NUMBER: builtins.int
     FILES_FIELD_NUMBER: builtins.int
     COMMAND_FIELD_NUMBER: builtins.int
-    WHERE_FIELD_NUMBER: builtins.int
     IMAGE_FIELD_NUMBER: builtins.int
-    in_sandbox: builtins.bool
-    """True: in the trajectory's sandbox, beside its files. False: in a new sandbox that is destroyed afterwards."""
     where: global___RewardPlace.ValueType
     """Where it runs."""
     image: builtins.str
@@ -943,14 +940,13 @@ class TestSuiteInput(google.protobuf.message.Message):
     def __init__(
         self,
         *,
-        in_sandbox: builtins.bool = ...,
+        where: global___RewardPlace.ValueType = ...,
         files: collections.abc.Iterable[global___SandboxFile] | None = ...,
         command: global___Command | None = ...,
-        where: global___RewardPlace.ValueType = ...,
         image: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["command", b"command"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["command", b"command", "files", b"files", "image", b"image", "in_sandbox", b"in_sandbox", "where", b"where"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["command", b"command", "files", b"files", "image", b"image", "where", b"where"]) -> None: ...
 
 global___TestSuiteInput = TestSuiteInput
 

@@ -14,7 +14,6 @@ from callsheet.managers.sandbox.env_step import read_env_step, run_env_step
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.provisioning.provisioner import Provisioner, SetUpEndedError, Use, Wanted
 from callsheet.managers.sandbox.results import command_result, limit_failure, usage_of
-from callsheet.managers.sandbox.scoring import CommandScorer, command_scorer, runs_in_sandbox
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.managers.sandbox.test_suite_executor import (
     Running,
@@ -24,6 +23,7 @@ from callsheet.managers.sandbox.test_suite_executor import (
     units_of,
 )
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+from callsheet.v1.rewards import CommandScorer, command_scorer, scores_in_sandbox
 
 SANDBOX_SERVICE = "sandbox"
 
@@ -136,8 +136,8 @@ class SandboxExecutor(TestSuiteExecutor):
             return await self._reset(attempt, running)
         if kind == "env_step":
             return await self._step(attempt, running)
-        scorer = command_scorer(attempt.action)
-        if scorer is not None and runs_in_sandbox(scorer):
+        scorer = command_scorer(attempt.action.reward)
+        if scorer is not None and scores_in_sandbox(attempt.action.reward):
             return await self._score_in_sandbox(scorer, attempt, running)
         return await super()._run(attempt, running)
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from callsheet.managers.sandbox.backend import CommandSpec
-from callsheet.v1 import action_pb2
 
 UNITS = "{units}"
 
@@ -26,29 +25,6 @@ class Score:
     passed: int = 0
     total: int = 0
     components: Mapping[str, float] = field(default_factory=dict)
-
-
-CommandScorer = action_pb2.TestSuiteInput | action_pb2.ScriptScoreInput
-
-
-def command_scorer(action: action_pb2.ActionSpec) -> CommandScorer | None:
-    """Returns the scorer of a reward that runs a command; None for any other action."""
-    if action.WhichOneof("payload") != "reward":
-        return None
-    match action.reward.WhichOneof("scorer"):
-        case "test_suite":
-            return action.reward.test_suite
-        case "script":
-            return action.reward.script
-        case _:
-            return None
-
-
-def runs_in_sandbox(scorer: CommandScorer) -> bool:
-    """Whether it runs in the trajectory's sandbox, and not in a new one."""
-    if isinstance(scorer, action_pb2.TestSuiteInput) and scorer.in_sandbox:
-        return True
-    return scorer.where == action_pb2.REWARD_PLACE_IN_SANDBOX
 
 
 def fill_placeholders(command: CommandSpec, values: Mapping[str, str]) -> CommandSpec:

@@ -18,13 +18,14 @@ from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.node_sharing import Command
 from callsheet.managers.sandbox.requests import sandbox_spec
 from callsheet.managers.sandbox.results import FORESEEN, command_result, describe_error, limit_failure, usage_of
-from callsheet.managers.sandbox.scoring import CommandScorer, Score, command_scorer, runs_in_sandbox
+from callsheet.managers.sandbox.scoring import Score
 from callsheet.managers.sandbox.script_score import Script, ScriptRun, read_script
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
 from callsheet.managers.sandbox.shared_cores import SharedClock, SharedCores
 from callsheet.managers.sandbox.stopping import unless_stopped
 from callsheet.managers.sandbox.test_suite import Suite, SuiteRun, read_suite
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+from callsheet.v1.rewards import CommandScorer, command_scorer, scores_in_sandbox
 
 HostedService = manager_service_pb2.HostedService
 
@@ -176,8 +177,8 @@ class TestSuiteExecutor:
         return sandbox_spec(uuid.uuid4().hex, attempt, self._cores_of(attempt), self._settings)
 
     async def _run(self, attempt: Attempt, running: Running) -> AttemptResult:
-        scorer = command_scorer(attempt.action)
-        if scorer is not None and not runs_in_sandbox(scorer):
+        scorer = command_scorer(attempt.action.reward)
+        if scorer is not None and not scores_in_sandbox(attempt.action.reward):
             return await self._score_fresh(scorer, attempt, running)
         return infra_failure("unsupported_action", "this manager runs no such action")
 

@@ -38,6 +38,7 @@ from callsheet.scheduler.service.rules import (
     within,
 )
 from callsheet.v1 import action_pb2, common_pb2, job_pb2
+from callsheet.v1.rewards import command_scorer, scores_in_sandbox
 from callsheet.v1.set_ups import set_up_name
 
 MAX_SPEC_BYTES = 2 * 1024 * 1024
@@ -146,7 +147,7 @@ class ActionDecoder:
         kind = _KINDS[payload]
         references = _CHECKS[kind](spec)
         rewards = kind is ActionKind.REWARD
-        in_sandbox = kind in _ALWAYS_IN_SANDBOX or (rewards and reward_rules.in_trajectory_sandbox(spec.reward))
+        in_sandbox = kind in _ALWAYS_IN_SANDBOX or (rewards and scores_in_sandbox(spec.reward))
         trajectory_id = spec.trajectory_id
         if trajectory_id or in_sandbox:
             identifier("trajectory_id", trajectory_id)
@@ -224,7 +225,7 @@ def _service_of(kind: ActionKind, spec: action_pb2.ActionSpec) -> str:
     service = short_text("service", spec.service)
     if kind is ActionKind.REWARD and not service:
         # Two different services score; without a name either could be picked.
-        runs = reward_rules.runs_in(spec.reward)
+        runs = command_scorer(spec.reward)
         if runs is None:
             return "scorer"
         return f"{IMAGE_SERVICE_PREFIX}{runs.image}" if runs.image else "test-suite"

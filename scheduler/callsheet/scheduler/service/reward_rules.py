@@ -5,29 +5,9 @@ from __future__ import annotations
 from callsheet.scheduler.service.payload_rules import References, check_command, check_files, check_image, check_path
 from callsheet.scheduler.service.rules import invalid, known
 from callsheet.v1 import action_pb2
+from callsheet.v1.rewards import CommandScorer, scores_in_sandbox
 
 SCORE_PLACEHOLDER = "{score}"
-Runs = action_pb2.TestSuiteInput | action_pb2.ScriptScoreInput
-
-
-def runs_in(reward: action_pb2.RewardInput) -> Runs | None:
-    """The part of a reward that runs a command in a sandbox; None if it asks a model."""
-    match reward.WhichOneof("scorer"):
-        case "test_suite":
-            return reward.test_suite
-        case "script":
-            return reward.script
-        case _:
-            return None
-
-
-def in_trajectory_sandbox(reward: action_pb2.RewardInput) -> bool:
-    """Whether a reward runs in its trajectory's sandbox."""
-    runs = runs_in(reward)
-    return runs is not None and (
-        runs.where == action_pb2.REWARD_PLACE_IN_SANDBOX
-        or (isinstance(runs, action_pb2.TestSuiteInput) and runs.in_sandbox)
-    )
 
 
 def check_reward(reward: action_pb2.RewardInput) -> References:
@@ -53,14 +33,14 @@ def _check_model(model: action_pb2.ModelScoreInput) -> None:
         raise invalid("reward.model.token_ids", min(model.token_ids), "must not be negative")
 
 
-def _check_place(field: str, reward: action_pb2.RewardInput, runs: Runs) -> References:
+def _check_place(field: str, reward: action_pb2.RewardInput, runs: CommandScorer) -> References:
     known(f"{field}.where", runs.where, action_pb2.RewardPlace.values())
     references = check_files(f"{field}.files", runs.files)
     if not runs.HasField("command"):
         raise invalid(f"{field}.command", "", "must be set")
     references += check_command(f"{field}.command", runs.command)
     check_image(f"{field}.image", runs.image)
-    if in_trajectory_sandbox(reward):
+    if scores_in_sandbox(reward):
         if runs.image:
             raise invalid(f"{field}.image", runs.image, "must be empty in the trajectory's sandbox, which has its own")
     elif not runs.files and not runs.image:
