@@ -43,6 +43,24 @@ def scheduler(
         float | None,
         typer.Option(envvar="CALLSHEET_MANAGER_LEASE", min=0.05, help="Seconds of silence that lose a manager."),
     ] = None,
+    job_grace: Annotated[
+        float | None,
+        typer.Option(
+            envvar="CALLSHEET_JOB_GRACE",
+            min=0.1,
+            show_default="120",
+            help="Seconds that a job lives on without a client session, unless it says so itself.",
+        ),
+    ] = None,
+    expired_job_lifetime: Annotated[
+        float | None,
+        typer.Option(
+            envvar="CALLSHEET_EXPIRED_JOB_LIFETIME",
+            min=0.1,
+            show_default="86400",
+            help="Seconds after which an expired job is closed.",
+        ),
+    ] = None,
     closed_actions: Annotated[
         int | None,
         typer.Option(
@@ -80,6 +98,8 @@ def scheduler(
         max_payload_bytes=max_payload_bytes,
         heartbeat_interval=heartbeat_interval,
         manager_lease=manager_lease,
+        job_grace=job_grace,
+        expired_job_lifetime=expired_job_lifetime,
         closed_actions=closed_actions,
         closed_actions_s=closed_actions_s,
         planner=planner.value,
