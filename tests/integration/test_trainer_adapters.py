@@ -108,4 +108,6 @@ async def test_a_plain_grpo_loop(address: str) -> None:
     batches: list[list[Sample]] = []
     samples = await train(address, [list(b"one"), list(b"two")], steps=2, size=3, optimise=batches.append)
     assert len(batches) == 2
-    assert samples == sum(map(len, batches)) == 2 * 2 * 2
+    # A quorum of two in each group; a third may complete at the same moment.
+    assert samples == sum(map(len, batches))
+    assert 2 * 2 * 2 <= samples <= 2 * 2 * 3

@@ -183,5 +183,9 @@ def _is_clean(status: SchedulerStatus) -> bool:
     return (
         not status.jobs
         and all(manager.attempts == manager.sandboxes == 0 for manager in status.managers)
-        and all(node.free == node.capacity for node in status.nodes)
+        and all(
+            node.free[resource] + status.shared_units(node.node_id, resource) == units
+            for node in status.nodes
+            for resource, units in node.capacity.items()
+        )
     )

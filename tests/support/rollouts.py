@@ -153,7 +153,7 @@ async def _submit(load: Load, trajectory: Trajectory, kind: str, action_id: str)
         "env_reset": EnvReset(service=SERVICE),
         "generate": Generate([1, 2, 3], model=SERVICE),
         "env_step": EnvStep(Command.argv("true")),
-        "tool_call": ToolCall(SERVICE, "nothing"),
+        "tool_call": ToolCall(SERVICE, "nothing", idempotent=True),
         "reward_in_sandbox": RewardTests("true", where=Where.IN_SANDBOX, service=SERVICE),
         "reward_model": RewardModel([1], model=SERVICE),
     }

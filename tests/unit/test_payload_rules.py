@@ -33,7 +33,7 @@ REFUSED = [
     ('env_reset { network: "example.org" }', "env_reset.network[0]", "example.org", "HOST:PORT"),
     ('env_reset { network: "a:1" network: "a b:1" }', "env_reset.network[1]", "a b:1", "HOST:PORT"),
     (f"generate {{ {SAMPLING} stop: '' }} }}", "generate.sampling.stop[0]", "", "1 to 1024"),
-    (f"generate {{ {SAMPLING} stop: 'a' stop: '{'b' * 1025}' }} }}", "generate.sampling.stop[1]", "b", "1 to 1024"),
+    (f"generate {{ {SAMPLING} stop: 'a' stop: '{'b' * 1025}' }} }}", "generate.sampling.stop[1]", "1025", "1 to 1024"),
     ("generate { " + SAMPLING + "stop: 'a' " * 65 + "} }", "generate.sampling.stop", "65 texts", "at most 64"),
     (f"generate {{ {SAMPLING} log_probs_mode: 9 }} }}", "generate.sampling.log_probs_mode", "9", "not a value"),
     (

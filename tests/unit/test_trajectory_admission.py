@@ -111,7 +111,9 @@ def test_no_more_live_than_a_trainer_consumes_before_they_are_stale() -> None:
     for version in range(1, 4):
         for index in range(4 * (version - 1), 4 * version):
             manager.run(f"job-r{index}")
-            world.close_trajectory(f"job-t{index}")
+            # One that has become too stale meanwhile was closed by the scheduler.
+            if f"job-t{index}" in world.state.jobs["job"].trajectories:
+                world.close_trajectory(f"job-t{index}")
         begin(world, 4, first=12 + 4 * version)
         world.plan()
         world.publish(version)

@@ -108,11 +108,17 @@ def _print_managers(found: SchedulerStatus) -> None:
 
 def _print_nodes(found: SchedulerStatus) -> None:
     rows = [
-        [node.node_id, resource, str(node.free.get(resource, 0)), str(units)]
+        [
+            node.node_id,
+            resource,
+            str(node.free.get(resource, 0)),
+            str(found.shared_units(node.node_id, resource)),
+            str(units),
+        ]
         for node in found.nodes
         for resource, units in sorted(node.capacity.items())
     ]
-    print_table("Nodes", ["node", "resource", "free #", "capacity #"], rows)
+    print_table("Nodes", ["node", "resource", "free #", "shared #", "capacity #"], rows)
 
 
 def _print_jobs(found: SchedulerStatus) -> None:

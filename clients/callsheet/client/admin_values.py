@@ -123,6 +123,15 @@ class SchedulerStatus:
     managers: tuple[ManagerStatus, ...]
     nodes: tuple[NodeStatus, ...]
 
+    def shared_units(self, node_id: str, resource: str) -> int:
+        """Units of a node that its managers share among their attempts; they are not among its free ones."""
+        pools = (
+            max((service.shared.get(resource, 0) for service in manager.services), default=0)
+            for manager in self.managers
+            if manager.node_id == node_id
+        )
+        return sum(pools)
+
 
 @dataclass(frozen=True, slots=True)
 class Shortage:

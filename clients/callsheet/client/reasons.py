@@ -51,6 +51,7 @@ class Reason(StrEnum):
     # Sandboxes and what runs in them.
     BAD_ARCHIVE = "bad_archive"
     BAD_COMMAND = "bad_command"
+    BAD_ENVIRONMENT = "bad_environment"
     BAD_PATH = "bad_path"
     BAD_WORKING_DIRECTORY = "bad_working_directory"
     CANNOT_EXECUTE = "cannot_execute"
@@ -66,7 +67,10 @@ class Reason(StrEnum):
     """A file is not there."""
     NETWORK_REFUSED = "network_refused"
     NOT_A_FILE = "not_a_file"
+    NOT_WRITABLE = "not_writable"
     OUT_OF_MEMORY = "out_of_memory"
+    OUTSIDE_SANDBOX = "outside_sandbox"
+    """Without isolation, an absolute path leads out of the sandbox's directories."""
     PIDS = "pids"
     """The limit of processes was met."""
     SANDBOX_NOT_CREATED = "sandbox_not_created"
@@ -83,6 +87,8 @@ class Reason(StrEnum):
     NO_REPORT = "no_report"
     NO_TESTS = "no_tests"
     NON_FINITE_SCORE = "non_finite_score"
+    SCRIPT_FAILED = "script_failed"
+    """The script of a reward did not exit with 0."""
     SCORE_MALFORMED = "score_malformed"
     """The score file holds no finite number."""
     SCORE_MISSING = "score_missing"
@@ -92,7 +98,6 @@ class Reason(StrEnum):
     SCORER_FAILED = "scorer_failed"
 
     # Models.
-    CONTEXT_LENGTH = "context_length"
     DUPLICATE_REQUEST = "duplicate_request"
     ENGINE_BUSY = "engine_busy"
     ENGINE_ERROR = "engine_error"
