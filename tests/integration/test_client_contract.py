@@ -11,7 +11,8 @@ from callsheet.client import Client, SyncClient
 from callsheet.client.testing import FakeClient
 
 from tests.support.client_contract import ClientContract, Threaded, job
-from tests.support.faulty_client_service import FAST, FaultyClientService, serving
+from tests.support.faulty_client_service import FAST, FaultyClientService
+from tests.support.faulty_servicers import serving
 
 __all__ = ["job"]  # a fixture
 
