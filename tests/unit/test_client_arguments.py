@@ -71,6 +71,8 @@ _ON_A_TRAJECTORY: list[tuple[str, Mistake]] = [
     ("tool_call.idempotent", lambda t: t.tool_call("api", "get", idempotent="yes")),
     ("where", lambda t: t.reward_tests("pytest")),
     ("where", lambda t: t.reward_script("score", where="fresh")),
+    ("reward.script.score_file", lambda t: t.reward_script("score", where=Where.IN_SANDBOX)),
+    ("reward.script.score_file", lambda t: t.reward_script("to {score}", where=Where.IN_SANDBOX, score_file="score")),
     ("in_sandbox", lambda t: t.reward_tests("pytest", in_sandbox=True)),
     ("action", lambda t: t.submit("ls")),
     ("end", lambda t: t.close("completed")),
