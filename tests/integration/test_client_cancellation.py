@@ -16,7 +16,8 @@ from callsheet.client import (
     Succeeded,
 )
 
-from tests.support.faulty_client_service import FAST, FaultyClientService, never, serving
+from tests.support.faulty_client_service import FAST, FaultyClientService, never
+from tests.support.faulty_servicers import serving
 
 
 @pytest.fixture

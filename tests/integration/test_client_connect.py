@@ -17,7 +17,8 @@ from callsheet.client import (
 from callsheet.client.errors import AlreadyExistsError
 from callsheet.v1.contract import CONTRACT
 
-from tests.support.faulty_client_service import FAST, FaultyClientService, serving
+from tests.support.faulty_client_service import FAST, FaultyClientService
+from tests.support.faulty_servicers import serving
 
 _SOON = ClientOptions(connect_timeout_s=0.5, backoff_initial_s=0.01, backoff_max_s=0.05)
 

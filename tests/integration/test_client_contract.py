@@ -10,8 +10,10 @@ from callsheet.cli.stack import RestartPolicy, StackSettings, local_stack
 from callsheet.client import Client, SyncClient
 from callsheet.client.testing import FakeClient
 
-from tests.support.client_contract import ClientContract, Threaded, job
-from tests.support.faulty_client_service import FAST, FaultyClientService, serving
+from tests.support.client_contract import ClientContract, job
+from tests.support.faulty_client_service import FAST, FaultyClientService
+from tests.support.faulty_servicers import serving
+from tests.support.threaded import Threaded
 
 __all__ = ["job"]  # a fixture
 

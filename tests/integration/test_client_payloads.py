@@ -17,7 +17,8 @@ from callsheet.client import (
 )
 from callsheet.v1 import action_pb2, outcome_pb2
 
-from tests.support.faulty_client_service import FAST, FaultyClientService, serving, succeed
+from tests.support.faulty_client_service import FAST, FaultyClientService, succeed
+from tests.support.faulty_servicers import serving
 
 _LARGE = bytes(range(256)) * 12_000  # 3 MB: several chunks, encoded in a thread
 

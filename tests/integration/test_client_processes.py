@@ -25,7 +25,8 @@ from callsheet.client import (
     SyncClient,
 )
 
-from tests.support.faulty_client_service import FaultyClientService, serving
+from tests.support.faulty_client_service import FaultyClientService
+from tests.support.faulty_servicers import serving
 
 _OPTIONS = ClientOptions(give_up_after_s=30.0, backoff_initial_s=0.01)
 _DEADLINE_S = 60

@@ -5,12 +5,9 @@ A test module makes it run by a subclass whose name begins with "Test" and a fix
 
 from __future__ import annotations
 
-import inspect
 import uuid
-from functools import partial
-from typing import Any, Self
+from typing import Any
 
-import anyio.to_thread
 import pytest
 from callsheet.client import (
     AlreadyExistsError,
@@ -21,32 +18,6 @@ from callsheet.client import (
     TrajectoryEnd,
     UnimplementedError,
 )
-
-
-class Threaded:
-    """A sync client, job or trajectory, with the methods of the async one: each call runs in a thread."""
-
-    def __init__(self, blocking: Any) -> None:
-        self._blocking = blocking
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._blocking, name)
-        if not inspect.isroutine(found):
-            return found
-        if name in {"job", "trajectory", "group"}:
-            return lambda *args, **kwargs: Threaded(found(*args, **kwargs))
-        return partial(self._call, found)
-
-    async def __aenter__(self) -> Self:
-        await self._call(self._blocking.__enter__)
-        return self
-
-    async def __aexit__(self, *raised: Any) -> None:
-        await self._call(self._blocking.__exit__, *raised)
-
-    async def _call(self, method: Any, *args: Any, **kwargs: Any) -> Any:
-        result = await anyio.to_thread.run_sync(partial(method, *args, **kwargs))
-        return Threaded(result) if type(result).__name__.startswith("Sync") else result
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import callsheet.client
 import pytest
 from callsheet.client import (
     Client,
@@ -30,6 +31,7 @@ from callsheet.client import (
 )
 from callsheet.client.testing import FakeClient
 
+_names: Any = callsheet.client  # mypy would refuse the mistakes
 Mistake = Callable[[Any], Awaitable[object]]
 
 _ON_A_TRAJECTORY: list[tuple[str, Mistake]] = [
@@ -69,6 +71,8 @@ _ON_A_TRAJECTORY: list[tuple[str, Mistake]] = [
     ("tool_call.idempotent", lambda t: t.tool_call("api", "get", idempotent="yes")),
     ("where", lambda t: t.reward_tests("pytest")),
     ("where", lambda t: t.reward_script("score", where="fresh")),
+    ("reward.script.score_file", lambda t: t.reward_script("score", where=Where.IN_SANDBOX)),
+    ("reward.script.score_file", lambda t: t.reward_script("to {score}", where=Where.IN_SANDBOX, score_file="score")),
     ("in_sandbox", lambda t: t.reward_tests("pytest", in_sandbox=True)),
     ("action", lambda t: t.submit("ls")),
     ("end", lambda t: t.close("completed")),
@@ -148,6 +152,55 @@ async def test_mistakes_in_a_group(job: Job, given: dict[str, Any], field: str) 
     with pytest.raises(InvalidArgumentError) as caught:
         job.group(**given)
     assert caught.value.field == field
+
+
+_IN_VALUES: list[tuple[str, Callable[[Any], object]]] = [
+    ("demand.cpu.min_units", lambda c: c.Demand(cpu="x")),
+    ("demand.cpu.min_units", lambda c: c.Demand(cpu=None)),
+    ("demand.cpu.min_units", lambda c: c.Demand(cpu=True)),
+    ("demand[0]", lambda c: c.Demand(5)),
+    ("demand[1]", lambda c: c.Demand(c.Resource("memory", 1), "cpu")),
+    ("demand.resource", lambda c: c.Resource(5, "a")),
+    ("demand.cpu.min_units", lambda c: c.Resource("cpu", "a")),
+    ("demand.cpu.hold", lambda c: c.Resource("cpu", 1, hold="x")),
+    ("demand.cpu.speed_up", lambda c: c.Resource("cpu", 1, speed_up=5)),
+    ("demand.cpu.speed_up", lambda c: c.Resource("cpu", 1, speed_up=(1, 2))),
+    ("demand.cpu.speed_up", lambda c: c.Resource("cpu", 1, speed_up=((1, "x"),))),
+    ("elastic.min_units", lambda c: c.Elastic("a", 2)),
+    ("elastic.max_units", lambda c: c.Elastic(1, None)),
+    ("demand.cpu.max_units", lambda c: c.Demand(cpu=c.Elastic(2, 1))),
+    ("demand.cpu.amdahl_fraction", lambda c: c.Demand(cpu=c.Elastic(1, 2, amdahl_fraction="a"))),
+    ("demand.cpu.speed_up", lambda c: c.Demand(cpu=c.Elastic(1, 2, speed_up=5))),
+    ("demand.cpu.speed_up", lambda c: c.Demand(cpu=c.Elastic(1, 2, speed_up={"a": 1}))),
+    ("demand.cpu.hold", lambda c: c.Demand(cpu=c.Elastic(1, 2, hold="x"))),
+    ("script", lambda c: c.Command.shell(5)),
+    ("code", lambda c: c.Command.python(None)),
+]
+
+
+@pytest.mark.parametrize(("field", "mistake"), _IN_VALUES)
+def test_mistakes_in_values(field: str, mistake: Callable[[Any], object]) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        mistake(_names)
+    assert caught.value.field == field
+    assert caught.value.rule
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda job: job.group("g", size=2, bogus=1),
+        lambda job: job.trajectory("t", bogus=1),
+        lambda job: job.client.open_job("k", bogus=1),
+        lambda job: _names.Sampling(bogus=1),
+        lambda job: _names.Timeouts(bogus=5),
+        lambda job: _names.Retry(bogus=5),
+        lambda job: _names.Command.shell("ls", bogus=5),
+    ],
+)
+async def test_an_unknown_word_of_a_constructor_is_named(job: Job, mistake: Callable[[Any], object]) -> None:
+    with pytest.raises(TypeError, match="bogus"):
+        mistake(job)
 
 
 async def test_what_is_not_built_yet_is_refused_as_such(job: Job) -> None:

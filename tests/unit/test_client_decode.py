@@ -28,7 +28,7 @@ from callsheet.client.admin_values import ActionState, Holder, Shortage, StoryEv
 from callsheet.client.decode import BlobReader, decode_outcome, refusal_of_status
 from callsheet.v1 import admin_service_pb2, common_pb2, job_pb2, outcome_pb2
 
-from tests.support.faulty_client_service import refusal
+from tests.support.faulty_jobs import refusal
 
 _NEWER_THAN_THIS_CLIENT = 99
 

@@ -88,7 +88,7 @@ def test_an_env_reset_action() -> None:
         (ToolCall("api", "get"), "tool_call"),
         (RewardModel([1]), "reward"),
         (RewardTests("t", where=Where.IN_SANDBOX), "reward"),
-        (RewardScript("s", image="debian"), "reward"),
+        (RewardScript("{score}", image="debian"), "reward"),
         (Generate([1]), "generate"),
     ],
 )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 from callsheet.client import (
+    ActionCancelledError,
     AlreadyExistsError,
     CommandResult,
     EnvStep,
@@ -15,10 +19,13 @@ from callsheet.client import (
     FailedPreconditionError,
     FailureKind,
     InfraError,
+    InvalidArgumentError,
     Job,
     Outcome,
     PolicyError,
     Reason,
+    RefusalCode,
+    Staleness,
     Succeeded,
     SyncClient,
     SyncGroup,
@@ -26,6 +33,7 @@ from callsheet.client import (
     Trajectory,
     TrajectoryEnd,
 )
+from callsheet.client.errors import refused
 from callsheet.client.testing import FakeClient
 
 _LOST: Failed[CommandResult] = Failed(FailureKind.INFRA, Reason.MANAGER_LOST)
@@ -123,6 +131,120 @@ async def test_a_mistake_in_a_rollout_ends_the_block(fake: FakeClient, job: Job)
     with pytest.raises(ZeroDivisionError):
         await use()
     assert set(fake.closed_trajectories.values()) == {TrajectoryEnd.ABANDONED}
+
+
+async def test_a_verb_refused_after_a_quorum_elsewhere_ends_its_member_and_is_no_mistake(
+    fake: FakeClient, job: Job
+) -> None:
+    async def rollout(trajectory: Trajectory) -> None:
+        if trajectory.trajectory_id == "g/0":
+            while len(await job.trajectories()) < 2:
+                await anyio.lowlevel.checkpoint()
+            await fake.backend().close_trajectory("job", "g/1", TrajectoryEnd.COMPLETED)
+            await trajectory.env_step("ls")
+        await anyio.sleep_forever()
+
+    with anyio.fail_after(30):
+        async with job.group("g", size=2, quorum=1) as group:
+            group.start(rollout)
+            assert [member async for member in group] == []  # redundant members are not told
+    assert group.has_quorum
+    redundant, completed = group.members
+    assert (redundant.end, completed.end) == (TrajectoryEnd.ABANDONED, TrajectoryEnd.COMPLETED)
+    assert isinstance(redundant.error, FailedPreconditionError)
+
+
+async def _refused(job: Job, trajectory: Trajectory) -> None:
+    await job.publish(2)
+    await trajectory.env_step("ls")
+
+
+async def _cancelled(job: Job, trajectory: Trajectory) -> None:
+    async with anyio.create_task_group() as tasks:
+        handle = await trajectory.submit(EnvStep("sleep"))
+        tasks.start_soon(job.publish, 2)
+        (await handle).unwrap()
+
+
+async def _both(job: Job, trajectory: Trajectory) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_cancelled, job, trajectory)
+        with anyio.CancelScope(shield=True):
+            while (await trajectory.status()).end is None:
+                await anyio.lowlevel.checkpoint()
+            await trajectory.env_step("ls")
+
+
+async def _closed_by_hand(job: Job, trajectory: Trajectory) -> None:
+    await job.publish(2)
+    await trajectory.close()
+
+
+@pytest.mark.parametrize(
+    ("ending", "error"),
+    [
+        (_refused, FailedPreconditionError),
+        (_cancelled, ActionCancelledError),
+        (_both, ActionCancelledError),
+        (_closed_by_hand, AlreadyExistsError),
+    ],
+)
+async def test_a_member_that_became_too_stale_has_ended(
+    fake: FakeClient, ending: Callable[[Job, Trajectory], Awaitable[None]], error: type[Exception]
+) -> None:
+    async def script(step: EnvStep) -> Outcome[CommandResult]:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    fake.on_env_step(script)
+    stale = await fake.open_job("stale", staleness=Staleness(1))
+    with anyio.fail_after(30):
+        async with stale.group("g", size=1) as group:
+            group.start(partial(ending, stale))
+            (member,) = [member async for member in group]
+    assert (member.end, type(member.error)) == (TrajectoryEnd.ABANDONED, error)
+    assert group.members == (member,)
+    assert not group.has_quorum
+
+
+async def test_a_refusal_in_an_open_trajectory_is_a_mistake(fake: FakeClient, job: Job) -> None:
+    def refuse(step: EnvStep) -> Outcome[CommandResult]:
+        raise refused(RefusalCode.FAILED_PRECONDITION, field="trajectory_id", value="g/0", rule="has no sandbox")
+
+    fake.on_env_step(refuse)
+
+    async def use() -> None:
+        async with job.group("g", size=1) as group:
+            group.start(_named)
+
+    with pytest.raises(FailedPreconditionError):
+        await use()
+
+
+async def test_what_is_no_rollout_is_refused(job: Job) -> None:
+    mistaken: Any = 5
+    async with job.group("g", size=1) as group:
+        with pytest.raises(InvalidArgumentError, match="rollout"):
+            group.start(mistaken)
+
+
+@pytest.mark.parametrize("end", [TrajectoryEnd.COMPLETED, TrajectoryEnd.LOST, TrajectoryEnd.ABANDONED])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_block_whose_trajectory_was_closed_meanwhile_tells_how_it_ended(
+    fake: FakeClient, job: Job, end: TrajectoryEnd, fails: bool
+) -> None:
+    with suppress(KeyError):
+        async with job.trajectory("t") as trajectory:
+            await fake.backend().close_trajectory("job", "t", end)
+            if fails:
+                raise KeyError
+    assert trajectory.end is end
+
+
+async def test_a_block_whose_job_was_closed_meanwhile_was_abandoned(job: Job) -> None:
+    async with job.trajectory("t") as trajectory:
+        await job.close()
+    assert trajectory.end is TrajectoryEnd.ABANDONED
 
 
 async def test_an_error_in_the_block_is_raised_as_it_is(job: Job) -> None:

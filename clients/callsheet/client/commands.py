@@ -77,7 +77,13 @@ class Command:
         max_output_bytes: int | None = None,
     ) -> Command:
         """A script, run by `sh -c`; in a session by its bash, or sh where there is no bash."""
-        return cls(script, environment or {}, working_directory, stdin, max_output_bytes)
+        return cls(
+            instance("script", script, str, "text for the shell"),
+            environment or {},
+            working_directory,
+            stdin,
+            max_output_bytes,
+        )
 
     @classmethod
     def python(
@@ -90,7 +96,8 @@ class Command:
         max_output_bytes: int | None = None,
     ) -> Command:
         """Python code, run by `python3 -c`; in a session by its interpreter, which shows the value of the last line."""
-        return cls(code, environment or {}, working_directory, stdin, max_output_bytes, Language.PYTHON)
+        text = instance("code", code, str, "Python code as text")
+        return cls(text, environment or {}, working_directory, stdin, max_output_bytes, Language.PYTHON)
 
 
 CommandLike: TypeAlias = Command | str | Sequence[str]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeGuard
 
+from callsheet.client.arguments import instance
 from callsheet.client.errors import invalid
 
 _MILLI: Final = 1000
@@ -16,6 +17,7 @@ _MILLI: Final = 1000
 _MOST_UNITS: Final = (2**63 - 1) // _MILLI
 # Of a decimal fraction that a float can only come close to.
 _ROUNDING: Final = 1e-9
+_UNITS_RULE: Final = "units are a number"
 
 
 class Hold(Enum):
@@ -37,6 +39,9 @@ class Elastic:
         amdahl_fraction: Amdahl's parallel fraction, 0 (no gain) to 1 (linear).
         speed_up: Measured instead: units to (time at `min_units` / time at these units). Neither means linear.
         hold: How long the units are held.
+
+    Raises:
+        InvalidArgumentError: Units are no numbers. What else is wrong is told once the range has a resource.
     """
 
     min_units: int | float
@@ -44,6 +49,12 @@ class Elastic:
     amdahl_fraction: float | None = None
     speed_up: Mapping[int, float] | None = None
     hold: Hold = Hold.ACTION
+
+    def __post_init__(self) -> None:
+        """Checks what needs no resource."""
+        for name, units in (("min_units", self.min_units), ("max_units", self.max_units)):
+            if not _is_number(units):
+                raise invalid(f"elastic.{name}", units, _UNITS_RULE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +86,18 @@ class Resource:
 
     def __post_init__(self) -> None:
         """Checks what needs no knowledge of any manager."""
-        where = f"demand.{self.name}"
-        if not self.name:
+        if not instance("demand.resource", self.name, str, "text: the name of a resource"):
             raise invalid("demand.resource", self.name, "a resource has a name")
+        where = f"demand.{self.name}"
+        instance(f"{where}.hold", self.hold, Hold, "a Hold: Hold.ACTION or Hold.TRAJECTORY")
         self._check_units(f"{where}.min_units", self.min_units)
         if self.max_units is not None:
             self._check_units(f"{where}.max_units", self.max_units)
         if self.max_units is not None and self.max_units < self.min_units:
             raise invalid(f"{where}.max_units", self.max_units, f"at least min_units ({self.min_units})")
-        if self.amdahl_fraction is not None and not 0 <= self.amdahl_fraction <= 1:
+        if self.amdahl_fraction is not None and not (
+            _is_number(self.amdahl_fraction) and 0 <= self.amdahl_fraction <= 1
+        ):
             raise invalid(f"{where}.amdahl_fraction", self.amdahl_fraction, "between 0 and 1")
         if self.amdahl_fraction is not None and self.speed_up:
             raise invalid(f"{where}.speed_up", self.speed_up, "amdahl_fraction and speed_up exclude each other")
@@ -100,8 +114,8 @@ class Resource:
         return round((self.max_units or 0) * _MILLI)
 
     def _check_units(self, where: str, units: object) -> None:
-        if isinstance(units, bool) or not isinstance(units, int | float) or _is_nan(units):
-            raise invalid(where, units, "units are a number")
+        if not _is_number(units):
+            raise invalid(where, units, _UNITS_RULE)
         if units < 0:
             raise invalid(where, units, "units are 0 or more")
         if units > _MOST_UNITS:
@@ -112,6 +126,8 @@ class Resource:
             raise invalid(where, units, "cores come in thousandths")
 
     def _check_points(self, where: str) -> None:
+        if not _are_points(self.speed_up):
+            raise invalid(f"{where}.speed_up", self.speed_up, "points of whole units and a number each")
         units = [point for point, _ in self.speed_up]
         if any(later <= earlier for earlier, later in pairwise(units)) or min(units, default=1) < 1:
             raise invalid(f"{where}.speed_up", self.speed_up, "units are at least 1 and strictly increase")
@@ -143,7 +159,8 @@ class Demand:
     def __init__(self, *entries: Resource, **units: int | float | Elastic) -> None:
         resources = (*entries, *(_named(name, need) for name, need in units.items()))
         seen: set[str] = set()
-        for resource in resources:
+        for index, resource in enumerate(resources):
+            instance(f"demand[{index}]", resource, Resource, "a Resource; units are given by name, as in Demand(cpu=1)")
             if resource.name in seen:
                 raise invalid("demand.resource", resource.name, "each resource is named once")
             seen.add(resource.name)
@@ -162,12 +179,24 @@ class Demand:
         return f"Demand({', '.join(map(repr, self.resources))})"
 
 
-def _is_nan(number: int | float) -> bool:
-    return isinstance(number, float) and math.isnan(number)
+def _is_number(value: object) -> TypeGuard[int | float]:
+    if isinstance(value, float):
+        return not math.isnan(value)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _are_points(points: object) -> bool:
+    return isinstance(points, Sequence) and all(
+        isinstance(point, Sequence) and len(point) == 2 and isinstance(point[0], int) and _is_number(point[1])
+        for point in points
+    )
 
 
 def _named(name: str, need: int | float | Elastic) -> Resource:
     if not isinstance(need, Elastic):
         return Resource(name, need)
-    points = tuple(sorted(need.speed_up.items())) if need.speed_up else ()
+    gains: object = need.speed_up or {}
+    if not (isinstance(gains, Mapping) and _are_points(tuple(gains.items()))):
+        raise invalid(f"demand.{name}.speed_up", gains, "a mapping of whole units to a number each")
+    points = tuple(sorted(gains.items()))
     return Resource(name, need.min_units, need.max_units, need.amdahl_fraction, points, need.hold)

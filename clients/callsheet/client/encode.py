@@ -32,6 +32,7 @@ MAX_INLINE_BYTES = 64 * 1024
 MAX_INLINE_TOTAL_BYTES = 512 * 1024
 """Inline bytes of one action after which its further blobs go by reference too, to keep the streams thin."""
 
+_SCORE_PLACEHOLDER = "{score}"
 _HOLD: dict[Hold, action_pb2.Hold.ValueType] = {
     Hold.ACTION: action_pb2.HOLD_ACTION,
     Hold.TRAJECTORY: action_pb2.HOLD_TRAJECTORY,
@@ -257,6 +258,10 @@ def _reward_script(spec: action_pb2.ActionSpec, action: RewardScript, blobs: Blo
     put(message, where, image=action.image, score_file=action.score_file)
     message.where = _place(spec, action)
     _put_command(message.command, f"{where}.command", action.command, blobs)
+    texts = [*message.command.argv.arguments, message.command.shell, message.command.python]
+    if bool(action.score_file) == any(_SCORE_PLACEHOLDER in text for text in texts):
+        rule = f"the script's score file, or else the command has {_SCORE_PLACEHOLDER!r}: one of the two"
+        raise invalid(f"{where}.score_file", action.score_file, rule)
 
 
 def _place(spec: action_pb2.ActionSpec, action: RewardTests | RewardScript) -> action_pb2.RewardPlace.ValueType:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -14,9 +14,13 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from callsheet.client.backend import Work
 from callsheet.client.encode_jobs import encode_group
 from callsheet.client.errors import (
+    AlreadyExistsError,
+    CallsheetError,
     FailedPreconditionError,
+    NotFoundError,
     NotSucceededError,
     RefusalCode,
+    RefusedError,
     invalid,
     not_built_yet,
     refused,
@@ -40,13 +44,14 @@ class Member(Generic[T]):
         trajectory_id: Its trajectory.
         end: How it ended.
         value: What its rollout returned; None unless it completed here.
-        error: What ended its rollout, as `unwrap()` raised it; None unless it did.
+        error: What ended its rollout; None unless it did. As `unwrap()` raised it, or the refusal of a verb, since the
+            trajectory had been closed by the scheduler: for a quorum, staleness, a deadline, idleness or a cancel.
     """
 
     trajectory_id: str
     end: TrajectoryEnd
     value: T | None = None
-    error: NotSucceededError | None = None
+    error: CallsheetError | None = None
 
 
 class Group:
@@ -54,7 +59,8 @@ class Group:
 
     A rollout that returns completes its member. One that raises the InfraError of an `unwrap()` loses it: another
     trajectory takes its place, up to `max_replacements`. One that raises another NotSucceededError abandons it, and it
-    keeps its seat. Any other exception is a mistake in the rollout: it ends the block, which raises it.
+    keeps its seat; so does one that raises a refusal since the scheduler has closed its trajectory. Any other exception
+    is a mistake in the rollout: it ends the block, which raises it.
 
         async with job.group("p7", size=8, quorum=6) as group:
             group.start(rollout)
@@ -86,6 +92,7 @@ class Group:
         self._next = 0
         self._given: list[Trajectory] = []
         self._started: dict[str, Member[Any]] = {}
+        self._has_quorum_there = False
         self._mistake: Exception | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._seats: list[anyio.CancelScope] = []
@@ -121,7 +128,10 @@ class Group:
 
         Raises:
             FailedPreconditionError: The block was not entered, or rollouts were started before.
+            InvalidArgumentError: `rollout` cannot be called.
         """
+        if not callable(rollout):
+            raise invalid("rollout", rollout, "an async function of a trajectory")
         if self._tasks is None or self._ended is not None:
             rule = "rollouts start once, within the group's `async with` block"
             raise refused(RefusalCode.FAILED_PRECONDITION, field="group_id", value=self.group_id, rule=rule)
@@ -136,7 +146,7 @@ class Group:
 
     @property
     def members(self) -> tuple[Member[Any], ...]:
-        """Members of this process that have ended and have a seat."""
+        """Members of this process that have ended and have a seat, those that were redundant included."""
         return tuple(member for member in self._known() if member.end is not TrajectoryEnd.LOST or member.error)
 
     @property
@@ -146,8 +156,13 @@ class Group:
 
     @property
     def has_quorum(self) -> bool:
-        """Whether enough members of this process have completed; `status` also counts those of others."""
-        return sum(each.end is TrajectoryEnd.COMPLETED for each in self._given) >= self.quorum
+        """Whether enough members have completed, as far as this process knows.
+
+        It counts its own, and learns of those of other processes where a rollout of its own ends for them; `status`
+        asks.
+        """
+        completed = sum(each.end is TrajectoryEnd.COMPLETED for each in self._given)
+        return self._has_quorum_there or completed >= self.quorum
 
     async def status(self) -> GroupStatus:
         """Returns what the scheduler knows of the group, members that others drive included.
@@ -156,6 +171,7 @@ class Group:
             NotFoundError: No member was opened yet, or the job is not open.
         """
         for status in await self.client.backend().groups(self.job_id, self.group_id):
+            self._has_quorum_there = status.has_quorum
             return status
         raise refused(RefusalCode.NOT_FOUND, field="group_id", value=self.group_id, rule="there is no such group")
 
@@ -227,12 +243,22 @@ class Group:
                 assert self._tasks is not None
                 self._tasks.cancel_scope.cancel()
                 return
-            if member is None or (self.has_quorum and member.end is not TrajectoryEnd.COMPLETED):
-                return
-            self._started[member.trajectory_id] = member
-            ended.send_nowait(member)
+            if member is not None:
+                self._started[member.trajectory_id] = member
+                redundant = await self._is_redundant(member)
+                if not redundant:
+                    ended.send_nowait(member)
             if self.has_quorum:
                 self.stop(besides=scope)
+
+    async def _is_redundant(self, member: Member[Any]) -> bool:
+        """Whether a member ended as its group has its quorum. The scheduler knows of that before this process does."""
+        if member.end is TrajectoryEnd.COMPLETED:
+            return False
+        if member.end is TrajectoryEnd.ABANDONED and not self.has_quorum:
+            with suppress(CallsheetError):  # what cannot be asked is not redundant
+                await self.status()
+        return self.has_quorum
 
     async def _member_with_seat(self, rollout: Callable[[Trajectory], Awaitable[Any]]) -> Member[Any] | None:
         while not self.has_quorum:
@@ -240,7 +266,9 @@ class Group:
             try:
                 opening = await trajectory.open()
             except FailedPreconditionError:
-                if (await self.status()).has_quorum:
+                with suppress(NotFoundError):
+                    await self.status()
+                if self.has_quorum:
                     return None  # other processes drove enough members
                 raise
             if opening is Opening.CLOSED:
@@ -260,17 +288,46 @@ async def _driven(trajectory: Trajectory, rollout: Callable[[Trajectory], Awaita
     try:
         async with AsyncExitStack() as block:
             block.push_async_exit(trajectory)
-            value = await rollout(trajectory)
-    except (NotSucceededError, ExceptionGroup) as raised:
-        error = _failure_in(raised)
+            try:
+                value = await rollout(trajectory)
+            except Exception as raised:
+                error = await _end_of_rollout(trajectory, raised)
+                raise
+    except Exception:
         if error is None:
             raise
     return Member(trajectory.trajectory_id, trajectory.end or TrajectoryEnd.ABANDONED, value, error)
 
 
-def _failure_in(raised: Exception) -> NotSucceededError | None:
-    """The failure of an action, where nothing else was raised; the tasks of a rollout may raise several at once."""
+async def _end_of_rollout(trajectory: Trajectory, raised: Exception) -> CallsheetError | None:
+    """What ended a rollout that made no mistake; None for a mistake. Its tasks may raise several errors at once."""
+    errors = list(_leaves(raised))
+    failures = [error for error in errors if isinstance(error, NotSucceededError)]
+    refusals = [error for error in errors if isinstance(error, RefusedError) and _may_tell_of_closing(error)]
+    if len(failures) + len(refusals) < len(errors):
+        return None
+    if refusals and not await _was_closed(trajectory):
+        return None
+    return [*failures, *refusals][0]
+
+
+def _leaves(raised: Exception) -> Iterator[Exception]:
     if isinstance(raised, ExceptionGroup):
-        failures = [_failure_in(each) for each in raised.exceptions]
-        return failures[0] if all(failures) else None
-    return raised if isinstance(raised, NotSucceededError) else None
+        for each in raised.exceptions:
+            yield from _leaves(each)
+    else:
+        yield raised
+
+
+def _may_tell_of_closing(error: RefusedError) -> bool:
+    """Whether a verb, or a close with another end, would be refused so in a trajectory that was closed."""
+    if isinstance(error, AlreadyExistsError):
+        return error.field == "end"
+    return isinstance(error, FailedPreconditionError) and error.field == "trajectory_id"
+
+
+async def _was_closed(trajectory: Trajectory) -> bool:
+    try:
+        return (await trajectory.status()).end is not None
+    except CallsheetError:
+        return False  # the refusal says more than this error would

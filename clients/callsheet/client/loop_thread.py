@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _STOP_TIMEOUT_S = 10.0
+_DRAIN_TIMEOUT_S = 2.0
 
 
 class LoopThread:
@@ -46,8 +47,18 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def stop(self) -> None:
-        """Cancels what still runs and ends the thread."""
+        """Lets what still runs end within 2 s, cancels the rest, and ends the thread."""
+        # A call that was cancelled ends once gRPC has said so. gRPC says it through any loop of the process that uses
+        # it: where the call's own loop is closed by then, that other loop logs "Event loop is closed".
+        if self._finalizer.alive:
+            self.run(_drain())
         self._finalizer()
+
+
+async def _drain() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        await asyncio.wait(others, timeout=_DRAIN_TIMEOUT_S)
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

@@ -74,8 +74,10 @@ class SchedulerBackend:
 
     async def close_job(self, job_id: str) -> None:
         """Closes a job."""
+        held = self._session.held
+        held.release(job_id)  # a stream that resumes meanwhile would find it closed
         await self._control(job_id, client_service_pb2.ClientItem(close_job=job_id), _ALREADY_GONE)
-        self._session.held.release(job_id)
+        held.release(job_id)
         self._session.payloads.forget_all()
 
     async def publish(self, job_id: str, version: int, source: str) -> None:

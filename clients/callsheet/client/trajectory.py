@@ -128,7 +128,10 @@ class Trajectory(ActionVerbs):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Closes the trajectory, even if the caller is being cancelled, within the client's time for closing."""
+        """Closes the trajectory, even if the caller is being cancelled, within the client's time for closing.
+
+        One that the scheduler has closed meanwhile stays as it is; `end` then tells how it ended.
+        """
         if error is None:
             await self._close_unless_closed(TrajectoryEnd.COMPLETED)
             return
@@ -144,7 +147,15 @@ class Trajectory(ActionVerbs):
         except _CLOSED_BEFORE as refusal:
             # Closed by the scheduler already: redundant in its group, too stale or idle. Its actions told so.
             logger.info("trajectory was closed job=%s trajectory=%s: %s", self.job_id, self.trajectory_id, refusal)
-            self.end = TrajectoryEnd.ABANDONED
+            self.end = await self._end_at_the_scheduler()
+
+    async def _end_at_the_scheduler(self) -> TrajectoryEnd:
+        """How it ended; what cannot be asked any more, as its job is closed, was abandoned with that."""
+        try:
+            return (await self.status()).end or TrajectoryEnd.ABANDONED
+        except CallsheetError as error:
+            logger.debug("no end of trajectory job=%s trajectory=%s: %s", self.job_id, self.trajectory_id, error)
+            return TrajectoryEnd.ABANDONED
 
     async def env_reset(
         self,

@@ -64,7 +64,10 @@ class ClientItem(google.protobuf.message.Message):
     it again on a new stream. NOT_FOUND if it is not open.
     """
     release_job: builtins.str
-    """Hold it no longer; nothing to do if this session does not hold it."""
+    """Hold it no longer; nothing to do if this session does not hold it. For a process that hands a job over and goes on
+    with other jobs on the same stream. The client library does not send it: it holds a job until that is closed or
+    the client is.
+    """
     @property
     def open_job(self) -> callsheet.v1.job_pb2.JobSpec:
         """Open a job."""
