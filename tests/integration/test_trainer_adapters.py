@@ -28,9 +28,9 @@ _DEADLINE_S = 240.0
 _FOLDER = Path(adapters.__file__).parent
 # A changed adapter proves nothing: what breaks one is a change of a public name, which is to be undone instead.
 _FROZEN = {
-    "grpo_loop.py": "",
-    "trl_rollout.py": "",
-    "verifiers_runtime.py": "",
+    "grpo_loop.py": "49c6006406304c48237b1a715295ce3f5ec592883260171a4ed8054a90b0ef9b",
+    "trl_rollout.py": "27f8e18e396c0e861ac0efe13a215cd669aa92c25520e2cc965cc46114703b0e",
+    "verifiers_runtime.py": "a549e605cee66aa1b506f5047817ea57f93435fa74b27b0e39a48e5979517c64",
 }
 
 

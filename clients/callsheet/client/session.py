@@ -34,6 +34,8 @@ logger = logging.getLogger("callsheet.client")
 MAX_ITEM_BYTES = 4 * 1024 * 1024 - 4096
 """gRPC servers take 4 MiB by default: one larger item would break the stream again with each resume."""
 
+# How long the scheduler may take to end a stream that its client leaves.
+_GOODBYE_S = 1.0
 # A call needs some time, even if none is left.
 _SHORTEST_S = 0.1
 _ITEM = tag(client_service_pb2.ClientSessionRequest.ITEMS_FIELD_NUMBER)
@@ -73,6 +75,8 @@ class Session:
         self._room: deque[asyncio.Future[None]] = deque()
         self._failures = 0
         self._down_since: float | None = None
+        self._leaving = False
+        self._streaming = False
         self._greeted = False
         self._greetings: list[asyncio.Future[None]] = []
         self.held = HeldJobs()
@@ -170,6 +174,13 @@ class Session:
         if self._controls and not self._failures:
             with anyio.move_on_after(self._options.close_timeout_s, shield=True):
                 await self._no_controls.wait()
+        if self._streaming:
+            # The last event of a cancelled call comes when it likes, maybe after the loop was closed. So the scheduler
+            # is asked to end the stream.
+            self._leaving = True
+            self._work.set()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([self._task], timeout=min(_GOODBYE_S, self._options.close_timeout_s))
         self.stop()
         with anyio.CancelScope(shield=True):
             await asyncio.wait([self._task], timeout=self._options.close_timeout_s)
@@ -194,6 +205,8 @@ class Session:
             await self._until_work()
             if self._greeted:
                 end = await self._run_stream()
+                if self._leaving:
+                    return
                 self._ledger.resume()
                 await self._recover(end)
             elif (end_or_none := await self._greet()) is not None:
@@ -238,12 +251,14 @@ class Session:
             _METHOD, response_deserializer=client_service_pb2.ClientSessionResponse.FromString
         )
         call: Any = open_stream()
+        self._streaming = True
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._write, call, name="callsheet session writer")
                 end = await self._read(call)
                 group.cancel_scope.cancel()
         finally:
+            self._streaming = False
             call.cancel()
         return end
 
@@ -258,6 +273,9 @@ class Session:
                 if batch:
                     self._make_room()
                     await call.write(batch)
+                elif self._leaving:
+                    await call.done_writing()
+                    return
                 else:
                     self._work.clear()
                     await self._work.wait()
