@@ -16,6 +16,7 @@ from callsheet.cli.app import app
 from callsheet.cli.choices import Role
 from callsheet.cli.errors import CallsheetGroup, CommandError, MissingExtraError, describe, first_error, load
 from callsheet.cli.inspect_commands import holding
+from callsheet.cli.output import print_table
 from callsheet.cli.plain import plain_outcome
 from callsheet.cli.up_command import parse_managers
 from callsheet.client import CommandResult, Failed, FailureKind, Reason, Succeeded
@@ -124,6 +125,7 @@ def test_an_absent_scheduler_is_one_line_and_exit_code_1() -> None:
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr.startswith("callsheet: UNAVAILABLE")
+    assert result.stderr.endswith("; is `callsheet up` running?\n")
     assert len(result.stderr.splitlines()) == 1
 
 
@@ -193,6 +195,7 @@ def test_errors_become_one_line_and_an_exit_code(error: Exception, exit_code: in
             {"code": "INVALID_ARGUMENT", "field": "nodes", "value": "0", "rule": "must be above 0"},
         ),
         (CommandError("cpus: 0 is too few", usage=True), {"code": "INVALID_ARGUMENT", "message": "cpus: 0 is too few"}),
+        (CommandError("no such log", code="NOT_FOUND"), {"code": "NOT_FOUND", "message": "no such log"}),
         (TimeoutError(), {"code": "UNAVAILABLE", "message": "timed out"}),
         (ExceptionGroup("several", [ValueError("deep")]), {"code": "UNKNOWN", "field": "", "message": "deep"}),
     ],
@@ -261,12 +264,23 @@ def test_more_cores_than_there_are_is_refused(tmp_path: Path) -> None:
     assert f"cpus: {cores + 1} must be between 1 and {cores}" in result.stderr
 
 
+@pytest.mark.parametrize(("name", "lines"), [("a-long-name-inference", 1), ("a-much-longer-name-" * 4, 2)])
+def test_tables_cut_no_name_that_one_must_copy(
+    name: str, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    print_table("Managers", ["manager", "services", "sandboxes #"], [[name, "sandbox, test-suite, scorer", "2"]])
+    cells = [line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if "│" in line]
+    assert "".join(cells) == name
+    assert len([cell for cell in cells if cell]) == lines
+
+
 @pytest.mark.parametrize(
     ("holder", "words"),
     [
         (
             Holder("j", "a", "t", "n", {"cpu": 1.0, "memory": 256.0}, 150.0, 1),
-            "1 cpu, 256 memory held by action a of job j on n for 150 s",
+            "1 cpu, 256 memory held by action a of job j on n for 150 s; its client is connected",
         ),
         (
             Holder("j", "", "t", "n", {"memory": 256.0}, 9.5, 0, 60.0),

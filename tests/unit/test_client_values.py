@@ -27,6 +27,8 @@ from callsheet.client import (
     Succeeded,
     TimeoutKind,
 )
+from callsheet.client.channel import CHANNEL_OPTIONS
+from callsheet.client.session import FIRST_CONNECTION_WAIT_S
 from callsheet.client.settings import backoff_s
 
 
@@ -114,6 +116,13 @@ def test_outcomes_match_unwrap_and_pickle() -> None:
         with pytest.raises(NotSucceededError) as caught:
             outcome.unwrap()
         assert caught.value.outcome is outcome
+
+
+def test_a_first_connection_is_tried_often_enough_to_find_a_scheduler_that_starts() -> None:
+    # Waits that double up to five seconds missed one that listened before the timeout.
+    longest_s = ClientOptions().connect_timeout_s / 5
+    assert longest_s >= FIRST_CONNECTION_WAIT_S
+    assert longest_s * 1000 >= int(CHANNEL_OPTIONS["grpc.max_reconnect_backoff_ms"])
 
 
 def test_backoff_doubles_up_to_its_ceiling() -> None:

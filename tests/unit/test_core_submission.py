@@ -8,6 +8,7 @@ import pytest
 from callsheet.scheduler.core import commands, events, records
 from callsheet.scheduler.core.commands import Opened
 from callsheet.scheduler.core.model import (
+    CPU,
     ActionKey,
     ActionKind,
     ActionState,
@@ -248,6 +249,30 @@ def test_an_unknown_service_names_the_nearest_of_its_kind(name: str, nearest: st
         world.submit(action_request("a", service=name))
     ending = f"; did you mean {nearest!r}?" if nearest else "under this name"
     assert (caught.value.field, caught.value.rule.endswith(ending)) == ("service", True)
+
+
+@pytest.mark.parametrize(("image", "ending"), [("djagno", "; did you mean 'django'?"), ("x", "of this name")])
+def test_an_unknown_image_is_called_an_image(image: str, ending: str) -> None:
+    world = CoreWorld()
+    world.manager("m", service("sandbox", [ActionKind.ENV_RESET]), service("sandbox:django", [ActionKind.ENV_RESET]))
+    world.job()
+    with pytest.raises(RefusedError) as caught:
+        world.submit(action_request("a", ActionKind.ENV_RESET, service=f"sandbox:{image}"))
+    assert (caught.value.field, caught.value.value) == ("image", image)
+    assert caught.value.rule.endswith(ending)
+
+
+def test_cores_that_others_have_for_good_are_told_apart_from_absent_ones() -> None:
+    world = CoreWorld()
+    pool = service("sandbox", [ActionKind.ENV_RESET], shared={CPU: 1})
+    engine = service("policy", [ActionKind.GENERATE], reserved={CPU: 1})
+    world.manager("m", pool, engine, service("scorer", [ActionKind.REWARD]), on=node("n", 2))
+    world.job()
+    with pytest.raises(RefusedError, match="has \\(0\\); of up to 2 units the others are shared by commands") as caught:
+        world.submit(action_request("a", ActionKind.REWARD, service="scorer", demand=fixed(cpu=1)))
+    assert caught.value.field == "demand.resources[cpu]"
+    with pytest.raises(RefusedError, match="has \\(0\\) \\(got"):
+        world.submit(action_request("a", ActionKind.REWARD, service="scorer", demand=fixed(cpu=3)))
 
 
 def test_units_that_are_there_on_different_nodes_only_are_refused() -> None:

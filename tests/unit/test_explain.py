@@ -44,7 +44,8 @@ def test_the_line_of_the_sandbox() -> None:
     world.plan()
     manager.start("a")
     assert why(world, "c").reason is WaitReason.EARLIER_IN_SANDBOX
-    assert why(world, "c").sentence.startswith("2 earlier actions")
+    assert why(world, "c").sentence.startswith("2 earlier actions have not")
+    assert why(world, "b").sentence == "1 earlier action has not ended in its trajectory's sandbox"
 
 
 def test_nobody_serves_it() -> None:

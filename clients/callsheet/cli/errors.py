@@ -18,6 +18,8 @@ TRACEBACK_VARIABLE = "CALLSHEET_TRACEBACK"
 _EXIT_FAILURE = 1
 _EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130
+# As gRPC says it, for a scheduler and everything else.
+_NOTHING_LISTENS = "UNAVAILABLE: failed to connect"
 _WANTS_JSON = "callsheet.cli.json"
 
 
@@ -26,10 +28,12 @@ class CommandError(Exception):
 
     Attributes:
         exit_code: What the command exits with: 1 for a failure, 2 for wrong usage.
+        code: The canonical code of gRPC that --json tells.
     """
 
-    def __init__(self, message: str, *, usage: bool = False) -> None:
+    def __init__(self, message: str, *, usage: bool = False, code: str = "UNKNOWN") -> None:
         super().__init__(message)
+        self.code = "INVALID_ARGUMENT" if usage else code
         self.exit_code = _EXIT_USAGE if usage else _EXIT_FAILURE
 
 
@@ -124,4 +128,6 @@ def describe(error: BaseException) -> str:
         return "timed out"
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, ConnectionError) and str(error).startswith(_NOTHING_LISTENS):
+        return f"{error}; is `callsheet up` running?"
     return str(error) or type(error).__name__

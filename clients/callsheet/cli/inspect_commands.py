@@ -151,12 +151,10 @@ def holding(holder: Holder) -> str:
         "1 slot" if (resource, count) == ("slots", 1.0) else f"{count:g} {resource}"
         for resource, count in sorted(holder.units.items())
     )
-    said = [f"{units or 'it'} held by {who} of job {holder.job_id} on {holder.node_id} for {holder.held_s:.3g} s"]
-    if not holder.sessions:
-        said.append("its client is away")
-    if holder.expires_in_s is not None:
-        said.append(f"its job expires in {holder.expires_in_s:.3g} s")
-    return f"{said[0]}{'; ' if said[1:] else ''}{', '.join(said[1:])}"
+    held = f"for {holder.held_s:.3g} s"
+    client = "its client is connected" if holder.sessions else "its client is away"
+    expiry = "" if holder.expires_in_s is None else f", its job expires in {holder.expires_in_s:.3g} s"
+    return f"{units or 'it'} held by {who} of job {holder.job_id} on {holder.node_id} {held}; {client}{expiry}"
 
 
 def _expectation(expected: ExpectedRun) -> str:

@@ -57,7 +57,8 @@ def log_files(directory: Path, role: Role | None) -> dict[str, Path]:
     if not files:
         which = f"{role.value}.log" if role is not None else "logs"
         raise CommandError(
-            f"data-dir: {directory} has no {which}; callsheet up writes them unless it runs with --log-stderr"
+            f"data-dir: {directory} has no {which}; callsheet up writes them unless it runs with --log-stderr",
+            code="NOT_FOUND",
         )
     return files
 

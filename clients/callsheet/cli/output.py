@@ -6,11 +6,12 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import typer
 
 _PIPED_WIDTH = 160
+_NAME_WIDTH = 40
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
@@ -33,9 +34,13 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
-    for column in columns:
+    names = max((len(row[0]) for row in rows), default=0)
+    for index, column in enumerate(columns):
         number = column.endswith(" #")
-        table.add_column(column.removesuffix(" #"), justify="right" if number else "left")
+        # Names are there to be copied: other columns are narrowed first, and what is too wide goes on below.
+        least = min(names, _NAME_WIDTH) if index == 0 else None
+        justify: Literal["left", "right"] = "right" if number else "left"
+        table.add_column(column.removesuffix(" #"), justify=justify, overflow="fold", min_width=least)
     for row in rows:
         table.add_row(*row)
     print_report(table)

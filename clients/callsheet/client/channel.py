@@ -23,13 +23,14 @@ T = TypeVar("T")
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """The largest message to receive or send. Batches stay near 1 MiB; one outcome alone may be larger."""
 
-_CHANNEL_OPTIONS: dict[str, int | str] = {
+CHANNEL_OPTIONS: dict[str, int | str] = {
     "grpc.max_receive_message_length": MAX_MESSAGE_BYTES,
     "grpc.max_send_message_length": MAX_MESSAGE_BYTES,
     "grpc.initial_reconnect_backoff_ms": 100,
     # Also the time a connection attempt may take, so not as small as the backoff.
     "grpc.min_reconnect_backoff_ms": 5_000,
-    "grpc.max_reconnect_backoff_ms": 5_000,
+    # A scheduler that starts meanwhile is found well within `connect_timeout_s`.
+    "grpc.max_reconnect_backoff_ms": 1_000,
     # gRPC servers by default end connections that ping an idle peer more often than every five minutes. A peer that is
     # gone while something is on its way to it is noticed within the timeout all the same (TCP_USER_TIMEOUT).
     "grpc.keepalive_time_ms": 360_000,
@@ -81,7 +82,7 @@ def open_channel(target: str, options: ClientOptions) -> grpc.aio.Channel:
             'first use, or start processes with "spawn" or "forkserver"'
         )
     _fork_guard.used = True
-    merged = _CHANNEL_OPTIONS | dict(options.channel_options)
+    merged = CHANNEL_OPTIONS | dict(options.channel_options)
     return grpc.aio.insecure_channel(target, options=tuple(merged.items()))
 
 

@@ -31,6 +31,9 @@ from callsheet.v1.encoded_fields import embedded, tag
 
 logger = logging.getLogger("callsheet.client")
 
+# A scheduler that starts at the same moment is found well within `connect_timeout_s`.
+FIRST_CONNECTION_WAIT_S = 0.5
+
 MAX_ITEM_BYTES = 4 * 1024 * 1024 - 4096
 """gRPC servers take 4 MiB by default: one larger item would break the stream again with each resume."""
 
@@ -334,6 +337,8 @@ class Session:
             self._give_up(end)
             return
         wait_s = min(backoff_s(self._failures, self._options, self._random), left_s)
+        if not self._greeted:
+            wait_s = min(wait_s, FIRST_CONNECTION_WAIT_S)
         logger.log(
             logging.WARNING if self._failures == 1 and self._ledger else logging.DEBUG,
             "session lost target=%s code=%s details=%r open_items=%d retry_in_s=%.3f",

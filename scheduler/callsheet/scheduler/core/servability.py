@@ -10,6 +10,7 @@ from callsheet.scheduler.core.lifecycle import finish
 from callsheet.scheduler.core.model import (
     CPU,
     GPU,
+    IMAGE_SERVICE_PREFIX,
     MEMORY,
     ActionKind,
     ActionRequest,
@@ -18,6 +19,7 @@ from callsheet.scheduler.core.model import (
     FailureKind,
     RefusalCode,
     RefusedError,
+    ResourceDemand,
 )
 from callsheet.scheduler.core.suggestions import did_you_mean
 
@@ -139,19 +141,29 @@ def _refuse(request: ActionRequest, managers: list[Manager]) -> None:
             rule = f"no node that serves it has a resource of this name{did_you_mean(entry.resource, resources)}"
             raise RefusedError(RefusalCode.FAILED_PRECONDITION, "demand.resources", entry.resource, rule)
         if entry.min_units > most:
-            raise RefusedError(
-                RefusalCode.FAILED_PRECONDITION,
-                f"demand.resources[{entry.resource}]",
-                entry.min_units,
-                f"is more units than any node that serves it has ({most})",
-            )
+            field = f"demand.resources[{entry.resource}]"
+            rule = _too_many(entry, most, [manager for manager, _ in serving])
+            raise RefusedError(RefusalCode.FAILED_PRECONDITION, field, entry.min_units, rule)
     raise RefusedError(
         RefusalCode.FAILED_PRECONDITION, "demand", request.demand.minimum(), "no single node has all of these units"
     )
 
 
+def _too_many(entry: ResourceDemand, most: int, serving: list[Manager]) -> str:
+    capacity = max(manager.node.capacity.get(entry.resource, 0) for manager in serving)
+    rule = f"is more units than any node that serves it has ({most})"
+    if entry.min_units > capacity:
+        return rule
+    return f"{rule}; of up to {capacity} units the others are shared by commands or reserved by services: ask for fewer"
+
+
 def _unknown_service(request: ActionRequest, managers: list[Manager]) -> RefusedError:
     kind = request.kind
     names = {name for manager in managers for name, each in manager.services.items() if kind in each.description.kinds}
+    if request.service.startswith(IMAGE_SERVICE_PREFIX):
+        image = request.service.removeprefix(IMAGE_SERVICE_PREFIX)
+        images = {name.removeprefix(IMAGE_SERVICE_PREFIX) for name in names if name.startswith(IMAGE_SERVICE_PREFIX)}
+        rule = f"no registered manager serves {kind.name.lower()} in an image of this name{did_you_mean(image, images)}"
+        return RefusedError(RefusalCode.FAILED_PRECONDITION, "image", image, rule)
     rule = f"no registered manager serves {kind.name.lower()} under this name{did_you_mean(request.service, names)}"
     return RefusedError(RefusalCode.FAILED_PRECONDITION, "service", request.service, rule)

@@ -102,9 +102,8 @@ def _explain_not_ready(action: Action, now: float) -> Explanation:
         return Explanation(WaitReason.BACKOFF, f"attempt {action.attempts} failed; the next one starts in {left:.1f} s")
     trajectory = action.trajectory
     ahead = list(trajectory.line).index(action) if trajectory is not None and action in trajectory.line else 0
-    return Explanation(
-        WaitReason.EARLIER_IN_SANDBOX, f"{ahead} earlier actions of its trajectory's sandbox have not ended"
-    )
+    earlier = "1 earlier action has" if ahead == 1 else f"{ahead} earlier actions have"
+    return Explanation(WaitReason.EARLIER_IN_SANDBOX, f"{earlier} not ended in its trajectory's sandbox")
 
 
 def _explain_admission(state: SchedulerState, trajectory: Trajectory) -> Explanation:
