@@ -40,6 +40,23 @@ async def test_a_process_that_dies_is_started_again() -> None:
     assert supervisor.process is None
 
 
+async def test_a_manager_that_left_in_good_order_stays_away_until_it_is_asked_for() -> None:
+    supervisor = Supervisor(Role.NOOP, lambda: child_spec("leaving"), _QUICK, grace_s=5.0)
+    with anyio.fail_after(_DEADLINE_S):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(supervisor.run)
+            first = supervisor.process
+            assert first is not None
+            os.kill(first.pid, signal.SIGTERM)
+            await supervisor.wait_for(lambda process: process is None)
+            with anyio.move_on_after(20 * _QUICK.max_backoff_s):
+                await supervisor.wait_for(lambda process: process is not None)
+            assert supervisor.process is None
+            supervisor.request_start()
+            await supervisor.wait_for(another_than(first))
+            supervisor.stop()
+
+
 async def test_deliberate_kills_do_not_count_as_failures() -> None:
     supervisor = Supervisor(Role.NOOP, lambda: child_spec("quiet"), _QUICK, grace_s=5.0)
     with anyio.fail_after(_DEADLINE_S):

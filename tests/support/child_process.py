@@ -39,6 +39,8 @@ def main() -> None:
         for marker in map(Path, sys.argv[2:]):
             marker.write_text(str(os.getpid()))
         signal.pause()
+    if habit == "leaving":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if habit == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if habit == "parent":

@@ -55,14 +55,15 @@ class Supervisor:
 
     async def _run(self, ready: Callable[[], None]) -> None:
         with self._scope:
-            await self._serve(ready)
+            left = await self._serve(ready)
             failures = 0
             while True:
-                failures = await self._wait_to_start(failures)
+                failures = await self._wait_to_start(failures, left)
                 began = time.monotonic()
                 try:
-                    await self._serve(lambda: None)
+                    left = await self._serve(lambda: None)
                 except ProcessFailedError as error:
+                    left = False
                     _log.warning("process did not start", role=self.role.value, error=str(error))
                 if time.monotonic() - began >= self._policy.healthy_after_s:
                     failures = 0
@@ -96,7 +97,8 @@ class Supervisor:
         while not condition(self.process):
             await self._changed.wait()
 
-    async def _serve(self, ready: Callable[[], None]) -> None:
+    async def _serve(self, ready: Callable[[], None]) -> bool:
+        """Runs the process to its end; returns whether it left by itself in good order, as a drained manager does."""
         async with run_process(self._spec(), self._grace_s) as process:
             self._set(process)
             ready()
@@ -105,16 +107,17 @@ class Supervisor:
             finally:
                 self._set(None)
         _log.warning("process ended", role=self.role.value, pid=process.pid, how=describe_exit(process))
+        return process.returncode == 0 and self.role is not Role.SCHEDULER
 
-    async def _wait_to_start(self, failures: int) -> int:
+    async def _wait_to_start(self, failures: int, left: bool) -> int:
         """Waits as the policy says; returns the failures in a row, this one counted."""
-        if self._expected_end:
+        if left or self._expected_end:
             self._expected_end = False
         else:
             failures += 1
         if failures > self._policy.max_failures:
             raise ProcessFailedError(f"{self.role.value} failed {failures} times in a row; its log says why")
-        if self._policy.enabled:
+        if self._policy.enabled and not left:
             with anyio.move_on_after(self._policy.backoff_s(max(1, failures))):
                 await self._start_requested.wait()
         else:
