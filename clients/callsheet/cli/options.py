@@ -34,7 +34,14 @@ def host_and_port(address: str) -> str:
 
 
 Address = Annotated[
-    str, typer.Option("--scheduler", envvar="CALLSHEET_SCHEDULER", metavar="HOST:PORT", help="Where the scheduler is.")
+    str,
+    typer.Option(
+        "--scheduler",
+        envvar="CALLSHEET_SCHEDULER",
+        metavar="HOST:PORT",
+        callback=host_and_port,
+        help="Where the scheduler is.",
+    ),
 ]
 Listen = Annotated[
     str,
