@@ -54,5 +54,5 @@ async def test_resets_go_where_their_image_is(stack: Stack) -> None:
 
 async def test_an_image_that_nobody_has_is_refused_at_once(stack: Stack) -> None:
     async with Client(stack.address) as client, await client.open_job("unknown") as job, job.trajectory("t") as one:
-        with pytest.raises(FailedPreconditionError, match="sandbox:missing"):
+        with pytest.raises(FailedPreconditionError, match="image = 'missing'"):
             await one.env_reset(image="missing")

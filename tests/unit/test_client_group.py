@@ -67,6 +67,43 @@ async def test_every_seat_gets_a_rollout(job: Job) -> None:
     assert (status.completed, status.has_quorum) == (("p7/0", "p7/1", "p7/2"), True)
 
 
+async def test_a_member_that_completes_as_the_quorum_is_reached_has_completed(
+    fake: FakeClient, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = fake.backend()
+    close, opened, closed, stopped = backend.close_trajectory, anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def slow_to_answer(job_id: str, trajectory_id: str, end: TrajectoryEnd) -> None:
+        await close(job_id, trajectory_id, end)
+        if trajectory_id == "p7/0":
+            await stopped.wait()
+        elif trajectory_id == "p7/1":
+            closed.set()
+
+    async def rollout(trajectory: Trajectory) -> str:
+        if trajectory.trajectory_id != "p7/2":
+            await opened.wait()
+        else:
+            opened.set()
+            await closed.wait()  # it is refused now, and learns of the quorum before this process counts it
+            (await trajectory.env_step("ls")).unwrap()
+        return trajectory.trajectory_id
+
+    monkeypatch.setattr(backend, "close_trajectory", slow_to_answer)
+    async with job.group("p7", size=3, quorum=2) as group:
+        stop = group.stop
+
+        def stop_and_tell(besides: anyio.CancelScope | None = None) -> None:
+            stop(besides)
+            stopped.set()
+
+        monkeypatch.setattr(group, "stop", stop_and_tell)
+        group.start(rollout)
+        done = [member async for member in group]
+    assert sorted(str(member.value) for member in done) == ["p7/0", "p7/1"]
+    assert {member.end for member in done} == {TrajectoryEnd.COMPLETED}
+
+
 async def test_a_quorum_cancels_the_other_rollouts(fake: FakeClient, job: Job) -> None:
     async def rollout(trajectory: Trajectory) -> str:
         if trajectory.trajectory_id.endswith("0"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -33,6 +35,7 @@ from callsheet.v1 import job_pb2
 if TYPE_CHECKING:
     from callsheet.client.client import Client
 
+logger = logging.getLogger("callsheet.client")
 T = TypeVar("T")
 
 
@@ -287,7 +290,7 @@ async def _driven(trajectory: Trajectory, rollout: Callable[[Trajectory], Awaita
     value, error = None, None
     try:
         async with AsyncExitStack() as block:
-            block.push_async_exit(trajectory)
+            block.push_async_exit(partial(_leave, trajectory))
             try:
                 value = await rollout(trajectory)
             except Exception as raised:
@@ -297,6 +300,19 @@ async def _driven(trajectory: Trajectory, rollout: Callable[[Trajectory], Awaita
         if error is None:
             raise
     return Member(trajectory.trajectory_id, trajectory.end or TrajectoryEnd.ABANDONED, value, error)
+
+
+async def _leave(
+    trajectory: Trajectory,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    traceback: TracebackType | None,
+) -> None:
+    """Closes a member's trajectory. A quorum of others cannot take back that a rollout has returned."""
+    with anyio.move_on_after(trajectory.client.options.close_timeout_s, shield=True) as scope:
+        await trajectory.__aexit__(kind, error, traceback)
+    if scope.cancelled_caught:
+        logger.warning("no answer to the close of job=%s trajectory=%s", trajectory.job_id, trajectory.trajectory_id)
 
 
 async def _end_of_rollout(trajectory: Trajectory, raised: Exception) -> CallsheetError | None:
