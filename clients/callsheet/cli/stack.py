@@ -114,6 +114,10 @@ class Stack:
         self.kill(role)
         await self._supervisors[role].wait_for(lambda process: process is None or process.pid != pid)
 
+    async def wait_ended(self, role: Role) -> None:
+        """Waits until no process of a role runs, as after a drain."""
+        await self._supervisors[role].wait_for(lambda process: process is None)
+
     async def start(self, role: Role) -> None:
         """Starts a role's process now if it has ended, and waits until it serves."""
         supervisor = self._supervisors[role]
