@@ -24,6 +24,7 @@ from callsheet.managers.sandbox.test_suite_executor import (
 )
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from callsheet.v1.rewards import CommandScorer, command_scorer, scores_in_sandbox
+from typing_extensions import override
 
 SANDBOX_SERVICE = "sandbox"
 
@@ -61,6 +62,7 @@ class SandboxExecutor(TestSuiteExecutor):
         self._held: dict[tuple[str, str], _Held] = {}
         self._report_loss: LossReport | None = None
 
+    @override
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
         """Sandboxes, those with each image, and test-suite rewards inside and outside of them."""
         described = []
@@ -74,6 +76,7 @@ class SandboxExecutor(TestSuiteExecutor):
             described.append(service)
         return [*described, *super().services()]
 
+    @override
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
         """What it takes to begin a sandbox without and with each image, and the set-ups that are kept for it."""
         images = self.provisioner.images
@@ -89,18 +92,21 @@ class SandboxExecutor(TestSuiteExecutor):
             states.get(kept.image, plain).kept_set_ups[kept.name] = kept.took_s
         return list(states.values())
 
+    @override
     def on_service_change(self, report: Callable[[], None]) -> None:
         """Takes the function to call when an image has become ready, or is so no more, and likewise a set-up."""
         self.provisioner.kept_set_ups.on_change(report)
         if self.provisioner.images is not None:
             self.provisioner.images.on_change(report)
 
+    @override
     async def serve(self) -> None:
         """Keeps sandboxes ready, and ranks commands where cores are shared."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.provisioner.pool.serve)
             await super().serve()
 
+    @override
     def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
         """The sandboxes that live."""
         return [held.state for held in self._held.values()]
@@ -110,10 +116,12 @@ class SandboxExecutor(TestSuiteExecutor):
         held = self._held.get((state.job_id, state.trajectory_id))
         return held.sandbox if held is not None and held.state.sandbox_id == state.sandbox_id else None
 
+    @override
     def on_sandbox_lost(self, report: LossReport) -> None:
         """Takes the function that is told of sandboxes that end by themselves."""
         self._report_loss = report
 
+    @override
     async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
         """Destroys a sandbox, whatever runs in it."""
         found = self.find_sandbox(sandbox)
@@ -121,6 +129,7 @@ class SandboxExecutor(TestSuiteExecutor):
             del self._held[sandbox.job_id, sandbox.trajectory_id]
             await found.destroy()
 
+    @override
     async def close(self) -> None:
         """Destroys all sandboxes and ends the backend."""
         async with anyio.create_task_group() as tasks:
@@ -130,6 +139,7 @@ class SandboxExecutor(TestSuiteExecutor):
         await self.provisioner.pool.close()
         await super().close()
 
+    @override
     async def _run(self, attempt: Attempt, running: Running) -> AttemptResult:
         kind = attempt.action.WhichOneof("payload")
         if kind == "env_reset":
@@ -185,6 +195,7 @@ class SandboxExecutor(TestSuiteExecutor):
             run = await runnable.run(held.sandbox, units_of(attempt), attempt.stop_requested)
         return await score_result(run, attempt)
 
+    @override
     async def _make_fresh(self, image: str, attempt: Attempt, running: Running) -> Sandbox:
         if not image:
             return await super()._make_fresh(image, attempt, running)
@@ -197,6 +208,7 @@ class SandboxExecutor(TestSuiteExecutor):
             raise SandboxLostError(f"sandbox {attempt.grant.sandbox_id!r} is not here")
         return held
 
+    @override
     def _on_lost(self, sandbox_id: str, reason: str) -> None:
         super()._on_lost(sandbox_id, reason)
         for place, held in self._held.items():
@@ -207,6 +219,7 @@ class SandboxExecutor(TestSuiteExecutor):
                     self._report_loss(held.state, reason)
                 return
 
+    @override
     def _note_loss(self, attempt: Attempt, reason: str) -> None:
         if attempt.grant.sandbox_id:
             self._on_lost(attempt.grant.sandbox_id, reason)

@@ -10,7 +10,8 @@ from time import monotonic
 
 import anyio
 import structlog
-from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
+from callsheet.managers.ends import infra_failure
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.managers.sandbox.backend import Sandbox, SandboxBackend, SandboxLostError, SandboxSpec, StoppedError
 from callsheet.managers.sandbox.command_defaults import CommandDefaults
 from callsheet.managers.sandbox.images.store import ImageError
@@ -26,6 +27,7 @@ from callsheet.managers.sandbox.stopping import unless_stopped
 from callsheet.managers.sandbox.test_suite import Suite, SuiteRun, read_suite
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from callsheet.v1.rewards import CommandScorer, command_scorer, scores_in_sandbox
+from typing_extensions import override
 
 HostedService = manager_service_pb2.HostedService
 
@@ -53,7 +55,7 @@ class Running:
     clock: SharedClock | None = None
 
 
-class TestSuiteExecutor:
+class TestSuiteExecutor(Executor):
     """Runs test suites and scripts in fresh sandboxes that are destroyed afterwards; holds no state between attempts.
 
     Attributes:
@@ -72,23 +74,23 @@ class TestSuiteExecutor:
         sharing = settings.core_sharing is not CoreSharing.RESERVED
         self.shared_cores = SharedCores(settings.cores, settings.node_sharing) if sharing else None
 
+    @override
     def services(self) -> Sequence[HostedService]:
         """Test-suite rewards."""
         return [self._service(TEST_SUITE_SERVICE, [action_pb2.ACTION_KIND_REWARD])]
 
+    @override
     def capabilities(self) -> Mapping[str, str]:
         """What the backend isolates and limits, and how cores are shared."""
         return {**self._backend.capabilities(), "core_sharing": self._settings.core_sharing.value}
 
-    def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
-        """None that outlives its attempt."""
-        return []
-
+    @override
     def use_shared_cores(self, cores: Sequence[int]) -> None:
         """Takes the cores of its pool, where cores are shared."""
         if self.shared_cores is not None and cores:
             self.shared_cores.use(frozenset(cores))
 
+    @override
     async def serve(self) -> None:
         """Does what sandboxes need while they are used, and ranks commands where cores are shared."""
         async with anyio.create_task_group() as tasks:
@@ -97,6 +99,7 @@ class TestSuiteExecutor:
             if self.shared_cores is not None:
                 await self.shared_cores.serve()
 
+    @override
     async def run(self, attempt: Attempt) -> AttemptResult:
         """Runs one attempt."""
         running = self._running[id(attempt)] = Running()
@@ -112,7 +115,7 @@ class TestSuiteExecutor:
             await self._bury_lost()
             unknown = frozenset(attempt.grant.cores) - self._settings.cores
             if unknown:
-                return infra_failure("cores_unavailable", f"cores {sorted(unknown)} are not this manager's")
+                return Broken(infra_failure("cores_unavailable", f"cores {sorted(unknown)} are not this manager's"))
             return await self._run(attempt, running)
         except StoppedError:
             return Stopped()
@@ -128,6 +131,7 @@ class TestSuiteExecutor:
         finally:
             del self._running[id(attempt)]
 
+    @override
     async def resize(self, attempt: Attempt) -> None:
         """Puts the attempt's sandbox on the cores that the grant now names, or on as many of the shared ones."""
         running = self._running.get(id(attempt))
@@ -143,18 +147,17 @@ class TestSuiteExecutor:
             except SandboxLostError:
                 _log.debug("resize_after_loss", action=attempt.action.action_id)
 
+    @override
     async def pause(self, attempt: Attempt) -> None:
         """Freezes the attempt's sandbox."""
         await self._set_paused(attempt, True)
 
+    @override
     async def resume(self, attempt: Attempt) -> None:
         """Thaws it."""
         await self._set_paused(attempt, False)
 
-    async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
-        """There is none to release."""
-        del sandbox
-
+    @override
     async def close(self) -> None:
         """Ends the backend."""
         await self._bury_lost()
@@ -180,7 +183,7 @@ class TestSuiteExecutor:
         scorer = command_scorer(attempt.action.reward)
         if scorer is not None and not scores_in_sandbox(attempt.action.reward):
             return await self._score_fresh(scorer, attempt, running)
-        return infra_failure("unsupported_action", "this manager runs no such action")
+        return Broken(infra_failure("unsupported_action", "this manager runs no such action"))
 
     async def _score_fresh(self, scorer: CommandScorer, attempt: Attempt, running: Running) -> AttemptResult:
         """Scores in a new sandbox, which is destroyed afterwards."""
@@ -326,11 +329,6 @@ def predicted_use(attempt: Attempt) -> float:
     """Returns the cores that an attempt's commands will use: as the scheduler predicts, else a usual part."""
     units = units_of(attempt)
     return min(attempt.grant.expected_use, float(units)) or _USUAL_USE * units
-
-
-def infra_failure(reason: str, message: str) -> Broken:
-    """Returns a failure that is nobody's fault but this manager's."""
-    return Broken(outcome_pb2.Failed(kind=outcome_pb2.FAILURE_KIND_INFRA, reason=reason, message=message))
 
 
 async def score_result(run: SuiteRun | ScriptRun, attempt: Attempt) -> AttemptResult:
