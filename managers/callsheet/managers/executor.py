@@ -152,7 +152,7 @@ class Executor(ABC):
 
     def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
         """The sandboxes it holds now; empty for executors without state."""
-        return ()
+        return []
 
     def run_inline(self, dispatch: manager_service_pb2.Dispatch) -> Completed | Broken | None:
         """Runs an attempt on the spot and returns its result, or None to have it run by `run`.
@@ -204,7 +204,7 @@ class Executor(ABC):
 
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
         """What it takes to begin on each service whose models or images come and go; sent with every heartbeat."""
-        return ()
+        return []
 
     def on_service_change(self, report: Callable[[], None]) -> None:
         """Takes the function to call, on the event loop, when a state is another than before.
