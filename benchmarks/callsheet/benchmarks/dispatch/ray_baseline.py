@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
 from callsheet.benchmarks.dispatch.statistics import median
 from callsheet.deploy.child import ParentLink
+from callsheet.options.declaration import Option
 
 _DEADLINE_S = 150.0
 # Ray at its best and alone: no usage reports, no token check, no extra workers started ahead.
@@ -41,7 +42,7 @@ class RaySettings:
         repetitions: Measurements of each window; their median counts.
     """
 
-    calls: int = 4000
+    calls: Annotated[int, Option("Calls in one of Ray's repetitions.", flag="--ray-calls", least=1)] = 4000
     windows: tuple[int, ...] = (1000, 4000)
     repetitions: int = 3
 
