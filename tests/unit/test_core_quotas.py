@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, QuotaDescription, RefusedError
 from callsheet.scheduler.core.quotas import TokenBucket
-from callsheet.scheduler.planner.explain import WaitReason, explain
+from callsheet.scheduler.planner.answers.explain import WaitReason, explain
 from hypothesis import given
 from hypothesis import strategies as st
 
