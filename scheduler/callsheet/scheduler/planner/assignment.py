@@ -1,4 +1,4 @@
-"""The CP-SAT model of a stage: integer counts of members by option, and instances to bring in.
+"""The CP-SAT model of a stage: integer counts of members by option.
 
 The relaxation says which options can matter; the model holds those, up to a limit, and CP-SAT improves on the best
 solution known. On a time-out its incumbent counts, which is never worse than the warm start.
@@ -91,8 +91,7 @@ class AssignmentModel:
     def __str__(self) -> str:
         proto = self._model.proto
         starts = [f"x[{self._class_name(option)} | {self._stage.option_name(option)}]" for option in self.options]
-        names = [*starts, *(f"bring in {each.name}" for each in self._stage.set_ups)]
-        for variable, name in zip(proto.variables, names, strict=True):
+        for variable, name in zip(proto.variables, starts, strict=True):
             variable.name = name
         members = [f"members of {each}" for each in self._stage.class_keys]
         names = [*self._stage.row_names, *members]
@@ -122,30 +121,24 @@ class AssignmentModel:
         if found not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return Assigned(self._incumbent, -float("inf"), Status.FALLBACK, spent)
         starts = np.zeros(len(self._stage.options), np.int64)
-        values = np.array(solver.response_proto.solution, np.int64)
-        starts[self.options] = values[: len(self.options)]
-        brought = values[len(self.options) :]
-        counts = Counts(starts, brought, self._stage.objective(starts, brought))
-        bound = self._stage.baseline + (solver.best_objective_bound - 0.5 * self._rounding()) / self._scale
+        starts[self.options] = solver.response_proto.solution
+        counts = Counts(starts, self._stage.objective(starts))
+        # The integer objective can be wrong by half a unit for each member.
+        rounding = 0.5 * float(self._stage.count.sum())
+        bound = self._stage.baseline + (solver.best_objective_bound - rounding) / self._scale
         status = Status.OPTIMAL if found == cp_model.OPTIMAL else Status.FEASIBLE
         return Assigned(min(counts, self._incumbent, key=lambda each: each.objective), bound, status, spent)
-
-    def _rounding(self) -> float:
-        """By how much the integer objective can be wrong, twice."""
-        return float(self._stage.count.sum()) + sum(each.limit for each in self._stage.set_ups)
 
     def _class_name(self, option: int) -> str:
         return str(self._stage.class_keys[int(self._stage.option_class[option])])
 
     def _add_variables(self) -> None:
         proto = self._model.proto
-        limits = [*self._stage.limit[self.options].tolist(), *(each.limit for each in self._stage.set_ups)]
-        for limit in limits:
+        for limit in self._stage.limit[self.options].tolist():
             proto.variables.add().domain.extend([0, limit])
         hint = proto.solution_hint
-        hint.vars.extend(range(len(limits)))
+        hint.vars.extend(range(len(self.options)))
         hint.values.extend(self._incumbent.starts[self.options].tolist())
-        hint.values.extend(self._incumbent.brought_in.tolist())
 
     def _add_rows(self) -> None:
         proto = self._model.proto
@@ -157,10 +150,9 @@ class AssignmentModel:
 
     def _add_objective(self) -> None:
         gains = np.maximum(np.rint(self._stage.benefit[self.options] * self._scale), 1.0).astype(np.int64)
-        costs = np.rint(self._stage.set_up_cost * self._scale).astype(np.int64)
         objective = self._model.proto.objective
-        objective.vars.extend(range(len(gains) + len(costs)))
-        objective.coeffs.extend([*(-gains).tolist(), *costs.tolist()])
+        objective.vars.extend(range(len(gains)))
+        objective.coeffs.extend((-gains).tolist())
 
 
 def contested(relaxation: Relaxation, incumbent: Counts, max_options: int) -> Integers:

@@ -38,13 +38,11 @@ class OptionCosts:
         table: The options.
         cost: Starting one member that way now, shape (options,).
         leave: Leaving one member of a class queued, shape (classes,).
-        rate: Price of holding one unit of each resource for a second, shape (resources,).
     """
 
     table: OptionTable
     cost: Floats
     leave: Floats
-    rate: Floats
 
     @property
     def option_class(self) -> Integers:
@@ -106,8 +104,7 @@ def option_costs(instance: PlanningInstance) -> OptionCosts:
     best_s = np.maximum(seconds[best], MIN_DURATION_S)
     best_wait = load.drain_s[table.resource[best]].max(axis=1, initial=0.0)
     leave = cost[best] + _expected_waits(instance, members, best_wait, best_s)
-    rate = load.weight * load.inverse
-    return OptionCosts(table, cost, leave, rate[:-1])
+    return OptionCosts(table, cost, leave)
 
 
 def _load(instance: PlanningInstance, members: _Members) -> _Load:

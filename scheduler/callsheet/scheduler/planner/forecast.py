@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from callsheet.scheduler.planner.assignment import Budget
-from callsheet.scheduler.planner.instance import Option, PlanningInstance, Resource, SetUp
+from callsheet.scheduler.planner.instance import Option, PlanningInstance, Resource
 from callsheet.scheduler.planner.solve import Solution, solve
 
 MAX_ROUNDS = 60
@@ -124,8 +124,6 @@ class _Drain:
     def flow(self) -> None:
         """Serves what still waits and can start, all classes alike, at the rate of the scarcest resource."""
         capacity = [each.capacity for each in self._instance.resources]
-        for set_up in self._asked.set_ups:
-            capacity[set_up.provides[0]] += set_up.provides[1] * set_up.limit
         work = [0.0] * len(capacity)
         flowing = []
         for position, each in zip(self._order, self._instance.classes, strict=True):
@@ -175,10 +173,6 @@ class _Drain:
             for index, units in started.option.charges:
                 free[index] -= units * started.members
                 self._push(ends, index, units * started.members)
-        for set_up, times in zip(self._instance.set_ups, solution.brought_in, strict=True):
-            for index, units in set_up.charges:
-                free[index] -= units * times
-            free[set_up.provides[0]] += set_up.provides[1] * times
         waiting = [index for index, members in enumerate(left) if members]
         self._order = [self._order[index] for index in waiting]
         self._instance = replace(
@@ -189,7 +183,6 @@ class _Drain:
                 replace(classes[index], count=left[index], limits=np.full_like(classes[index].limits, left[index]))
                 for index in waiting
             ),
-            set_ups=_left_set_ups(self._instance.set_ups, solution.brought_in),
         )
 
     def _note(self, position: int, option: Option, members: int) -> None:
@@ -224,7 +217,3 @@ def _with_free(resources: Sequence[Resource], free: Sequence[int]) -> tuple[Reso
     return tuple(
         each if each.free == units else replace(each, free=units) for each, units in zip(resources, free, strict=True)
     )
-
-
-def _left_set_ups(set_ups: Sequence[SetUp], brought_in: Sequence[int]) -> tuple[SetUp, ...]:
-    return tuple(replace(each, limit=each.limit - times) for each, times in zip(set_ups, brought_in, strict=True))

@@ -196,25 +196,6 @@ class PlanningClass:
 
 
 @dataclass(frozen=True, slots=True)
-class SetUp:
-    """An instance of a service that can be brought in; its load is paid once, however many calls it then serves.
-
-    Attributes:
-        name: For a reader.
-        seconds: What bringing it in takes.
-        limit: How many can be brought in.
-        charges: (index of a resource, units one instance takes of it).
-        provides: Index of the resource it adds to, and units per instance.
-    """
-
-    name: str
-    seconds: float
-    limit: int
-    charges: tuple[tuple[int, int], ...]
-    provides: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
 class JobShare:
     """A job's claim on what is short.
 
@@ -234,14 +215,12 @@ class PlanningInstance:
     Attributes:
         resources: Rows.
         classes: Waiting actions.
-        set_ups: Instances that could be brought in.
         shares: By job; jobs that are not named have weight 1 and use nothing.
         dispatch_cap: Most members to start in this round.
     """
 
     resources: tuple[Resource, ...]
     classes: tuple[PlanningClass, ...]
-    set_ups: tuple[SetUp, ...] = ()
     shares: Mapping[str, JobShare] = field(default_factory=dict)
     dispatch_cap: int = 1_000_000
 

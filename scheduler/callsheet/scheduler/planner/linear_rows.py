@@ -1,6 +1,6 @@
 """A stage's bounds as rows of numbers, for solvers that take a model as one message.
 
-The columns are some of the stage's options in an order, then all of its set-ups.
+The columns are some of the stage's options in an order.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from callsheet.scheduler.planner.instance import Integers, SetUp
+from callsheet.scheduler.planner.instance import Integers
 from callsheet.scheduler.planner.stage import Stage
 from numpy.typing import NDArray
 
@@ -53,10 +53,7 @@ def fillable(stage: Stage, options: Integers) -> NDArray[np.bool_]:
     asked = np.minimum(together, largest * float(stage.capacity[stage.cap_row]))
     asked[stage.cap_row] = together[stage.cap_row]
     members = np.bincount(stage.option_class[options], limit, len(stage.count))
-    found = np.concatenate([asked > stage.capacity, members > stage.count])
-    for each in stage.set_ups:
-        found[list(_charges(each))] = True
-    return found
+    return np.concatenate([asked > stage.capacity, members > stage.count])
 
 
 def _coefficients(stage: Stage, options: Integers) -> tuple[Integers, Integers, Integers]:
@@ -66,22 +63,4 @@ def _coefficients(stage: Stage, options: Integers) -> tuple[Integers, Integers, 
     amount = np.concatenate([stage.amount[options], np.ones((len(options), 1), np.int64)], axis=1).ravel()
     column = np.repeat(np.arange(len(options)), stage.row.shape[1] + 1)
     charged = amount > 0
-    set_ups = [
-        (at, len(options) + index, units)
-        for index, each in enumerate(stage.set_ups)
-        for at, units in _charges(each).items()
-    ]
-    more = np.array(set_ups, np.int64).reshape(-1, 3)
-    return (
-        np.concatenate([row[charged], more[:, 0]]),
-        np.concatenate([column[charged], more[:, 1]]),
-        np.concatenate([amount[charged], more[:, 2]]),
-    )
-
-
-def _charges(set_up: SetUp) -> dict[int, int]:
-    """Units by row; below 0 for what it provides."""
-    charges = dict(set_up.charges)
-    row, units = set_up.provides
-    charges[row] = charges.get(row, 0) - units
-    return charges
+    return row[charged], column[charged], amount[charged]

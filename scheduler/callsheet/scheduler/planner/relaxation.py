@@ -75,14 +75,12 @@ class _Optimum:
     Attributes:
         objective: Relative to starting nothing.
         starts: Members by option, shape (options,).
-        brought_in: Instances, shape (set_ups,).
         row: Dual value of each row, shape (rows,).
         owner: Dual value of each class's count, shape (classes,).
     """
 
     objective: float
     starts: Floats
-    brought_in: Floats
     row: Floats
     owner: Floats
 
@@ -99,8 +97,6 @@ def _solve_over(stage: Stage, options: Integers) -> _Optimum:
     bounds = zip(stage.limit[options].tolist(), stage.benefit[options].tolist(), strict=True)
     for limit, benefit in bounds:
         model.variable.add(lower_bound=0.0, upper_bound=limit, objective_coefficient=-benefit)
-    for each, cost in zip(stage.set_ups, stage.set_up_cost.tolist(), strict=True):
-        model.variable.add(lower_bound=0.0, upper_bound=each.limit, objective_coefficient=cost)
     rows = [(index, row) for index, row in enumerate(linear_rows(stage, options)) if row.columns]
     for _, row in rows:
         model.constraint.add(lower_bound=-inf, upper_bound=row.most, var_index=row.columns, coefficient=row.amounts)
@@ -110,12 +106,11 @@ def _solve_over(stage: Stage, options: Integers) -> _Optimum:
     if response.status != linear_solver_pb2.MPSOLVER_OPTIMAL:
         raise ArithmeticError(f"the relaxation of {len(options)} options has no optimum")
     starts = np.zeros(len(stage.options))
-    value = np.array(response.variable_value)
-    starts[options] = value[: len(options)]
+    starts[options] = response.variable_value
     dual = np.zeros(len(stage.capacity) + len(stage.count))
     dual[[index for index, _ in rows]] = np.minimum(response.dual_value, 0.0)
     prices = np.split(dual, [len(stage.capacity)])
-    return _Optimum(response.objective_value, starts, value[len(options) :], *prices)
+    return _Optimum(response.objective_value, starts, *prices)
 
 
 def _first_columns(stage: Stage, warm_start: Counts) -> Integers:
@@ -137,8 +132,7 @@ def _slack(stage: Stage, reduced: Floats) -> float:
 def _round(stage: Stage, optimum: _Optimum, reduced: Floats) -> Counts:
     """Rounds members down, and fills up in the order of reduced costs."""
     starts = (optimum.starts + 1e-6).astype(np.int64)
-    brought_in = (optimum.brought_in + 1e-6).astype(np.int64)
-    if not stage.feasible(starts, brought_in):
-        starts, brought_in = np.zeros_like(starts), np.zeros_like(brought_in)
-    floor = Counts(starts, brought_in, stage.objective(starts, brought_in))
+    if not stage.feasible(starts):
+        starts = np.zeros_like(starts)
+    floor = Counts(starts, stage.objective(starts))
     return fill(stage, np.argsort(reduced, kind="stable"), floor)

@@ -137,7 +137,6 @@ class Snapshots:
         instance = PlanningInstance(
             tuple(self._resources(fleet, free, classes, arrivals)),
             classes,
-            (),
             _shares(state, classes, held),
             dispatch_cap=cap,
         )

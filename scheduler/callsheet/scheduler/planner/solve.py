@@ -33,7 +33,6 @@ class Solution:
 
     Attributes:
         started: What to start; the order of stages, then of classes.
-        brought_in: Instances to bring in, by index of the set-up.
         objective: Cost in weighted seconds, members left queued included.
         bound: No solution of these stages costs less.
         status: How the hardest stage was solved.
@@ -41,7 +40,6 @@ class Solution:
     """
 
     started: tuple[Started, ...]
-    brought_in: tuple[int, ...]
     objective: float
     bound: float
     status: Status
@@ -86,7 +84,7 @@ def solve(
         return stopwatch() - began - spent_s
 
     if not instance.classes:
-        return Solution((), (0,) * len(instance.set_ups), 0.0, 0.0, Status.EMPTY, np.zeros(0))
+        return Solution((), 0.0, 0.0, Status.EMPTY, np.zeros(0))
     books = _Books(instance, option_costs(instance))
     left = budget
     for stage in books.stages():
@@ -100,7 +98,7 @@ def solve(
 def solve_stage(stage: Stage, budget: Budget, seed: int, elapsed_s: Callable[[], float] = lambda: 0.0) -> _Solved:
     """Solves one stage; `elapsed_s` tells what the round's solving has taken so far beside CP-SAT."""
     if not len(stage.options):
-        nothing = Counts(np.zeros(0, np.int64), np.zeros(len(stage.set_ups), np.int64), stage.baseline)
+        nothing = Counts(np.zeros(0, np.int64), stage.baseline)
         return _Solved(nothing, stage.baseline, Status.EMPTY)
     best = greedy(stage)
     bound = unbounded_optimum(stage)
@@ -151,7 +149,7 @@ class _Books:
     def take(self, stage: Stage, solved: _Solved) -> None:
         """Books the solution of the stage that `stages` gave last."""
         counts = solved.counts
-        self._left.take(stage, counts.starts, counts.brought_in, self._classes)
+        self._left.take(stage, counts.starts, self._classes)
         for position in np.flatnonzero(counts.starts).tolist():
             owner = self._classes[int(stage.option_class[position])]
             option = stage.every_option[int(stage.options[position])]
@@ -162,6 +160,5 @@ class _Books:
 
     def solution(self) -> Solution:
         """All stages together."""
-        brought_in = tuple(self._left.brought_in.tolist())
         gains = self._costs.leave[self._costs.option_class] - self._costs.cost
-        return Solution(tuple(self._started), brought_in, self._objective, self._bound, self._status, gains)
+        return Solution(tuple(self._started), self._objective, self._bound, self._status, gains)

@@ -7,12 +7,12 @@ what they leave then goes to whoever can use it, in a stage without shares.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, pairwise
 
 import numpy as np
 from callsheet.scheduler.planner.costs import OptionCosts
-from callsheet.scheduler.planner.instance import Floats, Integers, JobShare, Option, PlanningInstance, SetUp
+from callsheet.scheduler.planner.instance import Floats, Integers, JobShare, Option, PlanningInstance
 from numpy.typing import NDArray
 
 Charges = list[tuple[int, int]]
@@ -20,7 +20,7 @@ Charges = list[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """Minimise ``sum leave * count + sum (cost - leave) * x + sum set_up_cost * y`` over counts x and y.
+    """Minimise ``sum leave * count + sum (cost - leave) * x`` over counts x.
 
     Only options that pay (cost below leave) are in it, and of those none that another one of its place outdoes. Rows:
     members of a class, units of a resource, the dispatch cap.
@@ -39,8 +39,6 @@ class Stage:
         leave: Cost of leaving one queued, shape (classes,).
         capacity: Units that a row has, shape (rows,).
         cap_row: The row of the dispatch cap.
-        set_ups: Instances that can be brought in; their resources are rows of the same index.
-        set_up_cost: Weighted seconds for one instance, shape (set_ups,).
         charges: (row, units) that a member takes, by option.
     """
 
@@ -57,8 +55,6 @@ class Stage:
     leave: Floats
     capacity: Integers
     cap_row: int
-    set_ups: tuple[SetUp, ...]
-    set_up_cost: Floats
     charges: tuple[Charges, ...]
 
     def option_name(self, option: int) -> str:
@@ -72,32 +68,25 @@ class Stage:
         """Cost of starting nothing."""
         return float((self.count * self.leave).sum())
 
-    def objective(self, starts: Integers, brought_in: Integers) -> float:
+    def objective(self, starts: Integers) -> float:
         """Cost of a solution."""
-        return self.baseline - float(self.benefit @ starts) + float(self.set_up_cost @ brought_in)
+        return self.baseline - float(self.benefit @ starts)
 
-    def used(self, starts: Integers, brought_in: Integers) -> Integers:
-        """Units that a solution takes of each row; what set-ups provide counts as negative use."""
+    def used(self, starts: Integers) -> Integers:
+        """Units that a solution takes of each row."""
         used = np.bincount(
             self.row.ravel(), weights=(self.amount * starts[:, None]).ravel(), minlength=len(self.capacity)
         )
-        for each, times in zip(self.set_ups, brought_in, strict=True):
-            for row, units in each.charges:
-                used[row] += units * int(times)
-            used[each.provides[0]] -= each.provides[1] * int(times)
         return used.astype(np.int64)
 
-    def feasible(self, starts: Integers, brought_in: Integers) -> bool:
+    def feasible(self, starts: Integers) -> bool:
         """Whether a solution keeps every bound."""
         started = np.bincount(self.option_class, weights=starts, minlength=len(self.count))
-        limits = np.array([each.limit for each in self.set_ups], np.int64)
         return bool(
             (starts >= 0).all()
             and (starts <= self.limit).all()
             and (started <= self.count).all()
-            and (brought_in >= 0).all()
-            and (brought_in <= limits).all()
-            and (self.used(starts, brought_in) <= self.capacity).all()
+            and (self.used(starts) <= self.capacity).all()
         )
 
 
@@ -112,14 +101,12 @@ class Leftovers:
         waiting: Members of each class.
         free: Units of each resource.
         limit: Members that can still start by each option.
-        brought_in: Instances brought in so far, by set-up.
         cap: Members that may still be started.
     """
 
     waiting: Integers
     free: Integers
     limit: Integers
-    brought_in: Integers
     cap: int
 
     @staticmethod
@@ -129,14 +116,12 @@ class Leftovers:
             np.array([each.count for each in instance.classes], np.int64),
             np.array([each.free for each in instance.resources], np.int64),
             np.concatenate([each.limits for each in instance.classes]),
-            np.zeros(len(instance.set_ups), np.int64),
             instance.dispatch_cap,
         )
 
-    def take(self, stage: Stage, starts: Integers, brought_in: Integers, classes: Sequence[int]) -> None:
+    def take(self, stage: Stage, starts: Integers, classes: Sequence[int]) -> None:
         """Books a stage's solution; `classes` are the indexes of its classes in the instance."""
-        self.free -= stage.used(starts, brought_in)[: len(self.free)]
-        self.brought_in += brought_in
+        self.free -= stage.used(starts)[: len(self.free)]
         self.limit[stage.options] -= starts
         started = np.bincount(stage.option_class, weights=starts, minlength=len(classes)).astype(np.int64)
         self.waiting[np.array(classes, np.int64)] -= started
@@ -164,7 +149,7 @@ def make_stage(
     pays = (local[table.option_class] >= 0) & (benefit > 0.0) & (limit > 0)
     options = np.flatnonzero(pays & ~_outdone(costs, left))
     row, amount = table.resource[options], table.amount[options]
-    possible = np.flatnonzero(_most_alone(instance, np.append(left.free, UNLIMITED), row, amount))
+    possible = np.flatnonzero(_most_alone(np.append(left.free, UNLIMITED), row, amount))
     options, row, amount = options[possible], row[possible], amount[possible]
     rows = _Rows([each.name for each in instance.resources], left.free.tolist())
     cap_row = rows.add("dispatch cap", left.cap)
@@ -180,7 +165,7 @@ def make_stage(
     amount = np.concatenate(amounts, axis=1)
     capacity = np.array(rows.capacity, np.int64)
     # What a row allows of an option alone: bounds that tighten the relaxation, and options that shares leave nothing.
-    limit = np.minimum(limit[options], _most_alone(instance, capacity, charged, amount))
+    limit = np.minimum(limit[options], _most_alone(capacity, charged, amount))
     possible = np.flatnonzero(limit > 0)
     options, limit, charged, amount = options[possible], limit[possible], charged[possible], amount[possible]
     return Stage(
@@ -197,7 +182,6 @@ def make_stage(
         costs.leave[chosen],
         capacity,
         cap_row,
-        *_set_ups(instance, costs, left),
         tuple(_pairs(charged, amount)),
     )
 
@@ -216,16 +200,6 @@ class _Rows:
         return len(self.names) - 1
 
 
-def _set_ups(instance: PlanningInstance, costs: OptionCosts, left: Leftovers) -> tuple[tuple[SetUp, ...], Floats]:
-    """What can still be brought in, and the delay that the units of one instance cause while it loads."""
-    set_ups = tuple(
-        replace(each, limit=each.limit - int(times))
-        for each, times in zip(instance.set_ups, left.brought_in, strict=True)
-    )
-    cost = [each.seconds * sum(float(costs.rate[index]) * units for index, units in each.charges) for each in set_ups]
-    return set_ups, np.array(cost, np.float64)
-
-
 def _outdone(costs: OptionCosts, left: Leftovers) -> NDArray[np.bool_]:
     """The options in whose place another one costs no more and takes no more: a best solution does without them.
 
@@ -238,12 +212,11 @@ def _outdone(costs: OptionCosts, left: Leftovers) -> NDArray[np.bool_]:
     return outdone
 
 
-def _most_alone(instance: PlanningInstance, capacity: Integers, row: Integers, amount: Integers) -> Integers:
+def _most_alone(capacity: Integers, row: Integers, amount: Integers) -> Integers:
     """Members that each option could start if nothing else did, as far as single rows tell."""
-    units = capacity.copy()
-    for each in instance.set_ups:
-        units[each.provides[0]] += each.provides[1] * each.limit
-    most: Integers = np.where(amount > 0, units[row] // np.maximum(amount, 1), UNLIMITED).min(axis=1, initial=UNLIMITED)
+    most: Integers = np.where(amount > 0, capacity[row] // np.maximum(amount, 1), UNLIMITED).min(
+        axis=1, initial=UNLIMITED
+    )
     return most
 
 
