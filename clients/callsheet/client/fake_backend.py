@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from callsheet.client.actions import Submission, kind_of
+from callsheet.client.actions import Submission
 from callsheet.client.arguments import instance
 from callsheet.client.backend import ActionHandle, Opened, Work
 from callsheet.client.encode import encode_submission
@@ -193,7 +193,7 @@ class FakeBackend:
             self._check_open(submission.job_id, submission.trajectory_id)
         script = self._scripts.get(type(submission.action))
         if script is None:
-            raise LookupError(f"no script for {kind_of(submission.action).value}: {submission.action!r}")
+            raise LookupError(f"no script for {submission.action.kind.value}: {submission.action!r}")
         handle = FakeHandle(submission, script, self.cancelled)
         self._handles[key] = (submission, handle)
         self.submitted.append(submission)
