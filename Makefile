@@ -14,7 +14,7 @@ TORCH := 2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .NOTPARALLEL:
-.PHONY: demo test check lint types layers protos protos-lint protos-check bench lock setup clean
+.PHONY: demo test check docs lint types layers protos protos-lint protos-check bench lock setup clean
 
 demo: $(SETUP)
 	scripts/system_packages.sh demo
@@ -25,6 +25,10 @@ test: $(SETUP)
 	$(BIN)/pytest $(PYTEST_ARGS)
 
 check: lint types layers protos-lint protos-check
+
+# Every page is read anew, as the reference comes from docstrings, options and protos. A warning is an error.
+docs: $(SETUP)
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --fresh-env --quiet -d build/doctrees docs build/docs
 
 # The hand-written status_pb2.py is named, as the pattern for generated files covers it.
 HAND_WRITTEN := protos/callsheet/v1/google_rpc/status_pb2.py

@@ -22,7 +22,7 @@ from tests.support.planning_instances import instances, one_stage, optimum, opti
 
 AMPLE = Budget(seconds=1.0, deterministic=True)
 SLACK = 1e-6
-# Of what could be gained; also what docs/planner.md says that CP-SAT proves.
+# Of what could be gained; also what docs/concepts/planner.md says that CP-SAT proves.
 STATED_GAP = 1e-4
 
 

@@ -1,6 +1,6 @@
 """What each of the round's solvers gets of what could be gained, for each thing that makes assignment hard.
 
-The table in docs/planner.md has these figures.
+The table in docs/concepts/planner.md has these figures.
 """
 
 from __future__ import annotations

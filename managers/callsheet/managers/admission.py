@@ -8,7 +8,7 @@ import structlog
 from callsheet.managers.attempts import AttemptRunner
 from callsheet.managers.ends import Spent, StopOrder, StopReport, infra_failure, refusal
 from callsheet.managers.executor import AttemptResult, Broken, Executor
-from callsheet.managers.fencing import Fence, Token, Verdict
+from callsheet.managers.fencing import DispatchVerdict, Fence, Token
 from callsheet.managers.live_attempt import describe_for_log
 from callsheet.managers.reports import Reports
 from callsheet.managers.sandbox_memory import SandboxMemory, runs_in_sandbox
@@ -54,9 +54,9 @@ class Admission:
         if self._runner.find(token) is not None or self._reports.end_repeated(token):
             return
         verdict = self._fence.judge((dispatch.action.job_id, dispatch.action.action_id), token)
-        if verdict is Verdict.STALE:
+        if verdict is DispatchVerdict.STALE:
             self._refuse(dispatch, "stale_token", "its fencing token is older than one that came before")
-        elif verdict is Verdict.RUN:
+        elif verdict is DispatchVerdict.RUN:
             self._admit(dispatch)
 
     def _admit(self, dispatch: manager_service_pb2.Dispatch) -> None:

@@ -13,7 +13,7 @@ from callsheet.managers.executor import Attempt, AttemptResult, Broken, Complete
 from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.first_use import FirstUse, LoadError
 from callsheet.managers.models.requests import token_problem
-from callsheet.managers.reward.scores import Score, ScorerError, Scores, Ticket
+from callsheet.managers.reward.scores import ModelScore, ScoreRequest, ScorerError, Scores
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from typing_extensions import override
 
@@ -173,7 +173,7 @@ class RewardExecutor(Executor):
         return self._by_scorer.get(attempt.action.reward.WhichOneof("scorer") or "")
 
 
-async def _answer(scorer: Scores, attempt: Attempt, ticket: Ticket) -> Score | ScorerError | None:
+async def _answer(scorer: Scores, attempt: Attempt, ticket: ScoreRequest) -> ModelScore | ScorerError | None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_withdraw_when_stopped, scorer, attempt, ticket)
         try:
@@ -185,12 +185,12 @@ async def _answer(scorer: Scores, attempt: Attempt, ticket: Ticket) -> Score | S
     return answer
 
 
-async def _withdraw_when_stopped(scorer: Scores, attempt: Attempt, ticket: Ticket) -> None:
+async def _withdraw_when_stopped(scorer: Scores, attempt: Attempt, ticket: ScoreRequest) -> None:
     await attempt.stop_requested.wait()
     scorer.withdraw(ticket)
 
 
-def _result(answer: Score | ScorerError | None) -> AttemptResult:
+def _result(answer: ModelScore | ScorerError | None) -> AttemptResult:
     if answer is None:
         return Stopped()
     if isinstance(answer, ScorerError):

@@ -19,7 +19,7 @@ from callsheet.managers.sandbox.backend import (
     SandboxSpec,
 )
 from callsheet.managers.sandbox.changes import ChangesTooLargeError
-from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, Lease
+from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, LayerHold
 from callsheet.managers.sandbox.images.source import ImageSource, PreparedImage
 from callsheet.managers.sandbox.images.store import ImageError
 from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend, CreationsFailingError
@@ -259,7 +259,7 @@ class Provisioner:
         async with use.inside(sandbox):
             return await save_archives(sandbox, target, self._largest_bytes, use.stop)
 
-    async def _from_snapshot(self, spec: SandboxSpec, lease: Lease, use: SandboxUse) -> Provided:
+    async def _from_snapshot(self, spec: SandboxSpec, lease: LayerHold, use: SandboxUse) -> Provided:
         note = read_note(await anyio.to_thread.run_sync(lease.note))
         if self._backend.overlays:
             root = replace(spec.root, snapshot=lease.path, keeps_changes=True)
@@ -305,9 +305,9 @@ class Provisioner:
         if self._report_loss is not None:
             self._report_loss(sandbox_id, reason)
 
-    def _lease_files(self, root: RootFilesystem) -> list[Lease]:
+    def _lease_files(self, root: RootFilesystem) -> list[LayerHold]:
         """Keeps the layers of a sandbox in the cache for as long as it lives."""
-        leases: list[Lease] = []
+        leases: list[LayerHold] = []
         paths = [*root.layers, *([root.snapshot] if root.snapshot is not None else [])]
         for path in paths:
             if not self._cache.holds(path):
@@ -331,6 +331,6 @@ def _kept(wanted: Wanted, took_s: float) -> KeptSetUp:
     return KeptSetUp(wanted.set_up_name, wanted.image, took_s)
 
 
-def _release_all(leases: list[Lease]) -> None:
+def _release_all(leases: list[LayerHold]) -> None:
     while leases:
         leases.pop().release()

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar, TypeVarTuple, Unpack
 import anyio
 import anyio.to_thread
 import structlog
-from callsheet.managers.sandbox.agent_client import AgentConnection, Job, JobResult
+from callsheet.managers.sandbox.agent_client import AgentConnection, AgentJob, AgentJobResult
 from callsheet.managers.sandbox.backend import SandboxLostError, StoppedError
 from callsheet.managers.sandbox.cgroups import CommandLeaf, SandboxGroup
 from callsheet.managers.sandbox.cgroups.files import is_gone
@@ -220,7 +220,7 @@ class SandboxJobs:
             self.group.prepare_leaf()
             self.group.freeze(False)
 
-    async def start(self, process: Process, leaf: CommandLeaf | None) -> Job:
+    async def start(self, process: Process, leaf: CommandLeaf | None) -> AgentJob:
         """Starts a process, in the lane and as frozen as the sandbox is. The descriptors stay the caller's."""
         details = {
             "argv": list(process.arguments),
@@ -250,7 +250,7 @@ class SandboxJobs:
         details: Mapping[str, object],
         descriptor: int,
         stop: anyio.Event,
-    ) -> JobResult:
+    ) -> AgentJobResult:
         """Has the agent write or read a file or open a listening socket; the descriptor is closed.
 
         Raises:
@@ -266,11 +266,13 @@ class SandboxJobs:
             raise StoppedError
         return result
 
-    async def finish(self, job: Job, stop: anyio.Event, leaf: CommandLeaf | None) -> tuple[JobResult, bool]:
+    async def finish(self, job: AgentJob, stop: anyio.Event, leaf: CommandLeaf | None) -> tuple[AgentJobResult, bool]:
         """Waits for the end of a process, or kills it once `stop` is set; returns the result and whether it was."""
         return await self._result(job, stop, lambda: self.kill(leaf))
 
-    async def _result(self, job: Job, stop: anyio.Event, end: Callable[[], Awaitable[None]]) -> tuple[JobResult, bool]:
+    async def _result(
+        self, job: AgentJob, stop: anyio.Event, end: Callable[[], Awaitable[None]]
+    ) -> tuple[AgentJobResult, bool]:
         await self.until(job.finished, stop, end)
         if job.result is None:
             raise SandboxLostError(self.connection.loss or "its first process is gone")
