@@ -40,7 +40,8 @@ def render(report: RealReport) -> RenderableType:
     notes = "".join(f"{name}: {note}.\n" for name, note in NOTES.items() if name in report.policies)
     note = (
         f"{notes}"
-        f"The smallest command takes {report.start_up_cpu_s * 1000:.0f} ms of CPU, and through the service "
-        f"{report.overhead_s * 1000:.0f} ms more. {report.wall_s:.0f} s in all."
+        f"The smallest command takes {report.costs.start_up_cpu_s * 1000:.0f} ms of CPU, and through the service "
+        f"{report.costs.overhead_s * 1000:.0f} ms more; a sandbox {report.costs.reset_s * 1000:.0f} ms. "
+        f"{report.wall_s:.0f} s in all."
     )
     return Group(table, note)
