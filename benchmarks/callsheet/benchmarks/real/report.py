@@ -21,10 +21,11 @@ NOTES = {
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A policy's figures, measured and simulated."""
+    """A policy's figures, measured and simulated, and CPU seconds that the service used for a command; None for Ray."""
 
     measured: Figures
     simulated: Figures
+    service_cpu_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class RealReport:
     """One run of `callsheet bench real`.
 
     Attributes:
-        costs: Of this machine, measured first; what is simulated has them, too.
+        costs: Of this machine; what is simulated has them, too.
     """
 
     settings: RealSettings
@@ -57,6 +58,7 @@ class RealReport:
                     **pair.measured.as_json(_SPAN),
                     "measured": pair.measured.as_json(_SPAN),
                     "simulated": pair.simulated.as_json(_SPAN),
+                    "service_cpu_s": significant(pair.service_cpu_s),
                     "note": NOTES.get(name),
                 }
                 for name, pair in self.policies.items()

@@ -16,17 +16,17 @@ _SLEEPING_USE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What this machine takes for the smallest things, in seconds; measured before a run.
+    """What this machine takes for the smallest things, in seconds; measured one at a time before a run.
 
     Attributes:
         start_up_cpu_s: CPU of the smallest command; no command takes less.
-        overhead_s: What the service adds to it on an idle machine, nearly all of it work on the same cores.
-        reset_s: A sandbox, from submit to outcome, likewise.
+        overhead_s: What the service adds to it, from submit to outcome.
+        reset_cpu_s: CPU of the service and its client for a sandbox, from its making to its end.
     """
 
-    start_up_cpu_s: float
-    overhead_s: float
-    reset_s: float
+    start_up_cpu_s: float = 0.0
+    overhead_s: float = 0.0
+    reset_cpu_s: float = 0.0
 
 
 def real_scenario(settings: RealSettings, cores: int, costs: Costs) -> Scenario:
@@ -60,7 +60,7 @@ def _cut(rollout: Rollout, settings: RealSettings, costs: Costs) -> Rollout:
         return replace(work, cpu_s=cpu_s, peak_memory_mb=0, fails=0, timeout_s=float("inf"))
 
     turns = tuple(Turn(turn.generation, tuple(map(cut, turn.actions))) for turn in rollout.turns[: settings.turns])
-    reset = Work(ActionKind.ENV_RESET, "reset", cpu_s=costs.reset_s, in_sandbox=True)
+    reset = Work(ActionKind.ENV_RESET, "reset", cpu_s=costs.reset_cpu_s, in_sandbox=True)
     return replace(rollout, image="", memory_mb=0, reset=reset, turns=turns, rewards=())
 
 
@@ -74,12 +74,13 @@ def _with_commands(scenario: Scenario, workload: str, change: Callable[[Work], W
     return replace(scenario, workload=workload, rollouts=tuple(rollouts))
 
 
-def with_overhead(scenario: Scenario, overhead_s: float) -> Scenario:
+def with_service(scenario: Scenario, costs: Costs, service_cpu_s: float) -> Scenario:
     """What the simulator predicts: the service's work for a command is done on the cores that commands share."""
 
     def longer(work: Work) -> Work:
-        cpu_s = work.cpu_s + overhead_s
-        return replace(work, cpu_s=cpu_s, use=cpu_s / (work.alone_s() + overhead_s) if cpu_s else 1.0)
+        cpu_s = work.cpu_s + service_cpu_s
+        alone_s = work.alone_s() + max(costs.overhead_s, service_cpu_s)
+        return replace(work, cpu_s=cpu_s, use=cpu_s / alone_s if cpu_s else 1.0)
 
     return _with_commands(scenario, scenario.workload, longer)
 
