@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.invariants import check_invariants
+from callsheet.scheduler.core.machine import handle
 from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind
 from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
@@ -15,7 +16,7 @@ from callsheet.scheduler.core.state import CoreSettings, SchedulerState
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.protocol import Planner
 
-from tests.sim.sim_client import SimClient
+from tests.sim.sim_client import ClientLink, SimClient
 from tests.sim.sim_manager import SimManager
 from tests.sim.sim_parts import (
     Link,
@@ -157,7 +158,7 @@ class World:
         disconnected = events.ManagerDisconnected(link, manager_id)
         self.time.after(0.05, lambda: self._handle(generation, [disconnected]))
 
-    def client_link_lost(self, link: Link) -> None:
+    def client_link_lost(self, link: ClientLink) -> None:
         """As `manager_link_lost`, for the client's."""
         generation = self._generation
         self.time.after(0.05, lambda: self._handle(generation, [events.SessionEnded(link)]))
@@ -175,10 +176,10 @@ class World:
     def _handle(self, generation: int, happened: Sequence[events.Event]) -> None:
         if generation != self._generation or not self.scheduler_up:
             return
-        todo = self.state.handle(happened, self.time.now)
+        todo = handle(self.state, happened, self.time.now)
         check_invariants(self.state)
         plan = self.planner.plan(self.state, self.time.now)
-        todo = todo + self.state.handle([events.PlanReady(plan)], self.time.now)
+        todo = todo + handle(self.state, [events.PlanReady(plan)], self.time.now)
         check_invariants(self.state)
         for command in todo:
             if isinstance(command, commands.Persist):
@@ -204,25 +205,16 @@ class World:
     def _carry_out(self, command: commands.Command) -> None:
         match command:
             case commands.Accept(reply_to=reply_to):
-                self._answer(reply_to, None)
+                reply_to.session.put_result(reply_to.sequence, None)
             case commands.Refuse(reply_to=reply_to, refusal=refusal):
-                self._answer(reply_to, refusal)
-            case commands.Deliver(watchers=watchers, key=key, message=message):
+                reply_to.session.put_result(reply_to.sequence, refusal)
+            case commands.Deliver(watchers=watchers, outcome=outcome):
                 for watcher in watchers:
-                    self._to_client(watcher, key, message)
+                    watcher.put_outcome(outcome)
             case commands.DeliverStored(watcher=watcher, key=key):
-                self._to_client(watcher, key, self.journal.outcomes[key].decode())
+                watcher.put_outcome(self.journal.outcomes[key])
             case _:
                 self._to_manager(command)
-
-    def _answer(self, reply_to: events.ReplyTo, refusal: object) -> None:
-        link = reply_to.session
-        assert isinstance(link, Link)
-        link.send("down", lambda: self.client.answered(reply_to.sequence, refusal))  # type: ignore[arg-type]
-
-    def _to_client(self, link: object, key: ActionKey, message: object) -> None:
-        assert isinstance(link, Link)
-        link.send("down", lambda: self.client.outcome(key, message))
 
     def _to_manager(self, command: commands.Command) -> None:
         link = getattr(command, "session", None)

@@ -14,20 +14,17 @@ from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.commands import Cancellation, Command, Expiry, OutcomeFacts
 from callsheet.scheduler.core.entities import Action, FinishedAction
 from callsheet.scheduler.core.invariants import check_invariants
-from callsheet.scheduler.core.model import (
-    MEMORY,
-    ActionKey,
-    ActionKind,
-    ActionState,
-    FailureKind,
+from callsheet.scheduler.core.machine import handle, next_deadline
+from callsheet.scheduler.core.model import MEMORY, ActionKey, ActionKind, ActionState, FailureKind
+from callsheet.scheduler.core.plan import Assignment, Plan
+from callsheet.scheduler.core.recovery import restore
+from callsheet.scheduler.core.registration import (
     NodeDescription,
     QuotaDescription,
     RunningAttempt,
     SandboxRef,
     ServiceDescription,
 )
-from callsheet.scheduler.core.plan import Assignment, Plan
-from callsheet.scheduler.core.recovery import restore
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.protocol import Planner
@@ -40,11 +37,6 @@ ALL_KINDS = frozenset(ActionKind)
 START = 1_000_000.0
 SETTINGS = CoreSettings(manager_lease=10.0, cancel_grace=5.0, timeout_grace=2.0, orphan_lease=60.0)
 C = TypeVar("C", bound=Command)
-
-
-def encode_outcome(facts: OutcomeFacts) -> tuple[object, bytes]:
-    """Outcomes are delivered as the facts themselves."""
-    return facts, repr(facts.result).encode()
 
 
 def service(
@@ -76,6 +68,7 @@ def node(
 class Stream:
     """One stream of a manager, and what was sent over it."""
 
+    manager_id: str = "m"
     sent: list[Command] = field(default_factory=list)
 
     def last(self, kind: type[C]) -> C:
@@ -108,7 +101,7 @@ class FakeManager:
     ) -> Stream:
         """Registers on a new stream; the first heartbeat follows unless the test wants to send it itself."""
         self.incarnation = incarnation or self.incarnation
-        self.stream = Stream()
+        self.stream = Stream(self.manager_id)
         joined = events.ManagerJoined(
             self.stream,
             self.manager_id,
@@ -215,13 +208,13 @@ def ended(
 ) -> events.AttemptEnded:
     """The end of an attempt."""
     if result is None and grant.request.kind is ActionKind.ENV_RESET:
-        result = events.AttemptSucceeded("made", sandbox_made_by(grant), grant.request.trajectory_id)
+        result = events.AttemptSucceeded(b"made", sandbox_made_by(grant), grant.request.trajectory_id)
     return events.AttemptEnded(
         manager_id,
         grant.token,
         grant.request.key,
         grant.attempt,
-        result or events.AttemptSucceeded("done"),
+        result or events.AttemptSucceeded(b"done"),
         started,
         0.5,
         grant.request.body_hash,
@@ -244,15 +237,21 @@ class CoreWorld(CoreClients):
         self.now = now
         self.planner: Planner = planner or FirstComePlanner(hold_after=5.0)
         self.settings = settings
-        self.state = SchedulerState(epoch, encode_outcome, settings)
+        self.state = SchedulerState(epoch, self._encode, settings)
         self.outcomes: dict[ActionKey, OutcomeFacts] = {}
+        self._facts: dict[ActionKey, OutcomeFacts] = {}
         self.delivered: list[tuple[object, ActionKey]] = []
+
+    def _encode(self, facts: OutcomeFacts) -> bytes:
+        """Keeps the facts until the outcome is delivered."""
+        self._facts[facts.key] = facts
+        return repr(facts.result).encode()
 
     # -- the core ---------------------------------------------------------------------------------------------------
 
     def handle(self, *happened: events.Event) -> list[Command]:
         """Lets things happen now and notes what comes of it."""
-        todo = self.state.handle(happened, self.now)
+        todo = handle(self.state, happened, self.now)
         check_invariants(self.state)
         self.journal.commit(command.record for command in todo if isinstance(command, commands.Persist))
         for command in todo:
@@ -267,7 +266,8 @@ class CoreWorld(CoreClients):
                     self.opened[reply_to.sequence] = opened
             case commands.Refuse(reply_to=reply_to, refusal=refusal):
                 self.answers[reply_to.sequence] = refusal
-            case commands.Deliver(watchers=watchers, key=key, message=OutcomeFacts() as facts):
+            case commands.Deliver(watchers=watchers, key=key):
+                facts = self._facts[key]
                 assert key not in self.outcomes, f"{key} has two outcomes: {self.outcomes[key]} and {facts}"
                 self.outcomes[key] = facts
                 self.delivered.extend((watcher, key) for watcher in watchers)
@@ -295,7 +295,7 @@ class CoreWorld(CoreClients):
     def wait(self, seconds: float) -> None:
         """Lets time pass, with every deadline handled when it comes, and plans at the end."""
         until = self.now + seconds
-        while (deadline := self.state.next_deadline()) is not None and deadline <= until:
+        while (deadline := next_deadline(self.state)) is not None and deadline <= until:
             self.now = max(self.now, deadline)
             self.handle(events.TimerFired())
         self.now = until

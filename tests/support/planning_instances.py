@@ -6,17 +6,16 @@ import itertools
 from collections.abc import Iterator
 
 import numpy as np
-from callsheet.scheduler.planner.costs import option_costs
-from callsheet.scheduler.planner.greedy import Counts
-from callsheet.scheduler.planner.instance import (
+from callsheet.scheduler.planner.question.costs import option_costs
+from callsheet.scheduler.planner.question.instance import (
     Option,
     PlanningClass,
     PlanningInstance,
     Resource,
-    SetUp,
     planning_class,
 )
-from callsheet.scheduler.planner.stage import Leftovers, Stage, make_stage
+from callsheet.scheduler.planner.solvers.greedy import Counts
+from callsheet.scheduler.planner.solvers.stage import Leftovers, Stage, make_stage
 from hypothesis import strategies as st
 
 
@@ -34,12 +33,10 @@ def one_stage(instance: PlanningInstance, *, fair: bool = False) -> Stage:
 def solutions(stage: Stage) -> Iterator[Counts]:
     """Every feasible solution."""
     ranges = [range(int(limit) + 1) for limit in stage.limit]
-    instances = [range(each.limit + 1) for each in stage.set_ups]
-    for values in itertools.product(*ranges, *instances):
-        starts = np.array(values[: len(ranges)], np.int64)
-        brought_in = np.array(values[len(ranges) :], np.int64)
-        if stage.feasible(starts, brought_in):
-            yield Counts(starts, brought_in, stage.objective(starts, brought_in))
+    for values in itertools.product(*ranges):
+        starts = np.array(values, np.int64)
+        if stage.feasible(starts):
+            yield Counts(starts, stage.objective(starts))
 
 
 def optimum(stage: Stage) -> float:
@@ -53,13 +50,8 @@ def optimum_of_all_options(instance: PlanningInstance) -> float:
     blocks = [(owner, each.block.options, each.limits.tolist()) for owner, each in enumerate(instance.classes)]
     ways = [(owner, *way) for owner, options, limits in blocks for way in zip(options, limits, strict=True)]
     ranges = [range(min(limit, instance.classes[owner].count) + 1) for owner, _, limit in ways]
-    instances = [range(each.limit + 1) for each in instance.set_ups]
-    set_up_costs = [
-        each.seconds * sum(costs.rate[row] * units for row, units in each.charges) for each in instance.set_ups
-    ]
     best = float("inf")
-    for values in itertools.product(*ranges, *instances):
-        starts, brought_in = values[: len(ranges)], values[len(ranges) :]
+    for starts in itertools.product(*ranges):
         left = [each.free for each in instance.resources]
         members = [each.count for each in instance.classes]
         cost = sum(float(costs.leave[owner]) * each.count for owner, each in enumerate(instance.classes))
@@ -68,11 +60,6 @@ def optimum_of_all_options(instance: PlanningInstance) -> float:
             cost += count * float(costs.cost[index] - costs.leave[owner])
             for row, units in option.charges:
                 left[row] -= units * count
-        for each, times, price in zip(instance.set_ups, brought_in, set_up_costs, strict=True):
-            cost += times * price
-            left[each.provides[0]] += each.provides[1] * times
-            for row, units in each.charges:
-                left[row] -= units * times
         if min(*left, *members, instance.dispatch_cap - sum(starts)) >= 0:
             best = min(best, cost)
     return best
@@ -109,15 +96,10 @@ def classes(draw: st.DrawFn, name: str, resources: int) -> PlanningClass:
 
 @st.composite
 def instances(draw: st.DrawFn) -> PlanningInstance:
-    """At most three classes on at most three resources, perhaps with an instance to bring in."""
+    """At most three classes on at most three resources."""
     resources = [
         resource(f"r{index}@pool", draw(st.integers(0, 5)), capacity=6, hold_s=draw(DURATIONS))
         for index in range(draw(st.integers(1, 3)))
     ]
     members = [draw(classes(f"class-{index}", len(resources))) for index in range(draw(st.integers(1, 3)))]
-    set_ups = []
-    if draw(st.booleans()) and len(resources) > 1:
-        charge = (0, draw(st.integers(1, 2)))
-        provides = (1, draw(st.integers(1, 3)))
-        set_ups.append(SetUp("model", draw(DURATIONS), draw(st.integers(1, 2)), (charge,), provides))
-    return PlanningInstance(tuple(resources), tuple(members), tuple(set_ups), dispatch_cap=draw(st.integers(1, 6)))
+    return PlanningInstance(tuple(resources), tuple(members), dispatch_cap=draw(st.integers(1, 6)))

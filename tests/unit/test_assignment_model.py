@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from callsheet.scheduler.planner.assignment import AssignmentModel, Budget, Status
-from callsheet.scheduler.planner.greedy import greedy
-from callsheet.scheduler.planner.instance import JobShare, Option, PlanningInstance, SetUp, planning_class
-from callsheet.scheduler.planner.relaxation import relax
-from callsheet.scheduler.planner.solve import Solution, solve
+from callsheet.scheduler.planner.question.instance import JobShare, Option, PlanningInstance, planning_class
+from callsheet.scheduler.planner.solvers.cp_sat import AssignmentModel, Budget, Status
+from callsheet.scheduler.planner.solvers.greedy import greedy
+from callsheet.scheduler.planner.solvers.relaxation import relax
+from callsheet.scheduler.planner.solvers.solve import Solution, solve
 
 from tests.support.planning_instances import one_stage, resource
 
@@ -184,16 +184,14 @@ def test_the_dispatch_cap_bounds_a_round() -> None:
 def test_the_model_prints_with_names_a_reader_knows() -> None:
     narrow = Option("pool-0", {"cpu": 1}, 2.0, charges=((0, 1),))
     wide = Option("pool-0", {"cpu": 2}, 1.0, charges=((0, 2),))
-    load = SetUp("judge", 2.0, 1, ((0, 1),), (1, 1))
     instance = PlanningInstance(
-        (resource("cpu@pool-0", 3, hold_s=30.0), resource("judge@pool-0", 0)),
+        (resource("cpu@pool-0", 3, hold_s=30.0),),
         (planning_class("tests of job-a", [narrow, wide], count=2),),
-        (load,),
     )
     stage = one_stage(instance)
     start = greedy(stage)
     text = str(AssignmentModel(stage, relax(stage, start), start, max_options=10))
-    for name in ("x[tests of job-a | pool-0 | 2 cpu]", "members of tests of job-a", "cpu@pool-0", "bring in judge"):
+    for name in ("x[tests of job-a | pool-0 | 2 cpu]", "members of tests of job-a", "cpu@pool-0"):
         assert name in text
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, SandboxRef
+from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind
+from callsheet.scheduler.core.registration import SandboxRef
 
 from tests.support.core_requests import action_request, elastic, fixed, kept
 from tests.support.core_world import CoreWorld, world_with_sandbox, world_with_trajectory
@@ -206,7 +207,7 @@ def test_only_a_reset_makes_a_sandbox() -> None:
     world.step("step")
     world.plan()
     manager.start("step")
-    manager.end("step", events.AttemptSucceeded("odd", "invented", "t"))
+    manager.end("step", events.AttemptSucceeded(b"odd", "invented", "t"))
     assert world.state_of("step") is ActionState.SUCCEEDED
     world.step("next")
     world.plan()
@@ -221,7 +222,7 @@ def test_a_reset_that_names_no_sandbox_has_failed() -> None:
     world.reset("reset")
     world.plan()
     manager.start("reset")
-    manager.end("reset", events.AttemptSucceeded("made"))
+    manager.end("reset", events.AttemptSucceeded(b"made"))
     world.wait(1.0)
     assert world.live("reset").attempts == 2
     assert "no_sandbox" in world.why("reset")

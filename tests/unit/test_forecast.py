@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from callsheet.scheduler.planner.forecast import forecast
-from callsheet.scheduler.planner.instance import Option, PlanningInstance, SetUp, planning_class
+from callsheet.scheduler.planner.answers.forecast import forecast
+from callsheet.scheduler.planner.question.instance import Option, PlanningInstance, planning_class
 
 from tests.support.planning_instances import resource
 
@@ -57,16 +57,6 @@ def test_short_ones_go_first_when_not_all_can_start() -> None:
     classes = (planning_class("long", [long]), planning_class("short", [short], count=3))
     found = {each.key: each for each in forecast(PlanningInstance((resource("cpu@pool", 4),), classes)).classes}
     assert found["short"].mean_wait_s < found["long"].mean_wait_s
-
-
-def test_an_instance_that_is_brought_in_stays() -> None:
-    """Two calls one after another on the one instance that fits: its load is waited for once."""
-    call = Option("gpu", {}, 1.0, charges=((1, 1),))
-    rows = (resource("gpu@pool", 1), resource("slots@pool", 0))
-    load = SetUp("model", 5.0, 1, ((0, 1),), (1, 1))
-    found = forecast(PlanningInstance(rows, (planning_class("judge", [call], count=2),), (load,)))
-    assert found.stuck == 0
-    assert found.start_now <= 1
 
 
 def test_nothing_waits_in_an_empty_queue() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from callsheet.scheduler.planner.costs import option_costs
-from callsheet.scheduler.planner.instance import Arrivals, Option, PlanningInstance, planning_class
+from callsheet.scheduler.planner.question.costs import option_costs
+from callsheet.scheduler.planner.question.instance import Arrivals, Option, PlanningInstance, planning_class
 
 from tests.support.planning_instances import resource
 
@@ -17,7 +17,7 @@ def _cost(arrivals: Arrivals, *, units: int, free: int) -> float:
     """Cost of an action of 10 s on some of 64 cores."""
     cores = replace(resource("cpu@pool", free, capacity=64), arrivals=arrivals)
     suite = planning_class("suite", [Option("node", {"cpu": units}, 10.0, charges=((0, units),))])
-    return float(option_costs(PlanningInstance((cores,), (suite,), (), dispatch_cap=1)).cost[0])
+    return float(option_costs(PlanningInstance((cores,), (suite,), dispatch_cap=1)).cost[0])
 
 
 def test_an_option_that_takes_the_last_of_a_resource_pays_for_those_that_come() -> None:

@@ -1,6 +1,6 @@
 """What each of the round's solvers gets of what could be gained, for each thing that makes assignment hard.
 
-The table in docs/planner.md has these figures.
+The table in docs/concepts/planner.md has these figures.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
-from callsheet.scheduler.planner.assignment import Budget, Status, assign
-from callsheet.scheduler.planner.greedy import Counts, greedy
-from callsheet.scheduler.planner.instance import Option, PlanningClass, PlanningInstance, SetUp, planning_class
-from callsheet.scheduler.planner.relaxation import relax
-from callsheet.scheduler.planner.solve import solve, solve_stage
-from callsheet.scheduler.planner.stage import Stage
+from callsheet.scheduler.planner.question.instance import Option, PlanningClass, PlanningInstance, planning_class
+from callsheet.scheduler.planner.solvers.cp_sat import Budget, Status, assign
+from callsheet.scheduler.planner.solvers.greedy import Counts, greedy
+from callsheet.scheduler.planner.solvers.relaxation import relax
+from callsheet.scheduler.planner.solvers.solve import solve_stage
+from callsheet.scheduler.planner.solvers.stage import Stage
 
 from tests.support.planning_instances import one_stage, optimum, resource
 
@@ -44,16 +44,6 @@ def fair_shares() -> PlanningInstance:
     """Each of two jobs may have four of eight units, which its densest option does not divide."""
     other = planning_class("other", [Option("gpu", {}, 1.0, charges=((0, 2),))], count=2, job="job-b")
     return PlanningInstance((resource("gpu@pool", 8),), (*chunks("job-a"), other))
-
-
-def set_up_costs() -> PlanningInstance:
-    """No class alone is worth loading the model; together they are."""
-    rows = (resource("gpu@pool", 2, hold_s=5.0), resource("judge@pool", 0, capacity=4, hold_s=5.0))
-    callers = [
-        planning_class(f"caller-{index}", [Option("judge", {}, 4.0, 1.0, charges=((1, 1),))]) for index in range(4)
-    ]
-    rival = planning_class("rival", [Option("gpu", {}, 30.0, charges=((0, 2),))])
-    return PlanningInstance(rows, (*callers, rival), (SetUp("judge", 20.0, 1, ((0, 2),), (1, 4)),))
 
 
 def affinity() -> PlanningInstance:
@@ -94,7 +84,6 @@ CASES: dict[Callable[[], PlanningInstance], Reached] = {
     several_scarce_resources: Reached(0.60, 0.60, Status.OPTIMAL),
     counts_that_only_together_fill_a_resource: Reached(0.775, 0.775, Status.OPTIMAL),
     fair_shares: Reached(0.888, 0.888, Status.OPTIMAL),
-    set_up_costs: Reached(0.583, 1.0, Status.BOUND),
     affinity: Reached(0.547, 1.0, Status.BOUND),
     unlike_engines: Reached(0.674, 1.0, Status.BOUND),
     one_scarce_resource: Reached(1.0, 1.0, Status.BOUND),
@@ -126,7 +115,3 @@ def test_a_model_without_most_options_claims_no_better_bound(make: Callable[[], 
     first = greedy(stage)
     assigned = assign(stage, relax(stage, first), first, replace(AMPLE, max_options=1), seed=1)
     assert assigned.bound <= optimum(stage) + 1e-6 <= assigned.counts.objective + 2e-6
-
-
-def test_a_model_is_loaded_once_for_all_classes_that_call_it() -> None:
-    assert solve(set_up_costs(), AMPLE).brought_in == (1,)

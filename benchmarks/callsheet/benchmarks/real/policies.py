@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from callsheet.benchmarks.real.rollouts import Demands
-from callsheet.cli.choices import Role
 from callsheet.client import Demand
 from callsheet.client.demand import Hold, Resource
+from callsheet.deploy.choices import Role
 
 _MEMORY_MIB: Final = 64
 _MEMORY: Final = Resource("memory", _MEMORY_MIB, hold=Hold.TRAJECTORY)

@@ -6,15 +6,12 @@ runs, and schedulers that restart often do not begin it anew.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from callsheet.scheduler.core.entities import Job
 from callsheet.scheduler.core.events import ReplyTo
 from callsheet.scheduler.core.model import RefusalCode, RefusedError
+from callsheet.scheduler.core.peers import ClientSession
 from callsheet.scheduler.core.records import JobLease
-
-if TYPE_CHECKING:
-    from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state import SchedulerState
 
 # What is left of a lease is journalled so many times, though not more often nor more rarely than this; in seconds.
 SAVES = 12
@@ -57,7 +54,7 @@ def grace_of(state: SchedulerState, job: Job) -> float:
     return job.request.grace if job.request.grace is not None else state.settings.job_grace
 
 
-def hold(state: SchedulerState, job: Job, session: object) -> None:
+def hold(state: SchedulerState, job: Job, session: ClientSession) -> None:
     """A client session holds a job: its grace ends, and so does its having expired."""
     lease = job.lease
     lease.sessions.add(session)
@@ -67,7 +64,7 @@ def hold(state: SchedulerState, job: Job, session: object) -> None:
     state.timers.drop(("job", job.request.job_id))
 
 
-def let_go(state: SchedulerState, job: Job, session: object, now: float) -> None:
+def let_go(state: SchedulerState, job: Job, session: ClientSession, now: float) -> None:
     """A client session holds a job no longer; after the last one its grace begins."""
     lease = job.lease
     if session in lease.sessions:

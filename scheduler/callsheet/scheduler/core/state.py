@@ -1,36 +1,25 @@
-"""The scheduler's state and its one mutator.
-
-`SchedulerState.handle` takes events and returns commands. What each event does stands in `submission`, `attempts`,
-`fleet`, `control` and `timers`; what they share stands in `lifecycle`.
-"""
+"""The scheduler's state: what the core knows. `machine` changes it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
 
-from callsheet.scheduler.core import attempts, control, events, expiry, fleet, submission, timers, trajectories
-from callsheet.scheduler.core.commands import Accept, Command, Opened, OutcomeFacts, Persist, Refuse
-from callsheet.scheduler.core.deadlines import Deadlines
+from callsheet.scheduler.core.commands import Accept, Command, OutcomeFacts, Persist
+from callsheet.scheduler.core.deadlines import Deadlines, TimerKey
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Manager, Orphan, Trajectory
-from callsheet.scheduler.core.events import Event, ReplyTo
+from callsheet.scheduler.core.events import ReplyTo
 from callsheet.scheduler.core.expected import ExpectedRole
 from callsheet.scheduler.core.kept_set_ups import KeptSetUps
 from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.model import ActionKey, ActionKind, Demand, RefusedError, Token
-from callsheet.scheduler.core.quotas import TokenBucket, next_refill
+from callsheet.scheduler.core.model import ActionKey, ActionKind, Demand, Opened, Token
+from callsheet.scheduler.core.quotas import TokenBucket
 from callsheet.scheduler.core.ready import ReadyQueue
 from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.summaries import Summaries
-from callsheet.scheduler.core.timers import TimerKey
 
-
-class OutcomeEncoder(Protocol):
-    """Turns what is known of a finished action into what clients get."""
-
-    def __call__(self, facts: OutcomeFacts) -> tuple[object, bytes]:
-        """Returns the message to deliver and the bytes to keep. Must not fail or block."""
+OutcomeEncoder = Callable[[OutcomeFacts], bytes]
+"""Encodes what is known of a finished action, as clients get it and the journal keeps it. Must not fail or block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +54,32 @@ class CoreSettings:
 
 
 class SchedulerState:
-    """Jobs, trajectories, actions, attempts, managers and nodes; see the module's docstring.
+    """Jobs, trajectories, actions, attempts, managers and nodes. `machine` changes it; others read it.
 
     Attributes:
-        metered_nodes: Those with quotas; these are brought up to now by every `handle`.
+        epoch: Of its tokens: how many schedulers there were before it, and this one.
+        settings: Its bounds.
+        encode_outcome: See there.
+        jobs: The open ones, by id.
+        managers: The registered ones, by id; also one whose stream is down while its lease runs.
+        expected: Announced roles of which no manager has registered yet.
+        nodes: Those of registered managers, by id.
+        metered_nodes: Those with quotas; `machine.handle` brings these up to now.
         buckets: The quotas by node id and resource, for nodes that come back.
+        restored_at: When it continued from the journal of an earlier scheduler; None if there was none.
+        attempts: Those that have not ended, by token; also one that has lost its action and holds its units still.
         elastic_attempts: Those with cores of their own of which plans may take some for others.
         narrowed_attempts: Those among them that have given some.
-        restored_at: When it continued from the journal of an earlier scheduler; None if there was none.
-        expected: Announced roles of which no manager has registered yet.
+        orphans: Attempts of actions that nobody knows, by the action.
+        kept_set_ups: The set-ups that managers keep.
         ready: Actions that could start now.
-        summaries: What stays of actions that have their outcome.
         waiting_trajectories: Those that wait for admission, by job and trajectory id, in the order in which their first
             actions came. A job without any has no entry.
+        timers: When to look after what.
+        open_actions: How many actions have no outcome yet.
+        servable_cache: Whether any registered manager can ever serve a kind, a service's name and a demand.
+        fleet_version: Grows whenever managers come, go, or begin or end taking attempts.
+        summaries: What stays of actions that have their outcome.
     """
 
     def __init__(
@@ -85,7 +87,6 @@ class SchedulerState:
         epoch: int,
         encode_outcome: OutcomeEncoder,
         settings: CoreSettings | None = None,
-        watcher_gone: Callable[[object], bool] = lambda _: False,
     ) -> None:
         """Starts empty.
 
@@ -93,12 +94,10 @@ class SchedulerState:
             epoch: Of its tokens.
             encode_outcome: See there.
             settings: Its bounds.
-            watcher_gone: Whether nobody would read what a watcher of an action is sent.
         """
         self.epoch = epoch
         self.settings = settings or CoreSettings()
         self.encode_outcome = encode_outcome
-        self.watcher_gone = watcher_gone
         self.jobs: dict[str, Job] = {}
         self.managers: dict[str, Manager] = {}
         self.expected = self.settings.expected
@@ -122,40 +121,18 @@ class SchedulerState:
         self._commands: list[Command] = []
         self.summaries = Summaries(self.settings.closed_actions, self.settings.closed_actions_s)
 
-    def handle(self, happened: Sequence[Event], now: float) -> list[Command]:
-        """Applies events in order and returns what is to be done.
-
-        Args:
-            happened: What happened, in order.
-            now: Seconds since the epoch; never smaller than in an earlier call.
-        """
-        for node in self.metered_nodes.values():
-            node.refill(now)
-        for event in happened:
-            handler: Callable[[SchedulerState, Any, float], None] = _HANDLERS[type(event)]
-            try:
-                handler(self, event, now)
-            except RefusedError as refusal:
-                self._commands.append(Refuse(event.reply_to, refusal))  # type: ignore[union-attr]
-        # Restoring from the journal may have left commands of its own, which go out with the first ones.
-        todo, self._commands = self._commands, []
-        return todo
-
     @property
     def wants_plan(self) -> bool:
         """Whether there is anything that a planning round could decide."""
         return bool(len(self.ready) or self.waiting_trajectories or self.narrowed_attempts)
 
-    def next_deadline(self) -> float | None:
-        """When `TimerFired` should be handled next, in seconds since the epoch; a planning round should follow."""
-        due = self.timers.next()
-        if not self.metered_nodes:
-            return due
-        refill = next_refill(self)
-        return due if refill is None else refill if due is None else min(due, refill)
+    def take_commands(self) -> list[Command]:
+        """Returns the commands that were added since the last time."""
+        todo, self._commands = self._commands, []
+        return todo
 
     def emit(self, command: Command) -> None:
-        """Adds a command to what `handle` returns."""
+        """Adds a command to what `machine.handle` returns."""
         self._commands.append(command)
 
     def persist(self, record: Record) -> None:
@@ -198,32 +175,3 @@ class SchedulerState:
             return list(action.story)
         finished = self.summaries.of_open_job(key)
         return list(finished.story) if finished is not None else []
-
-
-_HANDLERS: dict[type, Callable[[SchedulerState, Any, float], None]] = {
-    events.JobOpenRequested: submission.on_job_open,
-    events.JobCloseRequested: submission.on_job_close,
-    events.JobHoldRequested: expiry.on_job_hold,
-    events.JobReleaseRequested: expiry.on_job_release,
-    events.SessionEnded: expiry.on_session_ended,
-    events.WorkCancelRequested: expiry.on_work_cancel,
-    events.TrajectoryOpenRequested: trajectories.on_trajectory_open,
-    events.TrajectoryCloseRequested: trajectories.on_trajectory_close,
-    events.ActionSubmitted: submission.on_submit,
-    events.OutcomeRequested: submission.on_outcome_requested,
-    events.PolicyPublished: submission.on_policy_published,
-    events.CancelRequested: control.on_cancel,
-    events.ResizeRequested: control.on_resize,
-    events.PauseRequested: control.on_pause,
-    events.DrainRequested: control.on_drain,
-    events.ManagerJoined: fleet.on_joined,
-    events.ManagerDisconnected: fleet.on_disconnected,
-    events.ManagerHeartbeat: fleet.on_heartbeat,
-    events.ManagerDraining: fleet.on_draining,
-    events.SandboxLost: fleet.on_sandbox_lost,
-    events.AttemptStarted: attempts.on_started,
-    events.AttemptProgressed: attempts.on_progressed,
-    events.AttemptEnded: attempts.on_ended,
-    events.PlanReady: attempts.on_plan,
-    events.TimerFired: timers.on_timer,
-}

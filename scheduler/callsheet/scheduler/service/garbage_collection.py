@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 # Young objects are examined once each, however many at a time; few at a time keep the pauses short (see
-# docs/benchmarks.md, `callsheet bench planner`). Older ones are examined once in a million: more often only costs time.
+# docs/lab/2026-11-planner-rounds.md). Older ones are examined once in a million: more often only costs time.
 THRESHOLDS = (2_000, 500, 50)
 
 

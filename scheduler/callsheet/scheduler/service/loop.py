@@ -12,13 +12,15 @@ import anyio
 import structlog
 from callsheet.scheduler.core import commands
 from callsheet.scheduler.core.entities import FinishedAction
-from callsheet.scheduler.core.events import AttemptEnded, Event, PlanReady, ReplyTo, TimerFired
+from callsheet.scheduler.core.events import AttemptEnded, Event, PlanReady, TimerFired
+from callsheet.scheduler.core.machine import handle, next_deadline
 from callsheet.scheduler.core.model import ActionKey
+from callsheet.scheduler.core.peers import Watcher
 from callsheet.scheduler.core.records import JobClosed, Record
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.protocol import Planner
 from callsheet.scheduler.service.manager_commands import ManagerCommand
-from callsheet.scheduler.service.sessions import ManagerStream, ReplySession, Watcher, as_watcher
+from callsheet.scheduler.service.sessions import ManagerStream
 from callsheet.v1 import common_pb2
 
 # A step of as many takes some 10 ms, in which sockets wait; fewer of them make more messages for the same actions.
@@ -194,7 +196,7 @@ class CoreLoop:
         if self._pending or self._replan:
             return
         now = self._look_at_clock()
-        deadline = self.state.next_deadline()
+        deadline = next_deadline(self.state)
         wait = IDLE_WAIT if deadline is None else max(deadline, self._timers_from) - now
         # Not a cancel scope: this comes twice for every action that is alone, which waits for it.
         timer = asyncio.get_running_loop().call_later(max(wait, 0.0), self._wake.set)
@@ -222,13 +224,13 @@ class CoreLoop:
         now = self._look_at_clock()
         batch = self._pending[:MAX_EVENTS_PER_STEP]
         del self._pending[:MAX_EVENTS_PER_STEP]
-        deadline = self.state.next_deadline()
+        deadline = next_deadline(self.state)
         if deadline is not None and max(deadline, self._timers_from) <= now:
             batch.append(TimerFired())
         ends = [event for event in batch if type(event) is AttemptEnded]
         if ends:
             self._learner.attempts_ended(self.state, ends)
-        committable = self._carry_out(self.state.handle(batch, now) + self._plan(now))
+        committable = self._carry_out(handle(self.state, batch, now) + self._plan(now))
         if self._pending:
             self._wake.set()
         if self._room is not None:
@@ -250,7 +252,7 @@ class CoreLoop:
             plan = self._planner.plan(self.state, now)
             self._replan = plan.truncated
             if not plan.empty:
-                todo += self.state.handle([PlanReady(plan)], now)
+                todo += handle(self.state, [PlanReady(plan)], now)
             if not self._replan:
                 break
         return todo
@@ -306,24 +308,21 @@ class CoreLoop:
         self._carriers[type(command)](command)
 
     def _accept(self, command: commands.Accept) -> None:
-        session, sequence = _reply_session(command.reply_to), command.reply_to.sequence
+        session, sequence = command.reply_to.session, command.reply_to.sequence
         if command.opened is None:
             session.put_result(sequence, None)
         else:
             session.put_opened(sequence, command.opened)
 
     def _refuse(self, command: commands.Refuse) -> None:
-        _reply_session(command.reply_to).put_result(command.reply_to.sequence, command.refusal)
+        command.reply_to.session.put_result(command.reply_to.sequence, command.refusal)
 
     def _deliver(self, command: commands.Deliver) -> None:
-        outcome = command.message
-        if not isinstance(outcome, bytes):
-            raise TypeError(f"{outcome!r} is not what the outcome encoder makes")
         for watcher in command.watchers:
-            as_watcher(watcher).put_outcome(outcome)
+            watcher.put_outcome(command.outcome)
 
     def _deliver_stored(self, command: commands.DeliverStored) -> None:
-        self._aftercare.deliver_stored(as_watcher(command.watcher), command.key)
+        self._aftercare.deliver_stored(command.watcher, command.key)
 
     def _accept_manager(self, command: commands.AcceptManager) -> None:
         if isinstance(command.session, ManagerStream):
@@ -353,10 +352,3 @@ class CoreLoop:
         # A session that went away in the meantime is no loss: the manager's next registration settles it.
         if isinstance(command.session, ManagerStream):
             command.session.put_command(command)
-
-
-def _reply_session(reply_to: ReplyTo) -> ReplySession:
-    session = reply_to.session
-    if not (hasattr(session, "put_result") and hasattr(session, "put_opened")):
-        raise TypeError(f"{session!r} takes no replies")
-    return session

@@ -1,0 +1,224 @@
+"""A whole Callsheet on this machine, each part in its own process, for commands, benchmarks and tests."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Protocol
+
+import anyio
+import anyio.abc
+from callsheet.deploy.choices import Role
+from callsheet.deploy.processes import ChildProcess, ProcessSpec
+from callsheet.deploy.stack_settings import StackSettings, engine_threads, role_arguments
+from callsheet.deploy.supervisor import Supervisor
+
+_SCHEDULER_GRACE_S = 10.0
+# On top of a manager's own drain: its last acknowledgements and the release of its executor.
+_MANAGER_GRACE_MARGIN_S = 15.0
+_LOG_BYTES = 64 << 20
+
+
+class StackWatcher(Protocol):
+    """Is told how a stack is doing."""
+
+    def scheduler_serves(self, address: str) -> None:
+        """The scheduler takes calls; managers are started now."""
+
+    def manager_registered(self, role: Role, took_s: float, missing: Sequence[Role]) -> None:
+        """A manager has registered for the first time; those of `missing` have not."""
+
+    async def watch_drain(self, address: str, limit_s: float) -> None:
+        """Runs while managers finish their attempts, which takes `limit_s` at most; cancelled once they have left."""
+
+
+def check_machine(settings: StackSettings) -> int:
+    """Returns the cores that a stack would share on this machine.
+
+    Raises:
+        ValueError: There are not as many, or not enough for the managers.
+    """
+    usable = len(os.sched_getaffinity(0))
+    cores = usable if settings.cpus is None else settings.cpus
+    if not 1 <= cores <= usable:
+        raise ValueError(f"cpus: {cores} must be between 1 and {usable}, the cores that this process may use")
+    if Role.INFERENCE in settings.managers:
+        engine_threads(cores, settings.engine_threads)
+    return cores
+
+
+class Stack:
+    """A running stack.
+
+    Attributes:
+        settings: What it was started with.
+        address: Where the scheduler listens, "host:port"; the same after its restarts.
+    """
+
+    def __init__(self, settings: StackSettings) -> None:
+        self.settings = settings
+        self.address = settings.listen
+        self._cores = check_machine(settings)
+        self._supervisors = {role: self._supervisor(role) for role in (Role.SCHEDULER, *settings.managers)}
+
+    def process(self, role: Role) -> ChildProcess | None:
+        """The process that serves a role now; None between the end of one and the start of the next."""
+        return self._supervisors[role].process
+
+    def pid(self, role: Role) -> int:
+        """The process id of a role.
+
+        Raises:
+            LookupError: It does not run now.
+        """
+        process = self.process(role)
+        if process is None:
+            raise LookupError(f"{role.value} does not run now")
+        return process.pid
+
+    def kill(self, role: Role) -> None:
+        """Sends SIGKILL to a role's process. It is started again as the restart policy says.
+
+        Raises:
+            ProcessFailedError: It does not run now.
+        """
+        self._supervisors[role].kill()
+
+    async def kill_and_wait(self, role: Role) -> None:
+        """Sends SIGKILL to a role's process and waits until it has ended."""
+        pid = self.pid(role)
+        self.kill(role)
+        await self._supervisors[role].wait_for(lambda process: process is None or process.pid != pid)
+
+    async def wait_ended(self, role: Role) -> None:
+        """Waits until no process of a role runs, as after a drain."""
+        await self._supervisors[role].wait_for(lambda process: process is None)
+
+    async def start(self, role: Role) -> None:
+        """Starts a role's process now if it has ended, and waits until it serves."""
+        supervisor = self._supervisors[role]
+        if supervisor.process is None:
+            supervisor.request_start()
+        await supervisor.wait_for(lambda process: process is not None)
+
+    async def wait_serving(self, role: Role, *, other_than: int = 0) -> int:
+        """Waits until a process of a role serves, and returns its id.
+
+        Args:
+            role: Which one.
+            other_than: Id of an earlier process that does not count.
+        """
+        supervisor = self._supervisors[role]
+        await supervisor.wait_for(lambda process: process is not None and process.pid != other_than)
+        return self.pid(role)
+
+    def _supervisor(self, role: Role) -> Supervisor:
+        grace_s = _SCHEDULER_GRACE_S if role is Role.SCHEDULER else self.settings.drain_s + _MANAGER_GRACE_MARGIN_S
+        return Supervisor(role, lambda: self._spec(role), self.settings.restart, grace_s)
+
+    def _spec(self, role: Role) -> ProcessSpec:
+        log_path = self.settings.data_dir / "logs" / f"{role.value}.log" if self.settings.logs_to_files else None
+        return ProcessSpec(
+            name=role.value,
+            module=_command_module(),
+            arguments=role_arguments(role, self.settings, address=self.address, cores=self._cores),
+            log_path=bounded_log(log_path) if log_path is not None else None,
+            ready_timeout_s=self.settings.ready_timeout_s,
+        )
+
+    async def run_scheduler(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Starts the scheduler and learns its address."""
+        supervisor = self._supervisors[Role.SCHEDULER]
+        await tasks.start(supervisor.run)
+        process = supervisor.process
+        if process is not None:
+            self.address = process.facts["address"]
+
+    async def run_managers(self, tasks: anyio.abc.TaskGroup, watcher: StackWatcher | None) -> None:
+        """Starts all managers, together, and waits until each is registered.
+
+        Args:
+            tasks: Where they run.
+            watcher: Told of each that has registered.
+        """
+        began = time.monotonic()
+        missing = list(self.settings.managers)
+
+        async def start(role: Role) -> None:
+            await tasks.start(self._supervisors[role].run)
+            missing.remove(role)
+            if watcher is not None:
+                watcher.manager_registered(role, time.monotonic() - began, tuple(missing))
+
+        async with anyio.create_task_group() as starts:
+            for role in self.settings.managers:
+                starts.start_soon(start, role)
+
+    async def drain(self, watcher: StackWatcher | None) -> None:
+        """Asks the managers to end for good and waits until all have; shielded, as each has its deadline."""
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as tasks:
+                if watcher is not None:
+                    tasks.start_soon(watcher.watch_drain, self.address, self.settings.drain_s)
+                self.stop(*self.settings.managers)
+                for role in self.settings.managers:
+                    await self._supervisors[role].wait_ended()
+                tasks.cancel_scope.cancel()
+
+    def stop(self, *roles: Role) -> None:
+        """Asks the processes of these roles to end for good."""
+        for role in roles:
+            self._supervisors[role].stop()
+
+
+def _command_module() -> str:
+    """The module that runs the `callsheet` command, as its installation names it."""
+    (command,) = metadata.entry_points(group="console_scripts", name="callsheet")
+    return command.module
+
+
+def bounded_log(path: Path) -> Path:
+    """Returns a log to append to; one that has grown beyond its bound becomes the old one first."""
+    if path.exists() and path.stat().st_size > _LOG_BYTES:
+        path.replace(path.with_suffix(".log.old"))
+    return path
+
+
+@asynccontextmanager
+async def local_stack(
+    settings: StackSettings, *, watcher: StackWatcher | None = None, wait_for_managers: bool = True
+) -> AsyncIterator[Stack]:
+    """Runs a stack for the length of a `with` block: ready at its beginning, gone at its end.
+
+    Managers are stopped first and may finish their attempts; then the scheduler. Processes that end by themselves are
+    started again as the settings say.
+
+    Args:
+        settings: What to run.
+        watcher: Told how it is doing.
+        wait_for_managers: Begin the block when all managers are registered; else as soon as the scheduler serves.
+
+    Raises:
+        ProcessFailedError: A process did not become ready, or failed too often (inside an exception group).
+        ValueError: The settings do not fit this machine.
+    """
+    stack = Stack(settings)
+    if settings.logs_to_files:
+        (settings.data_dir / "logs").mkdir(parents=True, exist_ok=True)
+    async with AsyncExitStack() as exits:
+        scheduler = await exits.enter_async_context(anyio.create_task_group())
+        exits.callback(stack.stop, Role.SCHEDULER)
+        await stack.run_scheduler(scheduler)
+        if watcher is not None:
+            watcher.scheduler_serves(stack.address)
+        managers = await exits.enter_async_context(anyio.create_task_group())
+        exits.push_async_callback(stack.drain, watcher)
+        if wait_for_managers:
+            await stack.run_managers(managers, watcher)
+        else:
+            managers.start_soon(stack.run_managers, managers, watcher)
+        yield stack
