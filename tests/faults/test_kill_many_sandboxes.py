@@ -9,7 +9,6 @@ import anyio
 import anyio.to_thread
 import psutil
 import pytest
-from callsheet.cli.stack import Isolation, RestartPolicy, Role, StackSettings, local_stack
 from callsheet.client import (
     Client,
     Command,
@@ -25,6 +24,9 @@ from callsheet.client import (
     Trajectory,
     Unservable,
 )
+from callsheet.deploy.choices import Isolation, Role
+from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
 from callsheet.managers.sandbox.cgroups import probe_layout
 from callsheet.managers.sandbox.janitor import ManagerDirectory, marked_processes
 from callsheet.managers.sandbox.probe import probe_bubblewrap

@@ -13,7 +13,6 @@ from callsheet.benchmarks.dispatch.callsheet_load import CallsheetLoad, LoadFail
 from callsheet.benchmarks.dispatch.machine import filesystem_of, fsync_p50_us
 from callsheet.benchmarks.dispatch.raw_streams import raw_servers, stream_items_per_s, two_hops_latencies
 from callsheet.benchmarks.dispatch.statistics import percentile
-from callsheet.cli.stack import Role, StackSettings, local_stack
 from callsheet.client import (
     Client,
     Failed,
@@ -21,6 +20,9 @@ from callsheet.client import (
     Reason,
 )
 from callsheet.client.testing import FakeClient
+from callsheet.deploy.choices import Role
+from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack_settings import StackSettings
 
 _DEADLINE_S = 60.0
 _BENCHMARK_S = 280

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from callsheet.cli.stack import RestartPolicy, Role, StackSettings, local_stack
+from callsheet.deploy.choices import Role
+from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
 
 from tests.support.client_suite import ClientSuite, SchedulerUnderTest, client, job
 

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from callsheet.cli.stack import RestartPolicy, StackSettings, local_stack
 from callsheet.client import Client, SyncClient
 from callsheet.client.testing import FakeClient
+from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
 
 from tests.support.client_contract import ClientContract, job
 from tests.support.faulty_client_service import FAST, FaultyClientService

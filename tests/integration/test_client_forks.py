@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator
 import anyio
 import anyio.to_thread
 import pytest
-from callsheet.cli.stack import RestartPolicy, StackSettings, local_stack
+from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
 
 _DEADLINE_S = 120
 

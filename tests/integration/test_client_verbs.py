@@ -7,7 +7,6 @@ from typing import Any
 
 import anyio
 import pytest
-from callsheet.cli.stack import RestartPolicy, Role, StackSettings, local_stack
 from callsheet.client import (
     Client,
     CommandResult,
@@ -21,6 +20,9 @@ from callsheet.client import (
     ToolCallResult,
 )
 from callsheet.client.testing import FakeClient
+from callsheet.deploy.choices import Role
+from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
 
 from tests.support.threaded import Threaded
 from tests.support.verb_suite import ENDLESS_PROMPT, VerbSuite, job

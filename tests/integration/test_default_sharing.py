@@ -8,10 +8,12 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.cli.stack import Isolation, Role, StackSettings, local_stack
 from callsheet.client import Client, Command, EnvStep, Succeeded
 from callsheet.client.admin import AdminClient
 from callsheet.client.admin_values import ActionState
+from callsheet.deploy.choices import Isolation, Role
+from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 
 from tests.support.other_user import TESTS_TIMEOUT_S, run_tests_as_other_user

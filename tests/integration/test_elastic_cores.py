@@ -8,8 +8,6 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.cli.choices import ShareCores
-from callsheet.cli.stack import Isolation, Role, Stack, StackSettings, local_stack
 from callsheet.client import (
     ActionHandle,
     Cancelled,
@@ -22,6 +20,9 @@ from callsheet.client import (
     Succeeded,
     Trajectory,
 )
+from callsheet.deploy.choices import Isolation, Role, ShareCores
+from callsheet.deploy.stack import Stack, local_stack
+from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 
 from tests.support.real_sandboxes import processes, until

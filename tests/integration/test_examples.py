@@ -10,8 +10,9 @@ import anyio
 import pytest
 from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
-from callsheet.cli.choices import Isolation
-from callsheet.cli.stack import STANDARD_MANAGERS, Role, StackSettings, local_stack
+from callsheet.deploy.choices import Isolation, Role
+from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack_settings import STANDARD_MANAGERS, StackSettings
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]

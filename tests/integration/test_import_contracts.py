@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-ROOTS = ("protos", "scheduler", "managers", "clients", "benchmarks")
+ROOTS = ("protos", "scheduler", "managers", "deploy", "clients", "benchmarks")
 # The copy takes the place of the editable install.
 LINT = """
 import pathlib, sys
@@ -44,6 +44,16 @@ VIOLATIONS = [
         "managers/callsheet/managers/violation.py",
         "from callsheet.scheduler.core import records",
         "Managers know neither the scheduler nor the client",
+    ),
+    (
+        "clients/callsheet/client/violation.py",
+        "from callsheet.deploy import stack",
+        "The client needs the base install alone",
+    ),
+    (
+        "deploy/callsheet/deploy/violation.py",
+        "from callsheet.cli import output",
+        "Deployment joins scheduler and managers and knows nothing above them",
     ),
     (
         "scheduler/callsheet/scheduler/service/violation.py",

@@ -8,10 +8,12 @@ from pathlib import Path
 import anyio
 import pytest
 from callsheet.cli.errors import first_error
-from callsheet.cli.processes import ProcessFailedError
-from callsheet.cli.stack import RestartPolicy, Role, StackSettings, local_stack
 from callsheet.client import Client, Demand, Succeeded, Unservable
 from callsheet.client.admin import AdminClient
+from callsheet.deploy.choices import Role
+from callsheet.deploy.processes import ProcessFailedError
+from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
 
 pytestmark = pytest.mark.anyio
 _DEADLINE_S = 100.0

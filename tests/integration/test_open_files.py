@@ -11,7 +11,9 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.cli.stack import Role, StackSettings, local_stack
+from callsheet.deploy.choices import Role
+from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.open_files import MOST_OPEN_FILES
 from callsheet.managers.sandbox.settings import Isolation
 

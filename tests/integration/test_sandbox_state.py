@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 import anyio
 import anyio.to_thread
 import pytest
-from callsheet.cli.stack import Stack
 from callsheet.client import (
     Cancelled,
     Client,
@@ -29,6 +28,7 @@ from callsheet.client import (
     Timeouts,
     Trajectory,
 )
+from callsheet.deploy.stack import Stack
 from callsheet.managers.sandbox.live_output import LONGEST_CHUNK
 
 from tests.support.real_sandboxes import sandbox_stack

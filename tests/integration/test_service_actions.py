@@ -12,7 +12,6 @@ from typing import Any
 
 import anyio
 import pytest
-from callsheet.cli.stack import Role, Stack, StackSettings, local_stack
 from callsheet.client import (
     Cancelled,
     Client,
@@ -34,6 +33,9 @@ from callsheet.client import (
 )
 from callsheet.client.admin import AdminClient
 from callsheet.client.admin_values import ActionState, WaitReason
+from callsheet.deploy.choices import Role
+from callsheet.deploy.stack import Stack, local_stack
+from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.noop import serve_noop
 from callsheet.managers.runtime import run_manager
 from callsheet.managers.settings import ManagerSettings

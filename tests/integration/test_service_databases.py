@@ -8,9 +8,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from callsheet.cli.stack import Role, StackSettings, local_stack
 from callsheet.client import Client, Command, EnvStep, SandboxFile, Succeeded, ToolCall, Unservable
 from callsheet.client.admin import AdminClient
+from callsheet.deploy.choices import Role
+from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack_settings import StackSettings
 from callsheet.scheduler.store.engine import SQLITE_FILE
 from redis import Redis
 

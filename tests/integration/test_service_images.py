@@ -6,13 +6,15 @@ import tarfile
 from collections.abc import AsyncIterator
 
 import pytest
-from callsheet.cli.stack import Isolation, Role, Stack, StackSettings, local_stack
 from callsheet.client import (
     Client,
     Command,
     FailedPreconditionError,
 )
 from callsheet.client.admin import AdminClient
+from callsheet.deploy.choices import Isolation, Role
+from callsheet.deploy.stack import Stack, local_stack
+from callsheet.deploy.stack_settings import StackSettings
 
 from tests.support.root_filesystems import make_root, require_overlays
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.cli.stack import Isolation, Role, Stack, StackSettings, local_stack
 from callsheet.client import (
     Client,
     Command,
@@ -24,6 +23,9 @@ from callsheet.client import (
 )
 from callsheet.client.admin import AdminClient
 from callsheet.client.admin_values import ActionState
+from callsheet.deploy.choices import Isolation, Role
+from callsheet.deploy.stack import Stack, local_stack
+from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.attempts import CLOCK_TOLERANCE_S
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 

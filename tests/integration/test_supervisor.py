@@ -10,11 +10,11 @@ from pathlib import Path
 import anyio
 import psutil
 import pytest
-from callsheet.cli.choices import Role
 from callsheet.cli.errors import first_error
-from callsheet.cli.processes import ChildProcess, ProcessFailedError
-from callsheet.cli.stack_settings import RestartPolicy
-from callsheet.cli.supervisor import Supervisor
+from callsheet.deploy.choices import Role
+from callsheet.deploy.processes import ChildProcess, ProcessFailedError
+from callsheet.deploy.stack_settings import RestartPolicy
+from callsheet.deploy.supervisor import Supervisor
 
 from tests.support.child_process import child_spec
 

@@ -9,9 +9,10 @@ from typing import Any
 import aiohttp
 import anyio
 import pytest
-from callsheet.cli.processes import ProcessFailedError
-from callsheet.cli.stack import Role, Stack
 from callsheet.client import Client, NotFoundError
+from callsheet.deploy.choices import Role
+from callsheet.deploy.processes import ProcessFailedError
+from callsheet.deploy.stack import Stack
 from swerex.exceptions import CommandTimeoutError, SessionNotInitializedError, SwerexException
 from swerex.runtime.abstract import (
     BashAction,

@@ -12,9 +12,10 @@ from typing import Any
 import anyio
 import pytest
 from anyio.to_thread import run_sync
-from callsheet.cli.choices import Isolation
-from callsheet.cli.stack import Role, StackSettings, local_stack
 from callsheet.client import Client
+from callsheet.deploy.choices import Isolation, Role
+from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.inference import tokenizer
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 

@@ -8,8 +8,9 @@ import pytest
 from callsheet.scheduler.core.deadlines import Deadlines
 from callsheet.scheduler.core.entities import Action, Job
 from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.model import ActionKind, NodeDescription, PriorityClass
+from callsheet.scheduler.core.model import ActionKind, PriorityClass
 from callsheet.scheduler.core.ready import ReadyQueue
+from callsheet.scheduler.core.registration import NodeDescription
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -17,12 +17,12 @@ from callsheet.scheduler.core.model import (
     FailureKind,
     GroupRequest,
     RetryPolicy,
-    SandboxRef,
     Timeouts,
     Token,
     TrajectoryEnd,
 )
 from callsheet.scheduler.core.plan import Assignment, Plan
+from callsheet.scheduler.core.registration import SandboxRef
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test

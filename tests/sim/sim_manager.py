@@ -9,17 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import (
-    MEMORY,
-    ActionKey,
-    ActionKind,
-    FailureKind,
+from callsheet.scheduler.core.model import MEMORY, ActionKey, ActionKind, FailureKind, Token
+from callsheet.scheduler.core.registration import (
     NodeDescription,
     QuotaDescription,
     RunningAttempt,
     SandboxRef,
     ServiceDescription,
-    Token,
 )
 
 from tests.sim.sim_parts import Link, Timeline

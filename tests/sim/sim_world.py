@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.invariants import check_invariants
+from callsheet.scheduler.core.machine import handle
 from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind
 from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
@@ -175,10 +176,10 @@ class World:
     def _handle(self, generation: int, happened: Sequence[events.Event]) -> None:
         if generation != self._generation or not self.scheduler_up:
             return
-        todo = self.state.handle(happened, self.time.now)
+        todo = handle(self.state, happened, self.time.now)
         check_invariants(self.state)
         plan = self.planner.plan(self.state, self.time.now)
-        todo = todo + self.state.handle([events.PlanReady(plan)], self.time.now)
+        todo = todo + handle(self.state, [events.PlanReady(plan)], self.time.now)
         check_invariants(self.state)
         for command in todo:
             if isinstance(command, commands.Persist):

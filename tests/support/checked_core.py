@@ -11,15 +11,8 @@ from collections.abc import Callable
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.commands import Command
 from callsheet.scheduler.core.entities import Action, FinishedAction
-from callsheet.scheduler.core.model import (
-    ActionKey,
-    ActionKind,
-    ActionRequest,
-    ActionState,
-    NodeDescription,
-    RefusedError,
-    Token,
-)
+from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionRequest, ActionState, RefusedError, Token
+from callsheet.scheduler.core.registration import NodeDescription
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from tests.support.core_managers import FaithfulManager

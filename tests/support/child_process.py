@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from callsheet.cli.child import PARENT_VARIABLE, READY_VARIABLE, ParentLink
-from callsheet.cli.processes import ProcessSpec
+from callsheet.deploy.child import PARENT_VARIABLE, READY_VARIABLE, ParentLink
+from callsheet.deploy.processes import ProcessSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import ActionKey, ActionKind, FailureKind, SandboxRef, Token
+from callsheet.scheduler.core.model import ActionKey, ActionKind, FailureKind, Token
+from callsheet.scheduler.core.registration import SandboxRef
 
 from tests.support.core_world import CoreWorld, FakeManager, ended, sandbox_made_by
 

@@ -14,20 +14,17 @@ from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.commands import Cancellation, Command, Expiry, OutcomeFacts
 from callsheet.scheduler.core.entities import Action, FinishedAction
 from callsheet.scheduler.core.invariants import check_invariants
-from callsheet.scheduler.core.model import (
-    MEMORY,
-    ActionKey,
-    ActionKind,
-    ActionState,
-    FailureKind,
+from callsheet.scheduler.core.machine import handle, next_deadline
+from callsheet.scheduler.core.model import MEMORY, ActionKey, ActionKind, ActionState, FailureKind
+from callsheet.scheduler.core.plan import Assignment, Plan
+from callsheet.scheduler.core.recovery import restore
+from callsheet.scheduler.core.registration import (
     NodeDescription,
     QuotaDescription,
     RunningAttempt,
     SandboxRef,
     ServiceDescription,
 )
-from callsheet.scheduler.core.plan import Assignment, Plan
-from callsheet.scheduler.core.recovery import restore
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.protocol import Planner
@@ -252,7 +249,7 @@ class CoreWorld(CoreClients):
 
     def handle(self, *happened: events.Event) -> list[Command]:
         """Lets things happen now and notes what comes of it."""
-        todo = self.state.handle(happened, self.now)
+        todo = handle(self.state, happened, self.now)
         check_invariants(self.state)
         self.journal.commit(command.record for command in todo if isinstance(command, commands.Persist))
         for command in todo:
@@ -295,7 +292,7 @@ class CoreWorld(CoreClients):
     def wait(self, seconds: float) -> None:
         """Lets time pass, with every deadline handled when it comes, and plans at the end."""
         until = self.now + seconds
-        while (deadline := self.state.next_deadline()) is not None and deadline <= until:
+        while (deadline := next_deadline(self.state)) is not None and deadline <= until:
             self.now = max(self.now, deadline)
             self.handle(events.TimerFired())
         self.now = until

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import anyio
-from callsheet.cli.child import ParentLink
+from callsheet.deploy.child import ParentLink
 from callsheet.managers.node import describe_node
 from callsheet.managers.noop import NoopSettings, serve_noop
 from callsheet.managers.settings import ManagerSettings

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import anyio
 import psutil
-from callsheet.cli.stack import Isolation, Role, Stack, StackSettings, local_stack
 from callsheet.client import NotFoundError
 from callsheet.client.admin import AdminClient
 from callsheet.client.admin_values import ActionState
+from callsheet.deploy.choices import Isolation, Role
+from callsheet.deploy.stack import Stack, local_stack
+from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 
 WAIT_S = 60.0

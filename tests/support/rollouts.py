@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import anyio
-from callsheet.cli.child import ParentLink
 from callsheet.client import (
     Action,
     ActionHandle,
@@ -38,6 +37,7 @@ from callsheet.client import (
     Unservable,
     Where,
 )
+from callsheet.deploy.child import ParentLink
 
 JOB = "load"
 SERVICE = "noop"

@@ -11,8 +11,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
-from callsheet.cli.processes import ChildProcess, ProcessSpec, run_process
-from callsheet.cli.stack import Isolation, Role, Stack, StackSettings, local_stack
+from callsheet.deploy.choices import Isolation, Role
+from callsheet.deploy.processes import ChildProcess, ProcessSpec, run_process
+from callsheet.deploy.stack import Stack, local_stack
+from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 from swerex.runtime.remote import RemoteRuntime
 

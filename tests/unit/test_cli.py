@@ -13,7 +13,6 @@ from typing import Annotated
 import pytest
 import typer
 from callsheet.cli.app import app
-from callsheet.cli.choices import Role
 from callsheet.cli.errors import CallsheetGroup, CommandError, MissingExtraError, describe, first_error, load
 from callsheet.cli.inspect_commands import holding
 from callsheet.cli.output import print_table
@@ -22,6 +21,7 @@ from callsheet.cli.up_command import parse_managers
 from callsheet.client import CommandResult, Failed, FailureKind, Reason, Succeeded
 from callsheet.client.admin_values import Holder
 from callsheet.client.errors import invalid
+from callsheet.deploy.choices import Role
 from typer.testing import CliRunner, Result
 
 from tests.support.ports import free_port

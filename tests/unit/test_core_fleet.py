@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import (
-    ActionKey,
-    ActionKind,
-    ActionState,
-    NodeDescription,
-    RefusalCode,
-    RunningAttempt,
-    SandboxRef,
-    Token,
-)
+from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState, RefusalCode, Token
+from callsheet.scheduler.core.registration import NodeDescription, RunningAttempt, SandboxRef
 
 from tests.support.core_requests import action_request, fixed, kept, key_of
 from tests.support.core_world import CoreWorld, Stream, node, service, world_with_sandbox, world_with_trajectory

@@ -5,7 +5,8 @@ from __future__ import annotations
 from copy import deepcopy
 
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import ActionKind, ActionState, SandboxRef, Timeouts
+from callsheet.scheduler.core.model import ActionKind, ActionState, Timeouts
+from callsheet.scheduler.core.registration import SandboxRef
 
 from tests.support.core_requests import action_request, key_of
 from tests.support.core_world import CoreWorld, FakeManager, Stream, world_with_sandbox

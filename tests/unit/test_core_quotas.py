@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, QuotaDescription, RefusedError
+from callsheet.scheduler.core.machine import handle, next_deadline
+from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, RefusedError
 from callsheet.scheduler.core.quotas import TokenBucket
+from callsheet.scheduler.core.registration import QuotaDescription
 from callsheet.scheduler.planner.explain import WaitReason, explain
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,16 +48,16 @@ def test_the_scheduler_wakes_when_a_waiting_action_could_have_enough() -> None:
     world, manager = world_with_quota()
     call(world, "first", 3)
     world.plan()
-    assert world.state.next_deadline() == world.state.timers.next(), "nothing waits"
+    assert next_deadline(world.state) == world.state.timers.next(), "nothing waits"
     call(world, "two", 2)
     world.plan()
-    deadline = world.state.next_deadline()
+    deadline = next_deadline(world.state)
     assert deadline == pytest.approx(world.now + 1.0, abs=1e-4)
     world.wait(0.9)
     assert not manager.has("two")
     world.wait(0.2)
     assert manager.has("two")
-    assert world.state.next_deadline() == world.state.timers.next()
+    assert next_deadline(world.state) == world.state.timers.next()
 
 
 def test_no_wake_up_while_something_else_is_what_lacks() -> None:
@@ -66,7 +68,7 @@ def test_no_wake_up_while_something_else_is_what_lacks() -> None:
     call(world, "b")
     world.plan()
     manager.start("a")
-    assert world.state.next_deadline() == world.state.timers.next()
+    assert next_deadline(world.state) == world.state.timers.next()
     assert explain(world.state, world.live("b"), world.now).reason is WaitReason.SLOTS
 
 
@@ -76,7 +78,7 @@ def test_what_no_burst_allows_is_refused() -> None:
         call(world, "greedy", 4)
     world.submit(action_request("patient", demand=fixed(api=4), wait=True))
     world.plan()
-    assert world.state.next_deadline() == world.state.timers.next()
+    assert next_deadline(world.state) == world.state.timers.next()
 
 
 def test_an_elastic_demand_takes_no_more_than_there_is() -> None:
@@ -128,7 +130,7 @@ def test_other_limits_take_over_what_there_was() -> None:
     call(world, "a", 1)
     world.plan()
     manager.disconnect()
-    world.state.handle([], world.now)
+    handle(world.state, [], world.now)
     manager.node = node("n", 4, quotas={"api": (2.0, 1)})
     manager.join(incarnation="second")
     assert manager.free["api"] == 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import ActionKind, ActionState, RefusedError, SandboxRef, TimeoutKind, Timeouts
+from callsheet.scheduler.core.machine import next_deadline
+from callsheet.scheduler.core.model import ActionKind, ActionState, RefusedError, TimeoutKind, Timeouts
+from callsheet.scheduler.core.registration import SandboxRef
 
 from tests.support.core_requests import action_request, fixed, kept, key_of
 from tests.support.core_world import CoreWorld, FakeManager, Stream, node, service, world_with_sandbox
@@ -184,7 +186,7 @@ def test_deadlines_count_the_time_the_scheduler_was_away() -> None:
     world.now += 15.0
     after = restarted(world)
     after.submit(action_request("a", wait=True, timeouts=Timeouts(20.0, 50.0, 50.0)))
-    assert after.state.next_deadline() == pytest.approx(world.now + 5.0)
+    assert next_deadline(after.state) == pytest.approx(world.now + 5.0)
     after.wait(6.0)
     assert after.expiry("a").timeout is TimeoutKind.SCHEDULE_TO_START
     assert after.state_of("b") is ActionState.QUEUED

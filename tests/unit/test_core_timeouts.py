@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import (
-    ActionKind,
-    ActionState,
-    FailureKind,
-    RetryPolicy,
-    SandboxRef,
-    TimeoutKind,
-    Timeouts,
-)
+from callsheet.scheduler.core.machine import next_deadline
+from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, RetryPolicy, TimeoutKind, Timeouts
+from callsheet.scheduler.core.registration import SandboxRef
 
 from tests.support.core_requests import action_request, fixed, key_of
 from tests.support.core_world import CoreWorld, FakeManager, world_with_sandbox, world_with_trajectory
@@ -252,7 +246,7 @@ def test_every_sign_of_life_renews_the_lease() -> None:
 def test_deadlines_are_known_to_the_shell() -> None:
     world, _ = world_with_trajectory()
     world.submit(action_request("a", timeouts=Timeouts(3.0, 50.0, 100.0)))
-    assert world.state.next_deadline() == pytest.approx(world.now + 3.0)
+    assert next_deadline(world.state) == pytest.approx(world.now + 3.0)
 
 
 def test_time_that_was_not_granted_does_not_count_against_the_execution_timeout() -> None:

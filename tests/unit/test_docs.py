@@ -18,7 +18,7 @@ _LIVING = [page for page in _PAGES if not page.startswith("docs/lab/2")]
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 _FILE = re.compile(r"`((?:[\w.-]+/)*[a-z_][\w-]*\.(?:py|proto|toml|sh|lock))`")
 _ANSWER = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.py):([\w.]+)`")
-_ROOMS = ("benchmarks", "clients", "docs", "examples", "managers", "protos", "scheduler", "scripts", "tests")
+_ROOMS = ("benchmarks", "clients", "deploy", "docs", "examples", "managers", "protos", "scheduler", "scripts", "tests")
 
 
 @cache

@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import (
-    ActionKind,
-    GroupRequest,
-    PriorityClass,
-    ServiceDescription,
-    ServiceState,
-    SpeedUp,
-)
+from callsheet.scheduler.core.model import ActionKind, GroupRequest, PriorityClass, SpeedUp
 from callsheet.scheduler.core.plan import Plan
+from callsheet.scheduler.core.registration import ServiceDescription, ServiceState
 from callsheet.scheduler.planner.assignment import Budget, Status
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings, plan
 from callsheet.scheduler.planner.predictors import Observation, PredictionKey, Predictors

@@ -9,7 +9,8 @@ import pytest
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.kept_set_ups import KeptSetUps
 from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.model import ActionKind, NodeDescription, ServiceDescription, ServiceState
+from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription, ServiceState
 from callsheet.scheduler.planner.assignment import Budget
 from callsheet.scheduler.planner.begun_set_ups import MOST_BEGUN, BegunSetUps
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings

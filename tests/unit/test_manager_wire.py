@@ -8,18 +8,20 @@ from callsheet.scheduler.core.model import (
     ActionKey,
     ActionKind,
     FailureKind,
-    NodeDescription,
-    QuotaDescription,
     RefusalCode,
     RefusedError,
-    RunningAttempt,
-    SandboxRef,
-    ServiceDescription,
-    ServiceState,
     TimeoutKind,
     Token,
 )
 from callsheet.scheduler.core.plan import GrantPrediction
+from callsheet.scheduler.core.registration import (
+    NodeDescription,
+    QuotaDescription,
+    RunningAttempt,
+    SandboxRef,
+    ServiceDescription,
+    ServiceState,
+)
 from callsheet.scheduler.service.decode import ActionDecoder
 from callsheet.scheduler.service.manager_commands import ItemCommand, encode_command
 from callsheet.scheduler.service.manager_wire import decode_item, decode_registration, references_of

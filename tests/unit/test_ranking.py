@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from callsheet.cli.choices import ShareCores
-from callsheet.cli.stack_settings import StackSettings
 from callsheet.cli.up_command import note_core_sharing
+from callsheet.deploy.choices import ShareCores
+from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.sandbox import lanes, ranking
 from callsheet.managers.sandbox.build import build_test_suite_executor
 from callsheet.managers.sandbox.lanes import LaneMethod

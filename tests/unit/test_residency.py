@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import ActionKind, PriorityClass, ServiceDescription, ServiceState
+from callsheet.scheduler.core.model import ActionKind, PriorityClass
+from callsheet.scheduler.core.registration import ServiceDescription, ServiceState
 from callsheet.scheduler.planner.assignment import Budget
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from callsheet.cli.choices import Isolation, Role, ShareCores
-from callsheet.cli.stack_settings import RestartPolicy, StackSettings, engine_threads, role_arguments
+from callsheet.deploy.choices import Isolation, Role, ShareCores
+from callsheet.deploy.stack_settings import RestartPolicy, StackSettings, engine_threads, role_arguments
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(2, 1), (4, 1), (8, 2), (64, 16)])

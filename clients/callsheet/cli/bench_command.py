@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 from callsheet.cli import bench_planner_command, bench_real_command, bench_sandbox_command, bench_sim_command
-from callsheet.cli.choices import LogFormat, LogLevel
 from callsheet.cli.errors import CommandError, load
 from callsheet.cli.options import AsJson
 from callsheet.cli.output import print_json, print_report, progress_on_stderr
+from callsheet.deploy.choices import LogFormat, LogLevel
 
 bench_app = typer.Typer(help="Run a benchmark.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -44,7 +44,7 @@ def dispatch(
     ray_baseline = load("callsheet.benchmarks.dispatch.ray_baseline", "bench")
     settings_module = load("callsheet.benchmarks.dispatch.settings", "bench")
     runner = load("callsheet.benchmarks.dispatch.run", "bench")
-    load("callsheet.cli.logs", "bench").configure_logs(LogFormat.CONSOLE, LogLevel.WARNING)
+    load("callsheet.deploy.logs", "bench").configure_logs(LogFormat.CONSOLE, LogLevel.WARNING)
     try:
         settings = settings_module.DispatchSettings(
             actions=actions,

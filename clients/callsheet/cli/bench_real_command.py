@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from callsheet.cli.choices import LogFormat, LogLevel
 from callsheet.cli.errors import CommandError, load
 from callsheet.cli.options import AsJson
 from callsheet.cli.output import print_json, print_report, progress_on_stderr
+from callsheet.deploy.choices import LogFormat, LogLevel
 
 
 def real(
@@ -34,7 +34,7 @@ def real(
     load("ray", "bench")
     settings_module = load("callsheet.benchmarks.real.settings", "bench")
     runner = load("callsheet.benchmarks.real.run", "bench")
-    load("callsheet.cli.logs", "bench").configure_logs(LogFormat.CONSOLE, LogLevel.WARNING)
+    load("callsheet.deploy.logs", "bench").configure_logs(LogFormat.CONSOLE, LogLevel.WARNING)
     try:
         settings = settings_module.RealSettings(
             trajectories=trajectories,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from callsheet.cli.choices import Isolation, LogFormat, LogLevel
 from callsheet.cli.errors import CommandError, load
 from callsheet.cli.options import AsJson, IsolationOption
 from callsheet.cli.output import print_json, print_report, progress_on_stderr
+from callsheet.deploy.choices import Isolation, LogFormat, LogLevel
 
 _BENCH = "callsheet.benchmarks.sandbox"
 
@@ -31,7 +31,7 @@ def sandbox(
     settings_module = load(f"{_BENCH}.settings", "bench")
     runner = load(f"{_BENCH}.run", "bench")
     isolations = load("callsheet.managers.sandbox.settings", "bench").Isolation
-    load("callsheet.cli.logs", "bench").configure_logs(LogFormat.CONSOLE, LogLevel.WARNING)
+    load("callsheet.deploy.logs", "bench").configure_logs(LogFormat.CONSOLE, LogLevel.WARNING)
     try:
         settings = settings_module.SandboxBenchSettings(
             sandboxes=_numbers(sandboxes),

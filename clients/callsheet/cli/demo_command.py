@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from callsheet.cli.choices import Isolation, LogFormat, LogLevel
 from callsheet.cli.errors import CommandError, load
 from callsheet.cli.options import AsJson
 from callsheet.cli.output import print_json, print_report, progress_on_stderr
+from callsheet.deploy.choices import Isolation, LogFormat, LogLevel
 
 
 def demo(
@@ -49,7 +49,7 @@ def demo(
     settings_module = load("callsheet.benchmarks.demo.settings", "local")
     runner = load("callsheet.benchmarks.demo.run", "local")
     render = load("callsheet.benchmarks.demo.render", "local").render
-    load("callsheet.cli.logs", "local").configure_logs(LogFormat.CONSOLE, LogLevel.WARNING)
+    load("callsheet.deploy.logs", "local").configure_logs(LogFormat.CONSOLE, LogLevel.WARNING)
     try:
         settings = settings_module.DemoSettings(
             seed=seed, trajectories=trajectories, cpus=cpus, isolation=isolation, data_dir=data_dir

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from callsheet.cli.choices import Isolation, ShareCores
 from callsheet.cli.errors import load
+from callsheet.deploy.choices import Isolation, ShareCores
 
 if TYPE_CHECKING:
     from callsheet.managers.executor import Executor
@@ -116,7 +116,7 @@ def build_inference(engine: Engine, settings: ManagerSettings) -> Executor:
         ValueError: An option breaks a rule.
         WeightsError: The weights cannot be used.
     """
-    from callsheet.cli.stack_settings import engine_threads
+    from callsheet.deploy.stack_settings import engine_threads
 
     module = load("callsheet.managers.inference.build", "inference")
     settings_module = load("callsheet.managers.inference.settings", "inference")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import typer
-from callsheet.cli.child import ParentLink
-from callsheet.cli.choices import LogLevel
 from callsheet.cli.errors import CommandError, load
 from callsheet.cli.options import DEFAULT_ADDRESS, Address, LogFormatOption, LogLevelOption
 from callsheet.cli.signals import cancel_on_signal
+from callsheet.deploy.child import ParentLink
+from callsheet.deploy.choices import LogLevel
 
 if TYPE_CHECKING:
     from callsheet.integrations.swerex.settings import FacadeSettings
@@ -72,7 +72,7 @@ def swerex(
     if (auth_token is None) != no_auth:
         raise CommandError("auth-token: give a token (CALLSHEET_FACADE_TOKEN), or --no-auth, and not both", usage=True)
     link = ParentLink.adopt()
-    load("callsheet.cli.logs", _EXTRA).configure_logs(log_format, log_level, role="facade")
+    load("callsheet.deploy.logs", _EXTRA).configure_logs(log_format, log_level, role="facade")
     settings_module = load("callsheet.integrations.swerex.settings", _EXTRA)
     load("callsheet.integrations.swerex.server", _EXTRA)
     try:

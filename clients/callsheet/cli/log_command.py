@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from callsheet.cli.choices import Role
 from callsheet.cli.errors import CommandError
 from callsheet.cli.log_lines import matches, parse, readable
 from callsheet.cli.options import AsJson, DataDir
+from callsheet.deploy.choices import Role
 
 _POLL_S = 0.2
 

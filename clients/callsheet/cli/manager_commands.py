@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 from callsheet.cli import executors
-from callsheet.cli.choices import Isolation, LogLevel, Role, ShareCores
 from callsheet.cli.manager_process import ManagerOptions, run_manager_process
 from callsheet.cli.options import (
     DEFAULT_ADDRESS,
@@ -35,6 +34,7 @@ from callsheet.cli.sandbox_options import (
     SharedCpus,
     WarmMemoryMib,
 )
+from callsheet.deploy.choices import Isolation, LogLevel, Role, ShareCores
 
 manager_app = typer.Typer(
     help="Run one manager and register it with a scheduler.", no_args_is_help=True, rich_markup_mode=None

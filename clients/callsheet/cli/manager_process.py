@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
-from callsheet.cli.child import ParentLink
-from callsheet.cli.choices import LogFormat, LogLevel, Role
 from callsheet.cli.errors import CommandError, load
+from callsheet.deploy.child import ParentLink
+from callsheet.deploy.choices import LogFormat, LogLevel, Role
 
 if TYPE_CHECKING:
     from callsheet.managers.executor import Executor
@@ -44,7 +44,7 @@ def run_manager_process(options: ManagerOptions, build: Callable[[ManagerSetting
         RegistrationRefusedError: The scheduler refused the registration (inside an exception group).
     """
     link = ParentLink.adopt()
-    logs = load("callsheet.cli.logs", extra_of(options.role))
+    logs = load("callsheet.deploy.logs", extra_of(options.role))
     logs.configure_logs(options.log_format, options.log_level, role=options.role.value)
     settings = _settings(options)
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from callsheet.cli.choices import Isolation, LogFormat, LogLevel, ShareCores
+from callsheet.deploy.choices import Isolation, LogFormat, LogLevel, ShareCores
 
 DEFAULT_ADDRESS = "127.0.0.1:7077"
 _HIGHEST_PORT = 65535

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from callsheet.cli.choices import LogLevel, Planner
 from callsheet.cli.options import DEFAULT_ADDRESS, DataDir, Listen, LogFormatOption, LogLevelOption
 from callsheet.cli.scheduler_process import run_scheduler_process
+from callsheet.deploy.choices import LogLevel, Planner
 
 
 def scheduler(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
-from callsheet.cli.child import ParentLink
-from callsheet.cli.choices import LogFormat, LogLevel, Role
 from callsheet.cli.errors import CommandError, load
 from callsheet.cli.signals import cancel_on_signal
+from callsheet.deploy.child import ParentLink
+from callsheet.deploy.choices import LogFormat, LogLevel, Role
 
 if TYPE_CHECKING:
     from callsheet.scheduler.service.settings import SchedulerSettings
@@ -28,7 +28,7 @@ def run_scheduler_process(log_format: LogFormat | None, log_level: LogLevel, **o
         CommandError: An option is wrong.
     """
     link = ParentLink.adopt()
-    logs = load("callsheet.cli.logs", "scheduler")
+    logs = load("callsheet.deploy.logs", "scheduler")
     logs.configure_logs(log_format, log_level, role=Role.SCHEDULER.value)
     load("callsheet.scheduler.service.server", "scheduler")
     settings_module = load("callsheet.scheduler.service.settings", "scheduler")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from callsheet.cli.choices import Isolation, LogLevel, Role, ShareCores
 from callsheet.cli.errors import CommandError, load
 from callsheet.cli.options import (
     DEFAULT_ADDRESS,
@@ -20,9 +19,10 @@ from callsheet.cli.options import (
     MemoryMib,
     ShareCoresOption,
 )
+from callsheet.deploy.choices import Isolation, LogLevel, Role, ShareCores
 
 if TYPE_CHECKING:
-    from callsheet.cli.stack import StackSettings
+    from callsheet.deploy.stack_settings import StackSettings
 
 
 def up(
@@ -58,12 +58,14 @@ def up(
     standard error when it is ready; models are loaded with their first request.
     """
     load("structlog", "local")
-    stack = load("callsheet.cli.stack", "local")
-    logs = load("callsheet.cli.logs", "local")
+    from callsheet.deploy.logs import configure_logs
+    from callsheet.deploy.stack import check_machine
+    from callsheet.deploy.stack_settings import StackSettings
+
     roles = parse_managers(managers)
     if Role.SANDBOX in roles or Role.REWARD in roles:
         require_isolation(isolation)
-    settings = stack.StackSettings(
+    settings = StackSettings(
         data_dir=data_dir.absolute(),
         listen=listen,
         managers=roles,
@@ -78,10 +80,10 @@ def up(
         drain_s=drain_s,
     )
     try:
-        stack.check_machine(settings)
+        check_machine(settings)
     except ValueError as error:
         raise CommandError(str(error), usage=True) from error
-    logs.configure_logs(log_format, log_level, role="up")
+    configure_logs(log_format, log_level, role="up")
     if Role.SANDBOX in roles or Role.REWARD in roles:
         note_core_sharing(settings)
     run_until_signal(settings, as_json)
@@ -142,8 +144,8 @@ def run_until_signal(settings: StackSettings, as_json: bool) -> None:
 
     async def run() -> None:
         from callsheet.cli.signals import cancel_on_signal
-        from callsheet.cli.stack import local_stack
         from callsheet.cli.up_progress import UpProgress
+        from callsheet.deploy.stack import local_stack
 
         watcher = UpProgress(show_progress, lambda address: announce(settings, address, as_json))
         async with anyio.create_task_group() as tasks:

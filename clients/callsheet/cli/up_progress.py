@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 
 import anyio
-from callsheet.cli.choices import Role
 from callsheet.cli.errors import describe, load
+from callsheet.deploy.choices import Role
 
 _QUIET_S = 0.5
 _POLL_S = 1.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from callsheet.cli.choices import ShareCores
 from callsheet.client.demand import Demand, Hold, Resource
+from callsheet.deploy.choices import ShareCores
 
 SANDBOX_MEMORY_MIB = 192
 

@@ -17,9 +17,10 @@ from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED, Mode
 from callsheet.benchmarks.demo.report import DemoReport, report_of
 from callsheet.benchmarks.demo.settings import DemoSettings, choose_cpus, choose_trajectories
 from callsheet.benchmarks.demo.workload import ModeRun, ProgressReport, run_mode
-from callsheet.cli.choices import Isolation, Role
-from callsheet.cli.stack import StackSettings, engine_threads, local_stack
 from callsheet.client.client import Client
+from callsheet.deploy.choices import Isolation, Role
+from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack_settings import StackSettings, engine_threads
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 
 

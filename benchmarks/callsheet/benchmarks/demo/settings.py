@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from callsheet.benchmarks.demo.packages import default_cache_directory
-from callsheet.cli.choices import Isolation
+from callsheet.deploy.choices import Isolation
 
 # More would make the demo longer, not clearer.
 MOST_DEFAULT_CPUS = 8

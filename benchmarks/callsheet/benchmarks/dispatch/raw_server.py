@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import grpc
 import grpc.aio
-from callsheet.cli.child import ParentLink
+from callsheet.deploy.child import ParentLink
 
 SERVICE = "callsheet.benchmarks.Raw"
 METHOD = "Exchange"

@@ -12,7 +12,7 @@ import anyio
 import grpc
 import grpc.aio
 from callsheet.benchmarks.dispatch.raw_server import CHANNEL_OPTIONS, open_stream
-from callsheet.cli.processes import ProcessSpec, run_process
+from callsheet.deploy.processes import ProcessSpec, run_process
 
 _MODULE = "callsheet.benchmarks.dispatch.raw_server"
 _DEADLINE_S = 120.0

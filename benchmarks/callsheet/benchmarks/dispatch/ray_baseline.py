@@ -20,7 +20,7 @@ from typing import Any
 
 import anyio
 from callsheet.benchmarks.dispatch.statistics import median
-from callsheet.cli.child import ParentLink
+from callsheet.deploy.child import ParentLink
 
 _DEADLINE_S = 150.0
 # Ray at its best and alone: no usage reports, no token check, no extra workers started ahead.

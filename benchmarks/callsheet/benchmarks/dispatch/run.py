@@ -17,8 +17,10 @@ from callsheet.benchmarks.dispatch.ray_baseline import measure_ray
 from callsheet.benchmarks.dispatch.report import CallsheetFigures, DispatchReport, RawFigures, RayFigures
 from callsheet.benchmarks.dispatch.settings import DispatchSettings
 from callsheet.benchmarks.dispatch.statistics import median, percentile
-from callsheet.cli.stack import Role, Stack, StackSettings, local_stack
 from callsheet.client import Client
+from callsheet.deploy.choices import Role
+from callsheet.deploy.stack import Stack, local_stack
+from callsheet.deploy.stack_settings import StackSettings
 
 Progress = Callable[[str], None]
 _RAW_MESSAGES = 2_000

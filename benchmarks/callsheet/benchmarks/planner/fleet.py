@@ -18,13 +18,12 @@ from callsheet.scheduler.core.model import (
     ActionKind,
     ActionRequest,
     Demand,
-    NodeDescription,
     ResourceDemand,
     RetryPolicy,
-    ServiceDescription,
     SpeedUp,
     Timeouts,
 )
+from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription
 
 GPU = "gpu"
 JOBS = ("job-0", "job-1", "job-2")

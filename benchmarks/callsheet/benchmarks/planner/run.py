@@ -21,6 +21,7 @@ from callsheet.scheduler.core.events import (
     PlanReady,
     ReplyTo,
 )
+from callsheet.scheduler.core.machine import handle
 from callsheet.scheduler.core.model import JobRequest, PriorityClass
 from callsheet.scheduler.core.ready import ClassKey
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
@@ -121,7 +122,7 @@ class _World:
 
     def _handle(self, events: list[Event]) -> None:
         for first in range(0, len(events), BATCH):
-            for command in self._state.handle(events[first : first + BATCH], self._now):
+            for command in handle(self._state, events[first : first + BATCH], self._now):
                 if type(command) is Dispatch:
                     self._running.append(command)
 

@@ -23,7 +23,7 @@ import anyio
 from callsheet.benchmarks.real.holding import Span
 from callsheet.benchmarks.real.measuring import ActionRecord, Measured
 from callsheet.benchmarks.simulator.scenario import Scenario
-from callsheet.cli.child import ParentLink
+from callsheet.deploy.child import ParentLink
 
 _DEADLINE_S = 900.0
 # Alone and quiet: no usage reports, no token check, no warnings about accelerators.

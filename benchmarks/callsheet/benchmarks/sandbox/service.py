@@ -15,9 +15,10 @@ import anyio
 from callsheet.benchmarks.sandbox.giving_way import giving_way_s
 from callsheet.benchmarks.sandbox.measuring import NotMeasurableError
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
-from callsheet.cli.choices import Isolation, LogLevel, Role, ShareCores
-from callsheet.cli.stack import StackSettings, local_stack
 from callsheet.client import Client, Command, Demand, Hold, Job, Outcome, Resource, Succeeded, Trajectory
+from callsheet.deploy.choices import Isolation, LogLevel, Role, ShareCores
+from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack_settings import StackSettings
 
 LONG_ACTION_S = 1.0
 

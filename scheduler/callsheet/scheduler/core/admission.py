@@ -5,14 +5,10 @@ How many trajectories live at once is a decision of the planner. One that has be
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from callsheet.scheduler.core.entities import Action, Trajectory
 from callsheet.scheduler.core.lifecycle import advance_line, await_turn, leave_admission_queue
 from callsheet.scheduler.core.model import ActionState
-
-if TYPE_CHECKING:
-    from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state import SchedulerState
 
 
 def admit(state: SchedulerState, trajectory: Trajectory, now: float) -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from callsheet.scheduler.core.admission import admit
 from callsheet.scheduler.core.commands import AcknowledgeEnd, CancelAttempt, PauseAttempt, ReleaseSandbox, ResizeAttempt
 from callsheet.scheduler.core.entities import Action, Attempt, Manager, Orphan, Stranger
 from callsheet.scheduler.core.events import AttemptEnded, AttemptSucceeded
 from callsheet.scheduler.core.lifecycle import arm_attempt, enqueue
-from callsheet.scheduler.core.model import ActionKey, ActionState, RunningAttempt, SandboxRef, Token
+from callsheet.scheduler.core.model import ActionKey, ActionState, Token
 from callsheet.scheduler.core.records import ActionDispatched
+from callsheet.scheduler.core.registration import RunningAttempt, SandboxRef
 from callsheet.scheduler.core.resizing import note_booked
 from callsheet.scheduler.core.servability import service_of
-
-if TYPE_CHECKING:
-    from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state import SchedulerState
 
 
 def adopt_running(state: SchedulerState, manager: Manager, running: RunningAttempt, now: float) -> None:

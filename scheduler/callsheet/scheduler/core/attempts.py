@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.admission import admit
 from callsheet.scheduler.core.adoption import (
@@ -29,10 +27,7 @@ from callsheet.scheduler.core.plan import Assignment
 from callsheet.scheduler.core.records import ActionDispatched
 from callsheet.scheduler.core.resizing import change_cores, note_booked
 from callsheet.scheduler.core.servability import service_of
-
-if TYPE_CHECKING:
-    from callsheet.scheduler.core.state import SchedulerState
-
+from callsheet.scheduler.core.state import SchedulerState
 
 NO_SANDBOX = events.AttemptFailed(FailureKind.INFRA, "no_sandbox", "the manager reported a reset without its sandbox")
 

@@ -16,13 +16,13 @@ from callsheet.scheduler.core.model import (
     ActionState,
     Opening,
     RefusedError,
-    SandboxRef,
     TimeoutKind,
     Token,
     TrajectoryEnd,
 )
 from callsheet.scheduler.core.plan import GrantPrediction
 from callsheet.scheduler.core.records import Record
+from callsheet.scheduler.core.registration import SandboxRef
 
 
 @dataclass(slots=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.commands import DrainManager, PauseAttempt
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Manager
@@ -11,9 +9,7 @@ from callsheet.scheduler.core.leases import open_job
 from callsheet.scheduler.core.lifecycle import arm_attempt, cancel
 from callsheet.scheduler.core.model import CPU, ActionKey, ActionState, RefusalCode, RefusedError
 from callsheet.scheduler.core.resizing import resize, wish_fulfilled
-
-if TYPE_CHECKING:
-    from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state import SchedulerState
 
 
 def on_cancel(state: SchedulerState, event: events.CancelRequested, now: float) -> None:

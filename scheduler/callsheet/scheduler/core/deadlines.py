@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
+
+from callsheet.scheduler.core.model import ActionKey, Token, TrajectoryKey
+
+TimerKey = (
+    tuple[Literal["action", "backoff", "orphan"], ActionKey]
+    | tuple[Literal["attempt"], Token]
+    | tuple[Literal["trajectory"], TrajectoryKey]
+    | tuple[Literal["job", "manager"], str]
+)
+"""What the core waits for: the kind of deadline and whose it is."""
 
 K = TypeVar("K", bound=Hashable)
 

@@ -15,14 +15,13 @@ from callsheet.scheduler.core.model import (
     ActionRequest,
     ActionState,
     JobRequest,
-    SandboxRef,
-    ServiceDescription,
     Token,
     TrajectoryEnd,
     TrajectoryKey,
     TrajectoryRequest,
 )
 from callsheet.scheduler.core.plan import GrantPrediction
+from callsheet.scheduler.core.registration import SandboxRef, ServiceDescription
 
 # Plans may change the cores of an attempt as often as commands come to its node.
 MAX_STORY = 256

@@ -8,26 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from callsheet.scheduler.core.model import (
     ActionKey,
     ActionRequest,
     FailureKind,
     JobRequest,
-    NodeDescription,
-    RunningAttempt,
-    SandboxRef,
-    ServiceDescription,
-    ServiceState,
     TimeoutKind,
     Token,
     TrajectoryEnd,
     TrajectoryRequest,
 )
-
-if TYPE_CHECKING:
-    from callsheet.scheduler.core.plan import Plan
+from callsheet.scheduler.core.plan import Plan
+from callsheet.scheduler.core.registration import (
+    NodeDescription,
+    RunningAttempt,
+    SandboxRef,
+    ServiceDescription,
+    ServiceState,
+)
 
 
 @dataclass(slots=True)

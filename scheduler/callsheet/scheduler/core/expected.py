@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from callsheet.scheduler.core.model import IMAGE_SERVICE_PREFIX, ActionKind, ServiceDescription, is_meant
+from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.registration import IMAGE_SERVICE_PREFIX, ServiceDescription, is_meant
 
 ANY_NAME = ""
 

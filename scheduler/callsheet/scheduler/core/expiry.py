@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.entities import Action, Job
 from callsheet.scheduler.core.leases import begin, let_go, open_job, save
 from callsheet.scheduler.core.lifecycle import cancel
 from callsheet.scheduler.core.model import TrajectoryEnd
 from callsheet.scheduler.core.records import JobLease
+from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.submission import close_job
 from callsheet.scheduler.core.trajectories import cancel_group, close_trajectory, closed_trajectory
-
-if TYPE_CHECKING:
-    from callsheet.scheduler.core.state import SchedulerState
 
 EXPIRED = "its job expired: no client session held it"
 

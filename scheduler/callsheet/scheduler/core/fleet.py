@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import adopt_running, release_stranger
 from callsheet.scheduler.core.commands import AcceptManager, Cancellation, DrainManager, RefuseManager, ReleaseSandbox
 from callsheet.scheduler.core.entities import Attempt, Manager, Service, pool_of
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.lifecycle import STATE_LOST, drop_attempt, drop_sandbox, fail_or_retry, finish
-from callsheet.scheduler.core.model import (
-    CPU,
-    FailureKind,
-    NodeDescription,
-    RefusalCode,
-    RefusedError,
-    ServiceDescription,
-    ServiceState,
-)
-from callsheet.scheduler.core.quotas import buckets_of
+from callsheet.scheduler.core.metering import buckets_of
+from callsheet.scheduler.core.model import CPU, FailureKind, RefusalCode, RefusedError
+from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription, ServiceState
 from callsheet.scheduler.core.servability import note_arrival
-
-if TYPE_CHECKING:
-    from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state import SchedulerState
 
 MANAGER_LOST = events.AttemptFailed(FailureKind.INFRA, "manager_lost", "the manager that ran the attempt is gone")
 NEVER_STARTED = events.AttemptFailed(

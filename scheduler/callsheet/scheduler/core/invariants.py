@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from callsheet.scheduler.core.entities import Action, Job, Manager
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU, ActionState, TrajectoryEnd
 from callsheet.scheduler.core.resizing import elastic_cores
-
-if TYPE_CHECKING:
-    from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state import SchedulerState
 
 
 class InvariantViolationError(AssertionError):

@@ -6,15 +6,11 @@ runs, and schedulers that restart often do not begin it anew.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from callsheet.scheduler.core.entities import Job
 from callsheet.scheduler.core.events import ReplyTo
 from callsheet.scheduler.core.model import RefusalCode, RefusedError
 from callsheet.scheduler.core.records import JobLease
-
-if TYPE_CHECKING:
-    from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state import SchedulerState
 
 # What is left of a lease is journalled so many times, though not more often nor more rarely than this; in seconds.
 SAVES = 12

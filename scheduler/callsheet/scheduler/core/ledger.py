@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from callsheet.scheduler.core.model import CPU, NodeDescription
+from callsheet.scheduler.core.model import CPU
 from callsheet.scheduler.core.quotas import TokenBucket
+from callsheet.scheduler.core.registration import NodeDescription
 
 
 class Node:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from callsheet.scheduler.core.commands import (
     CancelAttempt,
     Cancellation,
@@ -24,9 +22,7 @@ from callsheet.scheduler.core.records import (
     TrajectoryPlaced,
 )
 from callsheet.scheduler.core.resizing import note_dropped
-
-if TYPE_CHECKING:
-    from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state import SchedulerState
 
 RETRIED = frozenset({FailureKind.INFRA, FailureKind.QUOTA})
 STATE_LOST = AttemptFailed(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from callsheet.scheduler.core.entities import Action, Attempt, ClosedTrajectory, FinishedAction, Job, Trajectory
 from callsheet.scheduler.core.leases import begin
@@ -17,11 +16,9 @@ from callsheet.scheduler.core.model import (
     TrajectoryRequest,
 )
 from callsheet.scheduler.core.records import Recovered, RecoveredAction, RecoveredJob, RecoveredTrajectory
+from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.submission import add_action
 from callsheet.scheduler.core.trajectories import add_trajectory, count_closed, group_of
-
-if TYPE_CHECKING:
-    from callsheet.scheduler.core.state import SchedulerState
 
 
 class RequestDecoder:

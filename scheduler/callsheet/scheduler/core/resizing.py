@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from callsheet.scheduler.core.commands import ResizeAttempt
 from callsheet.scheduler.core.entities import Action, Attempt, Manager
 from callsheet.scheduler.core.model import CPU, ActionState, Demand, RefusalCode, RefusedError, ResourceDemand
 from callsheet.scheduler.core.plan import CoreChange
-
-if TYPE_CHECKING:
-    from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state import SchedulerState
 
 
 def elastic_cores(demand: Demand) -> ResourceDemand | None:

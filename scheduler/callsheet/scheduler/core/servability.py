@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from callsheet.scheduler.core.entities import Action, Manager, Service, Trajectory
 from callsheet.scheduler.core.events import AttemptFailed
 from callsheet.scheduler.core.lifecycle import finish
 from callsheet.scheduler.core.model import (
     CPU,
     GPU,
-    IMAGE_SERVICE_PREFIX,
     MEMORY,
     ActionKind,
     ActionRequest,
@@ -21,10 +18,9 @@ from callsheet.scheduler.core.model import (
     RefusedError,
     ResourceDemand,
 )
+from callsheet.scheduler.core.registration import IMAGE_SERVICE_PREFIX
+from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.suggestions import did_you_mean
-
-if TYPE_CHECKING:
-    from callsheet.scheduler.core.state import SchedulerState
 
 # Some clients ask for other units with each action.
 MAX_CACHED = 4096

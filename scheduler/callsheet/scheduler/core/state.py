@@ -1,29 +1,23 @@
-"""The scheduler's state and its one mutator.
-
-`SchedulerState.handle` takes events and returns commands. What each event does stands in `submission`, `attempts`,
-`fleet`, `control` and `timers`; what they share stands in `lifecycle`.
-"""
+"""The scheduler's state: what the core knows. `machine` changes it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from callsheet.scheduler.core import attempts, control, events, expiry, fleet, submission, timers, trajectories
-from callsheet.scheduler.core.commands import Accept, Command, Opened, OutcomeFacts, Persist, Refuse
-from callsheet.scheduler.core.deadlines import Deadlines
+from callsheet.scheduler.core.commands import Accept, Command, Opened, OutcomeFacts, Persist
+from callsheet.scheduler.core.deadlines import Deadlines, TimerKey
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Manager, Orphan, Trajectory
-from callsheet.scheduler.core.events import Event, ReplyTo
+from callsheet.scheduler.core.events import ReplyTo
 from callsheet.scheduler.core.expected import ExpectedRole
 from callsheet.scheduler.core.kept_set_ups import KeptSetUps
 from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.model import ActionKey, ActionKind, Demand, RefusedError, Token
-from callsheet.scheduler.core.quotas import TokenBucket, next_refill
+from callsheet.scheduler.core.model import ActionKey, ActionKind, Demand, Token
+from callsheet.scheduler.core.quotas import TokenBucket
 from callsheet.scheduler.core.ready import ReadyQueue
 from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.summaries import Summaries
-from callsheet.scheduler.core.timers import TimerKey
 
 
 class OutcomeEncoder(Protocol):
@@ -68,7 +62,7 @@ class SchedulerState:
     """Jobs, trajectories, actions, attempts, managers and nodes; see the module's docstring.
 
     Attributes:
-        metered_nodes: Those with quotas; these are brought up to now by every `handle`.
+        metered_nodes: Those with quotas; `machine.handle` brings these up to now.
         buckets: The quotas by node id and resource, for nodes that come back.
         elastic_attempts: Those with cores of their own of which plans may take some for others.
         narrowed_attempts: Those among them that have given some.
@@ -122,40 +116,18 @@ class SchedulerState:
         self._commands: list[Command] = []
         self.summaries = Summaries(self.settings.closed_actions, self.settings.closed_actions_s)
 
-    def handle(self, happened: Sequence[Event], now: float) -> list[Command]:
-        """Applies events in order and returns what is to be done.
-
-        Args:
-            happened: What happened, in order.
-            now: Seconds since the epoch; never smaller than in an earlier call.
-        """
-        for node in self.metered_nodes.values():
-            node.refill(now)
-        for event in happened:
-            handler: Callable[[SchedulerState, Any, float], None] = _HANDLERS[type(event)]
-            try:
-                handler(self, event, now)
-            except RefusedError as refusal:
-                self._commands.append(Refuse(event.reply_to, refusal))  # type: ignore[union-attr]
-        # Restoring from the journal may have left commands of its own, which go out with the first ones.
-        todo, self._commands = self._commands, []
-        return todo
-
     @property
     def wants_plan(self) -> bool:
         """Whether there is anything that a planning round could decide."""
         return bool(len(self.ready) or self.waiting_trajectories or self.narrowed_attempts)
 
-    def next_deadline(self) -> float | None:
-        """When `TimerFired` should be handled next, in seconds since the epoch; a planning round should follow."""
-        due = self.timers.next()
-        if not self.metered_nodes:
-            return due
-        refill = next_refill(self)
-        return due if refill is None else refill if due is None else min(due, refill)
+    def take_commands(self) -> list[Command]:
+        """Returns the commands that were added since the last time."""
+        todo, self._commands = self._commands, []
+        return todo
 
     def emit(self, command: Command) -> None:
-        """Adds a command to what `handle` returns."""
+        """Adds a command to what `machine.handle` returns."""
         self._commands.append(command)
 
     def persist(self, record: Record) -> None:
@@ -198,32 +170,3 @@ class SchedulerState:
             return list(action.story)
         finished = self.summaries.of_open_job(key)
         return list(finished.story) if finished is not None else []
-
-
-_HANDLERS: dict[type, Callable[[SchedulerState, Any, float], None]] = {
-    events.JobOpenRequested: submission.on_job_open,
-    events.JobCloseRequested: submission.on_job_close,
-    events.JobHoldRequested: expiry.on_job_hold,
-    events.JobReleaseRequested: expiry.on_job_release,
-    events.SessionEnded: expiry.on_session_ended,
-    events.WorkCancelRequested: expiry.on_work_cancel,
-    events.TrajectoryOpenRequested: trajectories.on_trajectory_open,
-    events.TrajectoryCloseRequested: trajectories.on_trajectory_close,
-    events.ActionSubmitted: submission.on_submit,
-    events.OutcomeRequested: submission.on_outcome_requested,
-    events.PolicyPublished: submission.on_policy_published,
-    events.CancelRequested: control.on_cancel,
-    events.ResizeRequested: control.on_resize,
-    events.PauseRequested: control.on_pause,
-    events.DrainRequested: control.on_drain,
-    events.ManagerJoined: fleet.on_joined,
-    events.ManagerDisconnected: fleet.on_disconnected,
-    events.ManagerHeartbeat: fleet.on_heartbeat,
-    events.ManagerDraining: fleet.on_draining,
-    events.SandboxLost: fleet.on_sandbox_lost,
-    events.AttemptStarted: attempts.on_started,
-    events.AttemptProgressed: attempts.on_progressed,
-    events.AttemptEnded: attempts.on_ended,
-    events.PlanReady: attempts.on_plan,
-    events.TimerFired: timers.on_timer,
-}

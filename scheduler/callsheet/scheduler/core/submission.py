@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import adopt_orphan
@@ -29,10 +28,8 @@ from callsheet.scheduler.core.records import (
     TrajectoryCommandTimeout,
 )
 from callsheet.scheduler.core.servability import check_servable
+from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.trajectories import close_trajectory, closed_trajectory
-
-if TYPE_CHECKING:
-    from callsheet.scheduler.core.state import SchedulerState
 
 
 def on_job_open(state: SchedulerState, event: events.JobOpenRequested, now: float) -> None:

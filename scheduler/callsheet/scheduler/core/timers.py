@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
-
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import drop_orphan
 from callsheet.scheduler.core.commands import Cancellation, Expiry
@@ -20,17 +18,8 @@ from callsheet.scheduler.core.lifecycle import (
     stop_attempt,
 )
 from callsheet.scheduler.core.model import ActionKey, ActionState, FailureKind, TimeoutKind, Token
+from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.trajectories import trajectory_due
-
-if TYPE_CHECKING:
-    from callsheet.scheduler.core.state import SchedulerState
-
-TimerKey = (
-    tuple[Literal["action", "backoff", "orphan"], ActionKey]
-    | tuple[Literal["attempt"], Token]
-    | tuple[Literal["trajectory"], tuple[str, str]]
-    | tuple[Literal["job", "manager"], str]
-)
 
 TIMED_OUT = events.AttemptFailed(
     FailureKind.TIMEOUT,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.commands import Opened
 from callsheet.scheduler.core.entities import ClosedTrajectory, Group, Job, Trajectory
@@ -11,9 +9,7 @@ from callsheet.scheduler.core.leases import check_not_expired, open_job
 from callsheet.scheduler.core.lifecycle import cancel, drop_sandbox
 from callsheet.scheduler.core.model import Opening, RefusalCode, RefusedError, TrajectoryEnd, TrajectoryRequest
 from callsheet.scheduler.core.records import GroupCancelled, TrajectoryClosed, TrajectoryOpened
-
-if TYPE_CHECKING:
-    from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state import SchedulerState
 
 CLOSED = "its trajectory was closed"
 REDUNDANT = "its group has its quorum"

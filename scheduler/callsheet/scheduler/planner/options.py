@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from callsheet.scheduler.core.model import CPU, GPU, ResourceDemand, SpeedUp, is_meant
+from callsheet.scheduler.core.model import CPU, GPU, ResourceDemand, SpeedUp
 from callsheet.scheduler.core.ready import ClassKey
+from callsheet.scheduler.core.registration import is_meant
 from callsheet.scheduler.planner.instance import Option, OptionBlock
 from callsheet.scheduler.planner.pools import MILLI, Fleet, Host, Place, Pool, shared_column, slot_column
 from callsheet.scheduler.planner.price import MARGINAL_EFFICIENCY_FLOOR

@@ -10,7 +10,8 @@ import grpc
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.entities import Manager
 from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.model import ActionKey, RefusedError, ServiceDescription
+from callsheet.scheduler.core.model import ActionKey, RefusedError
+from callsheet.scheduler.core.registration import ServiceDescription
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.what_if import ask
 from callsheet.scheduler.service.admin_answers import prediction_errors, what_if_response

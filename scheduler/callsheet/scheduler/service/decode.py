@@ -9,7 +9,6 @@ from typing import Final, TypeVar
 
 from callsheet.scheduler.core.model import (
     CPU,
-    IMAGE_SERVICE_PREFIX,
     MEMORY,
     ActionKey,
     ActionKind,
@@ -24,6 +23,7 @@ from callsheet.scheduler.core.model import (
     Timeouts,
     TrajectoryRequest,
 )
+from callsheet.scheduler.core.registration import IMAGE_SERVICE_PREFIX
 from callsheet.scheduler.service import payload_rules, reward_rules
 from callsheet.scheduler.service.refusals import to_seconds
 from callsheet.scheduler.service.rules import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from callsheet.scheduler.core.expected import ANY_NAME, ExpectedRole, ExpectedService
-from callsheet.scheduler.core.model import IMAGE_SERVICE_PREFIX, ActionKind
+from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.registration import IMAGE_SERVICE_PREFIX
 
 
 def _role(name: str, *services: tuple[str, Iterable[ActionKind]]) -> ExpectedRole:

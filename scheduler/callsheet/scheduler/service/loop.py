@@ -13,6 +13,7 @@ import structlog
 from callsheet.scheduler.core import commands
 from callsheet.scheduler.core.entities import FinishedAction
 from callsheet.scheduler.core.events import AttemptEnded, Event, PlanReady, ReplyTo, TimerFired
+from callsheet.scheduler.core.machine import handle, next_deadline
 from callsheet.scheduler.core.model import ActionKey
 from callsheet.scheduler.core.records import JobClosed, Record
 from callsheet.scheduler.core.state import SchedulerState
@@ -194,7 +195,7 @@ class CoreLoop:
         if self._pending or self._replan:
             return
         now = self._look_at_clock()
-        deadline = self.state.next_deadline()
+        deadline = next_deadline(self.state)
         wait = IDLE_WAIT if deadline is None else max(deadline, self._timers_from) - now
         # Not a cancel scope: this comes twice for every action that is alone, which waits for it.
         timer = asyncio.get_running_loop().call_later(max(wait, 0.0), self._wake.set)
@@ -222,13 +223,13 @@ class CoreLoop:
         now = self._look_at_clock()
         batch = self._pending[:MAX_EVENTS_PER_STEP]
         del self._pending[:MAX_EVENTS_PER_STEP]
-        deadline = self.state.next_deadline()
+        deadline = next_deadline(self.state)
         if deadline is not None and max(deadline, self._timers_from) <= now:
             batch.append(TimerFired())
         ends = [event for event in batch if type(event) is AttemptEnded]
         if ends:
             self._learner.attempts_ended(self.state, ends)
-        committable = self._carry_out(self.state.handle(batch, now) + self._plan(now))
+        committable = self._carry_out(handle(self.state, batch, now) + self._plan(now))
         if self._pending:
             self._wake.set()
         if self._room is not None:
@@ -250,7 +251,7 @@ class CoreLoop:
             plan = self._planner.plan(self.state, now)
             self._replan = plan.truncated
             if not plan.empty:
-                todo += self.state.handle([PlanReady(plan)], now)
+                todo += handle(self.state, [PlanReady(plan)], now)
             if not self._replan:
                 break
         return todo

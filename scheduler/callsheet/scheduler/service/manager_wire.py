@@ -7,19 +7,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.model import (
-    CPU,
-    ActionKey,
-    ActionKind,
-    FailureKind,
+from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind, FailureKind, TimeoutKind, Token
+from callsheet.scheduler.core.registration import (
     NodeDescription,
     QuotaDescription,
     RunningAttempt,
     SandboxRef,
     ServiceDescription,
     ServiceState,
-    TimeoutKind,
-    Token,
 )
 from callsheet.scheduler.service.rules import MAX_SECONDS, at_least, identifier, invalid, known, within
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2

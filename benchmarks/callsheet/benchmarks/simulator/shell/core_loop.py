@@ -13,6 +13,7 @@ from callsheet.benchmarks.simulator.policy import World
 from callsheet.scheduler.core import commands
 from callsheet.scheduler.core.events import AttemptEnded, AttemptFailed, Event, PlanReady, ReplyTo, TimerFired
 from callsheet.scheduler.core.invariants import check_invariants
+from callsheet.scheduler.core.machine import handle, next_deadline
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
 from callsheet.scheduler.planner.protocol import Planner
@@ -103,7 +104,7 @@ class CoreLoop:
 
     def woken(self) -> None:
         """Handles what is pending or due."""
-        deadline = self.state.next_deadline()
+        deadline = next_deadline(self.state)
         due = deadline is not None and deadline <= self.now
         if not (due or self._step_at == self._world.now or self._planning.due):
             return
@@ -126,7 +127,7 @@ class CoreLoop:
                 self._planned(plan)
 
     def _handle(self, happened: list[Event]) -> None:
-        for command in self.state.handle(happened, self.now):
+        for command in handle(self.state, happened, self.now):
             carry_out = self._carriers.get(type(command))
             if carry_out is not None:
                 carry_out(command)
@@ -134,7 +135,7 @@ class CoreLoop:
             check_invariants(self.state)
 
     def _arm_deadline(self) -> None:
-        deadline = self.state.next_deadline()
+        deadline = next_deadline(self.state)
         if deadline is None:
             return
         if self._deadline_armed <= self.now:

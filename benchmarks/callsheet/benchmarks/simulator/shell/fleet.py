@@ -15,7 +15,8 @@ from callsheet.benchmarks.simulator.shell.requests import (
     rounded_up,
 )
 from callsheet.scheduler.core.events import Event, ManagerHeartbeat, ManagerJoined
-from callsheet.scheduler.core.model import CPU, MEMORY, ActionKind, NodeDescription, ServiceDescription
+from callsheet.scheduler.core.model import CPU, MEMORY, ActionKind
+from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription
 
 IN_SANDBOXES = frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP, ActionKind.REWARD})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from callsheet.benchmarks.simulator.policy import World
 from callsheet.scheduler.core.events import ManagerHeartbeat
-from callsheet.scheduler.core.model import ServiceState
+from callsheet.scheduler.core.registration import ServiceState
 
 
 class ModelStates:

@@ -14,13 +14,13 @@ from callsheet.scheduler.core.model import (
     Demand,
     GroupRequest,
     JobRequest,
-    QuotaDescription,
     ResourceDemand,
     RetryPolicy,
     SpeedUp,
     Timeouts,
     TrajectoryRequest,
 )
+from callsheet.scheduler.core.registration import QuotaDescription
 
 GPU = "gpu"
 # The part of a node's memory for commands that run outside their trajectory's sandbox. If they competed with sandboxes

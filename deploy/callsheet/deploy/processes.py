@@ -18,7 +18,7 @@ from pathlib import Path
 
 import anyio
 import anyio.abc
-from callsheet.cli.child import PARENT_VARIABLE, READY_VARIABLE
+from callsheet.deploy.child import PARENT_VARIABLE, READY_VARIABLE
 
 _LOG_TAIL_BYTES = 2000
 _KILL_WAIT_S = 10.0

@@ -1,6 +1,6 @@
 """The child's half of process supervision: die with the parent, and say when ready.
 
-The parent (see `callsheet.cli.processes`) passes two environment variables. They are taken out of the environment at
+The parent (see `callsheet.deploy.processes`) passes two environment variables. They are taken out of the environment at
 once, so that what the child starts (sandboxes, engines) never sees them.
 """
 

@@ -6,36 +6,16 @@ import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import metadata
 from pathlib import Path
 from typing import Protocol
 
 import anyio
 import anyio.abc
-from callsheet.cli.choices import Isolation, LogFormat, LogLevel, Role
-from callsheet.cli.processes import ChildProcess, ProcessSpec
-from callsheet.cli.stack_settings import (
-    STANDARD_MANAGERS,
-    RestartPolicy,
-    StackSettings,
-    engine_threads,
-    role_arguments,
-)
-from callsheet.cli.supervisor import Supervisor
-
-__all__ = [
-    "STANDARD_MANAGERS",
-    "Isolation",
-    "LogFormat",
-    "LogLevel",
-    "RestartPolicy",
-    "Role",
-    "Stack",
-    "StackSettings",
-    "StackWatcher",
-    "check_machine",
-    "engine_threads",
-    "local_stack",
-]
+from callsheet.deploy.choices import Role
+from callsheet.deploy.processes import ChildProcess, ProcessSpec
+from callsheet.deploy.stack_settings import StackSettings, engine_threads, role_arguments
+from callsheet.deploy.supervisor import Supervisor
 
 _SCHEDULER_GRACE_S = 10.0
 # On top of a manager's own drain: its last acknowledgements and the release of its executor.
@@ -144,7 +124,7 @@ class Stack:
         log_path = self.settings.data_dir / "logs" / f"{role.value}.log" if self.settings.logs_to_files else None
         return ProcessSpec(
             name=role.value,
-            module="callsheet.cli.main",
+            module=_command_module(),
             arguments=role_arguments(role, self.settings, address=self.address, cores=self._cores),
             log_path=bounded_log(log_path) if log_path is not None else None,
             ready_timeout_s=self.settings.ready_timeout_s,
@@ -193,6 +173,12 @@ class Stack:
         """Asks the processes of these roles to end for good."""
         for role in roles:
             self._supervisors[role].stop()
+
+
+def _command_module() -> str:
+    """The module that runs the `callsheet` command, as its installation names it."""
+    (command,) = metadata.entry_points(group="console_scripts", name="callsheet")
+    return command.module
 
 
 def bounded_log(path: Path) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from callsheet.cli.choices import Isolation, LogFormat, LogLevel, Role, ShareCores
+from callsheet.deploy.choices import Isolation, LogFormat, LogLevel, Role, ShareCores
 
 STANDARD_MANAGERS = (Role.SANDBOX, Role.INFERENCE, Role.REWARD)
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import anyio
 import anyio.abc
 import structlog
-from callsheet.cli.choices import Role
-from callsheet.cli.processes import ChildProcess, ProcessFailedError, ProcessSpec, describe_exit, run_process
-from callsheet.cli.stack_settings import RestartPolicy
+from callsheet.deploy.choices import Role
+from callsheet.deploy.processes import ChildProcess, ProcessFailedError, ProcessSpec, describe_exit, run_process
+from callsheet.deploy.stack_settings import RestartPolicy
 
 _log = structlog.get_logger(__name__)
 

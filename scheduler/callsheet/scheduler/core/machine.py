@@ -1,0 +1,73 @@
+"""The state machine: events in, commands out.
+
+What each event does stands in `submission`, `trajectories`, `attempts`, `fleet`, `control`, `expiry` and `timers`; what
+they share stands in `lifecycle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from callsheet.scheduler.core import attempts, control, events, expiry, fleet, submission, timers, trajectories
+from callsheet.scheduler.core.commands import Command, Refuse
+from callsheet.scheduler.core.events import Event
+from callsheet.scheduler.core.metering import next_refill
+from callsheet.scheduler.core.model import RefusedError
+from callsheet.scheduler.core.state import SchedulerState
+
+_HANDLERS: dict[type, Callable[[SchedulerState, Any, float], None]] = {
+    events.JobOpenRequested: submission.on_job_open,
+    events.JobCloseRequested: submission.on_job_close,
+    events.JobHoldRequested: expiry.on_job_hold,
+    events.JobReleaseRequested: expiry.on_job_release,
+    events.SessionEnded: expiry.on_session_ended,
+    events.WorkCancelRequested: expiry.on_work_cancel,
+    events.TrajectoryOpenRequested: trajectories.on_trajectory_open,
+    events.TrajectoryCloseRequested: trajectories.on_trajectory_close,
+    events.ActionSubmitted: submission.on_submit,
+    events.OutcomeRequested: submission.on_outcome_requested,
+    events.PolicyPublished: submission.on_policy_published,
+    events.CancelRequested: control.on_cancel,
+    events.ResizeRequested: control.on_resize,
+    events.PauseRequested: control.on_pause,
+    events.DrainRequested: control.on_drain,
+    events.ManagerJoined: fleet.on_joined,
+    events.ManagerDisconnected: fleet.on_disconnected,
+    events.ManagerHeartbeat: fleet.on_heartbeat,
+    events.ManagerDraining: fleet.on_draining,
+    events.SandboxLost: fleet.on_sandbox_lost,
+    events.AttemptStarted: attempts.on_started,
+    events.AttemptProgressed: attempts.on_progressed,
+    events.AttemptEnded: attempts.on_ended,
+    events.PlanReady: attempts.on_plan,
+    events.TimerFired: timers.on_timer,
+}
+
+
+def handle(state: SchedulerState, happened: Sequence[Event], now: float) -> list[Command]:
+    """Applies events in order and returns what is to be done.
+
+    Args:
+        state: The scheduler's state.
+        happened: What happened, in order.
+        now: Seconds since the epoch; never smaller than in an earlier call.
+    """
+    for node in state.metered_nodes.values():
+        node.refill(now)
+    for event in happened:
+        try:
+            _HANDLERS[type(event)](state, event, now)
+        except RefusedError as refusal:
+            state.emit(Refuse(event.reply_to, refusal))  # type: ignore[union-attr]
+    # Restoring from the journal may have left commands of its own, which go out with the first ones.
+    return state.take_commands()
+
+
+def next_deadline(state: SchedulerState) -> float | None:
+    """When `TimerFired` should be handled next, in seconds since the epoch; a planning round should follow."""
+    due = state.timers.next()
+    if not state.metered_nodes:
+        return due
+    refill = next_refill(state)
+    return due if refill is None else refill if due is None else min(due, refill)
