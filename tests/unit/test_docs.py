@@ -67,3 +67,10 @@ def test_definitions_that_are_named_are_there(page: str) -> None:
             if name not in defined:
                 wrong.append(f"{line.strip()}\n    has `{path}:{name}`; change this answer to what took its place")
     assert not wrong, f"{page}:\n" + "\n".join(wrong)
+
+
+def test_the_glossary_answers_ten_questions() -> None:
+    section = (_ROOT / "docs" / "glossary.md").read_text().partition("## Ten questions")[2]
+    questions = [line for line in section.splitlines() if "?" in line]
+    assert len(questions) == 10
+    assert not [line for line in questions if not _ANSWER.search(line)], "each answer names a file and a definition"
