@@ -26,7 +26,7 @@ from callsheet.client.admin_values import ActionState
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import StackSettings
-from callsheet.managers.attempts import CLOCK_TOLERANCE_S
+from callsheet.managers.attempt_runner import CLOCK_TOLERANCE_S
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 from callsheet.managers.sandbox.settings import Isolation
 

@@ -23,13 +23,7 @@ from callsheet.options.declaration import Option
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from typing_extensions import override
 
-ALL_KINDS = (
-    action_pb2.ACTION_KIND_GENERATE,
-    action_pb2.ACTION_KIND_ENV_RESET,
-    action_pb2.ACTION_KIND_ENV_STEP,
-    action_pb2.ACTION_KIND_TOOL_CALL,
-    action_pb2.ACTION_KIND_REWARD,
-)
+ALL_KINDS = tuple(kind for kind in action_pb2.ActionKind.values() if kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,13 +227,19 @@ def _one_token() -> outcome_pb2.GenerateResult:
     )
 
 
+def _least_result(kind: str) -> Completed:
+    succeeded = outcome_pb2.Succeeded()
+    result = getattr(succeeded, kind)
+    result.SetInParent()
+    if kind == "generate":
+        result.CopyFrom(_one_token())
+    return Completed(succeeded)
+
+
 RESULTS: Mapping[str, Completed] = {
-    "generate": Completed(outcome_pb2.Succeeded(generate=_one_token())),
-    "env_step": Completed(outcome_pb2.Succeeded(env_step=outcome_pb2.CommandResult())),
-    "tool_call": Completed(outcome_pb2.Succeeded(tool_call=outcome_pb2.ToolCallResult())),
-    "reward": Completed(outcome_pb2.Succeeded(reward=outcome_pb2.RewardResult())),
+    field.name: _least_result(field.name) for field in outcome_pb2.Succeeded.DESCRIPTOR.oneofs_by_name["result"].fields
 }
-"""The least result of each kind that has no state. Shared: the runtime copies what it reports."""
+"""The least result of each kind; env_reset makes its own. Shared: the runtime copies what it reports."""
 
 
 KIND = ManagerKind(
