@@ -11,7 +11,7 @@ from callsheet.benchmarks.simulator.comparison.settings import ComparisonSetting
 from callsheet.cli import bench_sim_options as options
 from callsheet.cli.errors import CommandError, needs
 from callsheet.cli.options import AsJson, options_of
-from callsheet.cli.output import print_json, print_report, progress_on_stderr
+from callsheet.cli.output import print_either, progress_on_stderr
 
 if TYPE_CHECKING:
     from callsheet.benchmarks.simulator.comparison.ranges import RangeFile
@@ -73,10 +73,7 @@ def _compare(
                 progress(f"plots: {write_page(plots, report)}")
     except (ValueError, OSError) as error:
         raise CommandError(str(error), usage=isinstance(error, ValueError)) from error
-    if as_json:
-        print_json(report.as_json())
-    else:
-        print_report(render(report))
+    print_either(as_json, report.as_json, lambda: render(report))
     if expected is not None:
         _check(expected, report.as_json())
 
@@ -109,7 +106,4 @@ def _calibrate(processes: int, trace: Path | None, *, as_json: bool) -> None:
         from callsheet.benchmarks.simulator.calibration.render import render
     with progress_on_stderr() as progress:
         table = calibrate(progress, processes=processes, trace=trace)
-    if as_json:
-        print_json(table.as_json())
-    else:
-        print_report(render(table))
+    print_either(as_json, table.as_json, lambda: render(table))

@@ -37,7 +37,6 @@ class RaySettings:
     """How much work Ray gets.
 
     Attributes:
-        calls: No-ops in one measurement.
         windows: Calls in flight to try, each `ray.get` taking a whole window; the best of them counts.
         repetitions: Measurements of each window; their median counts.
     """

@@ -14,13 +14,7 @@ class DispatchSettings:
     """Sizes of the dispatch benchmark.
 
     Attributes:
-        actions: Actions in one repetition of the throughput measurement.
-        in_flight: Actions under way meanwhile.
-        repetitions: Repetitions of each measurement; medians over them count.
-        idle_samples: Actions of the idle latency, over all repetitions.
         idle_warm_up: Unmeasured actions before each repetition.
-        burst: Actions submitted at once.
-        seed: Action ids are drawn from it.
         ray: Ray's share.
     """
 

@@ -16,17 +16,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class SandboxRequest:
-    """What each runtime's sandbox is to be.
-
-    Attributes:
-        image: Root file system for runtimes whose address names none; empty is the system of the manager's machine.
-        set_up: Shell text to run in a fresh sandbox; empty for none.
-        cpus: Cores of each command.
-        memory_mib: Memory of the sandbox in MiB; None takes the scheduler's default.
-        disk_mib: Size of its writable file systems in MiB; None takes the manager's default.
-        idle_timeout_s: A sandbox without any request for so many seconds is given up; None takes the scheduler's
-            default (1 hour).
-    """
+    """What each runtime's sandbox is to be."""
 
     image: Annotated[str, Option("Root file system, unless the address of a runtime names another.")] = ""
     set_up: Annotated[str, Option("Shell command to set each sandbox up with.")] = ""
@@ -63,10 +53,6 @@ class FacadeSettings:
     """How the facade works.
 
     Attributes:
-        scheduler: Address of the scheduler, "host:port".
-        listen: Where to listen, "host:port"; port 0 takes a free one.
-        auth_token: What requests must bring as X-API-Key; None lets everybody in.
-        job_id: The job of all its trajectories; it is opened at the start and closed at the end.
         sandbox: What each runtime's sandbox is to be.
         max_runtimes: Runtimes that may be open at once.
         max_request_bytes: Size of one request, uploads included.

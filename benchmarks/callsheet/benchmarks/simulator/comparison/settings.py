@@ -15,17 +15,7 @@ from callsheet.options.declaration import Option, PathRule
 
 @dataclass(frozen=True, slots=True)
 class ScenarioSource:
-    """Where the scenario of a seed comes from: a workload, or a trace that is resampled.
-
-    Attributes:
-        trajectories: In one step, or live at once in sustained mode; None for the workload's own number.
-        cores: Cores in all; None for the workload's own.
-        nodes: CPU nodes they are on; None for as few as the workload's nodes allow.
-        gpus: GPUs of reward models in all; None for the workload's own.
-        generation_scale: Factor on all generation times.
-        reward_mix: A named mix of the workload's rewards; "none" leaves them out, None takes the usual one.
-        trace: A trace file in one of the known formats, in place of the workload's distributions.
-    """
+    """Where the scenario of a seed comes from: a workload, or a trace that is resampled."""
 
     workload: Annotated[
         str, Option("coding, deepsearch, math, games, mopd or mixed; names the machines of a trace.", default="coding")
