@@ -2,7 +2,7 @@
 #
 #   PYTHON=...        the interpreter to create .venv with (python3; 3.11 or later)
 #   TORCH_INDEX=...   an index to take torch from, for instance one with CPU-only builds; an installed torch is kept
-#   PYTEST_ARGS=...   arguments for `make test`
+#   PYTEST_ARGS=...   arguments for `make test`, which then runs in one process unless -n is among them
 #   UPGRADE=1         lets `make lock` move to newer versions
 
 PYTHON ?= python3
@@ -14,17 +14,23 @@ TORCH := 2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .NOTPARALLEL:
-.PHONY: demo test check lint types layers protos protos-lint protos-check bench lock setup clean
+.PHONY: demo test check docs lint types layers protos protos-lint protos-check bench lock setup clean
 
 demo: $(SETUP)
 	scripts/system_packages.sh demo
 	$(BIN)/callsheet demo
 
+# Tests of one file share a worker and its servers; the order is that of `testpaths`.
+WORKERS := --dist loadfile --no-loadscope-reorder
 test: $(SETUP)
 	scripts/system_packages.sh test
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest $(WORKERS) $(or $(PYTEST_ARGS),-n auto)
 
 check: lint types layers protos-lint protos-check
+
+# Every page is read anew, as the reference comes from docstrings, options and protos. A warning is an error.
+docs: $(SETUP)
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --fresh-env --quiet -d build/doctrees docs build/docs
 
 # The hand-written status_pb2.py is named, as the pattern for generated files covers it.
 HAND_WRITTEN := protos/callsheet/v1/google_rpc/status_pb2.py

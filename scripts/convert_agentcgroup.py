@@ -2,7 +2,7 @@
 
     .venv/bin/python scripts/convert_agentcgroup.py extracted.jsonl.gz > coding.jsonl
 
-The rules are in callsheet.benchmarks.simulator.traces.agentcgroup; docs/trace-format.md describes both formats.
+The rules are in callsheet.benchmarks.simulator.traces.agentcgroup, both formats in docs/reference/trace-format.md.
 """
 
 from __future__ import annotations

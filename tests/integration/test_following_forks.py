@@ -8,7 +8,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.managers.executor import Executor, ServingExecutor
+from callsheet.managers.executor import Executor
 from callsheet.managers.reward.build import build_reward_executor
 from callsheet.managers.reward.settings import RewardSettings
 from callsheet.managers.sandbox.build import build_sandbox_executor, build_test_suite_executor
@@ -44,7 +44,6 @@ async def test_a_process_that_escaped_a_resize_is_found(
 ) -> None:
     old, new = sorted(os.sched_getaffinity(0))[:2]
     executor = build(settings_for(Variant(isolation, groups=False), tmp_path))
-    assert isinstance(executor, ServingExecutor)
     attempt = attempt_of(suite(" ".join(_NAP)), cores=[old], resources={"memory": 256})
     try:
         async with anyio.create_task_group() as serving:

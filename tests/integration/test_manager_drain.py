@@ -13,6 +13,7 @@ import pytest
 from anyio.abc import Process
 from callsheet.managers.runtime import ExecutorFailedError
 from callsheet.v1 import manager_service_pb2
+from typing_extensions import override
 
 from tests.support.dispatches import make_dispatch
 from tests.support.running_manager import running_manager
@@ -135,8 +136,9 @@ class MortalScriptedExecutor(ScriptedExecutor):
         super().__init__()
         self.death = anyio.Event()
 
+    @override
     async def wait_failed(self) -> str:
-        """See MortalExecutor."""
+        """See Executor."""
         await self.death.wait()
         return "the engine is gone"
 

@@ -11,6 +11,7 @@ import pytest
 from callsheet.managers.noop import NoopExecutor, NoopSettings
 from callsheet.managers.runtime import RegistrationRefusedError
 from callsheet.v1 import manager_service_pb2
+from typing_extensions import override
 
 from tests.support.dispatches import make_dispatch
 from tests.support.running_manager import NODE, running_manager
@@ -305,6 +306,7 @@ class DiallingExecutor(ScriptedExecutor):
         super().__init__()
         self.dials = 0
 
+    @override
     def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
         """See Executor."""
         self.calls.append(f"dial {self.dials}")

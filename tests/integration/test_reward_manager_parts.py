@@ -14,7 +14,7 @@ from callsheet.managers.reward.build import build_reward_executor
 from callsheet.managers.reward.executor import RewardExecutor
 from callsheet.managers.reward.settings import RewardSettings
 from callsheet.managers.sandbox.build import build_test_suite_executor
-from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
+from callsheet.managers.sandbox.settings import CoreSharing, Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, common_pb2
 
 from tests.support.attempts_of_models import attempt_of, score_attempt
@@ -91,6 +91,18 @@ async def test_steering_reaches_the_part_that_runs(executor: RewardExecutor) -> 
                 await steer(attempt)
             attempt.stop_requested.set()
     assert isinstance(results[0], Stopped)
+
+
+async def test_the_cores_of_a_pool_reach_the_part_that_shares_them(tmp_path: Path) -> None:
+    settings = SandboxSettings(
+        manager_id="reward-parts", data_directory=tmp_path, isolation=Isolation.NONE, core_sharing=CoreSharing.PLAIN
+    )
+    suites = build_test_suite_executor(settings)
+    executor = build_reward_executor(RewardSettings(shape=SMALL), suites)
+    executor.use_shared_cores([CORE])
+    assert suites.uses.shared_cores is not None
+    assert suites.uses.shared_cores.cores == {CORE}
+    await executor.close()
 
 
 async def test_both_are_registered(executor: RewardExecutor) -> None:

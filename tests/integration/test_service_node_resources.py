@@ -16,6 +16,7 @@ from callsheet.managers.runtime import run_manager
 from callsheet.managers.settings import ManagerSettings
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.v1 import action_pb2, manager_service_pb2
+from typing_extensions import override
 
 from tests.support.ports import free_port
 from tests.support.raw_service import NODE, running_noop, running_service
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.anyio
 class SharingExecutor(ScriptedExecutor):
     """Shares both cores of its node among its attempts."""
 
+    @override
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
         """See Executor."""
         kinds = [action_pb2.ACTION_KIND_TOOL_CALL]

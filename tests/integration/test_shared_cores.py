@@ -126,7 +126,7 @@ class _Step:
     @property
     def lane(self) -> Lane | None:
         """Its lane as node sharing wants it."""
-        shared = self._executor.shared_cores
+        shared = self._executor.uses.shared_cores
         return None if shared is None else shared.lane(id(self.attempt))
 
     @property

@@ -30,9 +30,11 @@ BASELINES = (
     fixed_size(1),
     fixed_size(4),
     fixed_size(16),
+    fixed_size(4, 0.0),
     OS_SHARING,
     STATIC_SERVICES,
     tangram(),
+    tangram(TangramSettings(resident_first=True)),
     ORACLE_SRPT,
 )
 EXCLUSIVE = (fixed_size(1, 0.0), fixed_size(4, 0.0), tangram(TangramSettings(overhead_s=0.0)))
@@ -174,7 +176,7 @@ class TestSharing:
 
 class TestOracle:
     @pytest.mark.parametrize("seed", SEEDS)
-    def test_its_mean_is_the_least(self, seed: int) -> None:
+    def test_on_one_node_its_mean_is_less_than_that_of_other_rules(self, seed: int) -> None:
         scenario = many(seed)
         oracle = simulate(scenario, ORACLE_SRPT).act_mean_s
         for factory in (*EXCLUSIVE, OS_SHARING, tangram()):
@@ -227,7 +229,7 @@ class TestApplicability:
         alone = tuple(replace(r, reset=None, turns=(), rewards=r.rewards[1:]) for r in scenario.rollouts)
         calls = replace(scenario, rollouts=alone)
         applying = [factory.name for factory in BASELINES if factory.applies(calls)]
-        assert applying == ["static_services", "tangram", "oracle_srpt"]
+        assert applying == ["static_services", "tangram", "tangram_resident_first", "oracle_srpt"]
 
     def test_static_services_need_gpus_for_every_model(self) -> None:
         scenario = mixed_scenario(1)

@@ -23,12 +23,12 @@ from callsheet.scheduler.core.peers import Watcher
 from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.step import MAX_EVENTS_PER_STEP, Step, Stepper
-from callsheet.scheduler.planner.assignment import Budget
 from callsheet.scheduler.planner.conversation import SolverConversation
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner
-from callsheet.scheduler.planner.snapshot import Snapshot
-from callsheet.scheduler.planner.solve import Solution
+from callsheet.scheduler.planner.round.snapshot import Snapshot
+from callsheet.scheduler.planner.solvers.cp_sat import Budget
+from callsheet.scheduler.planner.solvers.solve import Solution
 from callsheet.scheduler.service import loop as service_loop
 from callsheet.scheduler.service.planning import SolverPlanning
 

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import anyio
-from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2, outcome_pb2
+from typing_extensions import override
 
 WAIT_S = 60.0
 
@@ -17,7 +18,7 @@ def response(text: str) -> outcome_pb2.Succeeded:
     return outcome_pb2.Succeeded(tool_call=outcome_pb2.ToolCallResult(response=common_pb2.Blob(inline=text.encode())))
 
 
-class ScriptedExecutor:
+class ScriptedExecutor(Executor):
     """Labels: wait, go, uncharged, raise, stuck, cancelled_rpc, read_missing, stop_unasked, large; all others complete.
 
     `calls` lists what the runtime asked for, in order, as "verb action".
@@ -36,20 +37,24 @@ class ScriptedExecutor:
         self._changed = anyio.Event()
         self._report: Callable[[manager_service_pb2.SandboxState, str], None] | None = None
 
+    @override
     def on_sandbox_lost(self, report: Callable[[manager_service_pb2.SandboxState, str], None]) -> None:
-        """See SandboxLossReporter."""
+        """See Executor."""
         self._report = report
 
+    @override
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
-        """See ServiceStateReporter."""
+        """See Executor."""
         return self.states
 
+    @override
     def on_service_change(self, report: Callable[[], None]) -> None:
-        """See ServiceStateReporter."""
+        """See Executor."""
         self.report_states = report
 
+    @override
     def use_shared_cores(self, cores: Sequence[int]) -> None:
-        """See SharedCoresExecutor."""
+        """See Executor."""
         self.shared_cores.append(cores)
         self._wake()
 
@@ -71,19 +76,23 @@ class ScriptedExecutor:
             while call not in self.calls:
                 await self._changed.wait()
 
+    @override
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
         """See Executor."""
         kinds = [action_pb2.ACTION_KIND_TOOL_CALL, action_pb2.ACTION_KIND_ENV_STEP]
         return [manager_service_pb2.HostedService(name="scripted", kinds=kinds, slots=7)]
 
+    @override
     def capabilities(self) -> Mapping[str, str]:
         """See Executor."""
         return {"executor": "scripted"}
 
+    @override
     def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
         """See Executor."""
         return self.held
 
+    @override
     async def run(self, attempt: Attempt) -> AttemptResult:
         """Does what the label says."""
         self.attempts[attempt.action.action_id] = attempt
@@ -103,18 +112,22 @@ class ScriptedExecutor:
             return await script[attempt.action.label](attempt)
         return Completed(response("done"), outcome_pb2.Usage(cpu_s=0.5))
 
+    @override
     async def resize(self, attempt: Attempt) -> None:
         """See Executor."""
         await self._control("resize", attempt)
 
+    @override
     async def pause(self, attempt: Attempt) -> None:
         """See Executor."""
         await self._control("pause", attempt)
 
+    @override
     async def resume(self, attempt: Attempt) -> None:
         """See Executor."""
         await self._control("resume", attempt)
 
+    @override
     async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
         """See Executor."""
         self.calls.append(f"release {sandbox.sandbox_id}")
@@ -122,6 +135,7 @@ class ScriptedExecutor:
         if self.control_error is not None:
             raise self.control_error
 
+    @override
     async def close(self) -> None:
         """See Executor."""
         self.closed = True

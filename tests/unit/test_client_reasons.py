@@ -1,4 +1,4 @@
-"""The vocabulary of reasons: what managers and the core say is in it, and docs/outcomes.md explains each."""
+"""The vocabulary of reasons: what managers and the core say is in it, and docs/concepts/outcomes.md explains each."""
 
 from __future__ import annotations
 
@@ -82,5 +82,5 @@ def test_every_reason_in_the_sources_is_in_the_vocabulary() -> None:
 
 
 def test_the_documentation_explains_every_reason() -> None:
-    text = (_ROOT / "docs" / "outcomes.md").read_text()
+    text = (_ROOT / "docs" / "concepts" / "outcomes.md").read_text()
     assert [reason for reason in Reason if f"`{reason}`" not in text] == []

@@ -16,6 +16,7 @@ from callsheet.benchmarks.simulator.comparison.figures import (
     paired_ratio,
     significant,
 )
+from callsheet.benchmarks.simulator.comparison.load import load_of
 from callsheet.benchmarks.simulator.comparison.ranges import (
     DIRECTORY,
     Range,
@@ -28,7 +29,10 @@ from callsheet.benchmarks.simulator.comparison.ranges import (
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings, ScenarioSource
 from callsheet.benchmarks.simulator.comparison.sweeps import OURS, cores_for_equal_act
 from callsheet.benchmarks.simulator.policies import POLICIES
-from callsheet.benchmarks.simulator.scenario import Mode
+from callsheet.benchmarks.simulator.scenario import Mode, Work
+from callsheet.scheduler.core.model import ActionKind
+
+from tests.support.simulated import one_node, trajectory
 
 FIGURES = Figures(
     act_mean_s=1.0,
@@ -110,7 +114,7 @@ def test_a_scenario_is_drawn_once_for_all_policies_that_meet_it_in_turn() -> Non
 
 
 def test_fewer_cores_give_the_act_of_a_reservation_but_for_our_overhead() -> None:
-    settings = ComparisonSettings(ScenarioSource("math", Mode.ONESHOT, trajectories=8), (1,), (OURS,))
+    settings = ComparisonSettings(ScenarioSource("coding", Mode.ONESHOT, trajectories=8), (1,), (OURS,))
     equal = cores_for_equal_act(settings, "reserve_1", 8, lambda _: None)
     assert equal is not None
     assert (equal.policy, equal.against, equal.against_cores) == (OURS, "reserve_1", 8)
@@ -180,3 +184,11 @@ def test_a_bad_range_file_is_refused_by_name(tmp_path: Path, text: str, says: st
     with pytest.raises(RangeFileError) as refused:
         load_ranges(path)
     assert says in str(refused.value)
+
+
+def test_time_that_actions_wait_for_io_lowers_the_load() -> None:
+    half_idle = Work(ActionKind.ENV_STEP, "step", cpu_s=2.0, use=0.5)
+    rollout = replace(trajectory("t", (half_idle,), generation_s=6.0), reset=None)
+    load = load_of(one_node([rollout] * 10, 2))
+    assert (load.work_s, load.action_s, load.between_s) == (2.0, 4.0, 6.0)
+    assert load.rho == pytest.approx(10 * 2.0 / ((4.0 + 6.0) * 2))

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 from callsheet.managers.sandbox.backend import StoppedError
-from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, Lease
+from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, LayerHold
 
 pytestmark = pytest.mark.anyio
 
@@ -30,9 +30,9 @@ class Builder:
         return BuiltLayer(100, b"note")
 
 
-async def gather(cache: LayerCache, builder: Builder, count: int, stop: anyio.Event) -> list[Lease | Exception]:
+async def gather(cache: LayerCache, builder: Builder, count: int, stop: anyio.Event) -> list[LayerHold | Exception]:
     """Asks for the same layer several times at once; lets the builder go when all wait."""
-    answers: list[Lease | Exception] = []
+    answers: list[LayerHold | Exception] = []
 
     async def ask() -> None:
         try:
@@ -57,9 +57,9 @@ async def test_a_storm_builds_once(cache: LayerCache) -> None:
     builder = Builder()
     answers = await gather(cache, builder, 1000, anyio.Event())
     assert builder.calls == 1
-    assert len({lease.path for lease in answers if isinstance(lease, Lease)}) == 1
+    assert len({lease.path for lease in answers if isinstance(lease, LayerHold)}) == 1
     lease = answers[0]
-    assert isinstance(lease, Lease)
+    assert isinstance(lease, LayerHold)
     assert (lease.path / "file").read_text() == "content"
     assert lease.note() == b"note"
 
@@ -69,14 +69,14 @@ async def test_a_failure_that_would_meet_all_is_told_to_all_that_wait_and_not_re
     answers = await gather(cache, builder, 100, anyio.Event())
     assert builder.calls == 1
     assert all(isinstance(answer, KeyError) for answer in answers)
-    assert isinstance(await cache.obtain("key", builder, anyio.Event()), Lease)
+    assert isinstance(await cache.obtain("key", builder, anyio.Event()), LayerHold)
 
 
 async def test_after_any_other_failure_the_next_one_builds(cache: LayerCache) -> None:
     builder = Builder(OSError("disk"), OSError("disk"))
     answers = await gather(cache, builder, 10, anyio.Event())
     assert builder.calls == 3
-    assert sum(isinstance(answer, Lease) for answer in answers) == 8
+    assert sum(isinstance(answer, LayerHold) for answer in answers) == 8
 
 
 async def test_after_a_cancelled_build_the_next_one_builds(cache: LayerCache, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ async def test_after_a_cancelled_build_the_next_one_builds(cache: LayerCache, tm
             leading.cancel()
     assert list((tmp_path / "cache").iterdir()) == []
     answers = await gather(cache, builder, 1, anyio.Event())
-    assert isinstance(answers[0], Lease)
+    assert isinstance(answers[0], LayerHold)
     assert builder.calls == 2
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callsheet.managers.fencing import Fence, Token, Verdict
+from callsheet.managers.fencing import DispatchVerdict, Fence, Token
 from callsheet.managers.sandbox_memory import ENDS_KEPT, SandboxMemory, runs_in_sandbox
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
@@ -20,30 +20,30 @@ def test_tokens_order_by_epoch_first() -> None:
 
 def test_each_token_of_an_action_must_be_greater() -> None:
     fence = Fence()
-    assert fence.judge(A, Token(1, 5)) is Verdict.RUN
-    assert fence.judge(A, Token(1, 5)) is Verdict.REPEATED
-    assert fence.judge(A, Token(1, 4)) is Verdict.STALE
-    assert fence.judge(B, Token(1, 4)) is Verdict.RUN
-    assert fence.judge(A, Token(2, 1)) is Verdict.RUN
-    assert fence.judge(A, Token(1, 5)) is Verdict.STALE
+    assert fence.judge(A, Token(1, 5)) is DispatchVerdict.RUN
+    assert fence.judge(A, Token(1, 5)) is DispatchVerdict.REPEATED
+    assert fence.judge(A, Token(1, 4)) is DispatchVerdict.STALE
+    assert fence.judge(B, Token(1, 4)) is DispatchVerdict.RUN
+    assert fence.judge(A, Token(2, 1)) is DispatchVerdict.RUN
+    assert fence.judge(A, Token(1, 5)) is DispatchVerdict.STALE
 
 
 def test_earlier_epochs_are_stale_once_a_later_one_is_registered() -> None:
     fence = Fence()
-    assert fence.judge(A, Token(1, 1)) is Verdict.RUN
+    assert fence.judge(A, Token(1, 1)) is DispatchVerdict.RUN
     fence.enter_epoch(2)
     assert fence.epoch == 2
-    assert fence.judge(B, Token(1, 2)) is Verdict.STALE
-    assert fence.judge(A, Token(1, 1)) is Verdict.REPEATED
-    assert fence.judge(B, Token(2, 1)) is Verdict.RUN
+    assert fence.judge(B, Token(1, 2)) is DispatchVerdict.STALE
+    assert fence.judge(A, Token(1, 1)) is DispatchVerdict.REPEATED
+    assert fence.judge(B, Token(2, 1)) is DispatchVerdict.RUN
 
 
 def test_a_stale_token_is_not_remembered() -> None:
     fence = Fence()
     fence.enter_epoch(2)
-    assert fence.judge(A, Token(1, 9)) is Verdict.STALE
-    assert fence.judge(A, Token(1, 9)) is Verdict.STALE
-    assert fence.judge(A, Token(2, 1)) is Verdict.RUN
+    assert fence.judge(A, Token(1, 9)) is DispatchVerdict.STALE
+    assert fence.judge(A, Token(1, 9)) is DispatchVerdict.STALE
+    assert fence.judge(A, Token(2, 1)) is DispatchVerdict.RUN
 
 
 def test_the_action_dispatched_longest_ago_is_forgotten_first() -> None:
@@ -52,8 +52,8 @@ def test_the_action_dispatched_longest_ago_is_forgotten_first() -> None:
     fence.judge(B, Token(1, 2))
     fence.judge(A, Token(1, 3))
     fence.judge(("j", "c"), Token(1, 4))
-    assert fence.judge(A, Token(1, 3)) is Verdict.REPEATED
-    assert fence.judge(B, Token(1, 2)) is Verdict.RUN
+    assert fence.judge(A, Token(1, 3)) is DispatchVerdict.REPEATED
+    assert fence.judge(B, Token(1, 2)) is DispatchVerdict.RUN
 
 
 def step(action_id: str, sequence: int, sandbox_id: str = "s1") -> manager_service_pb2.Dispatch:

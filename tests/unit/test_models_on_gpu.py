@@ -9,7 +9,7 @@ from callsheet.managers.inference.torch_engine.batcher import Batcher, BatchLimi
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
 from callsheet.managers.models.transformer import ScoringModel, initialise
 from callsheet.managers.reward.scorer import Scorer
-from callsheet.managers.reward.scores import Score
+from callsheet.managers.reward.scores import ModelScore
 
 from tests.support.torch_models import SMALL, full_pass_log_probs, prompt, request, small_model
 
@@ -57,6 +57,6 @@ async def test_scores_equal_those_of_the_cpu() -> None:
         scorer = Scorer(model(), device=device)
         tickets = [scorer.submit(tokens, (0,)) for tokens in sequences]
         answers = [await ticket.answer for ticket in tickets]
-        values.append([answer.value for answer in answers if isinstance(answer, Score)])
+        values.append([answer.value for answer in answers if isinstance(answer, ModelScore)])
     assert len(values[0]) == len(sequences)
     assert values[0] == pytest.approx(values[1], abs=2e-3)

@@ -6,8 +6,8 @@ import pytest
 from callsheet.scheduler.core import entities, events
 from callsheet.scheduler.core.entities import Action, Attempt, Job, Manager
 from callsheet.scheduler.core.model import ActionKind, Token
-from callsheet.scheduler.planner.placed import PlacedActions, Running
-from callsheet.scheduler.planner.pools import Fleet
+from callsheet.scheduler.planner.fleet.placed import PlacedActions, Running
+from callsheet.scheduler.planner.fleet.pools import Fleet
 
 from tests.support.core_requests import action_request, fixed, job_request, key_of
 from tests.support.core_world import CoreWorld

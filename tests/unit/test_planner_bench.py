@@ -13,8 +13,8 @@ from callsheet.benchmarks.planner.settings import PlannerBenchSettings
 from callsheet.cli.app import app
 from callsheet.scheduler.core.machine import handle
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
-from callsheet.scheduler.planner.placed import PlacedActions
-from callsheet.scheduler.planner.pools import Fleet
+from callsheet.scheduler.planner.fleet.placed import PlacedActions
+from callsheet.scheduler.planner.fleet.pools import Fleet
 from typer.testing import CliRunner
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from callsheet.managers.models.transformer import ScoringModel, initialise
 from callsheet.managers.reward.scorer import Scorer
-from callsheet.managers.reward.scores import Score, ScorerError, Ticket
+from callsheet.managers.reward.scores import ModelScore, ScoreRequest, ScorerError
 
 from tests.support.torch_models import SMALL, prompt
 
@@ -40,10 +40,10 @@ def reference(tokens: tuple[int, ...]) -> float:
         return float(model(torch.tensor([tokens]), torch.tensor([len(tokens)])))
 
 
-async def value_of(ticket: Ticket) -> float:
+async def value_of(ticket: ScoreRequest) -> float:
     with anyio.fail_after(30):
         answer = await ticket.answer
-    assert isinstance(answer, Score), answer
+    assert isinstance(answer, ModelScore), answer
     assert answer.cpu_s >= 0
     return answer.value
 

@@ -12,11 +12,11 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-from callsheet.managers.sandbox import jobs as jobs_module
-from callsheet.managers.sandbox.agent_client import AgentConnection, Job
+from callsheet.managers.sandbox import agent_jobs as jobs_module
+from callsheet.managers.sandbox.agent_client import AgentConnection, AgentJob
+from callsheet.managers.sandbox.agent_jobs import Process, SandboxJobs
 from callsheet.managers.sandbox.backend import SandboxLostError
 from callsheet.managers.sandbox.fork_window import ForkWindow
-from callsheet.managers.sandbox.jobs import Process, SandboxJobs
 from callsheet.managers.sandbox.lanes import LaneMethod, SandboxLanes
 from callsheet.managers.sandbox.node_sharing import Lane
 
@@ -32,12 +32,12 @@ class _Agent:
     pid = 4711
 
     def __init__(self) -> None:
-        self.job: Job | None = None
+        self.job: AgentJob | None = None
         self.loss: str | None = None
 
-    async def start(self, operation: str, details: Mapping[str, object], descriptors: Sequence[int]) -> Job:
+    async def start(self, operation: str, details: Mapping[str, object], descriptors: Sequence[int]) -> AgentJob:
         del operation, details, descriptors
-        self.job = Job(1)
+        self.job = AgentJob(1)
         return self.job
 
 

@@ -127,9 +127,10 @@ def test_what_a_generation_will_write_is_learned_from_those_that_ended() -> None
 
 
 def test_lane_changes_are_charged_on_average() -> None:
-    model = OverheadModel(dispatch_s=0.001, commit_s=0.002, switch_s=0.01)
-    assert model.before_start_s(0, 0) == pytest.approx(0.003)
-    assert model.before_start_s(50, 100) == pytest.approx(0.008)
+    model = OverheadModel(dispatch_s=0.001, commit_s=0.002, sandbox_s=0.02, switch_s=0.01)
+    assert model.before_start_s(0, 0, in_sandbox=False) == pytest.approx(0.003)
+    assert model.before_start_s(50, 100, in_sandbox=False) == pytest.approx(0.008)
+    assert model.before_start_s(50, 100, in_sandbox=True) == pytest.approx(0.028)
 
 
 def test_the_oracle_knows_each_action_apart() -> None:

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState, PriorityClass, TrajectoryKey
-from callsheet.scheduler.planner.admission import Admission, Candidate, CpuLoad, choose
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
-from callsheet.scheduler.planner.instance import OptionBlock
-from callsheet.scheduler.planner.pools import Fleet
-from callsheet.scheduler.planner.sandbox_room import SandboxRoom
+from callsheet.scheduler.planner.fleet.pools import Fleet
+from callsheet.scheduler.planner.question.instance import OptionBlock
+from callsheet.scheduler.planner.round.admission import Admission, Candidate, CpuLoad, choose
+from callsheet.scheduler.planner.round.sandbox_room import SandboxRoom
 
 from tests.support.core_requests import action_request, job_request, kept, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager, service

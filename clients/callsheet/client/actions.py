@@ -79,7 +79,7 @@ class EnvReset(Action[EnvResetResult]):
         service: Name of the hosted service that must serve it; empty takes any that has the image.
         image: Name of the root file system it sees, all of it writable; empty is the manager's system, read-only.
         repeat_set_up: Run the set-up command even where files that the same set-up ended with are kept.
-        network: Places it can connect to by TCP, through the proxy of HTTPS_PROXY: "host:port" with a name, "*." and
+        network: Places it can connect to by TCP, through the proxy of HTTPS_PROXY: "host:port" with a name, `*.` and
             a name for any below it, or an address; empty reaches nothing.
         defaults: What the sandbox's commands take where they say nothing themselves.
     """

@@ -60,7 +60,7 @@ class Group:
     A rollout that returns completes its member. One that raises the InfraError of an `unwrap()` loses it: another
     trajectory takes its place, up to `max_replacements`. One that raises another NotSucceededError abandons it, and it
     keeps its seat; so does one that raises a refusal since the scheduler has closed its trajectory. Any other exception
-    is a mistake in the rollout: it ends the block, which raises it.
+    is a mistake in the rollout: it ends the block, which raises it::
 
         async with job.group("p7", size=8, quorum=6) as group:
             group.start(rollout)

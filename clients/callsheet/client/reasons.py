@@ -1,4 +1,4 @@
-"""Why an action failed, as one word of a closed vocabulary. docs/outcomes.md says who is at fault for each."""
+"""Why an action failed, as one word of a closed vocabulary. docs/concepts/outcomes.md says who is at fault for each."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from time import monotonic
 import structlog
 from callsheet.managers.attempts import AttemptRunner
 from callsheet.managers.ends import Spent, StopOrder, StopReport, infra_failure, refusal
-from callsheet.managers.executor import AttemptResult, Broken, Executor, InlineExecutor
-from callsheet.managers.fencing import Fence, Token, Verdict
+from callsheet.managers.executor import AttemptResult, Broken, Executor
+from callsheet.managers.fencing import DispatchVerdict, Fence, Token
 from callsheet.managers.live_attempt import describe_for_log
 from callsheet.managers.reports import Reports
 from callsheet.managers.sandbox_memory import SandboxMemory, runs_in_sandbox
@@ -32,7 +32,7 @@ class Admission:
     def __init__(
         self, *, executor: Executor, runner: AttemptRunner, reports: Reports, memory: SandboxMemory, max_attempts: int
     ) -> None:
-        self._inline = executor if isinstance(executor, InlineExecutor) else None
+        self._executor = executor
         self._runner = runner
         self._reports = reports
         self._memory = memory
@@ -54,9 +54,9 @@ class Admission:
         if self._runner.find(token) is not None or self._reports.end_repeated(token):
             return
         verdict = self._fence.judge((dispatch.action.job_id, dispatch.action.action_id), token)
-        if verdict is Verdict.STALE:
+        if verdict is DispatchVerdict.STALE:
             self._refuse(dispatch, "stale_token", "its fencing token is older than one that came before")
-        elif verdict is Verdict.RUN:
+        elif verdict is DispatchVerdict.RUN:
             self._admit(dispatch)
 
     def _admit(self, dispatch: manager_service_pb2.Dispatch) -> None:
@@ -69,7 +69,7 @@ class Admission:
             self._refuse(dispatch, "manager_draining", "the manager is leaving")
         elif len(self._runner) >= self._max_attempts or self._reports.full(len(self._runner)):
             self._refuse(dispatch, "manager_overloaded", "the manager runs, or has yet to deliver, too many attempts")
-        elif self._inline is None or not self._run_inline(self._inline, dispatch):
+        elif not self._run_inline(dispatch):
             self._runner.start(dispatch)
 
     def _has_run(self, dispatch: manager_service_pb2.Dispatch) -> bool:
@@ -94,11 +94,11 @@ class Admission:
         if live is not None:
             self._runner.stop(live, StopOrder(StopReport.CANCELLED, "a newer attempt took its place"))
 
-    def _run_inline(self, executor: InlineExecutor, dispatch: manager_service_pb2.Dispatch) -> bool:
+    def _run_inline(self, dispatch: manager_service_pb2.Dispatch) -> bool:
         began = monotonic()
         result: AttemptResult | None
         try:
-            result = executor.run_inline(dispatch)
+            result = self._executor.run_inline(dispatch)
         except Exception as error:
             log.error("executor_error", exc_info=error, **describe_for_log(dispatch.grant, dispatch.action))
             result = Broken(infra_failure("executor_error", type(error).__name__))

@@ -6,10 +6,11 @@ or models. One attempt is one call of `Executor.run`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import anyio
 from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2, outcome_pb2
@@ -29,6 +30,11 @@ class Broken:
 
     failed: outcome_pb2.Failed
     usage: outcome_pb2.Usage = field(default_factory=outcome_pb2.Usage)
+
+    @classmethod
+    def of(cls, kind: outcome_pb2.FailureKind.ValueType, reason: str, message: str) -> Broken:
+        """Returns a failure without a partial result."""
+        return cls(outcome_pb2.Failed(kind=kind, reason=reason, message=message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +136,34 @@ class Attempt:
     report_output: Callable[[common_pb2.OutputChunk], None] = _drop_output
 
 
-class Executor(Protocol):
-    """What a manager of one kind of resource provides."""
+class Executor(ABC):
+    """What a manager of one kind of resource provides. Only `services` and `run` must be given; all else does nothing.
 
+    A subclass marks what it redefines with `override`, so that a type checker finds a misspelt method.
+    """
+
+    @abstractmethod
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
         """The services to register."""
 
     def capabilities(self) -> Mapping[str, str]:
         """What it can and cannot enforce, for `Registration.capabilities`."""
+        return {}
 
     def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
         """The sandboxes it holds now; empty for executors without state."""
+        return []
 
+    def run_inline(self, dispatch: manager_service_pb2.Dispatch) -> Completed | Broken | None:
+        """Runs an attempt on the spot and returns its result, or None to have it run by `run`.
+
+        Called on the event loop, so it must not block, and when it returns None it must not have done anything. No
+        AttemptStarted is sent for an attempt that ends here: its end says that it started.
+        """
+        del dispatch
+        return None
+
+    @abstractmethod
     async def run(self, attempt: Attempt) -> AttemptResult:
         """Runs one attempt to its end. The grant holds from the call to the return.
 
@@ -156,7 +178,10 @@ class Executor(Protocol):
         """
 
     async def pause(self, attempt: Attempt) -> None:
-        """Stops the attempt's progress without losing it. A paused attempt can still be asked to stop."""
+        """Stops the attempt's progress without losing it. A paused attempt can still be asked to stop.
+
+        Without it an attempt runs on while it is paused, uncharged: right only for attempts that are over soon.
+        """
 
     async def resume(self, attempt: Attempt) -> None:
         """Undoes `pause`."""
@@ -164,50 +189,22 @@ class Executor(Protocol):
     async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
         """Destroys a sandbox; one that is not there, or whose `sandbox_id` differs, is no error."""
 
-    async def close(self) -> None:
-        """Releases everything. Called once, shielded and time-limited."""
-
-
-@runtime_checkable
-class InlineExecutor(Protocol):
-    """Optional: an executor some of whose attempts end at once, without waiting for anything."""
-
-    def run_inline(self, dispatch: manager_service_pb2.Dispatch) -> Completed | Broken | None:
-        """Runs an attempt on the spot and returns its result, or None to have it run by `Executor.run`.
-
-        Called on the event loop, so it must not block, and when it returns None it must not have done anything. No
-        AttemptStarted is sent for an attempt that ends here: its end says that it started.
-        """
-
-
-@runtime_checkable
-class SandboxLossReporter(Protocol):
-    """Optional: an executor that can lose a sandbox nobody released."""
-
     def on_sandbox_lost(self, report: Callable[[manager_service_pb2.SandboxState, str], None]) -> None:
         """Takes the function to call, on the event loop, with a lost sandbox and why it is gone, as a sentence.
 
-        Called once, before the first attempt.
+        Called once, before the first attempt. A sandbox is lost when it ends though nobody released it.
         """
-
-
-@runtime_checkable
-class SharedCoresExecutor(Protocol):
-    """Optional: an executor with services that share units of the node (`HostedService.shared`)."""
 
     def use_shared_cores(self, cores: Sequence[int]) -> None:
-        """Takes the cores of its pool. Called on the event loop after every registration; it must not block.
+        """Takes the cores that services with `HostedService.shared` share.
 
-        A scheduler that was restarted may give it others than before; what runs goes on, on the new ones.
+        Called on the event loop after every registration; it must not block. A scheduler that was restarted may give
+        others than before; what runs goes on, on the new ones.
         """
 
-
-@runtime_checkable
-class ServiceStateReporter(Protocol):
-    """Optional: an executor whose models or images come and go."""
-
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
-        """What it takes to begin on each service now; goes out with every heartbeat."""
+        """What it takes to begin on each service whose models or images come and go; sent with every heartbeat."""
+        return []
 
     def on_service_change(self, report: Callable[[], None]) -> None:
         """Takes the function to call, on the event loop, when a state is another than before.
@@ -215,18 +212,18 @@ class ServiceStateReporter(Protocol):
         Called once, before the first attempt. What it reports is sent at once and not with the next heartbeat.
         """
 
-
-@runtime_checkable
-class ServingExecutor(Protocol):
-    """Optional: an executor with work beside its attempts."""
-
     async def serve(self) -> None:
-        """Works until it is cancelled. Called once, before the first attempt; attempts may outlive it at the end."""
+        """Does the work beside its attempts until it is cancelled; returns at once where there is none.
 
+        Called once, before the first attempt. Attempts may outlive it at the end.
+        """
 
-@runtime_checkable
-class MortalExecutor(Protocol):
-    """Optional: an executor that can die for good, for instance with its engine."""
+    async def wait_failed(self) -> str | None:
+        """Waits until it is dead for good, for instance with its engine, and returns why.
 
-    async def wait_failed(self) -> str:
-        """Waits until it is dead and returns why. Its manager then leaves: living on, it would fail every attempt."""
+        Its manager then leaves: living on, it would fail every attempt. None, at once, means that it cannot die.
+        """
+        return None
+
+    async def close(self) -> None:
+        """Releases everything. Called once, shielded and time-limited."""

@@ -27,7 +27,7 @@ class Token(NamedTuple):
         return manager_service_pb2.FencingToken(epoch=self.epoch, sequence=self.sequence)
 
 
-class Verdict(Enum):
+class DispatchVerdict(Enum):
     """What to do with a dispatch."""
 
     RUN = "run"
@@ -56,15 +56,15 @@ class Fence:
         """Notes the epoch that the scheduler answered a registration with."""
         self._epoch = epoch
 
-    def judge(self, action: ActionId, token: Token) -> Verdict:
+    def judge(self, action: ActionId, token: Token) -> DispatchVerdict:
         """Returns whether a dispatch may run, and remembers its token if so."""
         newest = self._newest.get(action)
         if newest is not None and token <= newest:
-            return Verdict.REPEATED if token == newest else Verdict.STALE
+            return DispatchVerdict.REPEATED if token == newest else DispatchVerdict.STALE
         if token.epoch < self._epoch:
-            return Verdict.STALE
+            return DispatchVerdict.STALE
         self._remember(action, token)
-        return Verdict.RUN
+        return DispatchVerdict.RUN
 
     def _remember(self, action: ActionId, token: Token) -> None:
         # Taking the key out first puts it last, so the first key is always the one dispatched longest ago.

@@ -13,13 +13,7 @@ from callsheet.managers.admission import Admission
 from callsheet.managers.attempts import AttemptRunner
 from callsheet.managers.cancellation import cancellation_requested
 from callsheet.managers.ends import StopOrder, StopReport
-from callsheet.managers.executor import (
-    Executor,
-    PayloadAccess,
-    SandboxLossReporter,
-    ServiceStateReporter,
-    SharedCoresExecutor,
-)
+from callsheet.managers.executor import Executor, PayloadAccess
 from callsheet.managers.fencing import Token
 from callsheet.managers.reports import Mailbox, Reports
 from callsheet.managers.sandbox_memory import SandboxMemory
@@ -84,10 +78,8 @@ class Manager:
             "release_sandbox": self._release,
             "drain": lambda _: on_drain(),
         }
-        if isinstance(executor, SandboxLossReporter):
-            executor.on_sandbox_lost(self._sandbox_lost)
-        if isinstance(executor, ServiceStateReporter):
-            executor.on_service_change(self.heartbeat)
+        executor.on_sandbox_lost(self._sandbox_lost)
+        executor.on_service_change(self.heartbeat)
 
     def registration(self) -> manager_service_pb2.Registration:
         """Returns what the manager introduces itself with: what it is, and what it still runs and holds."""
@@ -114,8 +106,7 @@ class Manager:
             unacknowledged=self.reports.unacknowledged,
         )
         self._admission.enter_epoch(registered.epoch)
-        if isinstance(self._executor, SharedCoresExecutor):
-            self._executor.use_shared_cores(tuple(registered.shared_cores))
+        self._executor.use_shared_cores(tuple(registered.shared_cores))
         self.reports.open(mailbox)
         self._on_registered()
 
@@ -125,8 +116,7 @@ class Manager:
 
     def heartbeat(self) -> None:
         """Reports that it is alive, and what it takes to begin on its services."""
-        executor = self._executor
-        self.reports.heartbeat(executor.service_states() if isinstance(executor, ServiceStateReporter) else ())
+        self.reports.heartbeat(self._executor.service_states())
 
     def handle(self, item: manager_service_pb2.SchedulerItem) -> None:
         """Takes an item of the scheduler."""

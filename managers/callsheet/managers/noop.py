@@ -14,11 +14,12 @@ import anyio
 from anyio.abc import TaskStatus
 from callsheet.managers.clock import ExecutionClock
 from callsheet.managers.ends import infra_failure
-from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.managers.runtime import run_manager
 from callsheet.managers.sandbox_memory import runs_in_sandbox
 from callsheet.managers.settings import ManagerSettings
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+from typing_extensions import override
 
 ALL_KINDS = (
     action_pb2.ACTION_KIND_GENERATE,
@@ -81,7 +82,7 @@ class _Nap:
     waiting: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
-class NoopExecutor:
+class NoopExecutor(Executor):
     """Serves all kinds; its sandboxes are names."""
 
     def __init__(self, settings: NoopSettings) -> None:
@@ -90,6 +91,7 @@ class NoopExecutor:
         self._naps: dict[int, _Nap] = {}
         self._log_file = None if settings.start_log is None else _open_log(settings.start_log)
 
+    @override
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
         """The services to register."""
         return [
@@ -97,14 +99,17 @@ class NoopExecutor:
             for service in self._settings.services
         ]
 
+    @override
     def capabilities(self) -> Mapping[str, str]:
         """Says that it does nothing."""
         return {"executor": "noop"}
 
+    @override
     def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
         """The sandboxes it pretends to hold."""
         return list(self._sandboxes.values())
 
+    @override
     def run_inline(self, dispatch: manager_service_pb2.Dispatch) -> Completed | Broken | None:
         """Ends an attempt on the spot if it takes no time."""
         if self._duration_s(dispatch.action) > 0:
@@ -112,6 +117,7 @@ class NoopExecutor:
         self._log_start(dispatch.grant, dispatch.action)
         return self._lost_state(dispatch.grant, dispatch.action) or self._result(dispatch.action)
 
+    @override
     async def run(self, attempt: Attempt) -> AttemptResult:
         """Lets the attempt's time pass."""
         self._log_start(attempt.grant, attempt.action)
@@ -127,9 +133,7 @@ class NoopExecutor:
             return Stopped()
         return self._lost_state(attempt.grant, attempt.action) or self._result(attempt.action)
 
-    async def resize(self, attempt: Attempt) -> None:
-        """Takes the new grant; there is nothing to change."""
-
+    @override
     async def pause(self, attempt: Attempt) -> None:
         """Stops the attempt's time."""
         nap = self._naps.get(id(attempt))
@@ -137,6 +141,7 @@ class NoopExecutor:
             nap.clock.pause(monotonic())
             nap.waiting.cancel()
 
+    @override
     async def resume(self, attempt: Attempt) -> None:
         """Lets the attempt's time go on."""
         nap = self._naps.get(id(attempt))
@@ -144,6 +149,7 @@ class NoopExecutor:
             nap.clock.resume(monotonic())
             nap.waiting.cancel()
 
+    @override
     async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
         """Forgets a sandbox."""
         place = (sandbox.job_id, sandbox.trajectory_id)
@@ -151,6 +157,7 @@ class NoopExecutor:
         if held is not None and held.sandbox_id == sandbox.sandbox_id:
             del self._sandboxes[place]
 
+    @override
     async def close(self) -> None:
         """Forgets everything."""
         self._sandboxes.clear()

@@ -11,7 +11,7 @@ import grpc.aio
 import structlog
 from anyio.abc import TaskStatus
 from callsheet.managers.backoff import retry_delay
-from callsheet.managers.executor import Executor, MortalExecutor, ServingExecutor
+from callsheet.managers.executor import Executor
 from callsheet.managers.manager import Manager
 from callsheet.managers.payloads import SchedulerPayloads
 from callsheet.managers.session import FAREWELL_S, Session, SessionEndedError
@@ -104,7 +104,7 @@ class _Life:
         self._drain = anyio.Event()
         self._leave = anyio.Event()
         self._left = anyio.Event()
-        self._executor_failure = ""
+        self._executor_failure: str | None = None
 
     async def run(self, stop: anyio.Event | None) -> None:
         refusals: list[RegistrationRefusedError] = []
@@ -125,10 +125,8 @@ class _Life:
                     tasks.start_soon(self._watch_signals, tasks.cancel_scope)
                 if stop is not None:
                     tasks.start_soon(self._drain_on, stop)
-                if isinstance(self._executor, MortalExecutor):
-                    tasks.start_soon(self._drain_on_failure, self._executor)
-                if isinstance(self._executor, ServingExecutor):
-                    tasks.start_soon(self._executor.serve)
+                tasks.start_soon(self._drain_on_failure)
+                tasks.start_soon(self._executor.serve)
                 tasks.start_soon(manager.attempts.watch)
                 tasks.start_soon(self._stay_connected, manager)
                 await self._drain.wait()
@@ -138,13 +136,14 @@ class _Life:
             refusals.extend(error for error in group.exceptions if isinstance(error, RegistrationRefusedError))
         if refusals:
             raise refusals[0]
-        if self._executor_failure:
+        if self._executor_failure is not None:
             raise ExecutorFailedError(self._executor_failure)
 
-    async def _drain_on_failure(self, executor: MortalExecutor) -> None:
-        self._executor_failure = await executor.wait_failed()
-        log.error("executor_failed", manager=self._settings.manager_id, reason=self._executor_failure)
-        self._drain.set()
+    async def _drain_on_failure(self) -> None:
+        self._executor_failure = await self._executor.wait_failed()
+        if self._executor_failure is not None:
+            log.error("executor_failed", manager=self._settings.manager_id, reason=self._executor_failure)
+            self._drain.set()
 
     async def _leave_in_order(self, manager: Manager) -> None:
         await manager.drain()

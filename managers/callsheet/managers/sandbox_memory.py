@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from callsheet.managers.ends import infra_failure
 from callsheet.managers.fencing import Token
-from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+from callsheet.v1 import action_pb2, manager_service_pb2
 from callsheet.v1.rewards import scores_in_sandbox
 
 ENDS_KEPT = 2
@@ -92,10 +93,8 @@ def _forgotten(grant: manager_service_pb2.Grant) -> manager_service_pb2.AttemptE
         token=grant.token,
         key=grant.key,
         attempt=grant.attempt,
-        failed=outcome_pb2.Failed(
-            kind=outcome_pb2.FAILURE_KIND_INFRA,
-            reason="already_ran",
-            message="the action has run in this sandbox before and its result is no longer kept",
+        failed=infra_failure(
+            "already_ran", "the action has run in this sandbox before and its result is no longer kept"
         ),
         started=True,
         body_hash=grant.body_hash,

@@ -1,1 +1,1 @@
-"""The demo: real agentic rollouts through scheduler and managers on one machine. See docs/demo.md."""
+"""The demo: real agentic rollouts through scheduler and managers on one machine. See docs/concepts/demo.md."""

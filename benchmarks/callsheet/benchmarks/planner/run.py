@@ -25,8 +25,8 @@ from callsheet.scheduler.core.machine import handle
 from callsheet.scheduler.core.model import JobRequest, PriorityClass
 from callsheet.scheduler.core.ready import ClassKey
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
-from callsheet.scheduler.planner.assignment import Budget
 from callsheet.scheduler.planner.elastic import ElasticPlan, ElasticPlanner, ElasticSettings
+from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from callsheet.scheduler.service.garbage_collection import short_pauses
 
 DONE = AttemptSucceeded(b"")

@@ -21,7 +21,7 @@ class RealPolicy:
     """One policy.
 
     Attributes:
-        simulated: The simulator's policy of the same kind.
+        simulated: The simulator's policy of the same kind; sandboxes are there before their commands, so pods are warm.
         arguments: Command line arguments of the service's processes.
         sleeps: Whether its commands sleep instead of using the CPU, for the comparison with Ray.
     """
@@ -44,7 +44,7 @@ POLICIES: Final = (
         Demands(reset=Demand(_MEMORY, Resource("cpu", 1, hold=Hold.TRAJECTORY)), step=Demand(), reserves=1),
         _WHOLE_CORES,
     ),
-    RealPolicy("fixed_1", "fixed_1", _SHARED, _WHOLE_CORES),
+    RealPolicy("fixed_1", "fixed_1_warm", _SHARED, _WHOLE_CORES),
     RealPolicy("os_sharing", "os_sharing", _SHARED, {Role.SANDBOX: ("--share-cores", "plain")}),
     RealPolicy("callsheet_asleep", "callsheet", _SHARED, sleeps=True),
 )

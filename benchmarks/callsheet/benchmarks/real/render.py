@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 _FIGURES = (
+    ("ACT with start", "act_with_start_mean_s", ".3f"),
     ("ACT mean", "act_mean_s", ".3f"),
     ("p99", "act_p99_s", ".2f"),
     ("longest wait", "wait_max_s", ".1f"),

@@ -22,7 +22,6 @@ from callsheet.benchmarks.simulator.comparison.load import load_of
 from callsheet.benchmarks.simulator.comparison.runs import figures_of
 from callsheet.benchmarks.simulator.policies import POLICIES as SIMULATED
 from callsheet.benchmarks.simulator.policies.callsheet import Callsheet
-from callsheet.benchmarks.simulator.policies.fixed_size import fixed_size
 from callsheet.benchmarks.simulator.policy import World
 from callsheet.benchmarks.simulator.scenario import Generation, Scenario, Turn, Work
 from callsheet.benchmarks.simulator.shell.overheads import OverheadModel
@@ -36,8 +35,6 @@ from callsheet.scheduler.core.model import ActionKind
 
 Progress = Callable[[str], None]
 _PROBES = 20
-# Sandboxes are there before their commands: no pod is created for each.
-_FIXED_1 = fixed_size(1, pod_latency_s=0.0)
 
 
 async def run_real(settings: RealSettings, progress: Progress = lambda _: None) -> RealReport:
@@ -70,7 +67,7 @@ async def run_real(settings: RealSettings, progress: Progress = lambda _: None) 
         pairs[policy.name] = Pair(measured, _simulate(policy.simulated, given, overhead_s))
     progress(f"ray: {scenario.live} trajectories for real, asleep")
     in_ray = (await run_ray_asleep(sleeping, cores)).figures(cores)
-    pairs["ray"] = Pair(in_ray, _simulate("fixed_1", without_resets(sleeping), 0.0))
+    pairs["ray"] = Pair(in_ray, _simulate("fixed_1_warm", without_resets(sleeping), 0.0))
     return RealReport(
         settings=settings,
         load=load_of(scenario),
@@ -110,8 +107,8 @@ async def _probe(settings: RealSettings, cores: int) -> tuple[float, float]:
 
 def _simulate(policy: str, scenario: Scenario, overhead_s: float) -> Figures:
     if policy != Callsheet.name:
-        return figures_of(simulate(scenario, _FIXED_1 if policy == _FIXED_1.name else SIMULATED[policy]))
-    overheads = OverheadModel(dispatch_s=overhead_s, commit_s=0.0)
+        return figures_of(simulate(scenario, SIMULATED[policy]))
+    overheads = OverheadModel(dispatch_s=overhead_s, commit_s=0.0, sandbox_s=0.0)
 
     def make(world: World) -> Callsheet:
         return Callsheet(world, CallsheetSettings(overheads=overheads))

@@ -1,4 +1,4 @@
-"""A server that speaks SWE-ReX's REST protocol and does what it is asked in sandboxes of Callsheet: docs/swe-rex.md.
+"""A server that speaks SWE-ReX's REST protocol and works in sandboxes of Callsheet: docs/how-to/swe-rex.md.
 
 `callsheet facade swerex` runs it; `server.serve` does so in a program of one's own.
 """

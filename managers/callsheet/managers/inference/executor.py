@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import anyio
 import structlog
-from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
+from callsheet.managers.ends import infra_failure
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.managers.inference.driver import (
     EngineBusyError,
     EngineCapabilities,
@@ -23,6 +24,7 @@ from callsheet.managers.inference.driver import (
 )
 from callsheet.managers.models.first_use import FirstUse, LoadError
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+from typing_extensions import override
 
 log = structlog.get_logger(__name__)
 
@@ -62,14 +64,15 @@ class ServiceOptions:
     capabilities: Mapping[str, str] | None = None
 
 
-class InferenceExecutor:
-    """An `Executor` for one engine. Hundreds of attempts may run at once; each is one request of the engine."""
+class InferenceExecutor(Executor):
+    """Runs one engine. Hundreds of attempts may run at once; each is one request of the engine."""
 
     def __init__(self, engine: FirstUse[EngineDriver], options: ServiceOptions) -> None:
         """Takes the engine over: `close` closes it."""
         self.engine = engine
         self._options = options
 
+    @override
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
         """The model, with the policy version it serves now."""
         return [
@@ -83,6 +86,7 @@ class InferenceExecutor:
             )
         ]
 
+    @override
     def capabilities(self) -> Mapping[str, str]:
         """What the engine can do."""
         abilities = self._options.abilities
@@ -93,10 +97,7 @@ class InferenceExecutor:
             **(self._options.capabilities or {}),
         }
 
-    def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
-        """None."""
-        return []
-
+    @override
     async def run(self, attempt: Attempt) -> AttemptResult:
         """Generates; a stop aborts the request and returns the tokens so far.
 
@@ -104,17 +105,15 @@ class InferenceExecutor:
         the client has the partial tokens and may go on from them.
         """
         if attempt.action.WhichOneof("payload") != "generate":
-            return _broken(
-                outcome_pb2.FAILURE_KIND_INFRA, "unsupported_kind", "this manager runs generate actions only"
-            )
+            return Broken(infra_failure("unsupported_kind", "this manager runs generate actions only"))
         try:
             request = request_of(attempt)
         except ValueError as error:
-            return _broken(outcome_pb2.FAILURE_KIND_ENV, "invalid_sampling", str(error))
+            return Broken.of(outcome_pb2.FAILURE_KIND_ENV, "invalid_sampling", str(error))
         try:
             driver = await self.engine.get()
         except LoadError as error:
-            return _broken(outcome_pb2.FAILURE_KIND_INFRA, "engine_failed", str(error))
+            return Broken(infra_failure("engine_failed", str(error)))
         outcome = await _generate(driver, attempt, request)
         if isinstance(outcome, EngineError):
             return _broken_by(outcome)
@@ -124,9 +123,7 @@ class InferenceExecutor:
             return Stopped(partial=succeeded, usage=usage)
         return Completed(succeeded, usage)
 
-    async def resize(self, attempt: Attempt) -> None:
-        """Nothing to do: the engine's cores are reserved, an attempt holds none."""
-
+    @override
     async def pause(self, attempt: Attempt) -> None:
         """Keeps the request in the engine's memory without decoding it.
 
@@ -137,22 +134,22 @@ class InferenceExecutor:
         driver = await self.engine.get()
         await driver.pause_request(request_id_of(attempt.grant))
 
+    @override
     async def resume(self, attempt: Attempt) -> None:
         """Undoes `pause`."""
         driver = await self.engine.get()
         await driver.resume_request(request_id_of(attempt.grant))
 
-    async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
-        """Nothing to do: it has none."""
-
+    @override
     async def wait_failed(self) -> str:
-        """Waits until the engine is dead and returns why; see `MortalExecutor`."""
+        """Waits until the engine is dead and returns why."""
         try:
             driver = await self.engine.wait()
         except LoadError as error:
             return str(error)
         return await driver.wait_failed()
 
+    @override
     async def close(self) -> None:
         """Closes the engine, if it was loaded."""
         if self.engine.value is not None:
@@ -232,16 +229,12 @@ def result_of(generation: Generation, mode: LogProbsMode) -> outcome_pb2.Generat
 def _broken_by(error: EngineError) -> Broken:
     # Whoever wrote the request asked for what the engine lacks: the model itself has done nothing yet.
     if isinstance(error, RequestRefusedError):
-        return _broken(outcome_pb2.FAILURE_KIND_ENV, error.reason, str(error))
+        return Broken.of(outcome_pb2.FAILURE_KIND_ENV, error.reason, str(error))
     if isinstance(error, EngineBusyError):
-        return _broken(outcome_pb2.FAILURE_KIND_INFRA, "engine_busy", str(error))
+        return Broken(infra_failure("engine_busy", str(error)))
     if isinstance(error, EngineFailedError):
-        return _broken(outcome_pb2.FAILURE_KIND_INFRA, "engine_failed", str(error))
-    return _broken(outcome_pb2.FAILURE_KIND_INFRA, "engine_error", str(error))
-
-
-def _broken(kind: outcome_pb2.FailureKind.ValueType, reason: str, message: str) -> Broken:
-    return Broken(outcome_pb2.Failed(kind=kind, reason=reason, message=message))
+        return Broken(infra_failure("engine_failed", str(error)))
+    return Broken(infra_failure("engine_error", str(error)))
 
 
 def _yes_no(value: bool) -> str:

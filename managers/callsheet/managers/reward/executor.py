@@ -8,20 +8,14 @@ from dataclasses import dataclass
 
 import anyio
 import anyio.to_thread
-from callsheet.managers.executor import (
-    Attempt,
-    AttemptResult,
-    Broken,
-    Completed,
-    Executor,
-    ServingExecutor,
-    Stopped,
-)
+from callsheet.managers.ends import infra_failure
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.first_use import FirstUse, LoadError
 from callsheet.managers.models.requests import token_problem
-from callsheet.managers.reward.scores import Score, ScorerError, Scores, Ticket
+from callsheet.managers.reward.scores import ModelScore, ScoreRequest, ScorerError, Scores
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+from typing_extensions import override
 
 SCORER_SERVICE = "scorer"
 _CLOSE_TIMEOUT_S = 5.0
@@ -42,8 +36,8 @@ class ScorerOptions:
     capabilities: Mapping[str, str] | None = None
 
 
-class ScorerExecutor:
-    """An `Executor` for one scoring model. Its cores are those of the grants."""
+class ScorerExecutor(Executor):
+    """Scores with one model, on the grants' cores. A forward pass cannot be paused or resized, and is over soon."""
 
     def __init__(
         self, scorer: FirstUse[Scores], config: TransformerConfig, options: ScorerOptions | None = None
@@ -59,6 +53,7 @@ class ScorerExecutor:
         self._config = config
         self._options = options or ScorerOptions()
 
+    @override
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
         """The scorer."""
         return [
@@ -71,42 +66,29 @@ class ScorerExecutor:
             )
         ]
 
+    @override
     def capabilities(self) -> Mapping[str, str]:
         """What the model is: "weights" says "random" where no trained ones were given."""
         return dict(self._options.capabilities or {})
 
-    def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
-        """None."""
-        return []
-
+    @override
     async def run(self, attempt: Attempt) -> AttemptResult:
         """Scores; a stop withdraws a request that has not begun, one that has takes its few milliseconds."""
         if attempt.action.reward.WhichOneof("scorer") != "model":
-            return _broken(outcome_pb2.FAILURE_KIND_INFRA, "unsupported_kind", "this service scores with a model only")
+            return Broken(infra_failure("unsupported_kind", "this service scores with a model only"))
         tokens = tuple(attempt.action.reward.model.token_ids)
         if (problem := token_problem(tokens, self._config)) is not None:
-            return _broken(outcome_pb2.FAILURE_KIND_ENV, problem.reason, problem.message)
+            return Broken.of(outcome_pb2.FAILURE_KIND_ENV, problem.reason, problem.message)
         try:
             scorer = await self._scorer.get()
             ticket = scorer.submit(tokens, attempt.grant.cores)
         except LoadError as error:
-            return _broken(outcome_pb2.FAILURE_KIND_INFRA, "scorer_failed", str(error))
+            return Broken(infra_failure("scorer_failed", str(error)))
         except ScorerError as error:
-            return _broken(outcome_pb2.FAILURE_KIND_INFRA, error.reason, str(error))
+            return Broken(infra_failure(error.reason, str(error)))
         return _result(await _answer(scorer, attempt, ticket))
 
-    async def resize(self, attempt: Attempt) -> None:
-        """Nothing to do: a batch keeps the cores it began with for its few milliseconds."""
-
-    async def pause(self, attempt: Attempt) -> None:
-        """Nothing to do: a forward pass cannot be paused, and is over soon."""
-
-    async def resume(self, attempt: Attempt) -> None:
-        """Nothing to do, see `pause`."""
-
-    async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
-        """Nothing to do: it has none."""
-
+    @override
     async def close(self) -> None:
         """Waits for the batches that run."""
         if (scorer := self._scorer.value) is not None:
@@ -114,8 +96,8 @@ class ScorerExecutor:
             await anyio.to_thread.run_sync(scorer.join, _CLOSE_TIMEOUT_S)
 
 
-class RewardExecutor:
-    """An `Executor` made of two: one for model scores, and the sandbox room's stateless one for commands."""
+class RewardExecutor(Executor):
+    """Two in one: one for model scores, and the sandbox room's stateless one for commands."""
 
     def __init__(self, scorer: Executor, test_suite: Executor | None = None) -> None:
         """Takes both over: `close` closes them.
@@ -129,52 +111,58 @@ class RewardExecutor:
         if test_suite is not None:
             self._by_scorer.update(test_suite=test_suite, script=test_suite)
 
+    @override
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
         """The services of all parts."""
         return [service for part in self._parts for service in part.services()]
 
+    @override
     def capabilities(self) -> Mapping[str, str]:
         """The capabilities of all parts."""
         return {key: value for part in self._parts for key, value in part.capabilities().items()}
 
-    def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
-        """None: test suites here run in sandboxes that end with them."""
-        return []
+    @override
+    def use_shared_cores(self, cores: Sequence[int]) -> None:
+        """Hands them on."""
+        for part in self._parts:
+            part.use_shared_cores(cores)
 
+    @override
     async def serve(self) -> None:
         """Does what the parts do beside their attempts."""
         async with anyio.create_task_group() as tasks:
             for part in self._parts:
-                if isinstance(part, ServingExecutor):
-                    tasks.start_soon(part.serve)
+                tasks.start_soon(part.serve)
 
+    @override
     async def run(self, attempt: Attempt) -> AttemptResult:
         """Hands the attempt to the part that serves its payload."""
         part = self._part(attempt)
         if part is None:
             asked = attempt.action.reward.WhichOneof("scorer") or attempt.action.WhichOneof("payload")
             message = f"this manager serves {sorted(self._by_scorer)}, not {asked}"
-            return _broken(outcome_pb2.FAILURE_KIND_INFRA, "unsupported_kind", message)
+            return Broken(infra_failure("unsupported_kind", message))
         return await part.run(attempt)
 
+    @override
     async def resize(self, attempt: Attempt) -> None:
         """Hands it on."""
         if (part := self._part(attempt)) is not None:
             await part.resize(attempt)
 
+    @override
     async def pause(self, attempt: Attempt) -> None:
         """Hands it on."""
         if (part := self._part(attempt)) is not None:
             await part.pause(attempt)
 
+    @override
     async def resume(self, attempt: Attempt) -> None:
         """Hands it on."""
         if (part := self._part(attempt)) is not None:
             await part.resume(attempt)
 
-    async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
-        """Nothing to do: it has none."""
-
+    @override
     async def close(self) -> None:
         """Closes all parts, together."""
         async with anyio.create_task_group() as tasks:
@@ -185,7 +173,7 @@ class RewardExecutor:
         return self._by_scorer.get(attempt.action.reward.WhichOneof("scorer") or "")
 
 
-async def _answer(scorer: Scores, attempt: Attempt, ticket: Ticket) -> Score | ScorerError | None:
+async def _answer(scorer: Scores, attempt: Attempt, ticket: ScoreRequest) -> ModelScore | ScorerError | None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_withdraw_when_stopped, scorer, attempt, ticket)
         try:
@@ -197,22 +185,18 @@ async def _answer(scorer: Scores, attempt: Attempt, ticket: Ticket) -> Score | S
     return answer
 
 
-async def _withdraw_when_stopped(scorer: Scores, attempt: Attempt, ticket: Ticket) -> None:
+async def _withdraw_when_stopped(scorer: Scores, attempt: Attempt, ticket: ScoreRequest) -> None:
     await attempt.stop_requested.wait()
     scorer.withdraw(ticket)
 
 
-def _result(answer: Score | ScorerError | None) -> AttemptResult:
+def _result(answer: ModelScore | ScorerError | None) -> AttemptResult:
     if answer is None:
         return Stopped()
     if isinstance(answer, ScorerError):
-        return _broken(outcome_pb2.FAILURE_KIND_INFRA, answer.reason, str(answer))
+        return Broken(infra_failure(answer.reason, str(answer)))
     if not math.isfinite(answer.value):
         message = f"the model's score is {answer.value}; its weights are broken"
-        return _broken(outcome_pb2.FAILURE_KIND_INFRA, "non_finite_score", message)
+        return Broken(infra_failure("non_finite_score", message))
     succeeded = outcome_pb2.Succeeded(reward=outcome_pb2.RewardResult(score=answer.value))
     return Completed(succeeded, outcome_pb2.Usage(cpu_s=answer.cpu_s))
-
-
-def _broken(kind: outcome_pb2.FailureKind.ValueType, reason: str, message: str) -> Broken:
-    return Broken(outcome_pb2.Failed(kind=kind, reason=reason, message=message))

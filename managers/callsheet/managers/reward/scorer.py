@@ -18,7 +18,7 @@ import structlog
 import torch
 from callsheet.managers.models.transformer import ScoringModel
 from callsheet.managers.reward.batches import plan_batches
-from callsheet.managers.reward.scores import Score, ScorerError, Ticket
+from callsheet.managers.reward.scores import ModelScore, ScoreRequest, ScorerError
 
 log = structlog.get_logger(__name__)
 
@@ -42,14 +42,14 @@ class Scorer:
         self._model = model.to(self._device).eval().requires_grad_(False)
         self._max_batch_tokens = max_batch_tokens
         self._max_requests = max_requests
-        self._waiting: list[Ticket] = []
+        self._waiting: list[ScoreRequest] = []
         self._in_flight = 0
         self._lane_busy = False
         self._flush_planned = False
         self._closed = False
         self._threads: set[threading.Thread] = set()
 
-    def submit(self, token_ids: tuple[int, ...], cores: Sequence[int]) -> Ticket:
+    def submit(self, token_ids: tuple[int, ...], cores: Sequence[int]) -> ScoreRequest:
         """Queues a sequence that the model can take; its batch begins with the event loop's next turn.
 
         Raises:
@@ -61,12 +61,12 @@ class Scorer:
             raise ScorerError("scorer_busy", f"{self._max_requests} requests are being scored, which is the bound")
         loop = asyncio.get_running_loop()
         on_cores = frozenset(cores) if self._device.type == "cpu" else frozenset[int]()
-        ticket = Ticket(token_ids, on_cores, loop.create_future())
+        ticket = ScoreRequest(token_ids, on_cores, loop.create_future())
         self._waiting.append(ticket)
         self._plan_flush(loop)
         return ticket
 
-    def withdraw(self, ticket: Ticket) -> None:
+    def withdraw(self, ticket: ScoreRequest) -> None:
         """Takes back a request that has not begun; one that has goes on to its end."""
         if ticket in self._waiting:
             self._waiting.remove(ticket)
@@ -101,7 +101,7 @@ class Scorer:
             if batch:
                 self._start(batch)
 
-    def _start(self, tickets: list[Ticket]) -> None:
+    def _start(self, tickets: list[ScoreRequest]) -> None:
         loop = asyncio.get_running_loop()
         cores = frozenset[int]().union(*(ticket.cores for ticket in tickets))
         self._in_flight += len(tickets)
@@ -117,7 +117,9 @@ class Scorer:
         self._threads.add(thread)
         thread.start()
 
-    def _finish(self, thread: threading.Thread, tickets: list[Ticket], outcome: list[Score] | ScorerError) -> None:
+    def _finish(
+        self, thread: threading.Thread, tickets: list[ScoreRequest], outcome: list[ModelScore] | ScorerError
+    ) -> None:
         self._threads.discard(thread)
         self._in_flight -= len(tickets)
         if not tickets[0].cores:
@@ -128,7 +130,7 @@ class Scorer:
         if self._waiting:
             self._plan_flush(asyncio.get_running_loop())
 
-    def _attempt(self, tickets: list[Ticket], cores: frozenset[int]) -> list[Score] | ScorerError:
+    def _attempt(self, tickets: list[ScoreRequest], cores: frozenset[int]) -> list[ModelScore] | ScorerError:
         """Runs in a batch's thread."""
         try:
             if cores:
@@ -139,14 +141,14 @@ class Scorer:
             log.exception("scoring failed", requests=len(tickets))
             return ScorerError("scorer_failed", f"{type(error).__name__}: {error}")
 
-    def _score(self, sequences: list[tuple[int, ...]], clock: Callable[[], float]) -> list[Score]:
-        scores: dict[int, Score] = {}
+    def _score(self, sequences: list[tuple[int, ...]], clock: Callable[[], float]) -> list[ModelScore]:
+        scores: dict[int, ModelScore] = {}
         for batch in plan_batches([len(tokens) for tokens in sequences], self._max_batch_tokens):
             started = clock()
             values = self._forward([sequences[index] for index in batch])
             cpu_s_per_token = (clock() - started) / sum(len(sequences[index]) for index in batch)
             for index, value in zip(batch, values, strict=True):
-                scores[index] = Score(value, cpu_s_per_token * len(sequences[index]))
+                scores[index] = ModelScore(value, cpu_s_per_token * len(sequences[index]))
         return [scores[index] for index in range(len(sequences))]
 
     def _forward(self, sequences: list[tuple[int, ...]]) -> list[float]:

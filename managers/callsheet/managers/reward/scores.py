@@ -17,7 +17,7 @@ class ScorerError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class ModelScore:
     """A model's answer.
 
     Attributes:
@@ -30,7 +30,7 @@ class Score:
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
+class ScoreRequest:
     """A request for a score.
 
     Attributes:
@@ -41,20 +41,20 @@ class Ticket:
 
     token_ids: tuple[int, ...]
     cores: frozenset[int]
-    answer: asyncio.Future[Score | ScorerError | None] = field(repr=False)
+    answer: asyncio.Future[ModelScore | ScorerError | None] = field(repr=False)
 
 
 class Scores(Protocol):
     """A scoring model and what runs it. Must be used from one event loop."""
 
-    def submit(self, token_ids: tuple[int, ...], cores: Sequence[int]) -> Ticket:
+    def submit(self, token_ids: tuple[int, ...], cores: Sequence[int]) -> ScoreRequest:
         """Queues a sequence that the model can take.
 
         Raises:
             ScorerError: Too many requests, or the scorer is closed.
         """
 
-    def withdraw(self, ticket: Ticket) -> None:
+    def withdraw(self, ticket: ScoreRequest) -> None:
         """Takes a request back if its batch has not begun."""
 
     def shut(self) -> None:

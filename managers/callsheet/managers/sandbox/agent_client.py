@@ -21,7 +21,7 @@ _LARGEST_ERRNO = 4095
 
 
 @dataclass(frozen=True, slots=True)
-class JobResult:
+class AgentJobResult:
     """How a job ended.
 
     Attributes:
@@ -37,7 +37,7 @@ class JobResult:
     refused: tuple[str, int] | None
 
 
-class Job:
+class AgentJob:
     """Something the agent runs: `started` once it is a process, `finished` with a `result` unless it was lost.
 
     `killed` once it was killed with all other jobs: it ends soon, and is told after some of them.
@@ -49,7 +49,7 @@ class Job:
         self.killed = False
         self.started = anyio.Event()
         self.finished = anyio.Event()
-        self.result: JobResult | None = None
+        self.result: AgentJobResult | None = None
 
 
 class AgentConnection:
@@ -58,7 +58,7 @@ class AgentConnection:
     def __init__(self, own: socket.socket, on_lost: Callable[[str], None]) -> None:
         """Args: own: From `packets.socket_pair`. on_lost: Called when the agent is gone without `close`."""
         self._on_lost = on_lost
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, AgentJob] = {}
         self._signals: dict[int, anyio.Event] = {}
         self._next_id = 1
         self._hello = anyio.Event()
@@ -91,7 +91,7 @@ class AgentConnection:
         operation: Literal["run", "write", "read", "remove", "listen"],
         details: Mapping[str, object],
         descriptors: Sequence[int],
-    ) -> Job:
+    ) -> AgentJob:
         """Asks for a job. The descriptors stay the caller's.
 
         Raises:
@@ -99,7 +99,7 @@ class AgentConnection:
         """
         self._check()
         number = self._take_id()
-        job = self._jobs[number] = Job(number)
+        job = self._jobs[number] = AgentJob(number)
         file = memory_file("callsheet-request", json.dumps(details).encode())
         try:
             await self._packets.send({"op": operation, "id": number}, [file, *descriptors])
@@ -115,15 +115,15 @@ class AgentConnection:
         killed = list(self._jobs.values()) if number == signal.SIGKILL else []
         await self._signal({"op": "signal", "signal": number}, killed)
 
-    async def kill(self, job: Job) -> None:
+    async def kill(self, job: AgentJob) -> None:
         """Kills a job's process, and nothing that it started."""
         await self._signal({"op": "kill", "job": job.number})
 
-    async def interrupt(self, job: Job | None, since: float) -> None:
+    async def interrupt(self, job: AgentJob | None, since: float) -> None:
         """Kills what began after `since`, in seconds since boot, but no job; then sends SIGUSR1 to one job, if any."""
         await self._signal({"op": "interrupt", "job": job.number if job is not None else 0, "since": since})
 
-    async def _signal(self, packet: Mapping[str, object], killed: Sequence[Job] = ()) -> None:
+    async def _signal(self, packet: Mapping[str, object], killed: Sequence[AgentJob] = ()) -> None:
         self._check()
         request = self._take_id()
         done = self._signals[request] = anyio.Event()
@@ -191,7 +191,7 @@ class AgentConnection:
             return
         if event != "exited" or number not in self._jobs:
             raise ProtocolError("an event out of place")
-        result = JobResult(
+        result = AgentJobResult(
             integer(packet, "status", 0, 0xFFFF),
             integer(packet, "cpu_us", 0, _MOST_CPU_US) / 1e6,
             integer(packet, "peak_kib", 0, _MOST_MEMORY_KIB) * 1024,

@@ -15,7 +15,8 @@ from typing import Protocol
 import anyio
 import psutil
 import structlog
-from callsheet.managers.sandbox.agent_client import AgentConnection, Job
+from callsheet.managers.sandbox.agent_client import AgentConnection, AgentJob
+from callsheet.managers.sandbox.agent_jobs import Process, SandboxJobs
 from callsheet.managers.sandbox.backend import (
     CommandOutcome,
     CommandSpec,
@@ -35,7 +36,6 @@ from callsheet.managers.sandbox.capture import OutputPipe
 from callsheet.managers.sandbox.cgroups import CommandLeaf, SandboxGroup
 from callsheet.managers.sandbox.changes import ChangedFiles
 from callsheet.managers.sandbox.command_defaults import merged_environment
-from callsheet.managers.sandbox.jobs import Process, SandboxJobs
 from callsheet.managers.sandbox.metering import CommandMeter
 from callsheet.managers.sandbox.node_sharing import Lane
 from callsheet.managers.sandbox.paths import is_below
@@ -367,7 +367,9 @@ class AgentSandbox:
         while self._releases:
             self._releases.pop()()
 
-    async def _start_command(self, command: CommandSpec, pipes: Sequence[OutputPipe], leaf: CommandLeaf | None) -> Job:
+    async def _start_command(
+        self, command: CommandSpec, pipes: Sequence[OutputPipe], leaf: CommandLeaf | None
+    ) -> AgentJob:
         descriptors = {1: pipes[0].write_end, 2: pipes[1].write_end}
         if command.stdin:
             descriptors[0] = await self._jobs.memory_file(command.stdin)

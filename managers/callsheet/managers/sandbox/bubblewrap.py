@@ -24,11 +24,11 @@ from callsheet.managers.sandbox.root_filesystem import (
     SYSTEM_SHOWN,
     TEMPORARY,
     WORK,
-    Stack,
+    Overlay,
     bind_options,
     image_options,
     overlay_request,
-    stacks_of,
+    overlays_of,
 )
 from callsheet.managers.sandbox.seccomp import build_filter
 from callsheet.managers.sandbox.settings import SandboxSettings
@@ -134,7 +134,7 @@ class BubblewrapPlanner:
         # Descriptor 0 is the agent's socket; the others follow in this order.
         named = {path: f"{{fd:{index}}}" for index, path in enumerate(files, start=2)}
         stages_inside = {stage: f"{_STAGES_INSIDE}/{index}" for index, stage in enumerate(stages)}
-        overlays = self._stacks(spec)
+        overlays = self._overlays(spec)
         program = opened(os.open(self._bwrap, os.O_RDONLY | os.O_CLOEXEC))
         users = self._users
         uid = users.take() if users is not None else None
@@ -157,18 +157,18 @@ class BubblewrapPlanner:
             overlays=overlay_request(self._overlay_base, overlays, spec.disk_mib),
         )
 
-    def _stacks(self, spec: SandboxSpec) -> list[Stack]:
-        stacks = stacks_of(spec.root)
-        if stacks and self._users is None:
+    def _overlays(self, spec: SandboxSpec) -> list[Overlay]:
+        overlays = overlays_of(spec.root)
+        if overlays and self._users is None:
             os.makedirs(self._overlay_base, mode=0o700, exist_ok=True)
-        return stacks
+        return overlays
 
     def _arguments(
-        self, spec: SandboxSpec, files: Mapping[str, str], stages: Mapping[str, str], stacks: Sequence[Stack]
+        self, spec: SandboxSpec, files: Mapping[str, str], stages: Mapping[str, str], overlays: Sequence[Overlay]
     ) -> list[str]:
         """The command line of bwrap. `files` are descriptors by path; `stages` are paths inside by paths outside."""
         image = bool(spec.root.image)
-        binds = list(bind_options(self._overlay_base, stacks))
+        binds = list(bind_options(self._overlay_base, overlays))
         python = python_below(Path(self._python), SYSTEM_SHOWN) if image else (self._python,)
         return [
             "bwrap",

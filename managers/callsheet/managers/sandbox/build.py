@@ -15,7 +15,7 @@ from callsheet.managers.sandbox.images.preparation import ImagePreparation
 from callsheet.managers.sandbox.images.store import ImageStore
 from callsheet.managers.sandbox.janitor import ManagerDirectory, remove_leftovers
 from callsheet.managers.sandbox.plain import PlainPlanner
-from callsheet.managers.sandbox.processes import Planner, ProcessBackend
+from callsheet.managers.sandbox.processes import ProcessBackend, ProcessPlanner
 from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend
 from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
 from callsheet.managers.sandbox.provisioning.memory_ledger import MemoryLedger
@@ -59,7 +59,7 @@ def build_backend(settings: SandboxSettings, directory: ManagerDirectory) -> Age
     if settings.isolation is Isolation.DOCKER:
         return _docker_backend(settings, directory)
     layout = _layout(settings)
-    planner: Planner
+    planner: ProcessPlanner
     if settings.isolation is Isolation.NONE:
         planner = PlainPlanner(settings, layout, directory.path, directory.marker)
     else:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from callsheet.managers.sandbox.backend import RootFilesystem
-from callsheet.managers.sandbox.root_filesystem import stacks_of
+from callsheet.managers.sandbox.root_filesystem import overlays_of
 
 _SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
@@ -32,20 +32,20 @@ class ChangesTooLargeError(Exception):
 class ChangedFiles:
     """The upper directories of a sandbox's overlays, as the launcher described them."""
 
-    def __init__(self, report: socket.socket, stacks: Sequence[str]) -> None:
+    def __init__(self, report: socket.socket, overlays: Sequence[str]) -> None:
         """Args:
         report: Over it comes a descriptor of the directory that holds the overlays; closed by `close`.
-        stacks: Names of the overlays.
+        overlays: Names of the overlays.
         """
         self._report = report
-        self._stacks = tuple(stacks)
+        self._overlays = tuple(overlays)
 
     @classmethod
     def reported(cls, root: RootFilesystem) -> tuple[ChangedFiles, socket.socket]:
         """Returns the changes of a sandbox to be made, and the socket that the launcher is to get."""
         own, other = socket.socketpair()
         own.setblocking(False)
-        return cls(own, [stack.name for stack in stacks_of(root)]), other
+        return cls(own, [overlay.name for overlay in overlays_of(root)]), other
 
     def save(self, target: Path, limit_bytes: int) -> int:
         """Copies what was changed in stack NAME to TARGET/NAME; returns the bytes that takes, about. Blocks.
@@ -73,7 +73,7 @@ class ChangedFiles:
 
     def _save(self, base: int, target: Path, limit_bytes: int) -> int:
         copy = _Copy(limit_bytes)
-        for name in self._stacks:
+        for name in self._overlays:
             path = target / name
             path.mkdir(mode=0o755)
             upper = os.open(f"{name}/upper", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=base)

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import anyio
-from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
+from callsheet.managers.ends import infra_failure
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.managers.sandbox.backend import Sandbox, SandboxBackend, SandboxLostError
 from callsheet.managers.sandbox.command_defaults import CommandDefaults, read_defaults
 from callsheet.managers.sandbox.env_reset import completed_reset, failed_reset, read_env_reset
 from callsheet.managers.sandbox.env_step import read_env_step, run_env_step
 from callsheet.managers.sandbox.janitor import ManagerDirectory
-from callsheet.managers.sandbox.provisioning.provisioner import Provisioner, SetUpEndedError, Use, Wanted
+from callsheet.managers.sandbox.provisioning.provisioner import Provisioner, SetUpEndedError, Wanted
 from callsheet.managers.sandbox.results import command_result, limit_failure, usage_of
+from callsheet.managers.sandbox.rewards import TEST_SUITE_SERVICE, read_scorer, score_in_new_sandbox, score_result
+from callsheet.managers.sandbox.sandbox_use import SandboxUse
+from callsheet.managers.sandbox.sandbox_uses import SandboxUses
 from callsheet.managers.sandbox.settings import SandboxSettings
-from callsheet.managers.sandbox.test_suite_executor import (
-    Running,
-    TestSuiteExecutor,
-    read_scorer,
-    score_result,
-    units_of,
-)
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from callsheet.v1.rewards import CommandScorer, command_scorer, scores_in_sandbox
+from typing_extensions import override
 
 SANDBOX_SERVICE = "sandbox"
 
@@ -40,10 +38,11 @@ class _Held:
     turn: anyio.Lock = field(default_factory=anyio.Lock)
 
 
-class SandboxExecutor(TestSuiteExecutor):
-    """Adds the sandboxes of trajectories: env_reset makes one, env_step and rewards may use it.
+class SandboxExecutor(Executor):
+    """Holds the sandboxes of trajectories: env_reset makes one, env_step and rewards may use it.
 
     Attributes:
+        uses: The attempts that run.
         provisioner: Where the sandboxes come from.
     """
 
@@ -55,12 +54,15 @@ class SandboxExecutor(TestSuiteExecutor):
         provisioner: Provisioner,
     ) -> None:
         """Use `build.build_sandbox_executor`."""
-        super().__init__(backend, settings, directory)
+        self.uses = SandboxUses(backend, settings, directory)
+        self.uses.on_lost(self._forget)
         self.provisioner = provisioner
-        provisioner.on_lost(self._on_lost)
+        provisioner.on_lost(self.uses.lost)
+        self._settings = settings
         self._held: dict[tuple[str, str], _Held] = {}
         self._report_loss: LossReport | None = None
 
+    @override
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
         """Sandboxes, those with each image, and test-suite rewards inside and outside of them."""
         described = []
@@ -68,12 +70,13 @@ class SandboxExecutor(TestSuiteExecutor):
             # Steps need no image any more, as their sandbox has it; rewards in new sandboxes may ask for one.
             is_plain = state.name == SANDBOX_SERVICE
             other = action_pb2.ACTION_KIND_ENV_STEP if is_plain else action_pb2.ACTION_KIND_REWARD
-            service = self._service(state.name, [action_pb2.ACTION_KIND_ENV_RESET, other])
+            service = self.uses.service(state.name, [action_pb2.ACTION_KIND_ENV_RESET, other])
             service.setup_s, service.instances = state.setup_s, state.instances
             service.kept_set_ups.update(state.kept_set_ups)
             described.append(service)
-        return [*described, *super().services()]
+        return [*described, self.uses.service(TEST_SUITE_SERVICE, [action_pb2.ACTION_KIND_REWARD])]
 
+    @override
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
         """What it takes to begin a sandbox without and with each image, and the set-ups that are kept for it."""
         images = self.provisioner.images
@@ -89,18 +92,29 @@ class SandboxExecutor(TestSuiteExecutor):
             states.get(kept.image, plain).kept_set_ups[kept.name] = kept.took_s
         return list(states.values())
 
+    @override
     def on_service_change(self, report: Callable[[], None]) -> None:
         """Takes the function to call when an image has become ready, or is so no more, and likewise a set-up."""
         self.provisioner.kept_set_ups.on_change(report)
         if self.provisioner.images is not None:
             self.provisioner.images.on_change(report)
 
+    @override
+    def capabilities(self) -> Mapping[str, str]:
+        return self.uses.capabilities()
+
+    @override
+    def use_shared_cores(self, cores: Sequence[int]) -> None:
+        self.uses.use_shared_cores(cores)
+
+    @override
     async def serve(self) -> None:
         """Keeps sandboxes ready, and ranks commands where cores are shared."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.provisioner.pool.serve)
-            await super().serve()
+            await self.uses.serve()
 
+    @override
     def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
         """The sandboxes that live."""
         return [held.state for held in self._held.values()]
@@ -110,10 +124,12 @@ class SandboxExecutor(TestSuiteExecutor):
         held = self._held.get((state.job_id, state.trajectory_id))
         return held.sandbox if held is not None and held.state.sandbox_id == state.sandbox_id else None
 
+    @override
     def on_sandbox_lost(self, report: LossReport) -> None:
         """Takes the function that is told of sandboxes that end by themselves."""
         self._report_loss = report
 
+    @override
     async def release_sandbox(self, sandbox: manager_service_pb2.SandboxState) -> None:
         """Destroys a sandbox, whatever runs in it."""
         found = self.find_sandbox(sandbox)
@@ -121,6 +137,7 @@ class SandboxExecutor(TestSuiteExecutor):
             del self._held[sandbox.job_id, sandbox.trajectory_id]
             await found.destroy()
 
+    @override
     async def close(self) -> None:
         """Destroys all sandboxes and ends the backend."""
         async with anyio.create_task_group() as tasks:
@@ -128,27 +145,46 @@ class SandboxExecutor(TestSuiteExecutor):
                 tasks.start_soon(held.sandbox.destroy)
         self._held.clear()
         await self.provisioner.pool.close()
-        await super().close()
+        await self.uses.close()
 
-    async def _run(self, attempt: Attempt, running: Running) -> AttemptResult:
-        kind = attempt.action.WhichOneof("payload")
+    @override
+    async def run(self, attempt: Attempt) -> AttemptResult:
+        return await self.uses.run(attempt, self._run)
+
+    @override
+    async def resize(self, attempt: Attempt) -> None:
+        await self.uses.resize(attempt)
+
+    @override
+    async def pause(self, attempt: Attempt) -> None:
+        await self.uses.set_paused(attempt, True)
+
+    @override
+    async def resume(self, attempt: Attempt) -> None:
+        await self.uses.set_paused(attempt, False)
+
+    async def _run(self, use: SandboxUse) -> AttemptResult:
+        action = use.attempt.action
+        kind = action.WhichOneof("payload")
         if kind == "env_reset":
-            return await self._reset(attempt, running)
+            return await self._reset(use)
         if kind == "env_step":
-            return await self._step(attempt, running)
-        scorer = command_scorer(attempt.action.reward)
-        if scorer is not None and scores_in_sandbox(attempt.action.reward):
-            return await self._score_in_sandbox(scorer, attempt, running)
-        return await super()._run(attempt, running)
+            return await self._step(use)
+        scorer = command_scorer(action.reward)
+        if scorer is None:
+            return Broken(infra_failure("unsupported_action", "this manager runs no such action"))
+        if scores_in_sandbox(action.reward):
+            return await self._score_in_sandbox(scorer, use)
+        image = scorer.image
+        return await score_in_new_sandbox(scorer, use, self._settings, lambda: self._make_fresh(image, use))
 
-    async def _reset(self, attempt: Attempt, running: Running) -> AttemptResult:
-        action = attempt.action
+    async def _reset(self, use: SandboxUse) -> AttemptResult:
+        attempt, action = use.attempt, use.attempt.action
         former = self._held.pop((action.job_id, action.trajectory_id), None)
         if former is not None:
             await former.sandbox.destroy()
         defaults = read_defaults(action.env_reset, self._settings.isolation)
-        wanted = await read_env_reset(attempt, self._spec(attempt), self._settings, defaults)
-        use = Use(lambda sandbox: self._using(sandbox, attempt, running), attempt.stop_requested)
+        wanted = await read_env_reset(attempt, use.new_sandbox(), self._settings, defaults)
         try:
             provided = await self.provisioner.provide(wanted, use)
         except SetUpEndedError as error:
@@ -167,10 +203,11 @@ class SandboxExecutor(TestSuiteExecutor):
         self._held[action.job_id, action.trajectory_id] = _Held(state, sandbox, defaults)
         return result
 
-    async def _step(self, attempt: Attempt, running: Running) -> AttemptResult:
+    async def _step(self, use: SandboxUse) -> AttemptResult:
+        attempt = use.attempt
         held = self._find(attempt)
         request = await read_env_step(attempt, self._settings, held.defaults)
-        async with held.turn, self._using(held.sandbox, attempt, running):
+        async with held.turn, use.inside(held.sandbox):
             outcome, downloads = await run_env_step(held.sandbox, request, attempt, self._settings)
         result = outcome_pb2.Succeeded(env_step=await command_result(outcome, attempt.payloads, downloads))
         if outcome.stopped:
@@ -178,18 +215,18 @@ class SandboxExecutor(TestSuiteExecutor):
         failed = limit_failure(outcome, result)
         return Broken(failed, usage_of(outcome)) if failed is not None else Completed(result, usage_of(outcome))
 
-    async def _score_in_sandbox(self, scorer: CommandScorer, attempt: Attempt, running: Running) -> AttemptResult:
-        held = self._find(attempt)
-        runnable = await read_scorer(scorer, attempt, self._settings, held.defaults)
-        async with held.turn, self._using(held.sandbox, attempt, running):
-            run = await runnable.run(held.sandbox, units_of(attempt), attempt.stop_requested)
-        return await score_result(run, attempt)
+    async def _score_in_sandbox(self, scorer: CommandScorer, use: SandboxUse) -> AttemptResult:
+        held = self._find(use.attempt)
+        runnable = await read_scorer(scorer, use.attempt, self._settings, held.defaults)
+        async with held.turn, use.inside(held.sandbox):
+            run = await runnable.run(held.sandbox, use.units, use.stop)
+        return await score_result(run, use.attempt)
 
-    async def _make_fresh(self, image: str, attempt: Attempt, running: Running) -> Sandbox:
+    async def _make_fresh(self, image: str, use: SandboxUse) -> Sandbox:
+        """Makes the sandbox of one reward."""
         if not image:
-            return await super()._make_fresh(image, attempt, running)
-        use = Use(lambda sandbox: self._using(sandbox, attempt, running), attempt.stop_requested)
-        return (await self.provisioner.provide(Wanted(self._spec(attempt), image), use)).sandbox
+            return await self.uses.create(use)
+        return (await self.provisioner.provide(Wanted(use.new_sandbox(), image), use)).sandbox
 
     def _find(self, attempt: Attempt) -> _Held:
         held = self._held.get((attempt.action.job_id, attempt.action.trajectory_id))
@@ -197,16 +234,12 @@ class SandboxExecutor(TestSuiteExecutor):
             raise SandboxLostError(f"sandbox {attempt.grant.sandbox_id!r} is not here")
         return held
 
-    def _on_lost(self, sandbox_id: str, reason: str) -> None:
-        super()._on_lost(sandbox_id, reason)
+    def _forget(self, sandbox_id: str, reason: str) -> Sandbox | None:
+        """Gives up a sandbox that was lost, and tells the scheduler so."""
         for place, held in self._held.items():
             if held.state.sandbox_id == sandbox_id:
                 del self._held[place]
-                self._lost.append(held.sandbox)
                 if self._report_loss is not None:
                     self._report_loss(held.state, reason)
-                return
-
-    def _note_loss(self, attempt: Attempt, reason: str) -> None:
-        if attempt.grant.sandbox_id:
-            self._on_lost(attempt.grant.sandbox_id, reason)
+                return held.sandbox
+        return None

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from callsheet.managers.sandbox.agent_client import JobResult
+from callsheet.managers.sandbox.agent_client import AgentJobResult
 from callsheet.managers.sandbox.backend import CommandOutcome
 from callsheet.managers.sandbox.capture import OutputPipe
 from callsheet.managers.sandbox.cgroups import CommandLeaf, LimitEvents, SandboxGroup
@@ -26,7 +26,7 @@ class CommandMeter:
         """Starts measuring a command that is to run in a leaf."""
         return cls(group, leaf, group.begin_measuring() if group is not None else LimitEvents(0, 0))
 
-    def end(self, result: JobResult, pipes: Sequence[OutputPipe], wall_s: float) -> CommandOutcome:
+    def end(self, result: AgentJobResult, pipes: Sequence[OutputPipe], wall_s: float) -> CommandOutcome:
         """Returns how the command ended, with what the groups counted, and releases its leaf. Blocks."""
         cpu_s = self.leaf.cpu_s() if self.leaf is not None else result.cpu_s
         outcome = _outcome(result, pipes, wall_s, cpu_s=cpu_s, group=self.group, before=self.before)
@@ -51,7 +51,7 @@ class StepMeter:
         before = group.begin_measuring() if group is not None else LimitEvents(0, 0)
         return cls(group, leaf, first_process, before, _step_cpu_s(leaf, first_process))
 
-    def outcome(self, result: JobResult, pipes: Sequence[OutputPipe], wall_s: float) -> CommandOutcome:
+    def outcome(self, result: AgentJobResult, pipes: Sequence[OutputPipe], wall_s: float) -> CommandOutcome:
         """Returns how the step ended, with what was counted. Blocks."""
         cpu_s = max(0.0, _step_cpu_s(self.leaf, self.first_process) - self.cpu_before_s)
         return _outcome(result, pipes, wall_s, cpu_s=cpu_s, group=self.group, before=self.before)
@@ -62,7 +62,7 @@ def _step_cpu_s(leaf: CommandLeaf | None, first_process: int) -> float:
 
 
 def _outcome(
-    result: JobResult,
+    result: AgentJobResult,
     pipes: Sequence[OutputPipe],
     wall_s: float,
     *,

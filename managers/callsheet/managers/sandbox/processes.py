@@ -100,7 +100,7 @@ class LaunchedProcess:
                 await self.child.ended.wait()
 
 
-class Planner(Protocol):
+class ProcessPlanner(Protocol):
     """What distinguishes one backend from another."""
 
     @property
@@ -122,7 +122,9 @@ class Planner(Protocol):
 class ProcessBackend:
     """Implements `backend.SandboxBackend` for both kinds of isolation."""
 
-    def __init__(self, settings: SandboxSettings, planner: Planner, layout: GroupLayout | None, marker: str) -> None:
+    def __init__(
+        self, settings: SandboxSettings, planner: ProcessPlanner, layout: GroupLayout | None, marker: str
+    ) -> None:
         """Args:
         layout: Where control groups can be made.
         marker: Names the manager in group names and environments.

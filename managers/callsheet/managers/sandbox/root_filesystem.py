@@ -20,7 +20,7 @@ _DIRECTORIES = {"dev": 0o755, "proc": 0o755, "run": 0o755, "tmp": 0o1777, "work"
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class Overlay:
     """One overlay.
 
     Attributes:
@@ -38,46 +38,46 @@ class Stack:
     directories: Mapping[str, int]
 
 
-def stacks_of(root: RootFilesystem) -> list[Stack]:
+def overlays_of(root: RootFilesystem) -> list[Overlay]:
     """Returns the overlays of a sandbox; none where it is made of nothing but the machine's system and empty memory."""
     snapshot = root.snapshot
     if root.image:
         layers = [*map(str, root.layers), *([str(snapshot / "system")] if snapshot is not None else [])]
-        return [Stack("system", "/", 0o755, tuple(layers), _DIRECTORIES)]
+        return [Overlay("system", "/", 0o755, tuple(layers), _DIRECTORIES)]
     if not root.keeps_changes:
         return []
     places = (("work", WORK, 0o755), ("temporary", TEMPORARY, 0o1777))
     return [
-        Stack(name, inside, mode, (str(snapshot / name),) if snapshot is not None else (), {})
+        Overlay(name, inside, mode, (str(snapshot / name),) if snapshot is not None else (), {})
         for name, inside, mode in places
     ]
 
 
-def overlay_request(base: str, stacks: Sequence[Stack], disk_mib: int) -> dict[str, object] | None:
+def overlay_request(base: str, overlays: Sequence[Overlay], disk_mib: int) -> dict[str, object] | None:
     """Returns what the launcher is to mount, in the words of `launcher/overlays.py`; None for nothing."""
-    if not stacks:
+    if not overlays:
         return None
-    size = (disk_mib << 20) * len(stacks)
+    size = (disk_mib << 20) * len(overlays)
     return {
         "base": base,
         "size": size,
         "inodes": max(_FEWEST_INODES, size // _BYTES_AN_INODE),
-        "stacks": [
+        "overlays": [
             {
-                "name": stack.name,
-                "layers": list(stack.layers),
-                "mode": stack.mode,
-                "directories": dict(stack.directories),
+                "name": overlay.name,
+                "layers": list(overlay.layers),
+                "mode": overlay.mode,
+                "directories": dict(overlay.directories),
             }
-            for stack in stacks
+            for overlay in overlays
         ],
     }
 
 
-def bind_options(base: str, stacks: Sequence[Stack]) -> Iterator[str]:
+def bind_options(base: str, overlays: Sequence[Overlay]) -> Iterator[str]:
     """Options of bwrap that show the overlays."""
-    for stack in stacks:
-        yield from ("--bind", f"{base}/{stack.name}/merged", stack.inside)
+    for overlay in overlays:
+        yield from ("--bind", f"{base}/{overlay.name}/merged", overlay.inside)
 
 
 def image_options() -> Iterator[str]:

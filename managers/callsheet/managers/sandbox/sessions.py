@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import anyio
-from callsheet.managers.sandbox.agent_client import Job, JobResult
+from callsheet.managers.sandbox.agent_client import AgentJob, AgentJobResult
+from callsheet.managers.sandbox.agent_jobs import Process, SandboxJobs
 from callsheet.managers.sandbox.backend import (
     CannotExecuteError,
     CommandOutcome,
@@ -25,7 +26,6 @@ from callsheet.managers.sandbox.backend import (
 from callsheet.managers.sandbox.capture import OutputPipe
 from callsheet.managers.sandbox.cgroups import CommandLeaf
 from callsheet.managers.sandbox.command_defaults import merged_environment
-from callsheet.managers.sandbox.jobs import Process, SandboxJobs
 from callsheet.managers.sandbox.metering import StepMeter
 from callsheet.managers.sandbox.refusals import cannot_begin_session
 from callsheet.managers.sandbox.session_pipes import StatusPipe, StepEnd, StepPipe
@@ -54,7 +54,7 @@ class _Session:
     status: StatusPipe
     output: OutputPipe
     errors: OutputPipe
-    job: Job
+    job: AgentJob
 
     @property
     def pipes(self) -> tuple[OutputPipe, OutputPipe]:
@@ -103,7 +103,7 @@ class SandboxSessions:
         for pipe in session.pipes:
             pipe.finish()
         if end.status is not None:
-            result = JobResult(end.status << 8, 0.0, 0, None)
+            result = AgentJobResult(end.status << 8, 0.0, 0, None)
         elif session.job.result is not None:
             result = session.job.result
         else:
@@ -218,7 +218,7 @@ class SandboxSessions:
                 await self._jobs.in_thread(leaf.release)
 
 
-async def _end_with(job: Job, end: StepEnd) -> None:
+async def _end_with(job: AgentJob, end: StepEnd) -> None:
     """Ends a step whose session's process has ended."""
     await job.finished.wait()
     end.reached.set()

@@ -16,8 +16,8 @@ from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.planner.protocol import Planner
-from callsheet.scheduler.planner.snapshot import Snapshot
-from callsheet.scheduler.planner.solve import Solution
+from callsheet.scheduler.planner.round.snapshot import Snapshot
+from callsheet.scheduler.planner.solvers.solve import Solution
 
 # Between an answer and the next question, so that events gather and a saturated fleet does not keep a core busy.
 PAUSE_S = 0.005

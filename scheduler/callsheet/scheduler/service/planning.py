@@ -15,7 +15,7 @@ from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.protocol import Planner
-from callsheet.scheduler.planner.snapshot import Snapshot
+from callsheet.scheduler.planner.round.snapshot import Snapshot
 from callsheet.scheduler.service.settings import PlannerChoice
 
 IDLE_WAIT = 3600.0

@@ -22,7 +22,7 @@ from callsheet.scheduler.core.records import (
 from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, driver_transaction
 from callsheet.scheduler.store.errors import StaleEpochError
 from callsheet.scheduler.store.locks import DataDirectoryLock, lock_database
-from callsheet.scheduler.store.merge import Changes, Numbering, merge
+from callsheet.scheduler.store.merge import Numbering, RowChanges, merge
 from callsheet.scheduler.store.migrate import migrate
 from callsheet.scheduler.store.predictor_nodes import SavedRow, load_nodes, replace_nodes
 from callsheet.scheduler.store.schema import actions, closed_jobs, jobs, scheduler, trajectories
@@ -243,7 +243,7 @@ class Journal:
         if stored != self._epoch:
             raise StaleEpochError(self._epoch, stored)
 
-    def _write(self, cursor: Cursor, changes: Changes) -> None:
+    def _write(self, cursor: Cursor, changes: RowChanges) -> None:
         self._closer.close(cursor, changes.closed_jobs)
         self._jobs.insert(cursor, changes.new_jobs.values())
         self._jobs.update(cursor, changes.job_updates.values())

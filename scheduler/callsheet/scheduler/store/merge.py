@@ -51,7 +51,7 @@ class Numbering:
 
 
 @dataclass(slots=True)
-class Changes:
+class RowChanges:
     """What one transaction writes. Updates carry their row's key beside the changed columns.
 
     Attributes:
@@ -74,7 +74,7 @@ class Changes:
             row.setdefault("cancel_reason", "")
 
 
-def merge(records: Iterable[Record], numbering: Numbering) -> Changes:
+def merge(records: Iterable[Record], numbering: Numbering) -> RowChanges:
     """Merge `records`, in their order, into row changes; advances `numbering`.
 
     A job that is closed takes all with it, and later changes to what was under it mean nothing: they are dropped.
@@ -83,7 +83,7 @@ def merge(records: Iterable[Record], numbering: Numbering) -> Changes:
         InconsistentRecordError: A job is opened twice, something is opened in a job that is not open, or an action that
             got its outcome in this batch is changed again.
     """
-    changes = Changes()
+    changes = RowChanges()
     cancelled = False
     for record in records:
         kind = type(record)
@@ -94,7 +94,7 @@ def merge(records: Iterable[Record], numbering: Numbering) -> Changes:
     return changes
 
 
-def _open_job(changes: Changes, numbering: Numbering, record: JobOpened) -> None:
+def _open_job(changes: RowChanges, numbering: Numbering, record: JobOpened) -> None:
     if record.job_id in numbering.open_jobs:
         raise InconsistentRecordError(f"job {record.job_id!r} was opened twice")
     number = numbering.next_job
@@ -110,7 +110,7 @@ def _open_job(changes: Changes, numbering: Numbering, record: JobOpened) -> None
     }
 
 
-def _close_job(changes: Changes, numbering: Numbering, record: JobClosed) -> None:
+def _close_job(changes: RowChanges, numbering: Numbering, record: JobClosed) -> None:
     number = numbering.open_jobs.pop(record.job_id, None)
     if number is None:
         return
@@ -128,20 +128,20 @@ def _close_job(changes: Changes, numbering: Numbering, record: JobClosed) -> Non
         changes.closed_jobs.append(number)
 
 
-def _publish_policy_version(changes: Changes, numbering: Numbering, record: PolicyVersionPublished) -> None:
+def _publish_policy_version(changes: RowChanges, numbering: Numbering, record: PolicyVersionPublished) -> None:
     row = _job_row(changes, numbering, record.job_id)
     if row is not None:
         row["policy_version"] = record.version
 
 
-def _change_lease(changes: Changes, numbering: Numbering, record: JobLease) -> None:
+def _change_lease(changes: RowChanges, numbering: Numbering, record: JobLease) -> None:
     row = _job_row(changes, numbering, record.job_id)
     if row is not None:
         row["expired"] = int(record.expired)
         row["lease_left"] = record.left
 
 
-def _job_row(changes: Changes, numbering: Numbering, job_id: str) -> Row | None:
+def _job_row(changes: RowChanges, numbering: Numbering, job_id: str) -> Row | None:
     """The row to change, new in this batch or an update; None if the job is closed."""
     number = numbering.open_jobs.get(job_id)
     if number is None:
@@ -150,7 +150,7 @@ def _job_row(changes: Changes, numbering: Numbering, job_id: str) -> Row | None:
     return changes.job_updates.setdefault(number, {"key_number": number}) if row is None else row
 
 
-def _open_trajectory(changes: Changes, numbering: Numbering, record: TrajectoryOpened) -> None:
+def _open_trajectory(changes: RowChanges, numbering: Numbering, record: TrajectoryOpened) -> None:
     number = _number_of_open_job(numbering, record)
     key = (number, record.trajectory_id)
     if key in changes.new_trajectories or key in changes.trajectory_updates:
@@ -174,7 +174,7 @@ def _open_trajectory(changes: Changes, numbering: Numbering, record: TrajectoryO
     numbering.next_trajectory += 1
 
 
-def _place_trajectory(changes: Changes, numbering: Numbering, record: TrajectoryPlaced) -> None:
+def _place_trajectory(changes: RowChanges, numbering: Numbering, record: TrajectoryPlaced) -> None:
     row = _row(changes.new_trajectories, changes.trajectory_updates, numbering, record.job_id, record.trajectory_id)
     if row is not None:
         row["sandbox_id"] = record.sandbox_id
@@ -183,26 +183,26 @@ def _place_trajectory(changes: Changes, numbering: Numbering, record: Trajectory
         row["held_cores"] = json.dumps(record.held_cores, separators=(",", ":"))
 
 
-def _close_trajectory(changes: Changes, numbering: Numbering, record: TrajectoryClosed) -> None:
+def _close_trajectory(changes: RowChanges, numbering: Numbering, record: TrajectoryClosed) -> None:
     row = _row(changes.new_trajectories, changes.trajectory_updates, numbering, record.job_id, record.trajectory_id)
     if row is not None:
         row["end"] = record.end
         row["reason"] = record.reason
 
 
-def _change_command_timeout(changes: Changes, numbering: Numbering, record: TrajectoryCommandTimeout) -> None:
+def _change_command_timeout(changes: RowChanges, numbering: Numbering, record: TrajectoryCommandTimeout) -> None:
     row = _row(changes.new_trajectories, changes.trajectory_updates, numbering, record.job_id, record.trajectory_id)
     if row is not None:
         row["command_timeout"] = record.command_timeout
 
 
-def _cancel_group(changes: Changes, numbering: Numbering, record: GroupCancelled) -> None:
+def _cancel_group(changes: RowChanges, numbering: Numbering, record: GroupCancelled) -> None:
     row = _row(changes.new_trajectories, changes.trajectory_updates, numbering, record.job_id, record.trajectory_id)
     if row is not None:
         row["group_cancelled"] = 1
 
 
-def _submit_action(changes: Changes, numbering: Numbering, record: ActionSubmitted) -> None:
+def _submit_action(changes: RowChanges, numbering: Numbering, record: ActionSubmitted) -> None:
     number = _number_of_open_job(numbering, record)
     key = (number, record.action_id)
     if key in changes.new_actions or key in changes.action_updates:
@@ -227,7 +227,7 @@ def _submit_action(changes: Changes, numbering: Numbering, record: ActionSubmitt
     numbering.next_action += 1
 
 
-def _dispatch_action(changes: Changes, numbering: Numbering, record: ActionDispatched) -> None:
+def _dispatch_action(changes: RowChanges, numbering: Numbering, record: ActionDispatched) -> None:
     row = _unfinished_row(changes, numbering, record)
     if row is not None:
         row["state"] = DISPATCHED
@@ -237,13 +237,13 @@ def _dispatch_action(changes: Changes, numbering: Numbering, record: ActionDispa
         row["manager_id"] = record.manager_id
 
 
-def _cancel_action(changes: Changes, numbering: Numbering, record: ActionCancelRequested) -> None:
+def _cancel_action(changes: RowChanges, numbering: Numbering, record: ActionCancelRequested) -> None:
     row = _unfinished_row(changes, numbering, record)
     if row is not None:
         row["cancel_reason"] = record.reason
 
 
-def _requeue_action(changes: Changes, numbering: Numbering, record: ActionRequeued) -> None:
+def _requeue_action(changes: RowChanges, numbering: Numbering, record: ActionRequeued) -> None:
     row = _unfinished_row(changes, numbering, record)
     if row is not None:
         row["state"] = QUEUED
@@ -253,7 +253,7 @@ def _requeue_action(changes: Changes, numbering: Numbering, record: ActionRequeu
         row["manager_id"] = ""
 
 
-def _finish_action(changes: Changes, numbering: Numbering, record: ActionFinished) -> None:
+def _finish_action(changes: RowChanges, numbering: Numbering, record: ActionFinished) -> None:
     row = _unfinished_row(changes, numbering, record)
     if row is not None:
         row["state"] = record.state
@@ -263,7 +263,7 @@ def _finish_action(changes: Changes, numbering: Numbering, record: ActionFinishe
         row["summary"] = encode_summary(record.summary, with_story=False) if record.summary is not None else None
 
 
-def _keep_closed_actions(changes: Changes, numbering: Numbering, record: ClosedActionsKept) -> None:
+def _keep_closed_actions(changes: RowChanges, numbering: Numbering, record: ClosedActionsKept) -> None:
     changes.closed_actions += (
         {
             "number": closed.number,
@@ -299,7 +299,7 @@ def _row(new: Mapping[Key, Row], updates: dict[Key, Row], numbering: Numbering, 
 
 
 def _unfinished_row(
-    changes: Changes,
+    changes: RowChanges,
     numbering: Numbering,
     record: ActionDispatched | ActionCancelRequested | ActionRequeued | ActionFinished,
 ) -> Row | None:
@@ -311,7 +311,7 @@ def _unfinished_row(
     return row
 
 
-_Merger: TypeAlias = Callable[[Changes, Numbering, Record], None]
+_Merger: TypeAlias = Callable[[RowChanges, Numbering, Record], None]
 
 # Each function takes its own record type; the table is what makes that safe.
 _MERGERS: Final = cast(

@@ -46,7 +46,6 @@ def coding() -> Experiment:
         rows=(
             row("batch 1280: execution, s", 0.975, float(small.execution_s.mean())),
             row("batch 1280: queue, s (published 0.015)", (0.0, 0.015), float(small.queue_s.mean())),
-            row("batch 1280: overhead, s", 0.024, float(small.overhead_s.mean())),
             row("batch 1536: execution, s", 1.206, float(large.execution_s.mean())),
             row("batch 1536: queue, s", 0.428, float(large.queue_s.mean()), few_actions),
             row("batch 256: ACT of Kubernetes by ARL-Tangram's", published_gain[256], gain[256]),
@@ -105,7 +104,6 @@ def teachers() -> Experiment:
         ),
         rows=(
             fitted_row("3,072 calls on 10 GPUs: queue, s", _QUEUE_3072_S, _queue_s(full)),
-            row("3,072 calls on 10 GPUs: execution, s", 0.705, _served_s(full)),
             row("3,072 calls on 10 GPUs: overhead, s", 0.240, _overhead_s(full)),
             row("2,048 calls on 10 GPUs: queue, s", 0.081, _queue_s(less), "near saturation it hangs on burstiness"),
             fitted_row("2,048 calls on 10 GPUs: execution, s", 0.621, _served_s(less)),

@@ -15,14 +15,14 @@ class Figures:
     """One run of one policy. Times in seconds; an action's overhead is part of its ACT.
 
     Attributes:
-        act_mean_s: Mean ACT of external actions.
+        act_with_start_mean_s: Mean ACT of external actions if a trajectory's wait to start counts as its first action's
+            queue, as it does for those who submit a pod and wait for it.
+        act_mean_s: Mean ACT without that wait.
         act_p50_s: Median.
         act_p99_s: 99th percentile.
         act_p999_s: 99.9th percentile.
         wait_max_s: Longest time an action waited for resources before and between its executions.
         start_wait_mean_s: Mean wait of a trajectory before it could begin; no part of ACT.
-        act_with_start_mean_s: Mean ACT if a trajectory's wait to start counted as its first action's queue, as it does
-            for those who submit a pod and wait for it.
         step_s: End of the last trajectory; None in sustained runs.
         trajectories_per_hour: Rate of finished trajectories once the run is warm; None in one-shot runs.
         held: Core-seconds granted by core-seconds there were while the step (or the window) lasted.
@@ -34,13 +34,13 @@ class Figures:
         environment_busy: Part of the trajectories' lives in which an external action of theirs executed.
     """
 
+    act_with_start_mean_s: float
     act_mean_s: float
     act_p50_s: float
     act_p99_s: float
     act_p999_s: float
     wait_max_s: float
     start_wait_mean_s: float
-    act_with_start_mean_s: float
     step_s: float | None
     trajectories_per_hour: float | None
     held: float | None

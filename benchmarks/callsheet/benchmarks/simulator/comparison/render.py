@@ -10,13 +10,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 _COLUMNS: tuple[tuple[str, Callable[[Figures], float | None], str], ...] = (
+    ("ACT with start", lambda figures: figures.act_with_start_mean_s, ".3f"),
     ("ACT mean", lambda figures: figures.act_mean_s, ".3f"),
     ("p50", lambda figures: figures.act_p50_s, ".3f"),
     ("p99", lambda figures: figures.act_p99_s, ".2f"),
     ("p99.9", lambda figures: figures.act_p999_s, ".1f"),
     ("longest wait", lambda figures: figures.wait_max_s, ".1f"),
     ("start wait", lambda figures: figures.start_wait_mean_s, ".1f"),
-    ("ACT with it", lambda figures: figures.act_with_start_mean_s, ".3f"),
     ("step", lambda figures: figures.step_s, ".0f"),
     ("trajectories/h", lambda figures: figures.trajectories_per_hour, ".0f"),
     ("held", lambda figures: figures.held, ".1%"),

@@ -9,7 +9,7 @@ from callsheet.benchmarks.simulator.policies.oracle_srpt import ORACLE_SRPT
 from callsheet.benchmarks.simulator.policies.os_sharing import OS_SHARING
 from callsheet.benchmarks.simulator.policies.reservation import reservation
 from callsheet.benchmarks.simulator.policies.static_services import STATIC_SERVICES
-from callsheet.benchmarks.simulator.policies.tangram import tangram
+from callsheet.benchmarks.simulator.policies.tangram import TangramSettings, tangram
 
 POLICIES: dict[str, PolicyFactory] = {
     factory.name: factory
@@ -21,9 +21,13 @@ POLICIES: dict[str, PolicyFactory] = {
         fixed_size(1),
         fixed_size(4),
         fixed_size(16),
+        fixed_size(1, 0.0),
+        fixed_size(4, 0.0),
+        fixed_size(16, 0.0),
         OS_SHARING,
         STATIC_SERVICES,
         tangram(),
+        tangram(TangramSettings(resident_first=True)),
         ORACLE_SRPT,
     )
 }

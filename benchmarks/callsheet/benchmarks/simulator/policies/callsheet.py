@@ -161,7 +161,8 @@ class Callsheet:
         if self._nodes is not None and dispatch.service == SANDBOX_SERVICE:
             lane = self._nodes.start(task, node, self._command(task, dispatch, width))
             switches = self._nodes.switches
-        delay = self.settings.overheads.before_start_s(switches, self._attempts.started)
+        overheads, in_sandbox = self.settings.overheads, dispatch.service == SANDBOX_SERVICE
+        delay = overheads.before_start_s(switches, self._attempts.started, in_sandbox=in_sandbox)
         self._world.start(task, node=node, width=width, lane=lane, delay=delay)
         if task.work.service:
             self._tell_models(node)

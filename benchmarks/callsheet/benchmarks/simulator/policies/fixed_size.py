@@ -11,12 +11,11 @@ from __future__ import annotations
 from itertools import islice
 
 from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
-from callsheet.benchmarks.simulator.policies.parts.admission import Admission
-from callsheet.benchmarks.simulator.policies.parts.api_calls import ApiCalls, BackOff
-from callsheet.benchmarks.simulator.policies.parts.baseline import Baseline
+from callsheet.benchmarks.simulator.policies.parts.api_calls import BackOff
+from callsheet.benchmarks.simulator.policies.parts.baseline import Side, baseline
 from callsheet.benchmarks.simulator.policies.parts.exclusive_cores import ExclusiveCores
 from callsheet.benchmarks.simulator.policies.parts.gpu_calls import dedicated_or_shared
-from callsheet.benchmarks.simulator.policies.parts.needs import largest_peak_mb, scenario_needs_cpu
+from callsheet.benchmarks.simulator.policies.parts.needs import scenario_needs_cpu
 from callsheet.benchmarks.simulator.policies.parts.places import Places
 from callsheet.benchmarks.simulator.policy import EndFacts, Task, World
 
@@ -31,7 +30,7 @@ LOOK_AHEAD = 64
 """How many waiting pods are looked at for one that fits where the first does not."""
 
 
-class FixedSize:
+class FixedSize(Side):
     """Starts commands in order, each on its own cores, as soon as these are free."""
 
     def __init__(self, world: World, places: Places, cores: int, pod_latency_s: float) -> None:
@@ -46,9 +45,6 @@ class FixedSize:
     def ended(self, task: Task, facts: EndFacts) -> None:
         """A command ended."""
         self._serve(self._lines.ended(task))
-
-    def woken(self) -> None:
-        """No time was asked for."""
 
     def _serve(self, node: str) -> None:
         if not self._lines.free[node] or not self._lines.anyone_waits(node):
@@ -67,17 +63,14 @@ class FixedSize:
 
 
 def fixed_size(cores: int, pod_latency_s: float = POD_LATENCY_S) -> PolicyFactory:
-    """The policy that gives every command that many cores, or as many as it can use if those are fewer."""
-    name = f"fixed_{cores}"
+    """The policy that gives every command that many cores, or as many as it can use if those are fewer.
 
-    def make(world: World) -> Baseline:
-        places = Places(world.scenario.cluster, largest_peak_mb(world.scenario))
-        return Baseline(
-            name,
-            admission=Admission(world, places),
-            cpu=FixedSize(world, places, cores, pod_latency_s),
-            gpu=dedicated_or_shared(world),
-            api=ApiCalls(world, BackOff),
-        )
-
-    return PolicyFactory(name, make, scenario_needs_cpu)
+    Without a latency its name ends in `_warm`: pods are there and wait for commands.
+    """
+    return baseline(
+        f"fixed_{cores}" if pod_latency_s else f"fixed_{cores}_warm",
+        lambda world, places: FixedSize(world, places, cores, pod_latency_s),
+        dedicated_or_shared,
+        BackOff,
+        scenario_needs_cpu,
+    )

@@ -1,26 +1,21 @@
 """The oracle: shortest remaining processing time first, preemptive at no cost, knowing every duration exactly.
 
-A practical lower bound for the mean: on each node the commands with the least CPU still to come run, as wide as they
-can be, and the rest stand still. Preemptive SRPT is optimal on one machine (Schrage 1968); with several cores,
-trajectories bound to nodes, GPUs that do not preempt and API quotas it is a very good rule rather than a proof. It pays
-no overhead.
+A good rule for the mean, and no bound: on each node the commands with the least CPU still to come run, as wide as they
+can be, and the rest stand still. Preemptive SRPT is optimal on one machine (Schrage 1968), but not with several cores,
+trajectories bound to nodes, GPUs that do not preempt, or API quotas: there other policies may be better. It pays no
+overhead.
 """
 
 from __future__ import annotations
 
 import heapq
 
-from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
-from callsheet.benchmarks.simulator.policies.parts.admission import Admission
-from callsheet.benchmarks.simulator.policies.parts.api_calls import ApiCalls, Planned
-from callsheet.benchmarks.simulator.policies.parts.baseline import Baseline
-from callsheet.benchmarks.simulator.policies.parts.memory_gate import MemoryGate
-from callsheet.benchmarks.simulator.policies.parts.needs import largest_peak_mb
+from callsheet.benchmarks.simulator.policies.parts.api_calls import Planned
+from callsheet.benchmarks.simulator.policies.parts.baseline import baseline
+from callsheet.benchmarks.simulator.policies.parts.memory_gate import StartsAtOnce
 from callsheet.benchmarks.simulator.policies.parts.places import Places
 from callsheet.benchmarks.simulator.policies.parts.shortest_call import ShortestCallFirst
-from callsheet.benchmarks.simulator.policy import EndFacts, Lane, Task, World
-
-NAME = "oracle_srpt"
+from callsheet.benchmarks.simulator.policy import Lane, Task, World
 
 _Entry = tuple[float, int, Task]  # CPU seconds to come when noted (negative where the largest comes first), tie-break
 
@@ -123,42 +118,24 @@ class ShortestRemainingNode:
         return task.work.cpu_s - self._world.cpu_attained(task)
 
 
-class ShortestRemaining:
+class ShortestRemaining(StartsAtOnce):
     """All nodes; a command without a sandbox goes where least CPU is still expected for each core."""
 
     def __init__(self, world: World, places: Places) -> None:
-        self._cores = {name: node.cores for name, node in world.scenario.cluster.cpu_nodes().items()}
+        super().__init__(world, places)
         self._nodes = {name: ShortestRemainingNode(world, name, cores) for name, cores in self._cores.items()}
-        self._gate = MemoryGate(places, tuple(self._cores), lambda task, node: self._nodes[node].join(task))
 
-    def ready(self, task: Task) -> None:
-        """A command can start."""
-        self._gate.enter(task, self._gate.choose(task, self._load))
+    def start(self, task: Task, node: str) -> None:
+        """Lets a command run if it is among the shortest."""
+        self._nodes[node].join(task)
 
-    def ended(self, task: Task, facts: EndFacts) -> None:
-        """A command ended."""
-        if task.started_at < 0.0:
-            self._gate.abandon(task)
-            return
+    def leave(self, task: Task) -> None:
+        """A command is over."""
         self._nodes[task.node].leave(task)
-        self._gate.exit(task)
 
-    def woken(self) -> None:
-        """No time was asked for."""
-
-    def _load(self, node: str) -> float:
+    def load(self, node: str) -> float:
+        """CPU seconds expected for each core."""
         return self._nodes[node].expected_cpu_s / self._cores[node]
 
 
-def _make(world: World) -> Baseline:
-    places = Places(world.scenario.cluster, largest_peak_mb(world.scenario))
-    return Baseline(
-        NAME,
-        admission=Admission(world, places),
-        cpu=ShortestRemaining(world, places),
-        gpu=ShortestCallFirst(world),
-        api=ApiCalls(world, Planned),
-    )
-
-
-ORACLE_SRPT = PolicyFactory(NAME, _make, lambda scenario: True)
+ORACLE_SRPT = baseline("oracle_srpt", ShortestRemaining, ShortestCallFirst, Planned, lambda scenario: True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
 from callsheet.benchmarks.simulator.policies.parts.admission import Admission
 from callsheet.benchmarks.simulator.policies.parts.api_calls import ApiCalls, BackOff
-from callsheet.benchmarks.simulator.policies.parts.baseline import Baseline
+from callsheet.benchmarks.simulator.policies.parts.baseline import Baseline, Side
 from callsheet.benchmarks.simulator.policies.parts.gpu_calls import dedicated_or_shared
 from callsheet.benchmarks.simulator.policies.parts.needs import pod_memory_mb, scenario_needs_cpu
 from callsheet.benchmarks.simulator.policies.parts.places import Places, Room
@@ -21,7 +21,7 @@ from callsheet.benchmarks.simulator.policy import EndFacts, LiveRollout, Task, W
 from callsheet.benchmarks.simulator.scenario import Scenario
 
 
-class Pods:
+class Pods(Side):
     """Runs each trajectory's commands on the cores of its pod, in order where there are several at a time."""
 
     def __init__(self, world: World, places: Places, cores: int) -> None:
@@ -45,9 +45,6 @@ class Pods:
         else:
             self._running[task.live] -= self._width(task)
         self._serve(task.live)
-
-    def woken(self) -> None:
-        """No time was asked for."""
 
     def _serve(self, live: LiveRollout) -> None:
         line = self._waiting[live]

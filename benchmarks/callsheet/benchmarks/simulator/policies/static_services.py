@@ -8,34 +8,16 @@ system.
 
 from __future__ import annotations
 
-from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
 from callsheet.benchmarks.simulator.policies.os_sharing import OsSharing
-from callsheet.benchmarks.simulator.policies.parts.admission import Admission
-from callsheet.benchmarks.simulator.policies.parts.api_calls import ApiCalls, BackOff
-from callsheet.benchmarks.simulator.policies.parts.baseline import Baseline
+from callsheet.benchmarks.simulator.policies.parts.api_calls import BackOff
+from callsheet.benchmarks.simulator.policies.parts.baseline import baseline
 from callsheet.benchmarks.simulator.policies.parts.gpu_calls import DedicatedGpus
 from callsheet.benchmarks.simulator.policies.parts.gpu_split import place_instances
-from callsheet.benchmarks.simulator.policies.parts.needs import largest_peak_mb
-from callsheet.benchmarks.simulator.policies.parts.places import Places
-from callsheet.benchmarks.simulator.policy import World
 from callsheet.benchmarks.simulator.scenario import Scenario
-
-NAME = "static_services"
-
-
-def _make(world: World) -> Baseline:
-    places = Places(world.scenario.cluster, largest_peak_mb(world.scenario))
-    return Baseline(
-        NAME,
-        admission=Admission(world, places),
-        cpu=OsSharing(world, places),
-        gpu=DedicatedGpus(world),
-        api=ApiCalls(world, BackOff),
-    )
 
 
 def _applies(scenario: Scenario) -> bool:
     return bool(scenario.cluster.models) and place_instances(scenario) is not None
 
 
-STATIC_SERVICES = PolicyFactory(NAME, _make, _applies)
+STATIC_SERVICES = baseline("static_services", OsSharing, DedicatedGpus, BackOff, _applies)

@@ -16,19 +16,16 @@ from dataclasses import dataclass
 from itertools import islice
 
 from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
-from callsheet.benchmarks.simulator.policies.parts.admission import Admission
-from callsheet.benchmarks.simulator.policies.parts.api_calls import ApiCalls, Planned
-from callsheet.benchmarks.simulator.policies.parts.baseline import Baseline
+from callsheet.benchmarks.simulator.policies.parts.api_calls import Planned
+from callsheet.benchmarks.simulator.policies.parts.baseline import baseline
 from callsheet.benchmarks.simulator.policies.parts.exclusive_cores import ExclusiveCores
 from callsheet.benchmarks.simulator.policies.parts.gpu_calls import SharedGpus
-from callsheet.benchmarks.simulator.policies.parts.needs import largest_peak_mb, runs_on_cpu
+from callsheet.benchmarks.simulator.policies.parts.needs import runs_on_cpu
 from callsheet.benchmarks.simulator.policies.parts.places import Places
 from callsheet.benchmarks.simulator.policies.tangram_search import Profile, Release, choose_widths
 from callsheet.benchmarks.simulator.policy import EndFacts, Task, World
 from callsheet.benchmarks.simulator.scenario import Scenario, Work
 from callsheet.scheduler.core.model import ActionKind
-
-NAME = "tangram"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +38,7 @@ class TangramSettings:
             Evictions end at the first that does not pay, mostly the very first; and commands further behind wait
             equally long either way. With 64 results are those of 1,024 (tests show it), at a bounded cost.
         resident_first: Whether GPU calls whose model is resident pass older ones whose model is not. Published
-            is first come; under overload that restores a model for almost every call.
+            is first come; under overload that restores a model for almost every call. Plain sharing has it.
     """
 
     overhead_s: float = 0.024
@@ -122,17 +119,15 @@ class ClassProfiles:
 
 
 def tangram(settings: TangramSettings | None = None) -> PolicyFactory:
-    """The policy with these settings."""
+    """The policy with these settings.
+
+    With `resident_first` it is `tangram_resident_first`; it applies where there are models, elsewhere it is the same.
+    """
     chosen = settings or TangramSettings()
-
-    def make(world: World) -> Baseline:
-        places = Places(world.scenario.cluster, largest_peak_mb(world.scenario))
-        return Baseline(
-            NAME,
-            admission=Admission(world, places),
-            cpu=ElasticCores(world, places, chosen),
-            gpu=SharedGpus(world, overhead_s=chosen.overhead_s, resident_first=chosen.resident_first),
-            api=ApiCalls(world, Planned),
-        )
-
-    return PolicyFactory(NAME, make, lambda scenario: True)
+    return baseline(
+        "tangram_resident_first" if chosen.resident_first else "tangram",
+        lambda world, places: ElasticCores(world, places, chosen),
+        lambda world: SharedGpus(world, overhead_s=chosen.overhead_s, resident_first=chosen.resident_first),
+        Planned,
+        lambda scenario: bool(scenario.cluster.models) or not chosen.resident_first,
+    )

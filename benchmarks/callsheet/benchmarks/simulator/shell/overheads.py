@@ -9,12 +9,14 @@ from dataclasses import dataclass
 class OverheadModel:
     """Seconds that callsheet's own machinery adds to an action; all are part of its ACT.
 
-    The defaults are above what `callsheet bench dispatch` measures on an idle machine, as a busy cluster's networks and
-    disks are slower.
+    Calls outside of sandboxes have by default what `callsheet bench dispatch` measures on an idle machine, and a little
+    more. Commands in sandboxes have what `callsheet bench sandbox` measures beyond a plain process: 10 to 12 ms.
 
     Attributes:
-        dispatch_s: From the submit to the command's start: two streams, a planning round, a process in its sandbox.
+        dispatch_s: From the submit to the action's start: two streams and a planning round.
         commit_s: From the command's end to the delivery of its outcome: the journal's group commit, two streams.
+        sandbox_s: For a command in a sandbox, besides: its group and its filter. Recorded durations include the start
+            of the program, so that is not counted here.
         switch_s: For each change of a running command's lane: writes to its cgroup. They cannot be charged to the
             command concerned, so attempts start later by what they cost on average so far.
         solve_s: From a question to the solver's answer, where a planning round needs one. Waiting for it is queue time.
@@ -23,13 +25,15 @@ class OverheadModel:
 
     dispatch_s: float = 0.0015
     commit_s: float = 0.0015
+    sandbox_s: float = 0.008
     switch_s: float = 0.0001
     solve_s: float = 0.008
     pause_s: float = 0.005
 
-    def before_start_s(self, switches: int, attempts: int) -> float:
+    def before_start_s(self, switches: int, attempts: int, *, in_sandbox: bool) -> float:
         """Seconds by which the next attempt starts later, after so many lane changes of so many attempts."""
-        return self.dispatch_s + self.commit_s + self.switch_s * switches / max(attempts, 1)
+        machinery_s = self.dispatch_s + self.commit_s + (self.sandbox_s if in_sandbox else 0.0)
+        return machinery_s + self.switch_s * switches / max(attempts, 1)
 
 
 DEFAULT_OVERHEADS = OverheadModel()

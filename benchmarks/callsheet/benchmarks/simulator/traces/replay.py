@@ -52,7 +52,7 @@ def read_trace(path: Path) -> Trace:
         trace = Trace(trajectories=tuple(read_trajectories(whole, path.name)))
     else:
         raise InputError(
-            f"{path.name}:{len(head)}", first[:40], "must begin one of the formats of docs/trace-format.md"
+            f"{path.name}:{len(head)}", first[:40], "must begin one of the formats of docs/reference/trace-format.md"
         )
     if not (trace.trajectories or trace.requests):
         raise InputError(path.name, "", "must hold at least one trajectory or request")
@@ -95,7 +95,7 @@ def scenario(
     request's tokens; its actions and rewards are drawn from the workload.
 
     Args:
-        path: The trace; docs/trace-format.md describes the formats.
+        path: The trace; docs/reference/trace-format.md describes the formats.
         workload: Gives machines, services and quotas, and what a request does after its generation.
         trajectories: How many; None takes all that the trace has.
         mode: In sustained mode requests' arrival times do not count, as trajectories follow upon each other.

@@ -23,7 +23,7 @@ def read_trajectories(lines: Iterable[str], name: str) -> Iterator[Rollout]:
         name: Of the file, for messages.
 
     Raises:
-        InputError: A line is not as docs/trace-format.md says; the message names file, line, field, value and rule.
+        InputError: A line is not as docs/reference/trace-format.md says; file, line, field, value and rule are named.
     """
     seen: set[str] = set()
     for table in json_tables(lines, name):

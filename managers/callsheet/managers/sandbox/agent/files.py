@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 
-from .paths import RefusedError, components_of, open_directory, place_of
+from .paths import RefusedJobError, components_of, open_directory, place_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def send_file(details: dict[str, Any], output: int, root: str) -> None:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open(os.open(components[-1], flags, dir_fd=directory), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise RefusedError("read", errno.EINVAL)
+            raise RefusedJobError("read", errno.EINVAL)
         left = details["limit"]
         while left > 0:
             chunk = file.read(min(left, CHUNK))
@@ -60,7 +60,7 @@ def send_file(details: dict[str, Any], output: int, root: str) -> None:
 def place_file(root: str, components: list[str], source: IO[bytes], mode: int) -> None:
     """Writes a file beside its place and renames it there, so that a symbolic link in its place is replaced."""
     if not components:
-        raise RefusedError("path", errno.EISDIR)
+        raise RefusedJobError("path", errno.EISDIR)
     directory = open_directory(root, components[:-1], True)
     temporary = f".callsheet-{os.getpid()}"
     try:
@@ -87,7 +87,7 @@ def place_link(root: str, member: tarfile.TarInfo, base: list[str]) -> None:
     components = components_of(member.name)
     target = member.linkname if member.islnk() else "/".join([*components[:-1], member.linkname])
     if member.linkname.startswith("/") or os.path.normpath(target).split("/")[0] == "..":
-        raise RefusedError("archive", errno.EPERM)
+        raise RefusedJobError("archive", errno.EPERM)
     directory = open_directory(root, base + components[:-1], True)
     try:
         if member.issym():
@@ -125,7 +125,7 @@ def unpack(root: str, base: list[str], content: int) -> None:
                 for member in archive:
                     unpack_member(root, base, archive, member)
     except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise RefusedError("archive", errno.EINVAL) from error
+        raise RefusedJobError("archive", errno.EINVAL) from error
 
 
 def unpack_member(root: str, base: list[str], archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
@@ -138,5 +138,5 @@ def unpack_member(root: str, base: list[str], archive: tarfile.TarFile, member: 
     else:
         source = archive.extractfile(member) if member.isreg() else None
         if source is None:
-            raise RefusedError("archive", errno.EPERM)
+            raise RefusedJobError("archive", errno.EPERM)
         place_file(root, name, source, (member.mode & 0o755) | 0o600)

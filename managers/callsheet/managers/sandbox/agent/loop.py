@@ -9,7 +9,7 @@ import resource
 import select
 import sys
 
-from .paths import RefusedError, place_of
+from .paths import RefusedJobError, place_of
 from .processes import interrupt, send_signal, signal_everything
 from .slim import parse, prctl, serialise, signal, socket
 
@@ -123,10 +123,10 @@ class Agent:
         try:
             work_of_child = operation_of(operation, details, descriptors[1:], self.areas)
             pid = os.fork()
-        except (OSError, RefusedError) as error:
+        except (OSError, RefusedJobError) as error:
             os.close(reader)
             os.close(writer)
-            refused = [error.stage, error.number] if isinstance(error, RefusedError) else ["fork", error.errno]
+            refused = [error.stage, error.number] if isinstance(error, RefusedJobError) else ["fork", error.errno]
             self.tell(event="exited", id=job, status=0, cpu_us=0, peak_kib=0, refused=refused)
             return
         if pid == 0:
@@ -139,7 +139,7 @@ class Agent:
 def operation_of(
     name: str, details: dict[str, Any], descriptors: list[int], areas: dict[str, str]
 ) -> Callable[[], None]:
-    """Returns what the child of a job does; raises RefusedError."""
+    """Returns what the child of a job does; raises RefusedJobError."""
     if name == "run":
         return command(details, descriptors, areas["work"])
     # Imported before the fork and at the first use: later jobs of this kind find it there.
@@ -165,7 +165,7 @@ def be_child(name: str, operation: Callable[[], None], report: int) -> NoReturn:
         os.setsid()
         operation()
         os._exit(0)
-    except RefusedError as refusal:
+    except RefusedJobError as refusal:
         os.write(report, f"{refusal.stage} {refusal.number}".encode())
     except OSError as error:
         os.write(report, f"{name} {error.errno or errno.EIO}".encode())
@@ -216,22 +216,22 @@ def paths_of(program: str, environment: dict[str, str]) -> list[bytes]:
 
 
 def encoded(text: str) -> bytes:
-    """Returns a text as the kernel takes it, in whatever locale an image has this program run. Raises RefusedError."""
+    """Returns a text as the kernel takes it, whatever locale this program runs in. Raises RefusedJobError."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise RefusedError("run", errno.EILSEQ) from error
+        raise RefusedJobError("run", errno.EILSEQ) from error
 
 
 def go_to(directory: bytes, below: str) -> None:
-    """Enters a directory; raises RefusedError if links on the way to it lead out of another one."""
+    """Enters a directory; raises RefusedJobError if links on the way to it lead out of another one."""
     try:
         os.chdir(directory)
     except OSError as error:
-        raise RefusedError("cwd", error.errno or errno.EIO) from error
+        raise RefusedJobError("cwd", error.errno or errno.EIO) from error
     here = os.getcwd()
     if here != below and not here.startswith(f"{below.rstrip('/')}/"):
-        raise RefusedError("cwd", errno.EPERM)
+        raise RefusedJobError("cwd", errno.EPERM)
 
 
 def become(paths: list[bytes], arguments: list[bytes], environment: dict[bytes, bytes]) -> NoReturn:

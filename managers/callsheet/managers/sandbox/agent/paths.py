@@ -6,7 +6,7 @@ import errno
 import os
 
 
-class RefusedError(Exception):
+class RefusedJobError(Exception):
     """A job that cannot be done; `stage` is a stable word."""
 
     def __init__(self, stage: str, number: int) -> None:
@@ -24,7 +24,7 @@ def components_of(path: str) -> list[str]:
     """Splits a path; the manager checked it, and this checks again."""
     components = [part for part in path.split("/") if part not in ("", ".")]
     if path.startswith("/") or ".." in components or "\0" in path:
-        raise RefusedError("path", errno.EINVAL)
+        raise RefusedJobError("path", errno.EINVAL)
     return components
 
 

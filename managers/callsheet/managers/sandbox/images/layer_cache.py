@@ -53,7 +53,7 @@ class _Build:
     error: Exception | None = None
 
 
-class Lease:
+class LayerHold:
     """Keeps a layer from being removed until it is released."""
 
     def __init__(self, path: Path, release: Callable[[], None]) -> None:
@@ -113,7 +113,7 @@ class LayerCache:
         """Whether a directory is, or was, a layer of this cache."""
         return layer.is_relative_to(self._directory)
 
-    def lease(self, key: str) -> Lease | None:
+    def lease(self, key: str) -> LayerHold | None:
         """Returns a layer that is there; None if it is not."""
         entry = self._entries.get(key)
         if entry is None:
@@ -125,7 +125,7 @@ class LayerCache:
         def release() -> None:
             entry.users -= 1
 
-        return Lease(self._directory / key / "layer", release)
+        return LayerHold(self._directory / key / "layer", release)
 
     async def obtain(
         self,
@@ -133,7 +133,7 @@ class LayerCache:
         build: Callable[[Path], Awaitable[BuiltLayer]],
         stop: anyio.Event,
         shared: tuple[type[Exception], ...] = (),
-    ) -> Lease:
+    ) -> LayerHold:
         """Returns a layer; makes it if it is not there, or waits while another caller makes it.
 
         Args:
@@ -159,7 +159,7 @@ class LayerCache:
 
     async def _build(
         self, key: str, build: Callable[[Path], Awaitable[BuiltLayer]], shared: tuple[type[Exception], ...]
-    ) -> Lease:
+    ) -> LayerHold:
         building = self._builds[key] = _Build()
         partial: Path | None = None
         try:

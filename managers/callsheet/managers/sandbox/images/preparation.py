@@ -13,7 +13,7 @@ from typing import NamedTuple
 import anyio
 import anyio.to_thread
 import structlog
-from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, Lease
+from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, LayerHold
 from callsheet.managers.sandbox.images.source import PreparedImage
 from callsheet.managers.sandbox.images.store import ImageError, ImageStore
 from callsheet.managers.sandbox.images.unpack import unpack_layer
@@ -117,7 +117,7 @@ class ImagePreparation:
         prepared.digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()
         return prepared
 
-    async def _unpacked(self, archive: Path, stop: anyio.Event) -> tuple[Lease, str]:
+    async def _unpacked(self, archive: Path, stop: anyio.Event) -> tuple[LayerHold, str]:
         identity = _identity(archive)
         digest = await self._digest(archive, _digest_of_file)
 

@@ -2,11 +2,11 @@
 
 They are mounted in a mount namespace of the sandbox's own, so that they end with it whatever happens. A request:
 
-    {"base": directory to mount on, "size": bytes, "inodes": N, "stacks": [
+    {"base": directory to mount on, "size": bytes, "inodes": N, "overlays": [
         {"name": N, "layers": [directories, the lowest first], "mode": M, "directories": {name: mode, ...}}, ...]}
 
-Each stack is found at BASE/NAME/merged; what is changed in it lies in BASE/NAME/upper, and a descriptor of BASE is sent
-over the socket that came with the request. `directories` are made anew in a stack if anything else has their names.
+Each overlay is found at BASE/NAME/merged; what is changed in it lies in BASE/NAME/upper, and a descriptor of BASE is
+sent over the socket that came with the request. `directories` are made anew if anything else has their names.
 
 As root, layers belong to root on disk, and an idmapped mount shows them as the pool user's: the sandbox may change all
 of its view while the layers stay as they are. Otherwise the layers must belong to the manager's user, and a user
@@ -52,8 +52,8 @@ def mount_overlays(request: dict[str, Any], uid: int | None, report: socket.sock
     kernel.mount("tmpfs", base, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
     ids = _namespace_of(uid) if uid is not None else None
     try:
-        for stack in request["stacks"]:
-            _mount_stack(os.path.join(base, stack["name"]), stack, ids, owner)
+        for overlay in request["overlays"]:
+            _mount_overlay(os.path.join(base, overlay["name"]), overlay, ids, owner)
     finally:
         if ids is not None:
             os.close(ids)
@@ -64,16 +64,16 @@ def mount_overlays(request: dict[str, Any], uid: int | None, report: socket.sock
         os.close(place)
 
 
-def _mount_stack(place: str, stack: dict[str, Any], ids: int | None, owner: tuple[int, int]) -> None:
+def _mount_overlay(place: str, overlay: dict[str, Any], ids: int | None, owner: tuple[int, int]) -> None:
     os.mkdir(place, 0o755)
     for name in ("upper", "work", "merged", "empty"):
         os.mkdir(os.path.join(place, name), 0o755)
     # The root of an overlay looks as its uppermost directory does.
-    os.chmod(os.path.join(place, "upper"), stack["mode"])
+    os.chmod(os.path.join(place, "upper"), overlay["mode"])
     for name in ("upper", "work"):
         os.chown(os.path.join(place, name), *owner)
     lowers = [os.path.join(place, "empty")]
-    for index, layer in enumerate(stack["layers"]):
+    for index, layer in enumerate(overlay["layers"]):
         target = os.path.join(place, str(index))
         os.mkdir(target, 0o755)
         clone = kernel.clone_mount(layer)
@@ -89,7 +89,7 @@ def _mount_stack(place: str, stack: dict[str, Any], ids: int | None, owner: tupl
     if ids is None:
         options += ",userxattr"
     kernel.mount("overlay", merged, "overlay", kernel.MS_NOSUID | kernel.MS_NODEV, options)
-    for name, mode in stack["directories"].items():
+    for name, mode in overlay["directories"].items():
         _ensure_directory(os.path.join(merged, name), mode, owner)
 
 
@@ -146,7 +146,7 @@ def _write(path: str, text: str) -> None:
 
 
 def probe() -> None:
-    """Tries to mount a stack of one layer in a child process; prints {"works", "reason"} as JSON."""
+    """Tries to mount an overlay of one layer in a child process; prints {"works", "reason"} as JSON."""
     with tempfile.TemporaryDirectory(prefix="callsheet-overlay-") as directory:
         os.chmod(directory, 0o755)
         layer, base = os.path.join(directory, "layer"), os.path.join(directory, "base")
@@ -165,11 +165,11 @@ def probe() -> None:
 
 
 def _try_stack(base: str, layer: str, telling: int) -> None:
-    stack = {"name": "trial", "layers": [layer], "mode": 0o755, "directories": {"new": 0o755}}
+    overlay = {"name": "trial", "layers": [layer], "mode": 0o755, "directories": {"new": 0o755}}
     uid = SOME_USER if os.geteuid() == 0 else None
     own, _other = socket.socketpair()
     try:
-        mount_overlays({"base": base, "size": 1 << 20, "inodes": 100, "stacks": [stack]}, uid, own)
+        mount_overlays({"base": base, "size": 1 << 20, "inodes": 100, "overlays": [overlay]}, uid, own)
         path = os.path.join(base, "trial", "merged", "file")
         if uid is not None:
             os.setresgid(uid, uid, uid)

@@ -9,7 +9,7 @@ from callsheet.managers.sandbox.node_sharing.rank import NEW_LEVEL, OVERDUE_LEVE
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class RunningCommand:
     """A command that runs.
 
     `granted` below is the foreground's virtual time, see `NodeSharing`: it passes like time while the foreground fits

@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
-from callsheet.managers.sandbox.node_sharing.member import Member
+from callsheet.managers.sandbox.node_sharing.member import RunningCommand
 
-_Entry = tuple[int, float, int, Member]
+_Entry = tuple[int, float, int, RunningCommand]
 
 
 class BackgroundQueue:
@@ -22,23 +22,23 @@ class BackgroundQueue:
     def __len__(self) -> int:
         return self._live
 
-    def put(self, member: Member) -> None:
+    def put(self, member: RunningCommand) -> None:
         """Adds a command."""
         self._live += 1
         self.reorder(member)
 
-    def reorder(self, member: Member) -> None:
+    def reorder(self, member: RunningCommand) -> None:
         """Follows a change of a command's level."""
         member.entry = number = next(self._numbers)
         heapq.heappush(self._heap, (*member.order, number, member))
         _compact(self._heap, self._live)
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: RunningCommand) -> None:
         """Takes a command out."""
         self._live -= 1
         member.entry = 0
 
-    def first(self) -> Member | None:
+    def first(self) -> RunningCommand | None:
         """Returns the command to promote first."""
         return _first(self._heap)
 
@@ -57,7 +57,7 @@ class ForegroundQueue:
         """Returns the cores used by commands of higher levels than this one."""
         return sum(use for other, use in self._use.items() if other > level)
 
-    def put(self, member: Member) -> None:
+    def put(self, member: RunningCommand) -> None:
         """Adds a command."""
         level, came = member.order
         member.entry = number = next(self._numbers)
@@ -66,7 +66,7 @@ class ForegroundQueue:
         heapq.heappush(self._heap, (-level, -came, number, member))
         _compact(self._heap, sum(self._live.values()))
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: RunningCommand) -> None:
         """Takes a command out, with the level and the use that it was put in with."""
         member.entry = 0
         self._live[member.level] -= 1
@@ -74,7 +74,7 @@ class ForegroundQueue:
         if not self._live[member.level]:
             del self._live[member.level], self._use[member.level]
 
-    def first(self) -> Member | None:
+    def first(self) -> RunningCommand | None:
         """Returns the command to demote first."""
         return _first(self._heap)
 
@@ -83,11 +83,11 @@ class Claims:
     """Commands with a claim to the foreground, and the cores that they use together."""
 
     def __init__(self) -> None:
-        self._uses: dict[Member, float] = {}
-        self._overdue: dict[Member, None] = {}
+        self._uses: dict[RunningCommand, float] = {}
+        self._overdue: dict[RunningCommand, None] = {}
         self.use = 0.0
 
-    def update(self, member: Member) -> None:
+    def update(self, member: RunningCommand) -> None:
         """Follows a change of a command's lane, level or use."""
         self.use -= self._uses.pop(member, 0.0)
         if member.has_claim:
@@ -100,12 +100,12 @@ class Claims:
         else:
             self._overdue.pop(member, None)
 
-    def overdue(self) -> list[Member]:
+    def overdue(self) -> list[RunningCommand]:
         """Returns the overdue commands in the background, those that have been overdue for longest first."""
         return list(self._overdue)
 
 
-def _first(heap: list[_Entry]) -> Member | None:
+def _first(heap: list[_Entry]) -> RunningCommand | None:
     while heap and heap[0][3].entry != heap[0][2]:
         heapq.heappop(heap)
     return heap[0][3] if heap else None

@@ -9,7 +9,7 @@ from itertools import count
 from callsheet.managers.deadlines import Deadlines
 from callsheet.managers.sandbox.node_sharing.command import Command, Lane, LaneChange
 from callsheet.managers.sandbox.node_sharing.explanation import Explanation
-from callsheet.managers.sandbox.node_sharing.member import Member
+from callsheet.managers.sandbox.node_sharing.member import RunningCommand
 from callsheet.managers.sandbox.node_sharing.queues import BackgroundQueue, Claims, ForegroundQueue
 from callsheet.managers.sandbox.node_sharing.rank import (
     NEW_LEVEL,
@@ -61,7 +61,7 @@ class NodeSharing:
         self._settings = settings or NodeSharingSettings()
         self._limit = cores + self._settings.overfill + _TINY
         numbers = count(1)
-        self._members: dict[Hashable, Member] = {}
+        self._members: dict[Hashable, RunningCommand] = {}
         self._background = BackgroundQueue(numbers)
         self._displaceable = ForegroundQueue(numbers)
         self._claims = Claims()
@@ -99,7 +99,7 @@ class NodeSharing:
             raise ValueError(f"command_id: {command.command_id!r}: runs already")
         self._pass_time(now)
         use = min(command.predicted_use, self._cores)
-        member = Member(command, ageing(use, self._settings), use, counted_from=now)
+        member = RunningCommand(command, ageing(use, self._settings), use, counted_from=now)
         self._members[command.command_id] = member
         return self._enter(member)
 
@@ -214,7 +214,7 @@ class NodeSharing:
     def _grant_rate(self) -> float:
         return 1.0 if self._use <= self._cores else self._cores / self._use
 
-    def _enter(self, member: Member) -> list[LaneChange]:
+    def _enter(self, member: RunningCommand) -> list[LaneChange]:
         """Puts a command that is in no lane into one."""
         self._note(member)
         if member.command.demotable:
@@ -225,7 +225,7 @@ class NodeSharing:
         self._admit()
         return self._changes()
 
-    def _leave(self, member: Member) -> None:
+    def _leave(self, member: RunningCommand) -> None:
         """Takes a command out of its lane."""
         self._note(member)
         self._reviews.discard(member.command.command_id)
@@ -242,21 +242,21 @@ class NodeSharing:
         member.lane = None
         self._claims.update(member)
 
-    def _promote(self, member: Member, level: int) -> None:
+    def _promote(self, member: RunningCommand, level: int) -> None:
         self._leave(member)
         self._put_foreground(member, level)
 
-    def _demote(self, member: Member) -> None:
+    def _demote(self, member: RunningCommand) -> None:
         self._leave(member)
         self._put_background(member)
 
-    def _put_foreground(self, member: Member, level: int) -> None:
+    def _put_foreground(self, member: RunningCommand, level: int) -> None:
         member.lane, member.seen, member.stall_ends = Lane.FOREGROUND, self._granted, math.inf
         self._foreground += 1
         self._use += member.use
         self._begin_quantum(member, level)
 
-    def _put_background(self, member: Member) -> None:
+    def _put_background(self, member: RunningCommand) -> None:
         member.lane, member.seen, member.turn = Lane.BACKGROUND, self._now, False
         member.level = level_of(member.weighted_s, self._settings)
         self._background.put(member)
@@ -276,7 +276,7 @@ class NodeSharing:
             self._promote(first, first.level)
             self._make_room()
 
-    def _missing(self, member: Member) -> float:
+    def _missing(self, member: RunningCommand) -> float:
         """Returns the cores that a command in the background lacks for the foreground."""
         return member.use + self._use - self._limit
 
@@ -285,7 +285,7 @@ class NodeSharing:
         while self._use > self._limit and (last := self._displaceable.first()) is not None:
             self._demote(last)
 
-    def _measure(self, member: Member, attained_s: float) -> None:
+    def _measure(self, member: RunningCommand, attained_s: float) -> None:
         if member.lane is Lane.FOREGROUND:
             before = member.use
             member.take_foreground_measurement(attained_s, self._granted, self._cores, self._settings.use_memory_s)
@@ -298,13 +298,13 @@ class NodeSharing:
             self._note_overdue(member)
             self._watch_background(member)
 
-    def _note_overdue(self, member: Member) -> None:
+    def _note_overdue(self, member: RunningCommand) -> None:
         """Notes whether a command in the background is overdue now."""
         late = member.rank(self._now, self._granted) <= claim_rank(self._settings) + _TINY
         member.overdue = late and member.level > NEW_LEVEL
         self._claims.update(member)
 
-    def _change_use(self, member: Member, use: float) -> None:
+    def _change_use(self, member: RunningCommand, use: float) -> None:
         """Changes the use of a command in the foreground."""
         queued = member.displaceable
         if queued:
@@ -315,7 +315,7 @@ class NodeSharing:
             self._displaceable.put(member)
         self._claims.update(member)
 
-    def _review(self, member: Member) -> None:
+    def _review(self, member: RunningCommand) -> None:
         """Compares a command that is due with the others, or lets it go on."""
         if member.lane is Lane.BACKGROUND:
             self._review_stall(member)
@@ -331,7 +331,7 @@ class NodeSharing:
                 self._displaceable.remove(member)
             self._begin_quantum(member, level_of(member.weighted_s, self._settings))
 
-    def _must_yield(self, member: Member) -> bool:
+    def _must_yield(self, member: RunningCommand) -> bool:
         """Whether a command at the end of its quantum gives its place to one before it in order, or to nobody."""
         level = level_of(member.weighted_s, self._settings)
         if self._use > self._limit and (level > NEW_LEVEL or member.turn):
@@ -341,7 +341,7 @@ class NodeSharing:
             return False
         return first.order < (level, member.counted_from)
 
-    def _begin_quantum(self, member: Member, level: int) -> None:
+    def _begin_quantum(self, member: RunningCommand, level: int) -> None:
         """Begins a quantum of a command in the foreground that is not in its queue."""
         member.level, member.turn = level, False
         member.quantum_ends_s = quantum_end(level, member.weighted_s, self._settings) * member.command.weight
@@ -350,19 +350,19 @@ class NodeSharing:
         self._claims.update(member)
         self._watch_quantum(member)
 
-    def _watch_quantum(self, member: Member, least_s: float = _LATE_S) -> None:
+    def _watch_quantum(self, member: RunningCommand, least_s: float = _LATE_S) -> None:
         """Asks for a review when a command should have used up its quantum, in `least_s` at the earliest."""
         left_s = (member.quantum_ends_s - member.extrapolated(self._granted)) / max(member.use, _LEAST_USE)
         # Time passes at least as fast as grants. Quanta become long: use is measured whenever the clock has doubled.
         after_s = max(min(left_s / self._grant_rate(), max(self._settings.quantum_s, member.charged_s)), least_s)
         self._reviews.set(member.command.command_id, self._now + after_s)
 
-    def _begin_stall(self, member: Member) -> None:
+    def _begin_stall(self, member: RunningCommand) -> None:
         member.stall_mark_s = member.attained_s
         member.stall_ends = self._now + check_after_s(self._settings)
         self._watch_background(member)
 
-    def _watch_background(self, member: Member) -> None:
+    def _watch_background(self, member: RunningCommand) -> None:
         """Asks for a review when a command becomes overdue, or has stalled for too long."""
         at = member.stall_ends
         if member.ageing > 0 and not member.overdue:
@@ -371,7 +371,7 @@ class NodeSharing:
                 at = min(at, self._now + above_s / member.ageing + _LATE_S)
         self._reviews.set(member.command.command_id, at)
 
-    def _review_stall(self, member: Member) -> None:
+    def _review_stall(self, member: RunningCommand) -> None:
         self._note_overdue(member)
         if self._now < member.stall_ends - _TINY:
             self._watch_background(member)
@@ -386,7 +386,7 @@ class NodeSharing:
         self._watch_quantum(member)
         self._make_room()
 
-    def _note(self, member: Member) -> None:
+    def _note(self, member: RunningCommand) -> None:
         self._before.setdefault(member.command.command_id, member.lane)
 
     def _changes(self) -> list[LaneChange]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from callsheet.managers.sandbox.backend import (
     SandboxSpec,
 )
 from callsheet.managers.sandbox.changes import ChangesTooLargeError
-from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, Lease
+from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, LayerHold
 from callsheet.managers.sandbox.images.source import ImageSource, PreparedImage
 from callsheet.managers.sandbox.images.store import ImageError
 from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend, CreationsFailingError
@@ -35,6 +34,7 @@ from callsheet.managers.sandbox.provisioning.snapshots import (
     snapshot_key,
 )
 from callsheet.managers.sandbox.provisioning.warm_pool import WarmPool
+from callsheet.managers.sandbox.sandbox_use import SandboxUse
 from callsheet.managers.sandbox.stopping import unless_stopped
 
 _MOST_UNREPEATABLE = 4096
@@ -59,19 +59,6 @@ class Wanted:
     set_up: SetUp = field(default_factory=SetUp)
     set_up_name: str = ""
     repeat_set_up: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """How an attempt works in a sandbox.
-
-    Attributes:
-        inside: Gives the sandbox the attempt's cores and lets it run for a while.
-        stop: Set when the attempt is to end.
-    """
-
-    inside: Callable[[Sandbox], AbstractAsyncContextManager[None]]
-    stop: anyio.Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +153,7 @@ class Provisioner:
         """Takes the function to call with the id of a sandbox that ended by itself, and why."""
         self._report_loss = report
 
-    async def provide(self, wanted: Wanted, use: Use) -> Provided:
+    async def provide(self, wanted: Wanted, use: SandboxUse) -> Provided:
         """Returns a sandbox as wanted.
 
         Raises:
@@ -210,7 +197,7 @@ class Provisioner:
         except OSError as error:
             raise SandboxCreateError(f"image {name[:200]!r}: {error}") from error
 
-    async def _set_up(self, spec: SandboxSpec, set_up: SetUp, use: Use) -> Provided:
+    async def _set_up(self, spec: SandboxSpec, set_up: SetUp, use: SandboxUse) -> Provided:
         """Makes a sandbox and sets it up."""
         sandbox = await self._make(spec, use.stop)
         began = time.monotonic()
@@ -229,7 +216,7 @@ class Provisioner:
             raise
         return Provided(sandbox, outcome, took_s=time.monotonic() - began)
 
-    async def _set_up_once(self, key: str, spec: SandboxSpec, wanted: Wanted, use: Use) -> Provided:
+    async def _set_up_once(self, key: str, spec: SandboxSpec, wanted: Wanted, use: SandboxUse) -> Provided:
         """Begins with what the same set-up left before; the first runs it while others wait for its result."""
         set_up = wanted.set_up
         made: list[Provided] = []
@@ -262,7 +249,7 @@ class Provisioner:
         finally:
             lease.release()
 
-    async def _keep(self, provided: Provided, target: Path, use: Use) -> int:
+    async def _keep(self, provided: Provided, target: Path, use: SandboxUse) -> int:
         """Keeps the files of a sandbox that was just set up; returns how many bytes they are."""
         sandbox = provided.sandbox
         if await sandbox.has_processes():
@@ -272,7 +259,7 @@ class Provisioner:
         async with use.inside(sandbox):
             return await save_archives(sandbox, target, self._largest_bytes, use.stop)
 
-    async def _from_snapshot(self, spec: SandboxSpec, lease: Lease, use: Use) -> Provided:
+    async def _from_snapshot(self, spec: SandboxSpec, lease: LayerHold, use: SandboxUse) -> Provided:
         note = read_note(await anyio.to_thread.run_sync(lease.note))
         if self._backend.overlays:
             root = replace(spec.root, snapshot=lease.path, keeps_changes=True)
@@ -318,9 +305,9 @@ class Provisioner:
         if self._report_loss is not None:
             self._report_loss(sandbox_id, reason)
 
-    def _lease_files(self, root: RootFilesystem) -> list[Lease]:
+    def _lease_files(self, root: RootFilesystem) -> list[LayerHold]:
         """Keeps the layers of a sandbox in the cache for as long as it lives."""
-        leases: list[Lease] = []
+        leases: list[LayerHold] = []
         paths = [*root.layers, *([root.snapshot] if root.snapshot is not None else [])]
         for path in paths:
             if not self._cache.holds(path):
@@ -344,6 +331,6 @@ def _kept(wanted: Wanted, took_s: float) -> KeptSetUp:
     return KeptSetUp(wanted.set_up_name, wanted.image, took_s)
 
 
-def _release_all(leases: list[Lease]) -> None:
+def _release_all(leases: list[LayerHold]) -> None:
     while leases:
         leases.pop().release()

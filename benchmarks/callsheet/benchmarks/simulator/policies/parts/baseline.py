@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
 from callsheet.benchmarks.simulator.policies.parts.admission import Admission
-from callsheet.benchmarks.simulator.policy import EndFacts, EngineLoad, LiveRollout, Task
-from callsheet.benchmarks.simulator.scenario import Generation
+from callsheet.benchmarks.simulator.policies.parts.api_calls import ApiCalls, Pace
+from callsheet.benchmarks.simulator.policies.parts.needs import largest_peak_mb
+from callsheet.benchmarks.simulator.policies.parts.places import Places
+from callsheet.benchmarks.simulator.policy import EndFacts, EngineLoad, LiveRollout, Task, World
+from callsheet.benchmarks.simulator.scenario import Generation, Quota, Scenario
 
 
 class Side(Protocol):
-    """What decides about one sort of action."""
+    """What decides about one sort of action; a base class for those that ask for no time."""
 
     def ready(self, task: Task) -> None:
         """An action can start."""
@@ -21,6 +25,7 @@ class Side(Protocol):
 
     def woken(self) -> None:
         """A time asked for by some side has come."""
+        return
 
 
 class Baseline:
@@ -87,3 +92,33 @@ STICKINESS = 0.25
 def engine_load(load: EngineLoad) -> float:
     """Sequences on an engine, as a share of its largest batch."""
     return (load.running + load.waiting) / load.engine.max_batch
+
+
+def baseline(
+    name: str,
+    cpu: Callable[[World, Places], Side],
+    gpu: Callable[[World], Side],
+    pace: Callable[[Quota], Pace],
+    applies: Callable[[Scenario], bool],
+) -> PolicyFactory:
+    """A policy of parts whose trajectories keep memory for their life, and cores only while their commands run.
+
+    Args:
+        name: Under which results are reported.
+        cpu: Makes the part for commands.
+        gpu: Makes the part for calls of models.
+        pace: How fast calls of an API are sent.
+        applies: Whether the policy means anything for a scenario.
+    """
+
+    def make(world: World) -> Baseline:
+        places = Places(world.scenario.cluster, largest_peak_mb(world.scenario))
+        return Baseline(
+            name,
+            admission=Admission(world, places),
+            cpu=cpu(world, places),
+            gpu=gpu(world),
+            api=ApiCalls(world, pace),
+        )
+
+    return PolicyFactory(name, make, applies)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
+from callsheet.benchmarks.simulator.policies.parts.baseline import Side
 from callsheet.benchmarks.simulator.policies.parts.gpu_split import (
     deploy_instances,
     initialise_all,
@@ -14,8 +15,8 @@ from callsheet.benchmarks.simulator.policies.parts.waiting import Line
 from callsheet.benchmarks.simulator.policy import EndFacts, Task, World
 
 
-class SharedGpus:
-    """First come: a call goes where its model is ready soonest, brought in if need be in place of an idle one.
+class SharedGpus(Side):
+    """A call goes where its model is ready soonest, brought in if need be in place of an idle one.
 
     That is evict-on-execution as ARL-Tangram describes it (arXiv 2603.13019): all models wait in host memory, and the
     model that was idle longest gives its place to the call that needs it. A call that fits nowhere now is passed by
@@ -28,7 +29,7 @@ class SharedGpus:
             restores under load, and is not first come any more.
     """
 
-    def __init__(self, world: World, *, overhead_s: float = 0.0, resident_first: bool) -> None:
+    def __init__(self, world: World, *, overhead_s: float = 0.0, resident_first: bool = True) -> None:
         self._world = world
         self._overhead_s = overhead_s
         self._resident_first = resident_first
@@ -50,9 +51,6 @@ class SharedGpus:
             self._waiting[task.work.service].remove(task)
         else:
             self._serve(tuple(self._waiting), (task.node,))
-
-    def woken(self) -> None:
-        """No time was asked for."""
 
     def _serve(self, models: tuple[str, ...], nodes: tuple[str, ...]) -> None:
         while (found := min(self._servable(models, nodes), default=None)) is not None:
@@ -82,7 +80,7 @@ def soonest_node(world: World, nodes: tuple[str, ...], model: str) -> str | None
     return best
 
 
-class DedicatedGpus:
+class DedicatedGpus(Side):
     """Every model has instances of its own for good, in proportion to its load; its calls are served first come.
 
     Raises:
@@ -108,9 +106,6 @@ class DedicatedGpus:
         self._waiting[task.work.service].remove(task)
         self._serve(task.work.service)
 
-    def woken(self) -> None:
-        """No time was asked for."""
-
     def _serve(self, model: str) -> None:
         while (task := self._waiting[model].first()) is not None:
             ready = (node for node in self._nodes[model] if self._world.set_up_s(node, model) == 0.0)
@@ -125,4 +120,4 @@ def dedicated_or_shared(world: World) -> DedicatedGpus | SharedGpus:
     """GPUs of its own for each model where there are enough; else all models share them on demand."""
     if place_instances(world.scenario) is not None:
         return DedicatedGpus(world)
-    return SharedGpus(world, resident_first=True)
+    return SharedGpus(world)

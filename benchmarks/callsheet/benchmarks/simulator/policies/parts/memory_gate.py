@@ -2,51 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 
+from callsheet.benchmarks.simulator.policies.parts.baseline import Side
 from callsheet.benchmarks.simulator.policies.parts.places import Places
 from callsheet.benchmarks.simulator.policies.parts.waiting import Line
-from callsheet.benchmarks.simulator.policy import Task
+from callsheet.benchmarks.simulator.policy import EndFacts, Task, World
 
 
-class MemoryGate:
-    """Lets commands start on their nodes.
+class StartsAtOnce(Side, ABC):
+    """The part for commands of a policy that starts them as soon as their memory is free.
 
     Args:
+        world: Where commands run.
         places: The books of memory.
-        nodes: Of the cluster, by name.
-        start: Starts a command whose memory is booked.
     """
 
-    def __init__(self, places: Places, nodes: tuple[str, ...], start: Callable[[Task, str], None]) -> None:
+    def __init__(self, world: World, places: Places) -> None:
+        self._world = world
         self._places = places
-        self._start = start
-        self._waiting = {name: Line() for name in nodes}
+        self._cores = {name: node.cores for name, node in world.scenario.cluster.cpu_nodes().items()}
+        self._waiting = {name: Line() for name in self._cores}
 
-    def choose(self, task: Task, load: Callable[[str], float]) -> str:
-        """The node for a command: where its sandbox lives, or the least loaded, with memory for it if there is one."""
+    def ready(self, task: Task) -> None:
+        """A command goes where its sandbox lives, or to the least loaded node, with memory for it if there is one."""
         if task.work.in_sandbox:
-            return self._places.home(task)
-        return min(self._waiting, key=lambda node: (not self._places.welcomes(task, node), load(node)))
-
-    def enter(self, task: Task, node: str) -> None:
-        """Starts a command on a node, or lets it wait there for its memory."""
+            node = self._places.home(task)
+        else:
+            node = min(self._cores, key=lambda name: (not self._places.welcomes(task, name), self.load(name)))
         self._waiting[node].add(task)
         self._open(node)
 
-    def exit(self, task: Task) -> None:
-        """Gives the memory of a command that ended to those who wait for some."""
+    def ended(self, task: Task, facts: EndFacts) -> None:
+        """A command ended: others may have its memory. One that was cancelled before it started leaves its line."""
+        if task.started_at < 0.0:
+            for line in self._waiting.values():
+                line.remove(task)
+            return
+        self.leave(task)
         self._places.exit(task, task.node)
         self._open(task.node)
 
-    def abandon(self, task: Task) -> None:
-        """Takes a command that was cancelled before it started out of its line."""
-        for line in self._waiting.values():
-            line.remove(task)
+    @abstractmethod
+    def start(self, task: Task, node: str) -> None:
+        """Starts a command whose memory is booked."""
+
+    @abstractmethod
+    def leave(self, task: Task) -> None:
+        """Notes that a command that had started is over."""
+
+    @abstractmethod
+    def load(self, node: str) -> float:
+        """How loaded a node is, for each of its cores."""
 
     def _open(self, node: str) -> None:
         line = self._waiting[node]
         while (task := line.first()) is not None and self._places.welcomes(task, node):
             line.remove(task)
             self._places.enter(task, node)
-            self._start(task, node)
+            self.start(task, node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from math import inf
 
+from callsheet.benchmarks.simulator.policies.parts.baseline import Side
 from callsheet.benchmarks.simulator.policies.parts.gpu_calls import soonest_node
 from callsheet.benchmarks.simulator.policies.parts.gpu_split import initialise_all
 from callsheet.benchmarks.simulator.policy import EndFacts, Task, World
@@ -49,7 +50,7 @@ class ModelCalls:
         self._waiting_s -= heapq.heappop(self._waiting)[0]
 
 
-class ShortestCallFirst:
+class ShortestCallFirst(Side):
     """Of all calls that could be served, always the one that would be over first.
 
     One more instance of a model is brought in only where those there would take longer to serve all who wait for it.
@@ -70,9 +71,6 @@ class ShortestCallFirst:
         """A call ended, or was cancelled with its trajectory."""
         self._calls[task.work.service].ended(task)
         self._serve()
-
-    def woken(self) -> None:
-        """No time was asked for."""
 
     def _serve(self) -> None:
         while (choice := self._soonest_over()) is not None:

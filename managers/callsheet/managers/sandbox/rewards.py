@@ -1,0 +1,58 @@
+"""Rewards that are commands: run in a sandbox, and told in the words of the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
+from callsheet.managers.sandbox.backend import Sandbox
+from callsheet.managers.sandbox.command_defaults import CommandDefaults
+from callsheet.managers.sandbox.results import command_result, limit_failure, usage_of
+from callsheet.managers.sandbox.sandbox_use import SandboxUse
+from callsheet.managers.sandbox.scoring import Score
+from callsheet.managers.sandbox.script_score import Script, ScriptRun, read_script
+from callsheet.managers.sandbox.settings import SandboxSettings
+from callsheet.managers.sandbox.test_suite import Suite, SuiteRun, read_suite
+from callsheet.v1 import action_pb2, outcome_pb2
+from callsheet.v1.rewards import CommandScorer
+
+TEST_SUITE_SERVICE = "test-suite"
+
+
+async def read_scorer(
+    scorer: CommandScorer, attempt: Attempt, settings: SandboxSettings, defaults: CommandDefaults
+) -> Suite | Script:
+    """Returns what a reward runs; raises what `read_files` and `read_command` raise."""
+    if isinstance(scorer, action_pb2.TestSuiteInput):
+        return await read_suite(scorer, attempt.payloads, settings, defaults)
+    return await read_script(scorer, attempt.payloads, settings, defaults)
+
+
+async def score_in_new_sandbox(
+    scorer: CommandScorer, use: SandboxUse, settings: SandboxSettings, make: Callable[[], Awaitable[Sandbox]]
+) -> AttemptResult:
+    """Scores in a sandbox that is made for it and destroyed afterwards."""
+    runnable = await read_scorer(scorer, use.attempt, settings, CommandDefaults())
+    sandbox = await make()
+    try:
+        async with use.inside(sandbox):
+            run = await runnable.run(sandbox, use.units, use.stop)
+    finally:
+        await sandbox.destroy()
+    return await score_result(run, use.attempt)
+
+
+async def score_result(run: SuiteRun | ScriptRun, attempt: Attempt) -> AttemptResult:
+    """Returns what the run of a scorer means for its attempt."""
+    outcome, usage = run.outcome, usage_of(run.outcome)
+    reward = outcome_pb2.RewardResult(command=await command_result(outcome, attempt.payloads))
+    partial = outcome_pb2.Succeeded(reward=reward)
+    if outcome.stopped:
+        return Stopped(partial, usage)
+    judged = limit_failure(outcome, partial) or run.judge()
+    if isinstance(judged, Score):
+        reward.score, reward.passed, reward.total = judged.score, judged.passed, judged.total
+        reward.components.update(judged.components)
+        return Completed(outcome_pb2.Succeeded(reward=reward), usage)
+    judged.partial.CopyFrom(partial)
+    return Broken(judged, usage)

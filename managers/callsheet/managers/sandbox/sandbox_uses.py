@@ -1,0 +1,146 @@
+"""What all uses of sandboxes by attempts have in common: where they run, what goes wrong, and what is shared."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import anyio
+import structlog
+from callsheet.managers.ends import infra_failure
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Stopped
+from callsheet.managers.live_attempt import describe_for_log
+from callsheet.managers.sandbox.backend import Sandbox, SandboxBackend, SandboxLostError, StoppedError
+from callsheet.managers.sandbox.janitor import ManagerDirectory
+from callsheet.managers.sandbox.results import FORESEEN, describe_error
+from callsheet.managers.sandbox.sandbox_use import SandboxUse
+from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
+from callsheet.managers.sandbox.shared_cores import SharedCores
+from callsheet.managers.sandbox.stopping import unless_stopped
+from callsheet.v1 import action_pb2, manager_service_pb2
+
+# How often sandboxes in use are looked at for forks that escaped a change.
+_FOLLOW_S = 1.0
+
+_log = structlog.get_logger(__name__)
+
+
+class SandboxUses:
+    """The attempts of one manager that use sandboxes now.
+
+    Attributes:
+        settings: The manager's settings.
+        shared_cores: What shares the cores among sandboxes; None where each attempt has cores of its own.
+    """
+
+    def __init__(self, backend: SandboxBackend, settings: SandboxSettings, directory: ManagerDirectory) -> None:
+        """Takes the backend and the directory over: `close` closes them."""
+        self.settings = settings
+        self._backend = backend
+        self._directory = directory
+        self._uses: dict[int, SandboxUse] = {}
+        self._lost: list[Sandbox] = []
+        self._forget: Callable[[str, str], Sandbox | None] | None = None
+        sharing = settings.core_sharing is not CoreSharing.RESERVED
+        self.shared_cores = SharedCores(settings.cores, settings.node_sharing) if sharing else None
+
+    def on_lost(self, forget: Callable[[str, str], Sandbox | None]) -> None:
+        """Takes the function to call with the id of a lost sandbox and why; it returns the sandbox if it held it."""
+        self._forget = forget
+
+    def service(self, name: str, kinds: Sequence[action_pb2.ActionKind.ValueType]) -> manager_service_pb2.HostedService:
+        """Returns a service of the manager."""
+        count = self.settings.shared_cores or len(self.settings.cores)
+        shared = {"cpu": count} if self.shared_cores is not None else {}
+        return manager_service_pb2.HostedService(name=name, kinds=kinds, shared=shared)
+
+    def capabilities(self) -> Mapping[str, str]:
+        """What the backend isolates and limits, and how cores are shared."""
+        return {**self._backend.capabilities(), "core_sharing": self.settings.core_sharing.value}
+
+    def use_shared_cores(self, cores: Sequence[int]) -> None:
+        """Takes the cores of its pool, where cores are shared."""
+        if self.shared_cores is not None and cores:
+            self.shared_cores.use(frozenset(cores))
+
+    async def serve(self) -> None:
+        """Does what sandboxes need while they are used, and ranks commands where cores are shared."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._backend.serve)
+            tasks.start_soon(self._follow)
+            if self.shared_cores is not None:
+                await self.shared_cores.serve()
+
+    async def run(self, attempt: Attempt, work: Callable[[SandboxUse], Awaitable[AttemptResult]]) -> AttemptResult:
+        """Runs an attempt: what it does, and what its foreseeable errors mean."""
+        use = self._uses[id(attempt)] = SandboxUse(attempt, self.settings, self.shared_cores)
+        try:
+            await self._bury_lost()
+            unknown = frozenset(attempt.grant.cores) - self.settings.cores
+            if unknown:
+                return Broken(infra_failure("cores_unavailable", f"cores {sorted(unknown)} are not this manager's"))
+            return await work(use)
+        except StoppedError:
+            return Stopped()
+        except FORESEEN as error:
+            return await self._foreseen(error, attempt)
+        finally:
+            del self._uses[id(attempt)]
+
+    async def resize(self, attempt: Attempt) -> None:
+        """Applies an attempt's grant after a change."""
+        if (use := self._uses.get(id(attempt))) is not None:
+            await use.resize()
+
+    async def set_paused(self, attempt: Attempt, paused: bool) -> None:
+        """Freezes an attempt's sandbox or thaws it."""
+        if (use := self._uses.get(id(attempt))) is not None:
+            await use.set_paused(paused)
+
+    async def create(self, use: SandboxUse) -> Sandbox:
+        """Makes a plain sandbox for an attempt; raises StoppedError once that is to stop."""
+        spec = use.new_sandbox()
+
+        async def create() -> Sandbox:
+            return await self._backend.create(spec, lambda reason: self.lost(spec.sandbox_id, reason))
+
+        return await unless_stopped(use.stop, create, lambda late: late.destroy())
+
+    def lost(self, sandbox_id: str, reason: str) -> None:
+        """Notes that a sandbox ended by itself."""
+        _log.warning("sandbox_lost", sandbox=sandbox_id, reason=reason)
+        held = self._forget(sandbox_id, reason) if self._forget is not None else None
+        if held is not None:
+            self._lost.append(held)
+
+    async def close(self) -> None:
+        """Ends the backend."""
+        await self._bury_lost()
+        await self._backend.close()
+        self._directory.release()
+
+    async def _foreseen(self, error: Exception, attempt: Attempt) -> AttemptResult:
+        if isinstance(error, SandboxLostError):
+            if attempt.grant.sandbox_id:
+                self.lost(attempt.grant.sandbox_id, str(error))
+            await self._bury_lost()
+            if attempt.stop_requested.is_set():
+                return Stopped()
+        failed = describe_error(error, attempt.action)
+        _log.info(
+            "attempt_failed",
+            reason=failed.reason,
+            message=failed.message,
+            **describe_for_log(attempt.grant, attempt.action),
+        )
+        return Broken(failed)
+
+    async def _bury_lost(self) -> None:
+        """Removes what lost sandboxes left; their processes are gone already."""
+        while self._lost:
+            await self._lost.pop().destroy()
+
+    async def _follow(self) -> None:
+        while True:
+            await anyio.sleep(_FOLLOW_S)
+            for use in list(self._uses.values()):
+                await use.follow()

@@ -1,0 +1,69 @@
+"""What the documentation names is there. `make docs` checks the links between pages; these tests check the rest."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_OUTSIDE_OF_SITE = ("README.md", "CONTRIBUTING.md")
+# Pages of the lab are history: what they name may be gone.
+_PAGES = [*_OUTSIDE_OF_SITE, *(str(page.relative_to(_ROOT)) for page in (_ROOT / "docs").rglob("*.md"))]
+_LIVING = [page for page in _PAGES if not page.startswith("docs/lab/2")]
+_LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
+_FILE = re.compile(r"`((?:[\w.-]+/)*[a-z_][\w-]*\.(?:py|proto|toml|sh|lock))`")
+_ANSWER = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.py):([\w.]+)`")
+_ROOMS = ("benchmarks", "clients", "docs", "examples", "managers", "protos", "scheduler", "scripts", "tests")
+
+
+@cache
+def _files() -> dict[str, list[Path]]:
+    """All files that documentation may name, by their last part."""
+    found: dict[str, list[Path]] = {path.name: [path] for path in _ROOT.iterdir() if path.is_file()}
+    for path in (path for room in _ROOMS for path in (_ROOT / room).rglob("*.*")):
+        found.setdefault(path.name, []).append(path)
+    return found
+
+
+def _named(name: str) -> list[Path]:
+    """The files that a name stands for: a whole path, or as much of its end as tells which file is meant."""
+    return [path for path in _files().get(Path(name).name, []) if f"/{path}".endswith(f"/{name}")]
+
+
+def _definitions(body: list[ast.stmt], prefix: str = "") -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield prefix + node.name
+            if isinstance(node, ast.ClassDef):
+                yield from _definitions(node.body, f"{node.name}.")
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (prefix + target.id for target in targets if isinstance(target, ast.Name))
+
+
+@pytest.mark.parametrize("page", _OUTSIDE_OF_SITE)
+def test_links_lead_somewhere(page: str) -> None:
+    broken = [link for link in _LINK.findall((_ROOT / page).read_text()) if not (_ROOT / link).exists()]
+    assert not broken, f"{page} links to files that are not there"
+
+
+@pytest.mark.parametrize("page", _LIVING)
+def test_files_that_are_named_are_there(page: str) -> None:
+    gone = [name for name in _FILE.findall((_ROOT / page).read_text()) if not _named(name)]
+    assert not gone, f"{page} names files that are not there: say where their content is now"
+
+
+@pytest.mark.parametrize("page", _LIVING)
+def test_definitions_that_are_named_are_there(page: str) -> None:
+    wrong = []
+    for line in (_ROOT / page).read_text().splitlines():
+        for path, name in _ANSWER.findall(line):
+            defined = {each for file in _named(path) for each in _definitions(ast.parse(file.read_text()).body)}
+            if name not in defined:
+                wrong.append(f"{line.strip()}\n    has `{path}:{name}`; change this answer to what took its place")
+    assert not wrong, f"{page}:\n" + "\n".join(wrong)
