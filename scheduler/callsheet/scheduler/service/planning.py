@@ -22,7 +22,7 @@ from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.predictors import Predictors
-from callsheet.scheduler.planner.protocol import Planner
+from callsheet.scheduler.planner.protocol import Review, ReviewingPlanner
 from callsheet.scheduler.planner.round.snapshot import Snapshot
 from callsheet.scheduler.planner.solvers.solve import Solution
 from callsheet.scheduler.service.settings import PlannerChoice
@@ -36,7 +36,7 @@ SLOW_ROUND_S = 0.1
 SOLVER_TIMEOUT_S = 30.0
 
 
-class PlanningTask(Planner, Protocol):
+class PlanningTask(ReviewingPlanner, Protocol):
     """A planner of the service, which may need a task of its own."""
 
     def attach(self, state: SchedulerState) -> None:
@@ -49,7 +49,7 @@ class PlanningTask(Planner, Protocol):
 class DirectPlanning:
     """A planner that decides everything at once, on the loop."""
 
-    def __init__(self, planner: Planner) -> None:
+    def __init__(self, planner: ReviewingPlanner) -> None:
         self._planner = planner
 
     def attach(self, state: SchedulerState) -> None:
@@ -58,6 +58,10 @@ class DirectPlanning:
     def plan(self, state: SchedulerState, now: float) -> Plan:
         """Proposes assignments; see `Planner.plan`."""
         return self._planner.plan(state, now)
+
+    def review(self, state: SchedulerState, now: float) -> Review:
+        """What the next round would do; see `Reviewer.review`."""
+        return self._planner.review(state, now)
 
     async def run(self, wake: Callable[[], None]) -> None:
         """Has nothing to do."""
@@ -69,7 +73,7 @@ class SolverPlanning:
     def __init__(
         self,
         planner: ElasticPlanner,
-        fallback: Planner,
+        fallback: ReviewingPlanner,
         *,
         pause_s: float = PAUSE_S,
         solver_timeout_s: float = SOLVER_TIMEOUT_S,
@@ -107,6 +111,14 @@ class SolverPlanning:
         self._question = self._solution = None
         self._solver_failed = False
         return self._fallback.plan(state, now)
+
+    def review(self, state: SchedulerState, now: float) -> Review:
+        """What the next round would do; see `Reviewer.review`. It solves on the loop, within the round's budget."""
+        try:
+            return self._planner.review(state, now)
+        except Exception:
+            self._log.exception("review_failed", ready=len(state.ready))
+        return self._fallback.review(state, now)
 
     def _plan(self, state: SchedulerState, now: float) -> Plan:
         if self._question is not None and self._solution is not None:
