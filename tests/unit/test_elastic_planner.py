@@ -274,7 +274,7 @@ def test_classes_have_names_for_readers() -> None:
     request.label = "pytest"
     world.submit(request)
     world.planner.plan(world.state, world.now)
-    assert [describe(key) for key in world.state.ready.classes] == ["reward pytest of job ~32 s"]
+    assert [describe(key) for key in world.state.ready.classes] == ["reward pytest of job ~32 s with 1 cpu"]
 
 
 def test_a_call_goes_where_its_model_is_and_waits_for_it_rather_than_load_it_again() -> None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from callsheet.scheduler.core.entities import Action
+from callsheet.scheduler.core.model import ResourceDemand
 from callsheet.scheduler.core.ready import ClassKey, ReadyClass
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.fleet.offers import fitting, make_offer, need_of, nodes_with_room, place_of, room_on
@@ -56,9 +57,14 @@ class ClassPart(NamedTuple):
 
 
 def describe(key: ClassKey) -> str:
-    """A class in words."""
+    """A class in words; its demand tells it from others of its name."""
     size = f" ~{duration_of_size(key.size):.3g} s" if key.size else ""
-    return f"{key.kind.name.lower()} {key.label or key.service or 'any'} of {key.job}{size}"
+    units = ", ".join(f"{_units(entry)} {entry.resource}" for entry in key.demand.entries if entry.max_units)
+    return f"{key.kind.name.lower()} {key.label or key.service or 'any'} of {key.job}{size}{f' with {units}' if units else ''}"
+
+
+def _units(entry: ResourceDemand) -> str:
+    return f"{entry.min_units} to {entry.max_units}" if entry.elastic else str(entry.min_units)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
