@@ -60,7 +60,8 @@ def describe(key: ClassKey) -> str:
     """A class in words; its demand tells it from others of its name."""
     size = f" ~{duration_of_size(key.size):.3g} s" if key.size else ""
     units = ", ".join(f"{_units(entry)} {entry.resource}" for entry in key.demand.entries if entry.max_units)
-    return f"{key.kind.name.lower()} {key.label or key.service or 'any'} of {key.job}{size}{f' with {units}' if units else ''}"
+    demand = f" with {units}" if units else ""
+    return f"{key.kind.name.lower()} {key.label or key.service or 'any'} of {key.job}{size}{demand}"
 
 
 def _units(entry: ResourceDemand) -> str:
