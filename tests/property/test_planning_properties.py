@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from callsheet.scheduler.planner.question.costs import option_costs
 from callsheet.scheduler.planner.question.instance import Integers, PlanningInstance
+from callsheet.scheduler.planner.question.price import option_costs
 from callsheet.scheduler.planner.solvers import relaxation
 from callsheet.scheduler.planner.solvers.cp_sat import Budget, assign
 from callsheet.scheduler.planner.solvers.greedy import greedy, unbounded_optimum

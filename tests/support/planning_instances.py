@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator
 
 import numpy as np
-from callsheet.scheduler.planner.question.costs import option_costs
 from callsheet.scheduler.planner.question.instance import (
     Option,
     PlanningClass,
@@ -14,6 +13,7 @@ from callsheet.scheduler.planner.question.instance import (
     Resource,
     planning_class,
 )
+from callsheet.scheduler.planner.question.price import option_costs
 from callsheet.scheduler.planner.solvers.greedy import Counts
 from callsheet.scheduler.planner.solvers.stage import Leftovers, Stage, make_stage
 from hypothesis import strategies as st

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from callsheet.scheduler.planner.question.costs import OptionCosts, option_costs
 from callsheet.scheduler.planner.question.instance import Floats, Option, PlanningInstance
+from callsheet.scheduler.planner.question.price import OptionCosts, option_costs
 from callsheet.scheduler.planner.solvers.cp_sat import SOLVED_GAP, Budget, Status, assign
 from callsheet.scheduler.planner.solvers.greedy import Counts, greedy, unbounded_optimum
 from callsheet.scheduler.planner.solvers.relaxation import relax
