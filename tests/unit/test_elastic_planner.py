@@ -11,7 +11,8 @@ from callsheet.scheduler.core.registration import ServiceDescription, ServiceSta
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings, plan
 from callsheet.scheduler.planner.predictors import Observation, PredictionKey, Predictors
 from callsheet.scheduler.planner.round.snapshot import describe
-from callsheet.scheduler.planner.solvers.cp_sat import Budget, Status
+from callsheet.scheduler.planner.solvers.cp_sat import Budget
+from callsheet.scheduler.planner.solvers.solver import Status
 
 from tests.support.core_requests import action_request, elastic, fixed, job_request, kept, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager, node, service

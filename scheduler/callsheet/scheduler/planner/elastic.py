@@ -35,8 +35,9 @@ from callsheet.scheduler.planner.round.pinned import PinnedRound
 from callsheet.scheduler.planner.round.reclaim import give_back
 from callsheet.scheduler.planner.round.sandbox_room import SandboxRoom
 from callsheet.scheduler.planner.round.snapshot import Snapshot, Snapshots, SnapshotSettings
-from callsheet.scheduler.planner.solvers.cp_sat import Budget, Status
+from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from callsheet.scheduler.planner.solvers.solve import Solution, solve
+from callsheet.scheduler.planner.solvers.solver import Status
 
 NO_BUDGET = Budget(seconds=0.0)
 # Instances with more options go to the solver without a try by the greedy alone.
