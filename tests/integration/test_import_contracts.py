@@ -29,6 +29,11 @@ NO_MODULES = "callsheet.scheduler.store.migrations."
 CORE = "Core and planner do no I/O, read no clock and know nothing around them"
 VIOLATIONS = [
     ("protos/callsheet/v1/violation.py", "import callsheet.client", "The contract's code stands alone"),
+    (
+        "protos/callsheet/timing/violation.py",
+        "import anyio",
+        "Backoff and deadlines, which all rooms share, need the standard library alone",
+    ),
     ("clients/callsheet/client/violation.py", "import sqlalchemy", "The client needs the base install alone"),
     (
         "clients/callsheet/client/violation.py",
