@@ -19,7 +19,7 @@ from callsheet.benchmarks.dispatch.settings import DispatchSettings
 from callsheet.benchmarks.measuring.machine import describe_machine, filesystem_of, fsync_p50_us
 from callsheet.benchmarks.measuring.statistics import percentile
 from callsheet.client import Client
-from callsheet.deploy.choices import Role
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import StackSettings
 
