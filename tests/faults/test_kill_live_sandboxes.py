@@ -17,7 +17,7 @@ from tests.support.accounts import check_nothing_leaked
 from tests.support.real_sandboxes import processes, until
 from tests.support.sandboxes import DOCKER_IMAGE, require_bubblewrap, require_docker
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.alone]
 
 _DEADLINE_S = 100.0
 _NAP = "86400.5"

@@ -34,7 +34,7 @@ from callsheet.managers.sandbox.probe import probe_bubblewrap
 from tests.support.accounts import check_nothing_leaked
 from tests.support.real_sandboxes import processes, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.timeout(300)]
 
 SANDBOXES = 200
 RUNNING = 20

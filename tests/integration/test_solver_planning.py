@@ -13,12 +13,12 @@ import anyio
 from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.planner.assignment import Budget
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings, Proposal
 from callsheet.scheduler.planner.first_come import FirstComePlanner
-from callsheet.scheduler.planner.instance import PlanningInstance
-from callsheet.scheduler.planner.snapshot import Snapshot
-from callsheet.scheduler.planner.solve import Solution
+from callsheet.scheduler.planner.question.instance import PlanningInstance
+from callsheet.scheduler.planner.round.snapshot import Snapshot
+from callsheet.scheduler.planner.solvers.cp_sat import Budget
+from callsheet.scheduler.planner.solvers.solve import Solution
 from callsheet.scheduler.service.planning import SolverPlanning
 
 from tests.support.core_requests import action_request, elastic, fixed

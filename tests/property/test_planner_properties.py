@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from callsheet.scheduler.core.model import Demand, ResourceDemand, SpeedUp, Timeouts
 from callsheet.scheduler.planner.first_come import FirstComePlanner
-from callsheet.scheduler.planner.price import MARGINAL_EFFICIENCY_FLOOR, choose_units
+from callsheet.scheduler.planner.question.price import MARGINAL_EFFICIENCY_FLOOR, choose_units
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

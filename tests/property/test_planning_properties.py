@@ -8,14 +8,14 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from callsheet.scheduler.planner import relaxation
-from callsheet.scheduler.planner.assignment import Budget, assign
-from callsheet.scheduler.planner.costs import option_costs
-from callsheet.scheduler.planner.greedy import greedy, unbounded_optimum
-from callsheet.scheduler.planner.instance import Integers, PlanningInstance
-from callsheet.scheduler.planner.linear_rows import linear_rows
-from callsheet.scheduler.planner.relaxation import relax
-from callsheet.scheduler.planner.solve import Solution, solve, solve_stage
+from callsheet.scheduler.planner.question.costs import option_costs
+from callsheet.scheduler.planner.question.instance import Integers, PlanningInstance
+from callsheet.scheduler.planner.solvers import relaxation
+from callsheet.scheduler.planner.solvers.cp_sat import Budget, assign
+from callsheet.scheduler.planner.solvers.greedy import greedy, unbounded_optimum
+from callsheet.scheduler.planner.solvers.linear_rows import linear_rows
+from callsheet.scheduler.planner.solvers.relaxation import relax
+from callsheet.scheduler.planner.solvers.solve import Solution, solve, solve_stage
 from hypothesis import given, settings
 
 from tests.support.planning_instances import instances, one_stage, optimum, optimum_of_all_options

@@ -6,16 +6,16 @@ import itertools
 from collections.abc import Iterator
 
 import numpy as np
-from callsheet.scheduler.planner.costs import option_costs
-from callsheet.scheduler.planner.greedy import Counts
-from callsheet.scheduler.planner.instance import (
+from callsheet.scheduler.planner.question.costs import option_costs
+from callsheet.scheduler.planner.question.instance import (
     Option,
     PlanningClass,
     PlanningInstance,
     Resource,
     planning_class,
 )
-from callsheet.scheduler.planner.stage import Leftovers, Stage, make_stage
+from callsheet.scheduler.planner.solvers.greedy import Counts
+from callsheet.scheduler.planner.solvers.stage import Leftovers, Stage, make_stage
 from hypothesis import strategies as st
 
 

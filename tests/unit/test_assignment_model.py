@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from callsheet.scheduler.planner.assignment import AssignmentModel, Budget, Status
-from callsheet.scheduler.planner.greedy import greedy
-from callsheet.scheduler.planner.instance import JobShare, Option, PlanningInstance, planning_class
-from callsheet.scheduler.planner.relaxation import relax
-from callsheet.scheduler.planner.solve import Solution, solve
+from callsheet.scheduler.planner.question.instance import JobShare, Option, PlanningInstance, planning_class
+from callsheet.scheduler.planner.solvers.cp_sat import AssignmentModel, Budget, Status
+from callsheet.scheduler.planner.solvers.greedy import greedy
+from callsheet.scheduler.planner.solvers.relaxation import relax
+from callsheet.scheduler.planner.solvers.solve import Solution, solve
 
 from tests.support.planning_instances import one_stage, resource
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from callsheet.scheduler.core.model import ActionKind
-from callsheet.scheduler.planner.assignment import Budget
-from callsheet.scheduler.planner.balance import balanced_shares
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
+from callsheet.scheduler.planner.question.balance import balanced_shares
+from callsheet.scheduler.planner.solvers.cp_sat import Budget
 
 from tests.support.core_requests import action_request, fixed
 from tests.support.core_world import CoreWorld, node, service

@@ -6,7 +6,7 @@ import pytest
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.model import ActionKind, ActionState, GroupRequest, RefusedError, Timeouts
 from callsheet.scheduler.core.plan import Plan
-from callsheet.scheduler.planner.explain import WaitReason, explain
+from callsheet.scheduler.planner.answers.explain import WaitReason, explain
 
 from tests.support.core_requests import JOB, action_request, key_of, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager, Stream

@@ -8,10 +8,10 @@ from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.model import ActionKind, GroupRequest, PriorityClass, SpeedUp
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.registration import ServiceDescription, ServiceState
-from callsheet.scheduler.planner.assignment import Budget, Status
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings, plan
 from callsheet.scheduler.planner.predictors import Observation, PredictionKey, Predictors
-from callsheet.scheduler.planner.snapshot import describe
+from callsheet.scheduler.planner.round.snapshot import describe
+from callsheet.scheduler.planner.solvers.cp_sat import Budget, Status
 
 from tests.support.core_requests import action_request, elastic, fixed, job_request, kept, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager, node, service

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from callsheet.scheduler.core.model import CPU, ActionKind, Demand, ResourceDemand, SpeedUp
-from callsheet.scheduler.planner.estimates import Estimates
 from callsheet.scheduler.planner.predictors import Observation, Predictors
 from callsheet.scheduler.planner.predictors.requests import key_of, predict
+from callsheet.scheduler.planner.round.estimates import Estimates
 
 from tests.support.core_requests import action_request
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, RefusedError, Timeouts
 from callsheet.scheduler.core.state import CoreSettings
-from callsheet.scheduler.planner.explain import WaitReason, explain
+from callsheet.scheduler.planner.answers.explain import WaitReason, explain
 from callsheet.scheduler.service.expected_roles import ROLES, expected_roles
 from callsheet.scheduler.service.settings import SchedulerSettings
 from hypothesis import given

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from callsheet.scheduler.planner.forecast import forecast
-from callsheet.scheduler.planner.instance import Option, PlanningInstance, planning_class
+from callsheet.scheduler.planner.answers.forecast import forecast
+from callsheet.scheduler.planner.question.instance import Option, PlanningInstance, planning_class
 
 from tests.support.planning_instances import resource
 

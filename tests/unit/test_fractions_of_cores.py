@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core.model import CPU, ActionKind, Demand, ResourceDemand
+from callsheet.scheduler.planner.answers.what_if import ask
 from callsheet.scheduler.planner.elastic import ElasticPlanner
-from callsheet.scheduler.planner.pools import SHARED_BURST
+from callsheet.scheduler.planner.fleet.pools import SHARED_BURST
 from callsheet.scheduler.planner.predictors import Observation, PredictionKey, Predictors
-from callsheet.scheduler.planner.what_if import ask
 
 from tests.support.core_requests import JOB, action_request
 from tests.support.core_world import CoreWorld, node, service

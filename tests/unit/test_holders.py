@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from callsheet.scheduler.core.model import ActionKind
-from callsheet.scheduler.planner.explain import WaitReason, explain
-from callsheet.scheduler.planner.holders import MAX_HOLDERS, Holder, Lease, holders
+from callsheet.scheduler.planner.answers.explain import WaitReason, explain
+from callsheet.scheduler.planner.answers.holders import MAX_HOLDERS, Holder, Lease, holders
 
 from tests.support.core_requests import action_request, fixed, job_request, kept
 from tests.support.core_world import CoreWorld, service, world_with_sandbox

@@ -11,10 +11,10 @@ from callsheet.scheduler.core.kept_set_ups import KeptSetUps
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription, ServiceState
-from callsheet.scheduler.planner.assignment import Budget
-from callsheet.scheduler.planner.begun_set_ups import MOST_BEGUN, BegunSetUps
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
-from callsheet.scheduler.planner.pools import MOST_SET_UPS
+from callsheet.scheduler.planner.fleet.begun_set_ups import MOST_BEGUN, BegunSetUps
+from callsheet.scheduler.planner.fleet.pools import MOST_SET_UPS
+from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from callsheet.v1 import action_pb2
 from callsheet.v1.set_ups import set_up_name
 from google.protobuf import text_format

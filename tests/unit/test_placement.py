@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from callsheet.scheduler.core.model import ActionKind, GroupRequest
-from callsheet.scheduler.planner.assignment import Budget
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
+from callsheet.scheduler.planner.solvers.cp_sat import Budget
 
 from tests.support.core_requests import action_request, fixed, kept, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from callsheet.scheduler.core.entities import Action
 from callsheet.scheduler.core.ready import ClassKey, ReadyClass
-from callsheet.scheduler.planner.estimates import Estimates
-from callsheet.scheduler.planner.members import MembersByClass
-from callsheet.scheduler.planner.placed import PlacedActions
-from callsheet.scheduler.planner.pools import Fleet
-from callsheet.scheduler.planner.snapshot import BLOCK_LIFE_S, Snapshots, SnapshotSettings
+from callsheet.scheduler.planner.fleet.members import MembersByClass
+from callsheet.scheduler.planner.fleet.placed import PlacedActions
+from callsheet.scheduler.planner.fleet.pools import Fleet
+from callsheet.scheduler.planner.round.estimates import Estimates
+from callsheet.scheduler.planner.round.snapshot import BLOCK_LIFE_S, Snapshots, SnapshotSettings
 
 from tests.support.core_requests import action_request, fixed
 from tests.support.core_world import CoreWorld

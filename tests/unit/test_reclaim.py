@@ -6,9 +6,9 @@ import pytest
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.model import ActionKind, ActionState
 from callsheet.scheduler.core.plan import CoreChange, Plan
-from callsheet.scheduler.planner.assignment import Budget
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner
+from callsheet.scheduler.planner.solvers.cp_sat import Budget
 
 from tests.support.core_requests import action_request, elastic, fixed, key_of
 from tests.support.core_world import CoreWorld, FakeManager, node, service

@@ -6,8 +6,8 @@ import pytest
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.model import ActionKind, PriorityClass
 from callsheet.scheduler.core.registration import ServiceDescription, ServiceState
-from callsheet.scheduler.planner.assignment import Budget
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
+from callsheet.scheduler.planner.solvers.cp_sat import Budget
 
 from tests.support.core_requests import action_request, fixed, job_request
 from tests.support.core_world import CoreWorld, FakeManager, node

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from callsheet.scheduler.planner.assignment import Budget
-from callsheet.scheduler.planner.instance import Option, PlanningInstance, planning_class
-from callsheet.scheduler.planner.solve import solve_stage
+from callsheet.scheduler.planner.question.instance import Option, PlanningInstance, planning_class
+from callsheet.scheduler.planner.solvers.cp_sat import Budget
+from callsheet.scheduler.planner.solvers.solve import solve_stage
 
 from tests.support.planning_instances import one_stage, optimum, optimum_of_all_options, resource
 

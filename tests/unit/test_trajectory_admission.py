@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState, PriorityClass, TrajectoryKey
-from callsheet.scheduler.planner.admission import Admission, Candidate, CpuLoad, choose
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
-from callsheet.scheduler.planner.instance import OptionBlock
-from callsheet.scheduler.planner.pools import Fleet
-from callsheet.scheduler.planner.sandbox_room import SandboxRoom
+from callsheet.scheduler.planner.fleet.pools import Fleet
+from callsheet.scheduler.planner.question.instance import OptionBlock
+from callsheet.scheduler.planner.round.admission import Admission, Candidate, CpuLoad, choose
+from callsheet.scheduler.planner.round.sandbox_room import SandboxRoom
 
 from tests.support.core_requests import action_request, job_request, kept, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager, service
@@ -164,7 +164,7 @@ def run_small(world: CoreWorld, number: int) -> None:
     action = world.live(ActionKey("small", f"small-r{number}"))
     attempt = action.attempt
     if attempt is not None:
-        made = events.AttemptSucceeded("made", f"sandbox-{number}", f"small-t{number}")
+        made = events.AttemptSucceeded(b"made", f"sandbox-{number}", f"small-t{number}")
         body_hash = action.request.body_hash
         world.handle(events.AttemptEnded(attempt.manager_id, attempt.token, action.key, 1, made, True, 0.5, body_hash))
     world.close_trajectory(f"small-t{number}", job_id="small")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from callsheet.scheduler.core.model import ActionKind, RefusalCode, RefusedError
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.planner.larger_fleet import with_more_nodes
+from callsheet.scheduler.planner.answers.larger_fleet import with_more_nodes
+from callsheet.scheduler.planner.answers.question_now import question_of
+from callsheet.scheduler.planner.answers.remaining import Lives
+from callsheet.scheduler.planner.answers.what_if import Comparison, ask
 from callsheet.scheduler.planner.predictors import Observation, PredictionKey, Predictors
-from callsheet.scheduler.planner.question import question_of
-from callsheet.scheduler.planner.remaining import Lives
-from callsheet.scheduler.planner.what_if import Comparison, ask
 from callsheet.scheduler.service.admin_answers import prediction_errors, what_if_response
 
 from tests.support.core_requests import JOB, action_request, elastic, fixed

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
-from callsheet.scheduler.planner.assignment import Budget, Status, assign
-from callsheet.scheduler.planner.greedy import Counts, greedy
-from callsheet.scheduler.planner.instance import Option, PlanningClass, PlanningInstance, planning_class
-from callsheet.scheduler.planner.relaxation import relax
-from callsheet.scheduler.planner.solve import solve_stage
-from callsheet.scheduler.planner.stage import Stage
+from callsheet.scheduler.planner.question.instance import Option, PlanningClass, PlanningInstance, planning_class
+from callsheet.scheduler.planner.solvers.cp_sat import Budget, Status, assign
+from callsheet.scheduler.planner.solvers.greedy import Counts, greedy
+from callsheet.scheduler.planner.solvers.relaxation import relax
+from callsheet.scheduler.planner.solvers.solve import solve_stage
+from callsheet.scheduler.planner.solvers.stage import Stage
 
 from tests.support.planning_instances import one_stage, optimum, resource
 

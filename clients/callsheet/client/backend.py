@@ -11,6 +11,7 @@ from callsheet.client.actions import Submission
 from callsheet.client.jobs import JobDescription, Opening, TrajectoryDescription, TrajectoryEnd
 from callsheet.client.outcomes import Outcome
 from callsheet.client.results import OutputChunk
+from callsheet.client.settings import ClientOptions
 from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
 
 T = TypeVar("T")
@@ -157,3 +158,21 @@ class Backend(Protocol):
 
     async def submit(self, submission: Submission[Any]) -> ActionHandle[Any]:
         """Submits an action."""
+
+
+class Connector(Protocol):
+    """What jobs, trajectories and groups are opened with: a `Client`.
+
+    Attributes:
+        target: The scheduler's address, "host:port".
+        options: How to connect, wait and give up.
+    """
+
+    target: str
+    options: ClientOptions
+
+    def backend(self) -> Backend:
+        """Returns what carries requests out in the running loop; see `Client.backend`."""
+
+    async def close(self) -> None:
+        """Closes the connections of all loops; see `Client.close`."""

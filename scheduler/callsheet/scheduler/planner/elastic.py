@@ -16,25 +16,25 @@ from callsheet.scheduler.core.model import CPU, ActionKind, TrajectoryKey
 from callsheet.scheduler.core.plan import Assignment, Plan
 from callsheet.scheduler.core.ready import ReadyClass
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.planner.admission import Admission, CpuLoad
-from callsheet.scheduler.planner.arrivals import ArrivalRates, thinking_weight
-from callsheet.scheduler.planner.assignment import Budget, Status
-from callsheet.scheduler.planner.begun_set_ups import BegunSetUps
-from callsheet.scheduler.planner.estimates import Estimates
-from callsheet.scheduler.planner.groups import Servable, competing, rows_of, some_fit
-from callsheet.scheduler.planner.instance import NO_ARRIVALS, Arrivals, PlanningInstance
-from callsheet.scheduler.planner.lateness import MOST_PATIENCE
-from callsheet.scheduler.planner.members import Members, MembersByClass
-from callsheet.scheduler.planner.offers import Offer, Offers, place_of
-from callsheet.scheduler.planner.pinned import PinnedRound
-from callsheet.scheduler.planner.placed import PlacedActions, Running
-from callsheet.scheduler.planner.placement import Frees, Placed, Placer
-from callsheet.scheduler.planner.pools import Fleet
+from callsheet.scheduler.planner.fleet.begun_set_ups import BegunSetUps
+from callsheet.scheduler.planner.fleet.members import Members, MembersByClass
+from callsheet.scheduler.planner.fleet.offers import Offer, Offers, place_of
+from callsheet.scheduler.planner.fleet.placed import PlacedActions, Running
+from callsheet.scheduler.planner.fleet.placement import Frees, Placed, Placer
+from callsheet.scheduler.planner.fleet.pools import Fleet
 from callsheet.scheduler.planner.predictors import Predictors
-from callsheet.scheduler.planner.reclaim import give_back
-from callsheet.scheduler.planner.sandbox_room import SandboxRoom
-from callsheet.scheduler.planner.snapshot import Snapshot, Snapshots, SnapshotSettings
-from callsheet.scheduler.planner.solve import Solution, solve
+from callsheet.scheduler.planner.question.instance import NO_ARRIVALS, Arrivals, PlanningInstance
+from callsheet.scheduler.planner.round.admission import Admission, CpuLoad
+from callsheet.scheduler.planner.round.arrivals import ArrivalRates, thinking_weight
+from callsheet.scheduler.planner.round.estimates import Estimates
+from callsheet.scheduler.planner.round.groups import Servable, competing, rows_of, some_fit
+from callsheet.scheduler.planner.round.lateness import MOST_PATIENCE
+from callsheet.scheduler.planner.round.pinned import PinnedRound
+from callsheet.scheduler.planner.round.reclaim import give_back
+from callsheet.scheduler.planner.round.sandbox_room import SandboxRoom
+from callsheet.scheduler.planner.round.snapshot import Snapshot, Snapshots, SnapshotSettings
+from callsheet.scheduler.planner.solvers.cp_sat import Budget, Status
+from callsheet.scheduler.planner.solvers.solve import Solution, solve
 
 NO_BUDGET = Budget(seconds=0.0)
 # Instances with more options go to the solver without a try by the greedy alone.

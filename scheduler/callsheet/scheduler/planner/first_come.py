@@ -19,9 +19,9 @@ from callsheet.scheduler.core.plan import Assignment, CoreChange, Plan
 from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
 from callsheet.scheduler.core.servability import service_of
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.planner.holding import held_resources
-from callsheet.scheduler.planner.price import choose_units
-from callsheet.scheduler.planner.reclaim import Reclaim, give_back
+from callsheet.scheduler.planner.question.price import choose_units
+from callsheet.scheduler.planner.round.holding import held_resources
+from callsheet.scheduler.planner.round.reclaim import Reclaim, give_back
 
 
 @dataclass(frozen=True, slots=True)

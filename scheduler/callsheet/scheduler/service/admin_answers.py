@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.planner.answers.what_if import Comparison, Outlook
 from callsheet.scheduler.planner.predictors import KindErrors, Prediction
 from callsheet.scheduler.planner.predictors.log_normal import quantile
-from callsheet.scheduler.planner.what_if import Comparison, Outlook
 from callsheet.v1 import action_pb2, admin_service_pb2
 
 # Of the standard normal distribution: nine in ten are below.

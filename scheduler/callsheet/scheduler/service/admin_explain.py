@@ -6,8 +6,8 @@ from callsheet.scheduler.core.entities import Action
 from callsheet.scheduler.core.model import ActionKey, ActionState, RefusalCode, RefusedError
 from callsheet.scheduler.core.records import ActionSummary
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.planner.explain import explain
-from callsheet.scheduler.planner.holders import Holder, holders
+from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.planner.answers.holders import Holder, holders
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.predictors.requests import predict
 from callsheet.scheduler.service.admin_answers import fill_expected

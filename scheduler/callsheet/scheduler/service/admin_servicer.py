@@ -12,8 +12,8 @@ from callsheet.scheduler.core.entities import Manager
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import ActionKey, RefusedError
 from callsheet.scheduler.core.registration import ServiceDescription
+from callsheet.scheduler.planner.answers.what_if import ask
 from callsheet.scheduler.planner.predictors import Predictors
-from callsheet.scheduler.planner.what_if import ask
 from callsheet.scheduler.service.admin_answers import prediction_errors, what_if_response
 from callsheet.scheduler.service.admin_explain import explanation_of
 from callsheet.scheduler.service.client_servicer import ANSWER_TIMEOUT

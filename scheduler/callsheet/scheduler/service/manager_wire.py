@@ -8,6 +8,7 @@ from typing import Final
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind, FailureKind, TimeoutKind, Token
+from callsheet.scheduler.core.peers import ManagerSession
 from callsheet.scheduler.core.registration import (
     NodeDescription,
     QuotaDescription,
@@ -30,7 +31,7 @@ _FAILURES: Final = frozenset(kind.value for kind in FailureKind)
 _TIMEOUTS: Final = frozenset(kind.value for kind in TimeoutKind)
 
 
-def decode_registration(session: object, message: manager_service_pb2.Registration) -> events.ManagerJoined:
+def decode_registration(session: ManagerSession, message: manager_service_pb2.Registration) -> events.ManagerJoined:
     """A validated registration.
 
     Raises:
@@ -153,7 +154,7 @@ def decode_sandbox(message: manager_service_pb2.SandboxState) -> SandboxRef:
     return SandboxRef(message.job_id, message.trajectory_id, message.sandbox_id)
 
 
-def decode_item(manager_id: str, session: object, item: manager_service_pb2.ManagerItem) -> events.Event:
+def decode_item(manager_id: str, session: ManagerSession, item: manager_service_pb2.ManagerItem) -> events.Event:
     """What a manager says on a session, as an event.
 
     Raises:
@@ -201,8 +202,8 @@ def _decode_result(message: manager_service_pb2.AttemptEnded) -> events.AttemptR
             succeeded = message.succeeded
             if succeeded.WhichOneof("result") == "env_reset":
                 made = succeeded.env_reset
-                return events.AttemptSucceeded(succeeded, made.sandbox_id, made.trajectory_id)
-            return events.AttemptSucceeded(succeeded)
+                return events.AttemptSucceeded(succeeded.SerializeToString(), made.sandbox_id, made.trajectory_id)
+            return events.AttemptSucceeded(succeeded.SerializeToString())
         case "cancelled":
             return events.AttemptCancelled(_partial(message.cancelled))
         case "failed":
@@ -242,5 +243,5 @@ def references_of(message: manager_service_pb2.AttemptEnded) -> list[str]:
     return [blob.reference.sha256 for blob in blobs if blob.WhichOneof("content") == "reference"]
 
 
-def _partial(message: outcome_pb2.Failed | outcome_pb2.Cancelled) -> outcome_pb2.Succeeded | None:
-    return message.partial if message.HasField("partial") else None
+def _partial(message: outcome_pb2.Failed | outcome_pb2.Cancelled) -> bytes | None:
+    return message.partial.SerializeToString() if message.HasField("partial") else None

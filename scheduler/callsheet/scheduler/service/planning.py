@@ -23,8 +23,8 @@ from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.protocol import Planner
-from callsheet.scheduler.planner.snapshot import Snapshot
-from callsheet.scheduler.planner.solve import Solution
+from callsheet.scheduler.planner.round.snapshot import Snapshot
+from callsheet.scheduler.planner.solvers.solve import Solution
 from callsheet.scheduler.service.settings import PlannerChoice
 
 # Between an answer and the next question, so that events gather and a saturated fleet does not keep a core busy.

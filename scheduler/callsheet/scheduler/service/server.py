@@ -27,7 +27,6 @@ from callsheet.scheduler.service.outcomes import encode_outcome
 from callsheet.scheduler.service.payload_servicer import PayloadServicer
 from callsheet.scheduler.service.planning import PlanningTask, make_planning
 from callsheet.scheduler.service.requests import ClientRequests
-from callsheet.scheduler.service.sessions import is_gone
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.scheduler.store.journal import Journal, open_journal
 from callsheet.scheduler.store.local_payloads import LocalPayloadStore
@@ -142,7 +141,7 @@ def _recover(settings: SchedulerSettings, journal: Journal, planning: PlanningTa
         job_grace=settings.job_grace,
         expired_job_lifetime=settings.expired_job_lifetime,
     )
-    state = SchedulerState(epoch, encode_outcome, core, is_gone)
+    state = SchedulerState(epoch, encode_outcome, core)
     planning.attach(state)
     actions = ActionDecoder()
     decoder = RequestDecoder(

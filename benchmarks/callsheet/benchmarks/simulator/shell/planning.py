@@ -11,12 +11,12 @@ from callsheet.benchmarks.simulator.policy import World
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings, PlannerChoice
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.planner.assignment import Budget
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.protocol import Planner
-from callsheet.scheduler.planner.snapshot import Snapshot
+from callsheet.scheduler.planner.round.snapshot import Snapshot
+from callsheet.scheduler.planner.solvers.cp_sat import Budget
 
 GREEDY_ALONE = Budget(seconds=0.0)
 

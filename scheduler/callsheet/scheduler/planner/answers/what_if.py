@@ -1,0 +1,197 @@
+"""What more nodes of a pool would do to what waits and runs now, by the planner's own functions.
+
+What waits is forecast in the model of a planning round. Commands in sandboxes do not wait but share their node's cores:
+their pool has more cores then, and trajectories spread over them as they are replaced. Both are compared as they are
+now and as they would be; nothing new arrives in either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from callsheet.scheduler.core.entities import Attempt
+from callsheet.scheduler.core.ledger import Node
+from callsheet.scheduler.core.model import CPU, RefusalCode, RefusedError
+from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.answers.forecast import Forecast, forecast
+from callsheet.scheduler.planner.answers.larger_fleet import with_more_nodes
+from callsheet.scheduler.planner.answers.question_now import question_of
+from callsheet.scheduler.planner.answers.remaining import Lives
+from callsheet.scheduler.planner.fleet.placed import PlacedActions
+from callsheet.scheduler.planner.fleet.pools import Fleet, Pool
+from callsheet.scheduler.planner.predictors import Predictors
+from callsheet.scheduler.planner.predictors.requests import predict, relative_units
+from callsheet.scheduler.planner.predictors.statistics import amdahl_slowness
+from callsheet.scheduler.planner.question.instance import PlanningInstance
+
+MAX_NODES = 10_000
+# Names of pools and nodes in a refusal.
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCores:
+    """Commands that share the cores of their sandboxes' nodes, in one pool.
+
+    Attributes:
+        cores: Cores there are.
+        running: Commands that run.
+        use: Cores they would use if there were enough.
+        alone_s: Sum of their expected execution times with as many cores as they can use, from their starts.
+    """
+
+    cores: int
+    running: int
+    use: float
+    alone_s: float
+
+    @property
+    def slowdown(self) -> float:
+        """How much longer they take than with enough cores."""
+        return max(self.use / self.cores, 1.0) if self.cores else 1.0
+
+    @property
+    def mean_act_s(self) -> float:
+        """Their mean predicted completion time."""
+        return self.slowdown * self.alone_s / max(self.running, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What actions can expect: those that wait, and the commands of the pool asked for."""
+
+    waiting: Forecast
+    shared: SharedCores
+
+    @property
+    def mean_act_s(self) -> float:
+        """Mean over both, an action that can never start left out."""
+        waiting = self.waiting.waiting - self.waiting.stuck
+        total = waiting * self.waiting.mean_end_s + self.shared.running * self.shared.mean_act_s
+        return total / max(waiting + self.shared.running, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The answer.
+
+    Attributes:
+        pool: Name of the pool.
+        nodes: Its nodes now.
+        more: Nodes added.
+    """
+
+    pool: str
+    nodes: int
+    more: int
+    before: Outlook
+    after: Outlook
+
+    def __str__(self) -> str:
+        before, after = self.before, self.after
+        actions = before.waiting.waiting + before.shared.running
+        if not actions:
+            return f"nothing waits or runs in {self.pool}, so {_nodes(self.more)} more would change nothing"
+        parts = [
+            f"{_nodes(self.more)} more in {self.pool} ({_nodes(self.nodes)} now): "
+            f"mean completion time of {actions} actions {before.mean_act_s:.3g} s -> {after.mean_act_s:.3g} s",
+            f"{before.waiting.waiting} wait, {before.waiting.start_now} -> {after.waiting.start_now} start at once",
+        ]
+        if before.shared.running:
+            parts.append(
+                f"{before.shared.running} commands would use {before.shared.use:.3g} cores of {before.shared.cores}"
+                f" -> {after.shared.cores}"
+            )
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A what-if question, taken from the core: answering it needs no more of the core, so another thread may do it."""
+
+    pool: str
+    nodes: int
+    more: int
+    instances: tuple[PlanningInstance, PlanningInstance]
+    shared: tuple[SharedCores, SharedCores]
+
+    def answer(self) -> Comparison:
+        """Forecasts both; takes up to a second."""
+        before, after = (
+            Outlook(forecast(instance), shared) for instance, shared in zip(self.instances, self.shared, strict=True)
+        )
+        return Comparison(self.pool, self.nodes, self.more, before, after)
+
+
+def ask(state: SchedulerState, pool: str, more: int, now: float, predictors: Predictors) -> Question:
+    """Asks what more nodes would do.
+
+    Args:
+        state: The core.
+        pool: Name of a pool, or id of one of its nodes.
+        more: Nodes to add.
+        now: Seconds since the epoch.
+        predictors: What actions are expected to take.
+
+    Raises:
+        RefusedError: There is no such pool, or `more` is out of range.
+    """
+    if not 1 <= more <= MAX_NODES:
+        raise RefusedError(RefusalCode.INVALID_ARGUMENT, "nodes", more, f"must be between 1 and {MAX_NODES}")
+    fleet = Fleet()
+    fleet.refresh(state, PlacedActions(), lambda _: 1.0)
+    found = _find(fleet, pool)
+    like = found.nodes[0]
+    larger = with_more_nodes(state, like, more, now)
+    lives = Lives(predictors, now)
+    shared = _shared_cores(state, found, predictors, lives)
+    grown = SharedCores(shared.cores + more * _pool_cores(state, like), shared.running, shared.use, shared.alone_s)
+    instances = (question_of(state, now, predictors, lives), question_of(larger, now, predictors, lives))
+    return Question(found.name, len(found.nodes), more, instances, (shared, grown))
+
+
+def _find(fleet: Fleet, name: str) -> Pool:
+    for pool in fleet.pools:
+        if name == pool.name or any(node.node_id == name for node in pool.nodes):
+            return pool
+    known = "; ".join(_describe(pool) for pool in fleet.pools[:_NAMED]) or "none, as no manager is registered"
+    rule = f"must be a pool or one of its nodes; there are: {known}"
+    raise RefusedError(RefusalCode.NOT_FOUND, "pool", name, rule)
+
+
+def _describe(pool: Pool) -> str:
+    names = ", ".join(node.node_id for node in pool.nodes[:_NAMED])
+    return f"{pool.name} ({names}{', ...' if len(pool.nodes) > _NAMED else ''})"
+
+
+def _pool_cores(state: SchedulerState, node: Node) -> int:
+    return sum(state.managers[manager_id].pool.get(CPU, 0) for manager_id in node.managers)
+
+
+def _shared_cores(state: SchedulerState, pool: Pool, predictors: Predictors, lives: Lives) -> SharedCores:
+    cores = sum(_pool_cores(state, node) for node in pool.nodes)
+    running, use, alone_s = 0, 0.0, 0.0
+    for managers in pool.managers if cores else ():
+        for manager in managers:
+            for attempt in manager.attempts.values():
+                service = manager.services.get(attempt.service)
+                if service is not None and CPU in service.description.shared:
+                    running += 1
+                    use += _use(attempt, predictors)
+                    alone_s += sum(lives.of(attempt))
+    return SharedCores(cores, running, use, alone_s)
+
+
+def _use(attempt: Attempt, predictors: Predictors) -> float:
+    """Cores that it would use: what its grant said, if it said anything."""
+    expected = attempt.prediction
+    if expected is not None and expected.use > 0.0:
+        return expected.use
+    request = attempt.action.request
+    prediction = predict(predictors, request)
+    slowness = amdahl_slowness(prediction.amdahl_fraction, relative_units(request.demand, attempt.granted))
+    return min(prediction.use / slowness, request.demand.most_cores())
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'' if count == 1 else 's'}"

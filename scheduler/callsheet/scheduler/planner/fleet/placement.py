@@ -1,0 +1,244 @@
+"""From counts to concrete actions: which member starts on which node.
+
+New sandboxes go to the node with the fewest live trajectories, weighted by the cores these are expected to use, and
+siblings are spread apart: they do the same things at the same time. Those with the same set-up follow each other to a
+node while that is not crowded: one of them makes it there, and the others need not make it elsewhere. What shares a
+node's cores is spread too. What is booked core by core is packed, so that wide actions find room. The scheduler's books
+then choose cores within one NUMA node.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import NamedTuple
+
+import numpy as np
+from callsheet.scheduler.core.entities import Action, Manager, Trajectory
+from callsheet.scheduler.core.ledger import Node
+from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.ready import ClassKey
+from callsheet.scheduler.planner.fleet.begun_set_ups import BegunSetUps
+from callsheet.scheduler.planner.fleet.members import Members
+from callsheet.scheduler.planner.fleet.offers import Offer, Offers, left_after, nodes_with_room, room_on
+from callsheet.scheduler.planner.fleet.pools import Fleet, Place
+from callsheet.scheduler.planner.question.instance import Floats, Integers, Option
+
+# What is free on the nodes of each pool, as `Pool.free`.
+Frees = list[Integers]
+NOTHING: Frees = []
+# Trying further for a node without a sibling or an earlier failure is not worth more.
+MOST_TRIES = 8
+# By how much of its cores a node may be busier than the emptiest one and still get the next sandbox with a set-up. Like
+# the weight of images in kube-scheduler: large nodes take siblings, small ones hardly.
+CROWDING = 0.05
+
+
+class Placed(NamedTuple):
+    """A member on a node, by an offer."""
+
+    action: Action
+    offer: Offer
+    node: int
+
+
+class _Entry(NamedTuple):
+    """A node that has room for so many by an offer; the one of the lowest rank comes first."""
+
+    rank: float
+    offer: int
+    node: int
+    room: int
+
+
+class Placer:
+    """Puts members on nodes and keeps the books of what is left while it does."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        offers: Offers,
+        free: Sequence[Integers],
+        cores_of_job: Callable[[str], float],
+        begun: BegunSetUps,
+    ) -> None:
+        """Starts from what is free.
+
+        Args:
+            fleet: Its pools.
+            offers: Of the fleet.
+            free: What may be used of each pool; not changed.
+            cores_of_job: Cores that a live trajectory of a job is expected to use.
+            begun: Where sandboxes began last; told of those that are placed.
+        """
+        self._pools = fleet.pools
+        self._offers = offers
+        self._free = [each.copy() for each in free]
+        self._load = [pool.load.copy() for pool in fleet.pools]
+        self._ready = [pool.ready.copy() for pool in fleet.pools]
+        self._cores_of_job = cores_of_job
+        self._siblings: dict[tuple[str, str], set[str]] = {}
+        self._begun = begun
+
+    def place(
+        self, key: ClassKey, options: Iterable[Option], members: Members, count: int, claimed: Frees = NOTHING
+    ) -> list[Placed]:
+        """Places members of a class by options that are equally good; stops where no node has room for one more.
+
+        Args:
+            key: The class.
+            options: Ways to start a member.
+            members: Of the class; those placed are taken out.
+            count: How many to place at most.
+            claimed: What they must leave to others where they would bring an instance in; none if empty.
+        """
+        count = min(count, members.left)
+        offers = [self._offers.of(option) for option in options]
+        resets = key.kind is ActionKind.ENV_RESET
+        queue = [
+            entry for number, offer in enumerate(offers) for entry in self._entries(key, number, offer, count, claimed)
+        ]
+        heapq.heapify(queue)
+        placed: list[Placed] = []
+        while queue and len(placed) < count:
+            member = members.head()
+            chosen = (self._beside(offers, queue, member) if resets else None) or self._choose(offers, queue, member)
+            if chosen is None:
+                break
+            rank, number, node, room = chosen
+            offer = offers[number]
+            placed.append(Placed(members.pop(), offer, node))
+            self._book(offer, node, member)
+            if room > 1:
+                step = self._cores_of_job(key.job) if resets else offer.step
+                heapq.heappush(queue, _Entry(rank + step, number, node, room - 1))
+        return placed
+
+    def could_place(self, option: Option) -> bool:
+        """Whether the most that is free on any nodes is enough for a member; cheaper to ask than to try."""
+        offer = self._offers.of(option)
+        free = self._free[offer.place.pool]
+        return all(free[:, column].max() >= units for column, units in offer.charged)
+
+    def manager_of(self, place: Place, node: int) -> Manager:
+        """The manager that hosts a service on a node."""
+        pool = self._pools[place.pool]
+        return pool.managers[node][pool.hosts[place.host].manager]
+
+    def _entries(self, key: ClassKey, number: int, offer: Offer, count: int, claimed: Frees) -> Iterator[_Entry]:
+        """The best nodes with room, as many as could be needed.
+
+        They are ranked by load for sandboxes, packed for what is booked by units, else spread.
+        """
+        where = offer.place.pool
+        pool, free, ready = self._pools[where], self._free[where], self._ready[where]
+        if claimed and offer.option.setup_s:
+            free = free - claimed[where]
+        nodes = nodes_with_room(offer, pool, free, ready)
+        if not len(nodes):
+            return iter(())
+        ranks = self._ranks(key, offer, nodes)
+        if len(nodes) > count + MOST_TRIES:
+            best = np.argpartition(ranks, count + MOST_TRIES)[: count + MOST_TRIES]
+            nodes, ranks = nodes[best], ranks[best]
+        room = room_on(nodes, offer, pool, free, ready)
+        return map(_Entry, ranks.tolist(), repeat(number), nodes.tolist(), room.tolist())
+
+    def _ranks(self, key: ClassKey, offer: Offer, nodes: Integers) -> Floats:
+        place = offer.place
+        if key.kind is ActionKind.ENV_RESET:
+            return self._load[place.pool][nodes]
+        if offer.option.setup_s:
+            waits: Floats = self._pools[place.pool].set_up_s[nodes, place.host]
+            return waits
+        if not offer.charged:
+            return np.array([len(self.manager_of(place, node).attempts) for node in nodes.tolist()], np.float64)
+        left = left_after(nodes, offer, self._free[place.pool])
+        return left if offer.packs else -left
+
+    def _beside(self, offers: Sequence[Offer], queue: list[_Entry], member: Action) -> _Entry | None:
+        """Takes the node where the last sandbox with the same set-up began; None if there is none, or it is crowded."""
+        home = self._begun.node_of(member.request.set_up)
+        if home is None:
+            return None
+        found = next((at for at, each in enumerate(queue) if self._node(offers, each) is home), None)
+        if found is None:
+            return None
+        entry = queue[found]
+        place = offers[entry.offer].place
+        crowded = entry.rank > queue[0].rank + CROWDING * self._pools[place.pool].cores
+        failed = member.failed_on == self.manager_of(place, entry.node).manager_id
+        if crowded or failed or not self._has_room(offers, entry):
+            return None
+        queue[found] = queue[-1]
+        queue.pop()
+        heapq.heapify(queue)
+        return entry
+
+    def _choose(self, offers: Sequence[Offer], queue: list[_Entry], member: Action) -> _Entry | None:
+        """Takes the best node with room that the member need not avoid; if all those tried are to be avoided, the best.
+
+        A node whose room other offers have used up leaves the queue.
+        """
+        passed: list[_Entry] = []
+        chosen = None
+        while queue and chosen is None and len(passed) < MOST_TRIES:
+            entry = heapq.heappop(queue)
+            if not self._has_room(offers, entry):
+                continue
+            if self._avoids(member, offers[entry.offer].place, entry.node):
+                passed.append(entry)
+            else:
+                chosen = entry
+        if chosen is None and passed:
+            chosen = passed.pop(0)
+        for entry in passed:
+            heapq.heappush(queue, entry)
+        return chosen
+
+    def _node(self, offers: Sequence[Offer], entry: _Entry) -> Node:
+        return self._pools[offers[entry.offer].place.pool].nodes[entry.node]
+
+    def _has_room(self, offers: Sequence[Offer], entry: _Entry) -> bool:
+        """Whether other offers have left room for one by this one."""
+        offer = offers[entry.offer]
+        free = self._free[offer.place.pool]
+        return len(offers) == 1 or all(free[entry.node, column] >= units for column, units in offer.charged)
+
+    def _avoids(self, member: Action, place: Place, node: int) -> bool:
+        resets = member.request.kind is ActionKind.ENV_RESET
+        if not resets and not member.failed_on:
+            return False
+        manager_id = self.manager_of(place, node).manager_id
+        return member.failed_on == manager_id or (resets and manager_id in self._siblings_of(member))
+
+    def _book(self, offer: Offer, node: int, member: Action) -> None:
+        pool, host = offer.place.pool, offer.place.host
+        for column, units in offer.charged:
+            self._free[pool][node, column] -= units
+        if host in self._pools[pool].brings_in and not offer.option.setup_s:
+            self._ready[pool][node, host] -= 1
+        if member.request.kind is ActionKind.ENV_RESET:
+            self._load[pool][node] += self._cores_of_job(member.request.key.job_id)
+            self._siblings_of(member).add(self.manager_of(offer.place, node).manager_id)
+            self._begun.begin(member.request.set_up, self._pools[pool].nodes[node])
+
+    def _siblings_of(self, member: Action) -> set[str]:
+        """Managers that have, or are about to have, the sandbox of a sibling."""
+        trajectory = member.trajectory
+        if trajectory is None or trajectory.request.group is None:
+            return set()
+        name = (trajectory.request.job_id, trajectory.request.group.group_id)
+        found = self._siblings.get(name)
+        if found is None:
+            group = trajectory.job.groups.get(name[1])
+            others = [trajectory.job.trajectories.get(each) for each in (group.members if group is not None else ())]
+            found = self._siblings[name] = {_home(each) for each in others if each is not None} - {""}
+        return found
+
+
+def _home(trajectory: Trajectory) -> str:
+    """Where a trajectory's sandbox is, or is being made."""
+    making = trajectory.occupied
+    return trajectory.manager_id or (making.manager_id if making is not None else "")

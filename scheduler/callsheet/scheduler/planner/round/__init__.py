@@ -1,0 +1,1 @@
+"""The parts of a round: who may begin, what is asked, and what is kept for whom."""

@@ -1,0 +1,53 @@
+"""Which classes compete: those that could take the same units of the same pool, directly or through others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from callsheet.scheduler.core.ready import ReadyClass
+from callsheet.scheduler.planner.question.instance import Integers, OptionBlock, PlanningInstance
+
+
+class Servable(NamedTuple):
+    """A ready class and how its members can be started."""
+
+    ready: ReadyClass
+    block: OptionBlock
+
+
+class Group(NamedTuple):
+    """Classes that compete with each other and with no others, and the rows they want."""
+
+    classes: list[Servable]
+    rows: set[int]
+
+
+def competing(servable: Sequence[Servable]) -> list[Group]:
+    """Splits classes into groups, in the order of their first classes."""
+    groups: list[Group] = []
+    for each in servable:
+        mine = Group([each], set(each.block.touched.tolist()))
+        apart = []
+        for group in groups:
+            if group.rows.isdisjoint(mine.rows):
+                apart.append(group)
+            else:
+                mine = Group(group.classes + mine.classes, group.rows | mine.rows)
+        groups = [*apart, mine]
+    return groups
+
+
+def some_fit(classes: Sequence[Servable], free: Integers) -> bool:
+    """Whether any member of some classes could start now, as far as rows tell.
+
+    Args:
+        classes: The classes.
+        free: What is free of each row; the last one stands for "no row".
+    """
+    return any(bool((block.amount <= free[block.resource]).all(axis=1).any()) for _, block in classes)
+
+
+def rows_of(instance: PlanningInstance) -> frozenset[int]:
+    """The rows that the classes of an instance want."""
+    return frozenset(row for each in instance.classes for row in each.block.touched.tolist())

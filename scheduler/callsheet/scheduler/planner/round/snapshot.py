@@ -1,0 +1,325 @@
+"""From the core's state to a planning instance, at the cost of classes and pools, never of actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+from callsheet.scheduler.core.ready import ClassKey, ReadyClass
+from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.fleet.offers import fitting, make_offer, need_of, nodes_with_room, place_of, room_on
+from callsheet.scheduler.planner.fleet.placement import Frees
+from callsheet.scheduler.planner.fleet.pools import Fleet, Place
+from callsheet.scheduler.planner.question.instance import (
+    Arrivals,
+    Integers,
+    JobShare,
+    OptionBlock,
+    PlanningClass,
+    PlanningInstance,
+    Resource,
+)
+from callsheet.scheduler.planner.round.estimates import Estimates, duration_of_size
+from callsheet.scheduler.planner.round.groups import Servable
+from callsheet.scheduler.planner.round.holding import kept_by_trajectories
+from callsheet.scheduler.planner.round.lateness import (
+    backlog_s,
+    hold_after_s,
+    late_after_s,
+    late_members,
+    longest_wait_s,
+)
+from callsheet.scheduler.planner.round.options import Chunk, Ready, Rows, option_block
+from callsheet.scheduler.planner.round.residency import Claims, Waiting, some_there
+
+# Pools of more nodes than this are taken as one heap of units, but for their chunks.
+EXACT_POOL_NODES = 32
+BLOCK_LIFE_S = 10.0
+# Multiples of it, modulo 1, spread evenly however many there are.
+GOLDEN_RATIO = 0.618033988749895
+MOST_BLOCKS = 4096
+NO_LIMIT = 1 << 40
+
+
+class ClassPart(NamedTuple):
+    """The members of a class that have waited so long that their duration hardly counts any more, or the others."""
+
+    key: ClassKey
+    late: bool
+
+    def __str__(self) -> str:
+        return f"late {describe(self.key)}" if self.late else describe(self.key)
+
+
+def describe(key: ClassKey) -> str:
+    """A class in words."""
+    size = f" ~{duration_of_size(key.size):.3g} s" if key.size else ""
+    return f"{key.kind.name.lower()} {key.label or key.service or 'any'} of {key.job}{size}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """A planning question.
+
+    Attributes:
+        members: The ready class behind each class of the instance.
+        free: What is free on the nodes of each pool.
+        claimed: What each class of the instance must leave to others where it would bring an instance in.
+        generation: Of the fleet; pools of another one are other pools.
+    """
+
+    instance: PlanningInstance
+    members: tuple[ReadyClass, ...]
+    free: Frees
+    claimed: tuple[Frees, ...]
+    generation: int
+
+
+class _Kept(NamedTuple):
+    """The options of a class, since when they count as made, and the set-ups they were made with."""
+
+    made_at: float
+    block: OptionBlock
+    set_ups: tuple[float | None, ...]
+
+
+def set_ups_of(fleet: Fleet, block: OptionBlock) -> tuple[float | None, ...]:
+    """What the options of a class would have to be set up for now, by place."""
+    if not any(pool.brings_in for pool in fleet.pools):
+        return ()
+    places = dict.fromkeys(place_of(option) for option in block.options)
+    pools = [(fleet.pools[place.pool], place.host) for place in places]
+    return tuple(pool.cold_s(host) for pool, host in pools if host in pool.brings_in)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSettings:
+    """Which members a round looks at; see `ElasticSettings`."""
+
+    dispatch_cap: int
+    ageing: float
+    hold_after: float
+
+
+class Snapshots:
+    """Makes snapshots; keeps the options of classes while the fleet is the same."""
+
+    def __init__(self, settings: SnapshotSettings, estimates: Estimates) -> None:
+        self._settings = settings
+        self._estimates = estimates
+        self._generation = -1
+        self._rows = Rows(0)
+        self._blocks: dict[ClassKey, _Kept] = {}
+
+    def take(
+        self,
+        state: SchedulerState,
+        servable: Sequence[Servable],
+        fleet: Fleet,
+        *,
+        cap: int,
+        now: float,
+        held: Mapping[str, Mapping[str, int]],
+        arrivals: Callable[[str], Arrivals],
+    ) -> Snapshot:
+        """The planning question of now.
+
+        Args:
+            state: The core.
+            servable: The ready classes to ask about.
+            fleet: Refreshed for it.
+            cap: Most members to start.
+            now: Seconds since the epoch.
+            held: Units that jobs hold, by job and resource, for fair shares.
+            arrivals: What is expected, by kind of resource.
+        """
+        free, waiting = self._free_and_waiting(fleet, servable, now)
+        claims = Claims(fleet, free, waiting)
+        parts = [(each.servable.ready, part) for each in waiting for part in _parts(each, fleet, free, claims)]
+        classes = tuple(part for _, part in parts)
+        instance = PlanningInstance(
+            tuple(self._resources(fleet, free, classes, arrivals)),
+            classes,
+            _shares(state, classes, held),
+            dispatch_cap=cap,
+        )
+        members = tuple(ready for ready, _ in parts)
+        claimed = tuple(_claimed(part, claims) for part in classes)
+        return Snapshot(instance, members, free, claimed, fleet.generation)
+
+    def free_units(self, fleet: Fleet) -> Integers:
+        """What is free of each row now, and without end of "no row", which an index of -1 finds."""
+        free = [pool.free for pool in fleet.pools]
+        own = [np.maximum(units, 0).sum(axis=0) for units in free]
+        further = [row.free for row in self._further_rows(fleet, free, 0.0)]
+        return np.concatenate([*own, np.array([*further, 1 << 50], np.int64)])
+
+    def renew(self, snapshot: Snapshot, fleet: Fleet, now: float) -> Snapshot:
+        """A snapshot with what is free now; the fleet's pools must be the same."""
+        by_class = {id(ready): Servable(ready, self.block(ready.key, fleet, now)) for ready in snapshot.members}
+        servable = list(by_class.values())
+        free, waiting = self._free_and_waiting(fleet, servable, now)
+        claims = Claims(fleet, free, waiting)
+        claimed = tuple(_claimed(part, claims) for part in snapshot.instance.classes)
+        return replace(snapshot, free=free, claimed=claimed)
+
+    def block(self, key: ClassKey, fleet: Fleet, now: float) -> OptionBlock:
+        """The options of a class, made anew now and then so that they follow what predictors learn."""
+        self._keep_up_with(fleet)
+        kept = self._blocks.get(key)
+        if kept is None or now - kept.made_at > BLOCK_LIFE_S or kept.set_ups != set_ups_of(fleet, kept.block):
+            if len(self._blocks) >= MOST_BLOCKS:
+                self._blocks.clear()
+            # Those made in one round do not all grow old in another: the first life of each is cut by another share.
+            sooner_s = BLOCK_LIFE_S * (len(self._blocks) * GOLDEN_RATIO % 1.0) if kept is None else 0.0
+            block = option_block(key, self._estimates.of_class(key), fleet, self._rows)
+            kept = self._blocks[key] = _Kept(now - sooner_s, block, set_ups_of(fleet, block))
+        return kept.block
+
+    def _keep_up_with(self, fleet: Fleet) -> None:
+        if self._generation != fleet.generation:
+            columns = sum(len(pool.columns) for pool in fleet.pools)
+            self._generation, self._rows, self._blocks = fleet.generation, Rows(columns), {}
+
+    def _free_and_waiting(self, fleet: Fleet, servable: Sequence[Servable], now: float) -> tuple[Frees, list[Waiting]]:
+        """What is free on each node and not held for somebody, and who waits with whom."""
+        backlogs = backlog_s(fleet, servable)
+        most = self._settings.dispatch_cap
+        waits = [longest_wait_s(islice(ready, most), now) for ready, _ in servable]
+        free = held_back(fleet, servable, backlogs, waits, self._settings.hold_after)
+        waiting = [self._waiting(*each, now) for each in zip(servable, backlogs, waits, strict=True)]
+        return free, waiting
+
+    def _waiting(self, servable: Servable, backlog: float, longest_s: float, now: float) -> Waiting:
+        ready, block = servable
+        late_after = late_after_s(float(block.duration_s.min()), self._settings.ageing, backlog)
+        late = late_members(islice(ready, self._settings.dispatch_cap), late_after, now)
+        return Waiting(servable, late, max(longest_s - late_after, 0.0))
+
+    def _resources(
+        self, fleet: Fleet, free: Frees, classes: Sequence[PlanningClass], arrivals: Callable[[str], Arrivals]
+    ) -> Iterator[Resource]:
+        durations = [float(each.block.duration_s.min()) for each in classes]
+        hold_s = sum(durations) / max(len(durations), 1)
+        totals: dict[str, int] = {}
+        own = list(fleet.resources(free, hold_s))
+        for each in own:
+            totals[each.kind] = totals.get(each.kind, 0) + each.capacity
+        for each in own:
+            share = each.capacity / max(totals[each.kind], 1)
+            yield replace(each, arrivals=arrivals(each.kind).part(share))
+        yield from self._further_rows(fleet, free, hold_s)
+
+    def _further_rows(self, fleet: Fleet, free: Frees, hold_s: float) -> Iterator[Resource]:
+        for row in self._rows.further:
+            yield _chunks(fleet, row, free) if isinstance(row, Chunk) else _ready(fleet, row, hold_s)
+
+
+def _chunks(fleet: Fleet, row: Chunk, free: Frees) -> Resource:
+    pool = fleet.pools[row.pool]
+    kind = f"{pool.columns[row.column]}>={row.width}"
+    whole = int((np.maximum(free[row.pool][:, row.column], 0) // row.width).sum())
+    total = int(pool.capacity[row.column]) // row.width * len(pool.nodes)
+    return Resource(f"{kind}@{pool.name}", kind, total, whole, priced=False)
+
+
+def _ready(fleet: Fleet, row: Ready, hold_s: float) -> Resource:
+    pool = fleet.pools[row.pool]
+    kind = f"{pool.hosts[row.host].service} there"
+    ready = int(np.maximum(pool.ready[:, row.host], 0).sum())
+    there = max(int(pool.instances[:, row.host].sum()), ready)
+    return Resource(f"{kind}@{pool.name}", kind, there, ready, hold_s=hold_s, priced=False)
+
+
+def held_back(
+    fleet: Fleet, waiting: Sequence[Servable], backlogs: Sequence[float], waits: Sequence[float], hold_after: float
+) -> Frees:
+    """What is free on each node, less what is kept for actions that have waited too long and fit nowhere.
+
+    In each pool the one that came first counts. If it fits nowhere, the node that lacks the least keeps what it has of
+    what the action needs, so that nothing that fits an idle node starves.
+    """
+    free = [pool.free.copy() for pool in fleet.pools]
+    overdue = []
+    for (ready, block), backlog, longest_s in zip(waiting, backlogs, waits, strict=True):
+        head = ready.head()
+        if head is None or longest_s < hold_after_s(hold_after, backlog):
+            continue
+        if not some_there(fleet, block):
+            overdue.append((ready.key.priority, head.arrival, block))
+    considered: set[int] = set()
+    for _, _, block in sorted(overdue, key=lambda each: each[:2]):
+        needs = {
+            place_of(option): need_of(option, fleet.pools[place_of(option).pool]) for option in reversed(block.options)
+        }
+        pools = {place.pool for place in needs}
+        if considered.isdisjoint(pools) and not any(
+            fitting(free[place.pool], need).any() for place, need in needs.items()
+        ):
+            _hold_nearest(fleet, free, needs)
+        considered |= pools
+    return free
+
+
+def _hold_nearest(fleet: Fleet, free: Frees, needs: Mapping[Place, Integers]) -> None:
+    nearest: tuple[float, Place, int] | None = None
+    for place, need in needs.items():
+        pool = fleet.pools[place.pool]
+        lacking = np.maximum(need - free[place.pool], 0) / np.maximum(pool.capacity, 1)
+        node = int(np.argmin(lacking.sum(axis=1)))
+        shortage = float(lacking[node].sum())
+        if nearest is None or shortage < nearest[0]:
+            nearest = (shortage, place, node)
+    if nearest is not None:
+        _, place, node = nearest
+        pool = fleet.pools[place.pool]
+        short = needs[place] > free[place.pool][node]
+        kept = kept_by_trajectories(pool.managers[node])
+        lasting = short & np.array([column in kept for column in pool.columns])
+        # See `holding`: what trajectories keep is held alone for as long as it is short.
+        free[place.pool][node, lasting if lasting.any() else needs[place] > 0] = 0
+
+
+def _parts(waiting: Waiting, fleet: Fleet, free: Frees, claims: Claims) -> Iterator[PlanningClass]:
+    """A class as planning classes: those of its members that are late, and the others."""
+    (ready, block), late, overdue_s = waiting
+    weight = ready.weight / ready.count
+    job, priority = ready.key.job, int(ready.key.priority)
+    for is_late, count in ((True, late), (False, ready.count - late)):
+        if count > 0:
+            limits = _limits(block, fleet, free, claims.on(job, priority, late=is_late))
+            overdue = overdue_s if is_late else 0.0
+            yield PlanningClass(ClassPart(ready.key, is_late), job, priority, count, weight, block, limits, overdue)
+
+
+def _claimed(part: PlanningClass, claims: Claims) -> Frees:
+    return claims.on(part.job, part.priority, late=part.overdue_s > 0.0)
+
+
+def _limits(block: OptionBlock, fleet: Fleet, free: Frees, claimed: Frees) -> Integers:
+    """Most members that each option could start alone; exact for small pools, where fragments matter most."""
+    limits = np.full(len(block.options), NO_LIMIT, np.int64)
+    if not claimed and all(len(pool.nodes) > EXACT_POOL_NODES for pool in fleet.pools):
+        return limits
+    for index, option in enumerate(block.options):
+        number = place_of(option).pool
+        pool = fleet.pools[number]
+        claims = bool(claimed) and option.setup_s > 0.0
+        if claims or len(pool.nodes) <= EXACT_POOL_NODES:
+            offer = make_offer(option, pool)
+            left = free[number] - claimed[number] if claims else free[number]
+            nodes = nodes_with_room(offer, pool, left, pool.ready)
+            limits[index] = min(int(room_on(nodes, offer, pool, left, pool.ready).sum()), NO_LIMIT)
+    return limits
+
+
+def _shares(
+    state: SchedulerState, classes: Sequence[PlanningClass], held: Mapping[str, Mapping[str, int]]
+) -> dict[str, JobShare]:
+    jobs = {each.job for each in classes}
+    if len(jobs) < 2:
+        return {}
+    return {job: JobShare(state.jobs[job].request.weight, held.get(job, {})) for job in jobs}
