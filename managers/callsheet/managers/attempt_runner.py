@@ -156,7 +156,6 @@ class AttemptRunner:
         if live.order is not None:
             return
         live.order = order
-        live.attempt.stop_cause = order.cause
         live.attempt.stop_requested.set()
         self._deadlines.drop((Due.START_TO_CLOSE, live))
         self._set_deadline((Due.STOP_GRACE, live), monotonic() + self._settings.stop_grace_s)
