@@ -12,7 +12,7 @@ import structlog
 from callsheet.scheduler.core.expected import ExpectedRole
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
-from callsheet.scheduler.planner.predictors import Predictors
+from callsheet.scheduler.planner.protocol import Planner
 from callsheet.scheduler.service.admin_servicer import AdminServicer
 from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.client_servicer import ClientServicer
@@ -25,7 +25,7 @@ from callsheet.scheduler.service.malformed import MalformedRequestRefuser
 from callsheet.scheduler.service.manager_servicer import ManagerServicer
 from callsheet.scheduler.service.outcomes import encode_outcome
 from callsheet.scheduler.service.payload_servicer import PayloadServicer
-from callsheet.scheduler.service.planning import PlanningTask, make_planning
+from callsheet.scheduler.service.planning import SolverPlanning, make_planning
 from callsheet.scheduler.service.requests import ClientRequests
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.scheduler.store.journal import Journal, open_journal
@@ -118,15 +118,17 @@ async def _serve_with(
         planning,
         writer,
         background,
-        learning,
+        learning.attempts_ended,
         heartbeat_interval=settings.heartbeat_interval,
         max_journal_backlog=settings.max_journal_backlog,
     )
+    admin = AdminServicer(loop, predictors, planning)
     writer.start()
     try:
-        async with _grpc_server(settings, loop, payloads, predictors) as address, anyio.create_task_group() as tasks:
+        async with _grpc_server(settings, loop, payloads, admin) as address, anyio.create_task_group() as tasks:
             tasks.start_soon(loop.run)
-            tasks.start_soon(planning.run, loop.wake)
+            if isinstance(planning, SolverPlanning):
+                tasks.start_soon(planning.run, loop.wake)
             tasks.start_soon(background.run)
             tasks.start_soon(learning.run)
             tasks.start_soon(_remove_unused, payloads)
@@ -142,7 +144,7 @@ async def _serve_with(
 
 
 def _recover(
-    settings: SchedulerSettings, expected: tuple[ExpectedRole, ...], journal: Journal, planning: PlanningTask
+    settings: SchedulerSettings, expected: tuple[ExpectedRole, ...], journal: Journal, planning: Planner
 ) -> SchedulerState:
     epoch = journal.begin_epoch()
     core = CoreSettings(
@@ -156,7 +158,8 @@ def _recover(
         expired_job_lifetime=settings.expired_job_lifetime,
     )
     state = SchedulerState(epoch, encode_outcome, core)
-    planning.attach(state)
+    if isinstance(planning, SolverPlanning):
+        planning.attach(state)
     actions = ActionDecoder()
     decoder = RequestDecoder(
         job=lambda spec: decode_job(job_pb2.JobSpec.FromString(spec)),
@@ -186,7 +189,7 @@ async def _open_payloads(settings: SchedulerSettings) -> PayloadStore:
 
 @contextlib.asynccontextmanager
 async def _grpc_server(
-    settings: SchedulerSettings, loop: CoreLoop, payloads: PayloadStore, predictors: Predictors
+    settings: SchedulerSettings, loop: CoreLoop, payloads: PayloadStore, admin: AdminServicer
 ) -> AsyncIterator[str]:
     server = grpc.aio.server(
         interceptors=[EncodedSessions(), MalformedRequestRefuser()],
@@ -210,7 +213,7 @@ async def _grpc_server(
     )
     client_service_pb2_grpc.add_ClientServiceServicer_to_server(ClientServicer(loop, ClientRequests(payloads)), server)
     manager_service_pb2_grpc.add_ManagerServiceServicer_to_server(ManagerServicer(loop, payloads), server)
-    admin_service_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(loop, predictors), server)
+    admin_service_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
     payload_service_pb2_grpc.add_PayloadServiceServicer_to_server(PayloadServicer(payloads), server)
     names = [
         module.DESCRIPTOR.services_by_name[name].full_name
