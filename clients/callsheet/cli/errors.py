@@ -46,7 +46,7 @@ class MissingExtraError(CommandError):
 
 @contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """Surrounds imports of what an extra installs, and says so where it is missing.
+    """Surrounds imports of what an extra (empty for none) installs, and says so where it is missing.
 
     Raises:
         MissingExtraError: A module that is not Callsheet's own is not installed.
@@ -54,7 +54,7 @@ def needs(extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "callsheet").partition(".")[0] == "callsheet":
+        if not extra or (error.name or "callsheet").partition(".")[0] == "callsheet":
             raise
         raise MissingExtraError(str(error.name), extra) from error
 
