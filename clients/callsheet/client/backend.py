@@ -99,7 +99,7 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class CancelTarget:
     """What to give up: a whole job, or a group or a trajectory of it.
 
     Attributes:
@@ -139,7 +139,7 @@ class Backend(Protocol):
     def abandon_trajectory(self, job_id: str, trajectory_id: str) -> None:
         """Closes a trajectory as abandoned without waiting for the answer."""
 
-    async def cancel_work(self, work: Work) -> None:
+    async def cancel_work(self, work: CancelTarget) -> None:
         """Gives up what is unfinished."""
 
     async def jobs(self, job_id: str) -> list[JobStatus]:

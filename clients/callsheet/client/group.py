@@ -13,7 +13,7 @@ from typing import Any, Generic, Self, TypeVar
 import anyio
 import anyio.abc
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from callsheet.client.backend import Connector, Work
+from callsheet.client.backend import CancelTarget, Connector
 from callsheet.client.encode_jobs import encode_group
 from callsheet.client.errors import (
     AlreadyExistsError,
@@ -184,7 +184,7 @@ class Group:
         Raises:
             NotFoundError: No member was opened yet, or the job is not open.
         """
-        await self.client.backend().cancel_work(Work(self.job_id, group_id=self.group_id, reason=reason))
+        await self.client.backend().cancel_work(CancelTarget(self.job_id, group_id=self.group_id, reason=reason))
         self.stop()
 
     def stop(self, besides: anyio.CancelScope | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from callsheet.client.backend import Connector, Work
+from callsheet.client.backend import CancelTarget, Connector
 from callsheet.client.errors import RefusalCode, refused
 from callsheet.client.group import Group
 from callsheet.client.jobs import GroupDescription, OnInfra, Opening, TrajectoryDescription
@@ -108,7 +108,7 @@ class Job(ActionVerbs):
         Raises:
             NotFoundError: It is not open.
         """
-        await self.client.backend().cancel_work(Work(self.job_id, reason=reason))
+        await self.client.backend().cancel_work(CancelTarget(self.job_id, reason=reason))
 
     async def close(self) -> None:
         """Closes the job: closes its trajectories, cancels its actions, forgets their ids.

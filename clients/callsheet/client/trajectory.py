@@ -9,7 +9,7 @@ from typing import Any, Final, Self, Unpack
 
 import anyio
 from callsheet.client.actions import EnvReset, EnvStep
-from callsheet.client.backend import Connector, Work
+from callsheet.client.backend import CancelTarget, Connector
 from callsheet.client.commands import CommandDefaults, CommandLike, SandboxFile
 from callsheet.client.errors import (
     AlreadyExistsError,
@@ -106,7 +106,7 @@ class Trajectory(ActionVerbs):
         Raises:
             NotFoundError: There is none, or its job is not open.
         """
-        work = Work(self.job_id, trajectory_id=self.trajectory_id, reason=reason)
+        work = CancelTarget(self.job_id, trajectory_id=self.trajectory_id, reason=reason)
         await self.client.backend().cancel_work(work)
         self.end = self.end or TrajectoryEnd.ABANDONED
 

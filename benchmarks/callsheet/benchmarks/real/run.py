@@ -29,7 +29,7 @@ from callsheet.benchmarks.simulator.shell.overheads import OverheadModel
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 from callsheet.benchmarks.simulator.simulation import simulate
 from callsheet.client import Client
-from callsheet.deploy.choices import Role
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.scheduler.core.model import ActionKind

@@ -17,6 +17,7 @@ from callsheet.scheduler.core.registration import (
     ServiceDescription,
     ServiceState,
 )
+from callsheet.scheduler.service.action_kinds import KIND_RULES
 from callsheet.scheduler.service.rules import MAX_SECONDS, at_least, identifier, invalid, known, within
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
@@ -237,18 +238,8 @@ def references_of(message: manager_service_pb2.AttemptEnded) -> list[str]:
             succeeded = message.cancelled.partial
         case _:
             return []
-    match succeeded.WhichOneof("result"):
-        case "env_step":
-            step = succeeded.env_step
-            blobs = [step.stdout, step.stderr, *(file.content for file in step.downloads)]
-        case "env_reset":
-            blobs = [succeeded.env_reset.set_up.stdout, succeeded.env_reset.set_up.stderr]
-        case "reward":
-            blobs = [succeeded.reward.command.stdout, succeeded.reward.command.stderr]
-        case "tool_call":
-            blobs = [succeeded.tool_call.response]
-        case _:
-            return []
+    rules = KIND_RULES.get(succeeded.WhichOneof("result") or "")
+    blobs = rules.result_blobs(succeeded) if rules is not None else ()
     return [blob.reference.sha256 for blob in blobs if blob.WhichOneof("content") == "reference"]
 
 

@@ -6,12 +6,12 @@ from functools import partial
 from math import inf
 from typing import cast
 
-from callsheet.benchmarks.simulator.attempts import Attempt, Ended, Machine, Used
 from callsheet.benchmarks.simulator.events import EventQueue
 from callsheet.benchmarks.simulator.level import Level
 from callsheet.benchmarks.simulator.physics.cpu_node import CpuNode
 from callsheet.benchmarks.simulator.physics.fair_share import Command
 from callsheet.benchmarks.simulator.physics.images import Registry
+from callsheet.benchmarks.simulator.physics.machines import Attempt, EndListener, Machine, Used
 from callsheet.benchmarks.simulator.policy import Lane, LiveRollout, Task
 from callsheet.benchmarks.simulator.scenario import Cluster, Work
 from callsheet.scheduler.core.model import ActionKind
@@ -69,7 +69,7 @@ class CommandAttempt(Attempt):
 class CpuNodes:
     """All CPU nodes: a `Machine` for commands, and the place of sandboxes."""
 
-    def __init__(self, cluster: Cluster, events: EventQueue, *, used: Level, held: Level, ended: Ended) -> None:
+    def __init__(self, cluster: Cluster, events: EventQueue, *, used: Level, held: Level, ended: EndListener) -> None:
         self._events = events
         self._ended = ended
         self._registry = Registry(cluster.pull_s, cluster.pulls_at_once, events)
