@@ -9,9 +9,10 @@ import anyio.to_thread
 import psutil
 import pytest
 from callsheet.client import Client, Command, EnvStep, Failed, FailureKind, Succeeded, Unservable
-from callsheet.deploy.choices import Isolation, Role
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
+from callsheet.managers.sandbox.settings import Isolation
 
 from tests.support.accounts import check_nothing_leaked
 from tests.support.real_sandboxes import processes, until

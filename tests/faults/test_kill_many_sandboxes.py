@@ -24,12 +24,13 @@ from callsheet.client import (
     Trajectory,
     Unservable,
 )
-from callsheet.deploy.choices import Isolation, Role
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
 from callsheet.managers.sandbox.cgroups import probe_layout
 from callsheet.managers.sandbox.janitor import ManagerDirectory, marked_processes
 from callsheet.managers.sandbox.probe import probe_bubblewrap
+from callsheet.managers.sandbox.settings import Isolation
 
 from tests.support.accounts import check_nothing_leaked
 from tests.support.real_sandboxes import processes, until

@@ -17,7 +17,6 @@ from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.client_servicer import ClientServicer
 from callsheet.scheduler.service.decode import ActionDecoder, decode_job, decode_trajectory
 from callsheet.scheduler.service.encoded_streams import EncodedSessions
-from callsheet.scheduler.service.expected_roles import expected_roles
 from callsheet.scheduler.service.garbage_collection import short_pauses
 from callsheet.scheduler.service.learning import Learning, load_predictors
 from callsheet.scheduler.service.loop import Clock, CoreLoop
@@ -135,7 +134,7 @@ def _recover(settings: SchedulerSettings, journal: Journal, planning: PlanningTa
         max_open_actions=settings.max_open_actions,
         manager_lease=settings.manager_lease,
         cancel_grace=settings.cancel_grace,
-        expected=expected_roles(settings.expect),
+        expected=settings.expect,
         closed_actions=settings.closed_actions,
         closed_actions_s=settings.closed_actions_s,
         job_grace=settings.job_grace,
