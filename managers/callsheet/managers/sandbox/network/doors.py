@@ -30,7 +30,7 @@ class Reaching(Protocol):
         """Unique among the sandboxes of a manager."""
 
     @property
-    def network(self) -> tuple[Place, ...]:
+    def network(self) -> tuple[Destination, ...]:
         """What the sandbox can reach."""
 
 
