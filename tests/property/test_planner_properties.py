@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from callsheet.scheduler.core.model import Demand, ResourceDemand, SpeedUp, Timeouts
 from callsheet.scheduler.planner.first_come import FirstComePlanner
-from callsheet.scheduler.planner.question.price import MARGINAL_EFFICIENCY_FLOOR, choose_units
+from callsheet.scheduler.planner.question.instance import Option, PlanningInstance, planning_class
+from callsheet.scheduler.planner.question.price import MARGINAL_EFFICIENCY_FLOOR, choose_units, option_costs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.closed_system import CURVES, JOBS, ClosedSystem, Job
 from tests.support.core_requests import action_request
 from tests.support.core_world import CoreWorld
+from tests.support.planning_instances import resource
 
 
 @given(JOBS, st.sampled_from([0.0, 2.0, 5.0]))
@@ -98,3 +100,32 @@ def test_the_price_rule_against_trying_everything(offer: Offer) -> None:
     rate = offer.waiting / offer.capacity
     best = min(cost(entry, units, offer.weight, rate) for units in options)
     assert cost(entry, chosen, offer.weight, rate) == pytest.approx(best)
+
+
+@given(OFFERS, st.floats(0.0, 100.0))
+@settings(max_examples=200)
+def test_one_action_is_priced_as_all_options_at_once_are(offer: Offer, waiting_for_memory: float) -> None:
+    widths = range(offer.least, offer.least + offer.extra + 1)
+    gain = {units: offer.curve.at(units, offer.least) for units in widths}
+    options = [Option("pool", {"cpu": units}, 1.0 / gain[units], charges=((0, units), (1, 3))) for units in widths]
+    cores = replace(resource("cpu", offer.capacity), other_weight=offer.waiting)
+    memory = replace(resource("memory", 4), other_weight=waiting_for_memory)
+    instance = PlanningInstance((cores, memory), (planning_class("class", options, weight=offer.weight),))
+    priced = dict(zip(widths, option_costs(instance).cost.tolist(), strict=True))
+    chosen = choose_units(
+        Demand(
+            (ResourceDemand("cpu", offer.least, offer.least + offer.extra, offer.curve), ResourceDemand("memory", 3, 3))
+        ),
+        offer.weight,
+        1.0,
+        free={"cpu": offer.least + offer.extra, "memory": 3},
+        waiting_weight={"cpu": offer.waiting, "memory": waiting_for_memory},
+        capacity={"cpu": offer.capacity, "memory": 4},
+    )["cpu"]
+    efficient = [
+        units
+        for units in widths
+        if units == offer.least or (gain[units] - gain[units - 1]) * offer.least >= MARGINAL_EFFICIENCY_FLOOR
+    ]
+    assert chosen in efficient
+    assert priced[chosen] == pytest.approx(min(priced[units] for units in efficient))

@@ -8,17 +8,24 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from callsheet.scheduler.planner.question.costs import option_costs
 from callsheet.scheduler.planner.question.instance import Integers, PlanningInstance
+from callsheet.scheduler.planner.question.price import option_costs
 from callsheet.scheduler.planner.solvers import relaxation
-from callsheet.scheduler.planner.solvers.cp_sat import Budget, assign
-from callsheet.scheduler.planner.solvers.greedy import greedy, unbounded_optimum
+from callsheet.scheduler.planner.solvers.cp_sat import Budget
+from callsheet.scheduler.planner.solvers.greedy import unbounded_optimum
 from callsheet.scheduler.planner.solvers.linear_rows import linear_rows
 from callsheet.scheduler.planner.solvers.relaxation import relax
 from callsheet.scheduler.planner.solvers.solve import Solution, solve, solve_stage
 from hypothesis import given, settings
 
-from tests.support.planning_instances import instances, one_stage, optimum, optimum_of_all_options
+from tests.support.planning_instances import (
+    greedy,
+    instances,
+    one_stage,
+    optimum,
+    optimum_of_all_options,
+    with_cp_sat,
+)
 
 AMPLE = Budget(seconds=1.0, deterministic=True)
 SLACK = 1e-6
@@ -55,7 +62,7 @@ def test_greedy_relaxation_and_model_each_keep_their_promise(instance: PlanningI
     assert stage.feasible(relaxed.rounded.starts)
     assert (relaxed.price <= SLACK).all()
     for most in (AMPLE.max_options, 1):
-        assigned = assign(stage, relaxed, start, replace(AMPLE, max_options=most), seed=1)
+        assigned = with_cp_sat(stage, start, replace(AMPLE, max_options=most))
         assert stage.feasible(assigned.counts.starts)
         assert assigned.counts.objective <= start.objective + SLACK
         assert assigned.bound <= best + SLACK

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from callsheet.scheduler.core import commands
 from callsheet.scheduler.core.model import ActionKind, Demand, PriorityClass, ResourceDemand, SpeedUp
-from callsheet.scheduler.planner.protocol import Planner
+from callsheet.scheduler.planner.protocol import ReviewingPlanner
 from hypothesis import strategies as st
 
 from tests.support.core_requests import LONG, action_request, job_request
@@ -70,7 +70,7 @@ JOBS = st.lists(
 class ClosedSystem:
     """Finite work on three nodes; one round a second. Grants are checked against what each node has."""
 
-    def __init__(self, jobs: list[Job], planner: Planner) -> None:
+    def __init__(self, jobs: list[Job], planner: ReviewingPlanner) -> None:
         self.world = CoreWorld(planner=planner)
         slots = {"0": 2, "1": 0, "2": 0}
         self.managers = [

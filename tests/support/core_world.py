@@ -27,7 +27,7 @@ from callsheet.scheduler.core.registration import (
 )
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
 from callsheet.scheduler.planner.first_come import FirstComePlanner
-from callsheet.scheduler.planner.protocol import Planner
+from callsheet.scheduler.planner.protocol import ReviewingPlanner
 
 from tests.support.core_clients import CoreClients
 from tests.support.core_journal import CoreJournal
@@ -228,14 +228,14 @@ class CoreWorld(CoreClients):
         self,
         *,
         settings: CoreSettings = SETTINGS,
-        planner: Planner | None = None,
+        planner: ReviewingPlanner | None = None,
         journal: CoreJournal | None = None,
         epoch: int = 1,
         now: float = START,
     ) -> None:
         super().__init__(journal or CoreJournal())
         self.now = now
-        self.planner: Planner = planner or FirstComePlanner(hold_after=5.0)
+        self.planner: ReviewingPlanner = planner or FirstComePlanner(hold_after=5.0)
         self.settings = settings
         self.state = SchedulerState(epoch, self._encode, settings)
         self.outcomes: dict[ActionKey, OutcomeFacts] = {}

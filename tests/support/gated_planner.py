@@ -9,6 +9,7 @@ from itertools import islice
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.first_come import FirstComePlanner
+from callsheet.scheduler.planner.protocol import Review
 
 
 @dataclass(slots=True)
@@ -19,9 +20,16 @@ class GatedPlanner:
 
     def plan(self, state: SchedulerState, now: float) -> Plan:
         """See `Planner.plan`. The first planner is shown only those who may begin."""
+        return FirstComePlanner().plan(self._seen(state), now)
+
+    def review(self, state: SchedulerState, now: float) -> Review:
+        """See `Reviewer.review`."""
+        return FirstComePlanner().review(self._seen(state), now)
+
+    def _seen(self, state: SchedulerState) -> SchedulerState:
         seen = copy.copy(state)
         seen.waiting_trajectories = {
             job_id: dict(islice(waiting.items(), max(self.most - state.jobs[job_id].live_trajectories, 0)))
             for job_id, waiting in state.waiting_trajectories.items()
         }
-        return FirstComePlanner().plan(seen, now)
+        return seen

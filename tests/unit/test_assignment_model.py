@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from callsheet.scheduler.planner.question.instance import JobShare, Option, PlanningInstance, planning_class
-from callsheet.scheduler.planner.solvers.cp_sat import AssignmentModel, Budget, Status
-from callsheet.scheduler.planner.solvers.greedy import greedy
+from callsheet.scheduler.planner.solvers.cp_sat import AssignmentModel, Budget
 from callsheet.scheduler.planner.solvers.relaxation import relax
 from callsheet.scheduler.planner.solvers.solve import Solution, solve
+from callsheet.scheduler.planner.solvers.solver import Status
 
-from tests.support.planning_instances import one_stage, resource
+from tests.support.planning_instances import greedy, one_stage, resource
 
 AMPLE = Budget(seconds=1.0, deterministic=True)
 GREEDY_ONLY = Budget(seconds=0.0)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from callsheet.scheduler.core.model import ActionKey, FailureKind, RefusalCode, RefusedError
 from callsheet.scheduler.core.summaries import MAX_CLOSED_JOBS, Summaries
+from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.service.admin_explain import explanation_of
 from callsheet.v1 import admin_service_pb2, common_pb2
@@ -17,7 +18,7 @@ from tests.support.core_world import SETTINGS, CoreWorld
 
 def explained(world: CoreWorld, action: str, job: str = "job") -> admin_service_pb2.ExplainResponse:
     asked = common_pb2.ActionKey(job_id=job, action_id=action)
-    return explanation_of(world.state, asked, world.now, Predictors())
+    return explanation_of(world.state, asked, world.now, Predictors(), FirstComePlanner())
 
 
 def refusal(world: CoreWorld, action: str, job: str = "job") -> RefusedError:

@@ -132,7 +132,7 @@ def test_waiting_for_admission_is_explained() -> None:
         world.reset(f"reset-{name}", name)
     world.plan()
     manager.start("reset-t")
-    explanation = explain(world.state, world.live("reset-v"), world.now)
+    explanation = explain(world.state, world.live("reset-v"), world.now, world.planner)
     assert explanation.reason is WaitReason.ADMISSION
     assert "number 2 of the 2" in explanation.sentence
     assert "1 are live" in explanation.sentence

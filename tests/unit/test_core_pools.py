@@ -73,7 +73,7 @@ def test_what_a_service_does_not_share_is_booked_as_ever() -> None:
     trajectory = world.state.find_trajectory("job", "t")
     assert trajectory is not None
     assert (trajectory.held, trajectory.held_cores) == ({"memory": 700}, ()), "nobody holds units of a pool"
-    explanation = explain(world.state, world.live("other"), world.now)
+    explanation = explain(world.state, world.live("other"), world.now, world.planner)
     assert [short.resource for short in explanation.shortages] == ["memory"]
     world.close_trajectory("t")
     world.plan()
@@ -94,7 +94,7 @@ def test_waiting_for_more_than_a_pool_has_is_explained() -> None:
     world, _ = world_with_pool(cores=8)
     world.submit(action_request("wide", ActionKind.REWARD, demand=fixed(cpu=3), wait=True))
     world.plan()
-    assert explain(world.state, world.live("wide"), world.now).reason is WaitReason.NO_SERVICE
+    assert explain(world.state, world.live("wide"), world.now, world.planner).reason is WaitReason.NO_SERVICE
 
 
 def test_resizing_an_attempt_on_a_pool_books_nothing() -> None:

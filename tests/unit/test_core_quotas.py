@@ -69,7 +69,7 @@ def test_no_wake_up_while_something_else_is_what_lacks() -> None:
     world.plan()
     manager.start("a")
     assert next_deadline(world.state) == world.state.timers.next()
-    assert explain(world.state, world.live("b"), world.now).reason is WaitReason.SLOTS
+    assert explain(world.state, world.live("b"), world.now, world.planner).reason is WaitReason.SLOTS
 
 
 def test_what_no_burst_allows_is_refused() -> None:
@@ -107,7 +107,7 @@ def test_waiting_for_a_quota_is_explained() -> None:
     call(world, "a", 3)
     call(world, "b", 2)
     world.plan()
-    explanation = explain(world.state, world.live("b"), world.now)
+    explanation = explain(world.state, world.live("b"), world.now, world.planner)
     assert explanation.reason is WaitReason.QUOTA
     assert explanation.sentence == "on n: 2 api needed, 0 there; enough in 1.0 s at the earliest"
 

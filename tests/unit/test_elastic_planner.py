@@ -11,7 +11,8 @@ from callsheet.scheduler.core.registration import ServiceDescription, ServiceSta
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings, plan
 from callsheet.scheduler.planner.predictors import Observation, PredictionKey, Predictors
 from callsheet.scheduler.planner.round.snapshot import describe
-from callsheet.scheduler.planner.solvers.cp_sat import Budget, Status
+from callsheet.scheduler.planner.solvers.cp_sat import Budget
+from callsheet.scheduler.planner.solvers.solver import Status
 
 from tests.support.core_requests import action_request, elastic, fixed, job_request, kept, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager, node, service
@@ -274,7 +275,7 @@ def test_classes_have_names_for_readers() -> None:
     request.label = "pytest"
     world.submit(request)
     world.planner.plan(world.state, world.now)
-    assert [describe(key) for key in world.state.ready.classes] == ["reward pytest of job ~32 s"]
+    assert [describe(key) for key in world.state.ready.classes] == ["reward pytest of job ~32 s with 1 cpu"]
 
 
 def test_a_call_goes_where_its_model_is_and_waits_for_it_rather_than_load_it_again() -> None:

@@ -49,7 +49,7 @@ def submit(made: CoreWorld, action_id: str, role: str, **more: object) -> None:
 def test_what_an_announced_manager_serves_waits_for_it(role: str) -> None:
     made = world(*STANDARD)
     submit(made, "a", role)
-    why = explain(made.state, made.live("a"), made.now)
+    why = explain(made.state, made.live("a"), made.now, made.planner)
     assert why.reason is WaitReason.NO_SERVICE
     assert why.sentence.startswith(f"its manager is on its way: {role}")
     made.plan()

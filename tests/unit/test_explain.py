@@ -14,7 +14,7 @@ from tests.support.core_world import CoreWorld, node, service, world_with_sandbo
 
 
 def why(world: CoreWorld, action: str) -> Explanation:
-    return explain(world.state, world.live(action), world.now)
+    return explain(world.state, world.live(action), world.now, world.planner)
 
 
 def test_the_reasons_are_those_of_the_contract() -> None:
@@ -109,10 +109,7 @@ def test_units_that_do_not_lie_together_are_no_room() -> None:
     manager = world.manager("m", judge, on=node("m", 1, gpu=4))
     world.job()
     world.submit(action_request("a", ActionKind.REWARD, demand=fixed(gpu=2), service="judge"))
-    assert why(world, "a") == Explanation(
-        WaitReason.NEXT_ROUND,
-        "it fits now, but only with a set-up of 3.0 s; each planning round weighs that against waiting",
-    )
+    assert why(world, "a") == Explanation(WaitReason.NEXT_ROUND, "it fits now; the next planning round takes it")
     tell = (ServiceState("judge", 3.0, 0, no_room=True),)
     world.handle(events.ManagerHeartbeat("m", manager.stream, tell))
     assert why(world, "a") == Explanation(
@@ -157,6 +154,28 @@ def test_free_units_are_kept_for_an_older_action() -> None:
         WaitReason.HELD_FOR_OLDER, "it fits, but units are kept for the older action wide, which needs 4 cpu"
     )
     assert why(world, "wide").reason is WaitReason.RESOURCES
+
+
+def test_the_elastic_round_keeps_units_later_than_the_plain_one_and_explain_knows() -> None:
+    """The older action has waited long enough for the plain planner to keep a node for it, but not for this one."""
+    world = CoreWorld(planner=ElasticPlanner())
+    manager = world.manager(cores=4)
+    world.job()
+    world.submit(action_request("running", demand=fixed(cpu=2)))
+    world.plan()
+    world.submit(action_request("wide", demand=fixed(cpu=4), expected=60.0))
+    manager.live(6.0)
+    world.submit(action_request("narrow", demand=fixed(cpu=1), expected=1.0))
+    assert why(world, "narrow").reason is WaitReason.NEXT_ROUND
+    world.plan()
+    assert manager.has("narrow")
+    manager.live(400.0)
+    world.submit(action_request("late", demand=fixed(cpu=1), expected=1.0))
+    assert why(world, "late") == Explanation(
+        WaitReason.HELD_FOR_OLDER, "it fits, but units are kept for the older action wide, which needs 4 cpu"
+    )
+    world.plan()
+    assert not manager.has("late")
 
 
 def test_what_a_hold_does_not_keep_is_not_said_to_be_held() -> None:

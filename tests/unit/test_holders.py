@@ -12,7 +12,7 @@ from tests.support.core_world import CoreWorld, service, world_with_sandbox
 
 def held(world: CoreWorld, action: str) -> tuple[WaitReason, tuple[Holder, ...]]:
     waits = world.live(action)
-    explanation = explain(world.state, waits, world.now)
+    explanation = explain(world.state, waits, world.now, world.planner)
     return explanation.reason, holders(world.state, waits, explanation, world.now)
 
 

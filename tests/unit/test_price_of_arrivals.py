@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from callsheet.scheduler.planner.question.costs import option_costs
 from callsheet.scheduler.planner.question.instance import Arrivals, Option, PlanningInstance, planning_class
+from callsheet.scheduler.planner.question.price import option_costs
 
 from tests.support.planning_instances import resource
 

@@ -13,7 +13,7 @@ from callsheet.scheduler.planner.predictors import Observation, PredictionKey, P
 from callsheet.scheduler.service.admin_answers import prediction_errors, what_if_response
 
 from tests.support.core_requests import JOB, action_request, elastic, fixed
-from tests.support.core_world import CoreWorld, node, service
+from tests.support.core_world import CoreWorld, node, service, world_with_sandbox
 
 SANDBOX = [ActionKind.ENV_RESET, ActionKind.ENV_STEP]
 
@@ -130,7 +130,7 @@ def test_answers_as_messages() -> None:
     assert (message.pool, message.nodes, message.summary) == ("pool-0", 1, str(found))
     assert message.before.mean_act_s == found.before.mean_act_s
     (waiting,) = message.after.classes
-    assert (waiting.name, waiting.waiting, waiting.stuck) == ("reward any of job", 24, 0)
+    assert (waiting.name, waiting.waiting, waiting.stuck) == ("reward any of job with 1 cpu", 24, 0)
     predictors = taught(ActionKind.REWARD, 10.0)
     errors = predictors.errors()[ActionKind.REWARD]
     told = prediction_errors(ActionKind.REWARD, errors)
@@ -193,3 +193,24 @@ def test_the_life_of_a_paused_run_stands_still() -> None:
     manager.live(20.0)
     (attempt,) = world.state.attempts.values()
     assert Lives(Predictors(), world.now).of(attempt).attained_s == pytest.approx(5.0)
+
+
+def test_what_waits_behind_its_own_trajectory_is_told_apart() -> None:
+    world, manager = world_with_sandbox()
+    for name in ("first", "second", "third"):
+        world.step(name)
+    world.plan()
+    manager.start("first")
+    found = answer(world, manager.node.node_id, 3)
+    assert found.behind == 2
+    assert "2 wait behind earlier actions of their own trajectories" in str(found)
+
+
+def test_classes_that_differ_in_their_demand_alone_have_rows_of_their_own() -> None:
+    world = world_with_queue(2)
+    world.submit(action_request("wide", ActionKind.REWARD, demand=elastic(2, 4)))
+    found = answer(world, "n0", 1)
+    assert {each.key.partition(" with ")[2]: each.waiting for each in found.before.waiting.classes} == {
+        "1 cpu": 2,
+        "2 to 4 cpu": 1,
+    }

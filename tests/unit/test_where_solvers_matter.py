@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 from callsheet.scheduler.planner.question.instance import Option, PlanningClass, PlanningInstance, planning_class
-from callsheet.scheduler.planner.solvers.cp_sat import Budget, Status, assign
-from callsheet.scheduler.planner.solvers.greedy import Counts, greedy
+from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from callsheet.scheduler.planner.solvers.relaxation import relax
 from callsheet.scheduler.planner.solvers.solve import solve_stage
+from callsheet.scheduler.planner.solvers.solver import Counts, Status
 from callsheet.scheduler.planner.solvers.stage import Stage
 
-from tests.support.planning_instances import one_stage, optimum, resource
+from tests.support.planning_instances import greedy, one_stage, optimum, resource, with_cp_sat
 
 AMPLE = Budget(seconds=1.0, deterministic=True)
 
@@ -113,5 +113,5 @@ def test_what_each_solver_gains(make: Callable[[], PlanningInstance], reached: R
 def test_a_model_without_most_options_claims_no_better_bound(make: Callable[[], PlanningInstance]) -> None:
     stage = one_stage(make(), fair=make is fair_shares)
     first = greedy(stage)
-    assigned = assign(stage, relax(stage, first), first, replace(AMPLE, max_options=1), seed=1)
+    assigned = with_cp_sat(stage, first, replace(AMPLE, max_options=1))
     assert assigned.bound <= optimum(stage) + 1e-6 <= assigned.counts.objective + 2e-6

@@ -42,6 +42,7 @@ class WaitReason(Enum):
     RECOVERY = "recovery"
     ADMISSION = "admission"
     QUOTA = "quota"
+    OTHERS_FIRST = "others_first"
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class _WaitReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     WAIT_REASON_UNSPECIFIED: _WaitReason.ValueType  # 0
     """It is not waiting."""
     WAIT_REASON_NEXT_ROUND: _WaitReason.ValueType  # 1
-    """The next planning round will take it, unless it is better off waiting than with the set-up that it would need now."""
+    """The next planning round takes it."""
     WAIT_REASON_EARLIER_IN_SANDBOX: _WaitReason.ValueType  # 2
     """An earlier action of its trajectory's sandbox has not ended."""
     WAIT_REASON_NO_SERVICE: _WaitReason.ValueType  # 3
@@ -102,6 +102,8 @@ class _WaitReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """Its trajectory has not been let begin yet."""
     WAIT_REASON_QUOTA: _WaitReason.ValueType  # 11
     """A quota has not enough units yet; time brings them."""
+    WAIT_REASON_OTHERS_FIRST: _WaitReason.ValueType  # 12
+    """It would fit, but the next planning round gives the room to others, or lets it wait for a better place."""
 
 class WaitReason(_WaitReason, metaclass=_WaitReasonEnumTypeWrapper):
     """Why a queued action is not running."""
@@ -109,7 +111,7 @@ class WaitReason(_WaitReason, metaclass=_WaitReasonEnumTypeWrapper):
 WAIT_REASON_UNSPECIFIED: WaitReason.ValueType  # 0
 """It is not waiting."""
 WAIT_REASON_NEXT_ROUND: WaitReason.ValueType  # 1
-"""The next planning round will take it, unless it is better off waiting than with the set-up that it would need now."""
+"""The next planning round takes it."""
 WAIT_REASON_EARLIER_IN_SANDBOX: WaitReason.ValueType  # 2
 """An earlier action of its trajectory's sandbox has not ended."""
 WAIT_REASON_NO_SERVICE: WaitReason.ValueType  # 3
@@ -130,6 +132,8 @@ WAIT_REASON_ADMISSION: WaitReason.ValueType  # 10
 """Its trajectory has not been let begin yet."""
 WAIT_REASON_QUOTA: WaitReason.ValueType  # 11
 """A quota has not enough units yet; time brings them."""
+WAIT_REASON_OTHERS_FIRST: WaitReason.ValueType  # 12
+"""It would fit, but the next planning round gives the room to others, or lets it wait for a better place."""
 global___WaitReason = WaitReason
 
 @typing.final

@@ -166,6 +166,10 @@ class ReadyQueue:
         for entry in action.request.demand.entries:
             self.waiting_weight[entry.resource] = max(self.waiting_weight[entry.resource] - weight, 0.0)
 
+    def class_of(self, action: Action) -> ReadyClass:
+        """The class of a ready action."""
+        return self._class_of[action.ready_ticket]
+
     def prune(self) -> None:
         """Drops classes without members."""
         for key in [key for key, ready_class in self.classes.items() if not ready_class.count]:

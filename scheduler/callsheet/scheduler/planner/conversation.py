@@ -15,7 +15,7 @@ from collections.abc import Callable
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.elastic import ElasticPlanner
-from callsheet.scheduler.planner.protocol import Planner
+from callsheet.scheduler.planner.protocol import Review, ReviewingPlanner
 from callsheet.scheduler.planner.round.snapshot import Snapshot
 from callsheet.scheduler.planner.solvers.solve import Solution
 
@@ -27,7 +27,10 @@ class SolverConversation:
     """An elastic planner, what its solver is asked, and what it answered. It waits for nothing and does no I/O."""
 
     def __init__(
-        self, planner: ElasticPlanner, fallback: Planner, on_failure: Callable[[SchedulerState, Exception], None]
+        self,
+        planner: ElasticPlanner,
+        fallback: ReviewingPlanner,
+        on_failure: Callable[[SchedulerState, Exception], None],
     ) -> None:
         """Starts with no question.
 
@@ -72,6 +75,14 @@ class SolverConversation:
         if proposal.question is not None:
             self._question, self._untaken = proposal.question, True
         return proposal.plan
+
+    def review(self, state: SchedulerState, now: float) -> Review:
+        """What the next round would do; see `Reviewer.review`. It solves at once and changes nothing."""
+        try:
+            return self._planner.review(state, now)
+        except Exception as error:
+            self._on_failure(state, error)
+        return self._fallback.review(state, now)
 
     @property
     def asks(self) -> bool:

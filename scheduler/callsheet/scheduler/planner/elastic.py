@@ -12,18 +12,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from callsheet.scheduler.core.entities import Action
 from callsheet.scheduler.core.model import CPU, ActionKind, TrajectoryKey
 from callsheet.scheduler.core.plan import Assignment, Plan
-from callsheet.scheduler.core.ready import ReadyClass
+from callsheet.scheduler.core.ready import ClassKey, ReadyClass
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.fleet.begun_set_ups import BegunSetUps
 from callsheet.scheduler.planner.fleet.members import Members, MembersByClass
-from callsheet.scheduler.planner.fleet.offers import Offer, Offers, place_of
+from callsheet.scheduler.planner.fleet.offers import Offer, Offers, nodes_with_room, place_of
 from callsheet.scheduler.planner.fleet.placed import PlacedActions, Running
 from callsheet.scheduler.planner.fleet.placement import Frees, Placed, Placer
 from callsheet.scheduler.planner.fleet.pools import Fleet
 from callsheet.scheduler.planner.predictors import Predictors
-from callsheet.scheduler.planner.question.instance import NO_ARRIVALS, Arrivals, PlanningInstance
+from callsheet.scheduler.planner.protocol import Review
+from callsheet.scheduler.planner.question.instance import NO_ARRIVALS, Arrivals, Integers, PlanningInstance
 from callsheet.scheduler.planner.round.admission import Admission, CpuLoad
 from callsheet.scheduler.planner.round.arrivals import ArrivalRates, thinking_weight
 from callsheet.scheduler.planner.round.estimates import Estimates
@@ -33,8 +35,9 @@ from callsheet.scheduler.planner.round.pinned import PinnedRound
 from callsheet.scheduler.planner.round.reclaim import give_back
 from callsheet.scheduler.planner.round.sandbox_room import SandboxRoom
 from callsheet.scheduler.planner.round.snapshot import Snapshot, Snapshots, SnapshotSettings
-from callsheet.scheduler.planner.solvers.cp_sat import Budget, Status
+from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from callsheet.scheduler.planner.solvers.solve import Solution, solve
+from callsheet.scheduler.planner.solvers.solver import Status
 
 NO_BUDGET = Budget(seconds=0.0)
 # Instances with more options go to the solver without a try by the greedy alone.
@@ -89,9 +92,10 @@ _ALL_PLACED = RoundReport(Status.BOUND)
 
 @dataclass(slots=True)
 class ElasticPlan(Plan):
-    """A plan that says how it was decided."""
+    """A plan that says how it was decided, and of what question, if there was one."""
 
     report: RoundReport = RoundReport(Status.EMPTY)
+    question: Snapshot | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,6 +151,27 @@ class ElasticPlanner:
             plan = replace(solved, assignments=plan.assignments + solved.assignments)
         plan.report = replace(plan.report, wall_s=self._stopwatch() - began)
         return plan
+
+    def review(self, state: SchedulerState, now: float) -> Review:
+        """What the next round would do; see `Reviewer.review`."""
+        begun = self._begun.copy()
+        plan = self.plan(state, now)
+        self._placed.take_back(plan.assignments)
+        self._begun = begun
+        return Review(plan, dict(self._kept_for(plan.question)) if plan.question is not None else {})
+
+    def _kept_for(self, question: Snapshot) -> Iterator[tuple[ClassKey, Action]]:
+        """The classes of a question that fit on the fleet, but not beside what is kept for older actions."""
+        for ready, asked in zip(question.members, question.instance.classes, strict=True):
+            offers = [self._offers.of(option) for option in asked.block.options] if question.kept_for else []
+            fitting = [each for each in offers if self._fits(each, self._fleet.pools[each.place.pool].free)]
+            kept = [question.kept_for[each.place.pool] for each in fitting if each.place.pool in question.kept_for]
+            if kept and not any(self._fits(each, question.free[each.place.pool]) for each in fitting):
+                yield ready.key, kept[0]
+
+    def _fits(self, offer: Offer, free: Integers) -> bool:
+        pool = self._fleet.pools[offer.place.pool]
+        return bool(len(nodes_with_room(offer, pool, free, pool.ready)))
 
     def solve(self, instance: PlanningInstance) -> Solution:
         """Answers a question. Reads nothing but its arguments and settings: other threads may do it."""
@@ -281,7 +306,7 @@ class ElasticPlanner:
             placed += _fill_up(question, solution, placer, members, pools=fragmented, started=len(placed))
         capped = len(placed) >= question.instance.dispatch_cap
         report = RoundReport(solution.status, solution.objective, solution.bound)
-        return ElasticPlan(tuple(self._assign(placer, placed)), truncated=capped, report=report)
+        return ElasticPlan(tuple(self._assign(placer, placed)), truncated=capped, report=report, question=question)
 
     def _assign(self, placer: Placer, placed: list[Placed]) -> Iterator[Assignment]:
         alike: tuple[Offer, Running] | None = None

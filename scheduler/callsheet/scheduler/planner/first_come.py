@@ -12,13 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from callsheet.scheduler.core.admission import first_actions
-from callsheet.scheduler.core.entities import Action, Manager, Trajectory
+from callsheet.scheduler.core.entities import Action, Manager, Service, Trajectory
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU
 from callsheet.scheduler.core.plan import Assignment, CoreChange, Plan
 from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
 from callsheet.scheduler.core.servability import service_of
 from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.protocol import Review
 from callsheet.scheduler.planner.question.price import choose_units
 from callsheet.scheduler.planner.round.holding import held_resources
 from callsheet.scheduler.planner.round.reclaim import Reclaim, give_back
@@ -38,8 +39,15 @@ class FirstComePlanner:
 
     def plan(self, state: SchedulerState, now: float) -> Plan:
         """Proposes assignments; see `Planner.plan`."""
-        state.ready.prune()
+        return self._decide(state, _Round(state, now, self.hold_after))
+
+    def review(self, state: SchedulerState, now: float) -> Review:
+        """What the next round would do; see `Reviewer.review`."""
         round_ = _Round(state, now, self.hold_after)
+        return Review(self._decide(state, round_), round_.kept_for)
+
+    def _decide(self, state: SchedulerState, round_: _Round) -> Plan:
+        state.ready.prune()
         assignments: list[Assignment] = []
         waiting = [trajectory for job in state.waiting_trajectories.values() for trajectory in job.values()]
         admitted = tuple(trajectory.key for trajectory in waiting)
@@ -82,7 +90,11 @@ def _heads(state: SchedulerState, beginning: Sequence[Trajectory]) -> list[_Head
 
 
 class _Round:
-    """Scratch books of one planning round: what would be free after the assignments so far."""
+    """Scratch books of one planning round: what would be free after the assignments so far.
+
+    Attributes:
+        kept_for: See `Review`.
+    """
 
     def __init__(self, state: SchedulerState, now: float, hold_after: float) -> None:
         self._state = state
@@ -91,6 +103,8 @@ class _Round:
         self._free: dict[str, dict[str, int]] = {}
         self._busy: dict[tuple[str, str], int] = {}
         self._held: dict[str, set[str]] = {}
+        self._held_for: dict[str, Action] = {}
+        self.kept_for: dict[ClassKey, Action] = {}
         self._eligible: dict[ClassKey, list[Manager]] = {}
         self._capacity: dict[str, int] = {}
         self._waiting = dict(state.ready.waiting_weight)
@@ -105,8 +119,10 @@ class _Round:
             if rank is not None and (best is None or rank < best[0]):
                 best = (rank, manager)
         if best is None:
+            if self._held and not key.pinned_to:
+                self._note_kept(key, action, minimum)
             if self._now - action.queued_since >= self._hold_after:
-                self._hold_for(key, minimum)
+                self._hold_for(key, action, minimum)
             return None
         return self._book(best[1], key, action)
 
@@ -145,7 +161,28 @@ class _Round:
         if service is None:
             return None
         # Pinned actions are let through: by going on they free what their trajectories hold.
-        if not key.pinned_to and not self._held.get(node.node_id, set()).isdisjoint(minimum):
+        if not key.pinned_to and self._keeps(node, minimum):
+            return None
+        return self._rank_of(manager, service, action, minimum)
+
+    def _keeps(self, node: Node, minimum: dict[str, int]) -> bool:
+        return not self._held.get(node.node_id, set()).isdisjoint(minimum)
+
+    def _note_kept(self, key: ClassKey, action: Action, minimum: dict[str, int]) -> None:
+        """Notes for whom units are kept that a member of a class would take otherwise."""
+        for manager in self._managers(key):
+            service = service_of(manager, key.kind, key.service)
+            if service is None or not self._keeps(manager.node, minimum):
+                continue
+            if self._rank_of(manager, service, action, minimum) is not None:
+                self.kept_for[key] = self._held_for[manager.node.node_id]
+                return
+
+    def _rank_of(
+        self, manager: Manager, service: Service, action: Action, minimum: dict[str, int]
+    ) -> tuple[bool, float, float, float] | None:
+        node = manager.node
+        if service.no_room and service.instances <= service.busy:
             return None
         slots = service.free_slots
         planned = self._busy.get((manager.manager_id, service.description.name), 0)
@@ -211,7 +248,7 @@ class _Round:
                     self._capacity[resource] = self._capacity.get(resource, 0) + units
         return self._capacity
 
-    def _hold_for(self, key: ClassKey, minimum: dict[str, int]) -> None:
+    def _hold_for(self, key: ClassKey, action: Action, minimum: dict[str, int]) -> None:
         """Keeps what the action needs on the node that lacks the least of it from younger, unpinned actions."""
         nearest: tuple[float, str, dict[str, int]] | None = None
         for manager in self._managers(key):
@@ -223,6 +260,7 @@ class _Round:
         if nearest is not None:
             node = self._state.nodes[nearest[1]]
             managers = [self._state.managers[name] for name in node.managers if name in self._state.managers]
+            self._held_for[nearest[1]] = action
             self._held[nearest[1]] = set(held_resources(nearest[2], self._node_free(node), managers))
 
 

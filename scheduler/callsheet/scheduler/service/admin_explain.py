@@ -6,10 +6,11 @@ from callsheet.scheduler.core.entities import Action
 from callsheet.scheduler.core.model import ActionKey, ActionState, RefusalCode, RefusedError
 from callsheet.scheduler.core.records import ActionSummary
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.planner.answers.explain import Explanation, explain
 from callsheet.scheduler.planner.answers.holders import Holder, holders
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.predictors.requests import predict
+from callsheet.scheduler.planner.protocol import Reviewer
 from callsheet.scheduler.service.admin_answers import fill_expected
 from callsheet.scheduler.service.outcomes import fill_timestamp
 from callsheet.scheduler.service.requests import decode_key
@@ -21,7 +22,7 @@ _NAMED = 10
 
 
 def explanation_of(
-    state: SchedulerState, asked: common_pb2.ActionKey, now: float, predictors: Predictors
+    state: SchedulerState, asked: common_pb2.ActionKey, now: float, predictors: Predictors, planner: Reviewer
 ) -> admin_service_pb2.ExplainResponse:
     """Explains an action of an open job, or of one that was closed not long ago.
 
@@ -30,6 +31,7 @@ def explanation_of(
         asked: The action; its job may be left out where one job alone has such an action.
         now: Seconds since the epoch.
         predictors: What actions are expected to take.
+        planner: Whose next round actions wait for.
 
     Raises:
         RefusedError: NOT_FOUND if the action is unknown or forgotten; FAILED_PRECONDITION if several jobs have one.
@@ -39,7 +41,8 @@ def explanation_of(
     response.key.job_id, response.key.action_id = key
     known = state.find_action(key)
     if isinstance(known, Action):
-        _fill_live(response, state, known, now, predictors)
+        _fill_live(response, known, predictors)
+        _fill_wait(response, state, known, explain(state, known, now, planner), now)
         return response
     if known is not None:
         summary = state.summaries.of_open_job(key)
@@ -80,20 +83,22 @@ def _refusal(state: SchedulerState, key: ActionKey, now: float) -> RefusedError:
     return RefusedError(RefusalCode.NOT_FOUND, "key", "/".join(filter(None, key)), rule)
 
 
-def _fill_live(
-    response: admin_service_pb2.ExplainResponse,
-    state: SchedulerState,
-    action: Action,
-    now: float,
-    predictors: Predictors,
-) -> None:
+def _fill_live(response: admin_service_pb2.ExplainResponse, action: Action, predictors: Predictors) -> None:
     request = action.request
     response.kind = action_pb2.ActionKind.ValueType(request.kind)
     response.state = _state(action.state)
     for time, event in action.story:
         fill_timestamp(response.story.add(event=event).time, time)
     fill_expected(response.expected, predict(predictors, request), request.timeouts.start_to_close)
-    explanation = explain(state, action, now)
+
+
+def _fill_wait(
+    response: admin_service_pb2.ExplainResponse,
+    state: SchedulerState,
+    action: Action,
+    explanation: Explanation,
+    now: float,
+) -> None:
     response.wait_reason = admin_service_pb2.WaitReason.ValueType(explanation.reason)
     response.explanation = explanation.sentence
     for short in explanation.shortages:

@@ -14,6 +14,7 @@ from callsheet.scheduler.core.model import ActionKey, RefusedError
 from callsheet.scheduler.core.registration import ServiceDescription
 from callsheet.scheduler.planner.answers.what_if import ask
 from callsheet.scheduler.planner.predictors import Predictors
+from callsheet.scheduler.planner.protocol import Reviewer
 from callsheet.scheduler.service.admin_answers import prediction_errors, what_if_response
 from callsheet.scheduler.service.admin_explain import explanation_of
 from callsheet.scheduler.service.client_servicer import ANSWER_TIMEOUT
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
 class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     """See the contract. Reads take the core's state as it is between two steps of the loop."""
 
-    def __init__(self, loop: CoreLoop, predictors: Predictors) -> None:
+    def __init__(self, loop: CoreLoop, predictors: Predictors, planner: Reviewer) -> None:
         self._loop = loop
         self._predictors = predictors
+        self._planner = planner
         self._started = loop.clock.now()
         # Forecasts compute; one at a time leaves the scheduler its interpreter.
         self._forecasters = anyio.CapacityLimiter(1)
@@ -56,7 +58,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     ) -> admin_service_pb2.ExplainResponse:
         """Why an action is where it is, and its whole story."""
         try:
-            return explanation_of(self._loop.state, request.key, self._loop.clock.now(), self._predictors)
+            state, now = self._loop.state, self._loop.clock.now()
+            return explanation_of(state, request.key, now, self._predictors, self._planner)
         except RefusedError as refusal:
             await abort(context, refusal)
 

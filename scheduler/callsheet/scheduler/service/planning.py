@@ -14,7 +14,7 @@ from callsheet.scheduler.planner.conversation import PAUSE_S, SolverConversation
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.predictors import Predictors
-from callsheet.scheduler.planner.protocol import Planner
+from callsheet.scheduler.planner.protocol import Review, ReviewingPlanner
 from callsheet.scheduler.planner.round.snapshot import Snapshot
 from callsheet.scheduler.service.settings import PlannerChoice
 
@@ -31,7 +31,7 @@ class SolverPlanning:
     def __init__(
         self,
         planner: ElasticPlanner,
-        fallback: Planner,
+        fallback: ReviewingPlanner,
         *,
         pause_s: float = PAUSE_S,
         solver_timeout_s: float = SOLVER_TIMEOUT_S,
@@ -60,6 +60,10 @@ class SolverPlanning:
         if self.conversation.asks:
             self._asked.set()
         return plan
+
+    def review(self, state: SchedulerState, now: float) -> Review:
+        """See `SolverConversation.review`. It solves on the loop, within the round's budget."""
+        return self.conversation.review(state, now)
 
     async def run(self, wake: Callable[[], None]) -> None:
         """Solves what is asked, one question after another, until cancelled; `wake` asks for another round."""

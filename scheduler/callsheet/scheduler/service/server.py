@@ -11,7 +11,6 @@ import grpc
 import structlog
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
-from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.protocol import Planner
 from callsheet.scheduler.service.admin_servicer import AdminServicer
 from callsheet.scheduler.service.background import Background
@@ -110,9 +109,10 @@ async def _serve_with(
         heartbeat_interval=settings.heartbeat_interval,
         max_journal_backlog=settings.max_journal_backlog,
     )
+    admin = AdminServicer(loop, predictors, planning)
     writer.start()
     try:
-        async with _grpc_server(settings, loop, payloads, predictors) as address, anyio.create_task_group() as tasks:
+        async with _grpc_server(settings, loop, payloads, admin) as address, anyio.create_task_group() as tasks:
             tasks.start_soon(loop.run)
             if isinstance(planning, SolverPlanning):
                 tasks.start_soon(planning.run, loop.wake)
@@ -174,7 +174,7 @@ async def _open_payloads(settings: SchedulerSettings) -> PayloadStore:
 
 @contextlib.asynccontextmanager
 async def _grpc_server(
-    settings: SchedulerSettings, loop: CoreLoop, payloads: PayloadStore, predictors: Predictors
+    settings: SchedulerSettings, loop: CoreLoop, payloads: PayloadStore, admin: AdminServicer
 ) -> AsyncIterator[str]:
     server = grpc.aio.server(
         interceptors=[EncodedSessions(), MalformedRequestRefuser()],
@@ -198,7 +198,7 @@ async def _grpc_server(
     )
     client_service_pb2_grpc.add_ClientServiceServicer_to_server(ClientServicer(loop, ClientRequests(payloads)), server)
     manager_service_pb2_grpc.add_ManagerServiceServicer_to_server(ManagerServicer(loop, payloads), server)
-    admin_service_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(loop, predictors), server)
+    admin_service_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
     payload_service_pb2_grpc.add_PayloadServiceServicer_to_server(PayloadServicer(payloads), server)
     names = [
         module.DESCRIPTOR.services_by_name[name].full_name

@@ -1,4 +1,4 @@
-"""Why an action waits: the planner's own questions, asked for one action."""
+"""Why an action waits: what the next round would do with it, and what it lacks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from enum import IntEnum
 
 from callsheet.scheduler.core.entities import Action, Manager, Service, Trajectory
 from callsheet.scheduler.core.model import ActionState
+from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.quotas import TokenBucket
-from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
+from callsheet.scheduler.core.ready import ReadyQueue
 from callsheet.scheduler.core.servability import awaited_roles, can_ever_serve, service_of
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.planner.round.holding import held_resources
+from callsheet.scheduler.planner.protocol import Reviewer
 from callsheet.scheduler.planner.round.sandbox_room import reset_of
 
 
@@ -30,6 +31,7 @@ class WaitReason(IntEnum):
     RECOVERY = 9
     ADMISSION = 10
     QUOTA = 11
+    OTHERS_FIRST = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,14 @@ class Explanation:
     shortages: tuple[Shortage, ...] = ()
 
 
-def explain(state: SchedulerState, action: Action, now: float) -> Explanation:
+def explain(state: SchedulerState, action: Action, now: float, planner: Reviewer) -> Explanation:
     """Says why an action is where it is.
 
     Args:
         state: The scheduler's state.
         action: An action without an outcome.
         now: Seconds since the epoch.
+        planner: Whose next round it waits for.
     """
     attempt = action.attempt
     if attempt is not None and attempt.manager is None:
@@ -73,7 +76,7 @@ def explain(state: SchedulerState, action: Action, now: float) -> Explanation:
         return Explanation(WaitReason.NO_SERVICE, sentence)
     trajectory = action.trajectory
     if trajectory is not None and trajectory.admitted_at is None:
-        return _explain_admission(state, trajectory)
+        return _explain_admission(state, trajectory, action, planner.review(state, now).plan)
     if not action.ready_ticket:
         return _explain_not_ready(action, now)
     key = ReadyQueue.key_of(action)
@@ -93,7 +96,18 @@ def explain(state: SchedulerState, action: Action, now: float) -> Explanation:
     accepting = [manager for manager in able if manager.accepting]
     if not accepting:
         return Explanation(WaitReason.MANAGER_AWAY, f"all {len(able)} managers that can serve it are away or draining")
-    return _explain_resources(state, action, accepting, now)
+    review = planner.review(state, now)
+    if _is_taken(action, review.plan):
+        return _TAKEN
+    older = review.kept_for.get(state.ready.class_of(action).key)
+    return _explain_room(state, action, accepting, older, now)
+
+
+_TAKEN = Explanation(WaitReason.NEXT_ROUND, "it fits now; the next planning round takes it")
+
+
+def _is_taken(action: Action, plan: Plan) -> bool:
+    return any(each.key == action.key for each in plan.assignments)
 
 
 def _explain_not_ready(action: Action, now: float) -> Explanation:
@@ -106,7 +120,11 @@ def _explain_not_ready(action: Action, now: float) -> Explanation:
     return Explanation(WaitReason.EARLIER_IN_SANDBOX, f"{earlier} not ended in its trajectory's sandbox")
 
 
-def _explain_admission(state: SchedulerState, trajectory: Trajectory) -> Explanation:
+def _explain_admission(state: SchedulerState, trajectory: Trajectory, action: Action, plan: Plan) -> Explanation:
+    if _is_taken(action, plan):
+        return _TAKEN
+    if trajectory.key in plan.admitted:
+        return Explanation(WaitReason.ADMISSION, "the next planning round lets its trajectory begin")
     job_id, trajectory_id = trajectory.key
     waiting = list(state.waiting_trajectories[job_id])
     place = waiting.index(trajectory_id) + 1
@@ -134,7 +152,10 @@ def _short_for_sandbox(state: SchedulerState, trajectory: Trajectory) -> list[Sh
     return _nearest_shortages(hosts, held) if hosts else []
 
 
-def _explain_resources(state: SchedulerState, action: Action, managers: list[Manager], now: float) -> Explanation:
+def _explain_room(
+    state: SchedulerState, action: Action, managers: list[Manager], older: Action | None, now: float
+) -> Explanation:
+    """Why the next round leaves an action: what is short, for whom it is kept, or that others go first."""
     request = action.request
     with_slots = []
     for manager in managers:
@@ -157,7 +178,6 @@ def _explain_resources(state: SchedulerState, action: Action, managers: list[Man
             WaitReason.RESOURCES,
             f"{len(fitting)} managers have enough free for it, but not together: none has room for another instance",
         )
-    older = _older_that_holds(state, action, [manager for manager, _ in with_slots])
     if older is not None:
         return Explanation(
             WaitReason.HELD_FOR_OLDER,
@@ -166,10 +186,13 @@ def _explain_resources(state: SchedulerState, action: Action, managers: list[Man
     set_up_s = min(service.setup_s for service in with_room)
     if set_up_s > 0.0:
         return Explanation(
-            WaitReason.NEXT_ROUND,
-            f"it fits now, but only with a set-up of {set_up_s:.1f} s; each planning round weighs that against waiting",
+            WaitReason.OTHERS_FIRST,
+            f"it fits now, but only with a set-up of {set_up_s:.1f} s; the next planning round lets it wait instead",
         )
-    return Explanation(WaitReason.NEXT_ROUND, "it fits now; the next planning round takes it")
+    return Explanation(
+        WaitReason.OTHERS_FIRST,
+        "it would fit now, but the next planning round gives the room to others, or lets it wait for a better place",
+    )
 
 
 def _nearest_shortages(hosts: list[tuple[Manager, Service]], needed: dict[str, int]) -> list[Shortage]:
@@ -190,41 +213,6 @@ def _explain_quotas(short: list[Shortage], quotas: dict[str, TokenBucket], now: 
         for item in short
     )
     return Explanation(WaitReason.QUOTA, f"on {short[0].node_id}: {missing}", tuple(short))
-
-
-def _older_that_holds(state: SchedulerState, action: Action, managers: list[Manager]) -> Action | None:
-    """An action that goes first, fits nowhere now, and has units kept for it (`holding`) that this one wants, too.
-
-    A round dispatches whatever fits and is not held, so what fits after a round is held. What is pinned never is.
-    """
-    key = ReadyQueue.key_of(action)
-    if key.pinned_to:
-        return None
-    wanted = key.demand.minimum()
-    for other, ready_class in state.ready.classes.items():
-        head = ready_class.head()
-        if other.pinned_to or head is None or (other.priority, head.arrival) >= (key.priority, action.arrival):
-            continue
-        minimum = other.demand.minimum()
-        able = [manager for manager in managers if can_ever_serve(manager, other.kind, other.service, other.demand)]
-        if any(_fits(each, other, minimum) for each in able):
-            continue
-        if any(not wanted.keys().isdisjoint(_kept_for(state, each, other, minimum)) for each in able):
-            return head
-    return None
-
-
-def _kept_for(state: SchedulerState, manager: Manager, key: ClassKey, minimum: dict[str, int]) -> frozenset[str]:
-    """Resources that a manager's node would keep for a class."""
-    service = service_of(manager, key.kind, key.service)
-    node = manager.node
-    managers = [state.managers[name] for name in node.managers if name in state.managers]
-    return held_resources(service.booked(minimum), node.free, managers) if service is not None else frozenset()
-
-
-def _fits(manager: Manager, key: ClassKey, minimum: dict[str, int]) -> bool:
-    service = service_of(manager, key.kind, key.service)
-    return service is not None and manager.node.fits(service.booked(minimum))
 
 
 def _shortages(manager: Manager, minimum: dict[str, int]) -> list[Shortage]:

@@ -79,11 +79,13 @@ class Comparison:
         pool: Name of the pool.
         nodes: Its nodes now.
         more: Nodes added.
+        behind: Actions that wait for an earlier one of their own trajectory; they are in neither outlook.
     """
 
     pool: str
     nodes: int
     more: int
+    behind: int
     before: Outlook
     after: Outlook
 
@@ -91,7 +93,8 @@ class Comparison:
         before, after = self.before, self.after
         actions = before.waiting.waiting + before.shared.running
         if not actions:
-            return f"nothing waits or runs in {self.pool}, so {_nodes(self.more)} more would change nothing"
+            nothing = f"nothing waits or runs in {self.pool}, so {_nodes(self.more)} more would change nothing"
+            return "; ".join([nothing, *self._behind()])
         parts = [
             f"{_nodes(self.more)} more in {self.pool} ({_nodes(self.nodes)} now): "
             f"mean completion time of {actions} actions {before.mean_act_s:.3g} s -> {after.mean_act_s:.3g} s",
@@ -102,7 +105,12 @@ class Comparison:
                 f"{before.shared.running} commands would use {before.shared.use:.3g} cores of {before.shared.cores}"
                 f" -> {after.shared.cores}"
             )
-        return "; ".join(parts)
+        return "; ".join([*parts, *self._behind()])
+
+    def _behind(self) -> list[str]:
+        if not self.behind:
+            return []
+        return [f"{self.behind} wait behind earlier actions of their own trajectories, which no node changes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +120,7 @@ class Question:
     pool: str
     nodes: int
     more: int
+    behind: int
     instances: tuple[PlanningInstance, PlanningInstance]
     shared: tuple[SharedCores, SharedCores]
 
@@ -120,7 +129,7 @@ class Question:
         before, after = (
             Outlook(forecast(instance), shared) for instance, shared in zip(self.instances, self.shared, strict=True)
         )
-        return Comparison(self.pool, self.nodes, self.more, before, after)
+        return Comparison(self.pool, self.nodes, self.more, self.behind, before, after)
 
 
 def ask(state: SchedulerState, pool: str, more: int, now: float, predictors: Predictors) -> Question:
@@ -147,7 +156,10 @@ def ask(state: SchedulerState, pool: str, more: int, now: float, predictors: Pre
     shared = _shared_cores(state, found, predictors, lives)
     grown = SharedCores(shared.cores + more * _pool_cores(state, like), shared.running, shared.use, shared.alone_s)
     instances = (question_of(state, now, predictors, lives), question_of(larger, now, predictors, lives))
-    return Question(found.name, len(found.nodes), more, instances, (shared, grown))
+    behind = sum(
+        max(len(trajectory.line) - 1, 0) for job in state.jobs.values() for trajectory in job.trajectories.values()
+    )
+    return Question(found.name, len(found.nodes), more, behind, instances, (shared, grown))
 
 
 def _find(fleet: Fleet, name: str) -> Pool:

@@ -22,6 +22,12 @@ class BegunSetUps:
             if len(self._nodes) > MOST_BEGUN:
                 del self._nodes[next(iter(self._nodes))]
 
+    def copy(self) -> BegunSetUps:
+        """The same, to be changed apart."""
+        copied = BegunSetUps()
+        copied._nodes = dict(self._nodes)
+        return copied
+
     def node_of(self, name: str) -> Node | None:
         """Where the last one began; None if none did, or too long ago."""
         return self._nodes.get(name)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from callsheet.scheduler.core.entities import Action, Manager
 from callsheet.scheduler.core.model import ActionKind, ActionRequest, Token
+from callsheet.scheduler.core.plan import Assignment
 
 
 class Running(NamedTuple):
@@ -75,6 +76,15 @@ class PlacedActions:
             mine = self._on[manager_id] = OnManager()
         mine.fresh.append((action, running))
         self._count(mine, running, 1)
+
+    def take_back(self, assignments: Iterable[Assignment]) -> None:
+        """Forgets placements that are not going to be proposed; those of others are not in the books."""
+        for manager_id, key in ((each.manager_id, each.key) for each in assignments):
+            mine = self._on.get(manager_id, _NOTHING)
+            noted = next((each for each in reversed(mine.fresh) if each[0].key == key), None)
+            if noted is not None:
+                mine.fresh.remove(noted)
+                self._count(mine, noted[1], -1)
 
     def settle(self, manager: Manager) -> OnManager:
         """Forgets what no longer runs on a manager and returns what does. It looks at what came and went, no more."""

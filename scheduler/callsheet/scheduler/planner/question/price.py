@@ -1,21 +1,233 @@
-"""How many units an elastic action should get: its own completion against the delay it causes.
+"""What starting and not starting cost: the price rule, for one action and for all options of a round.
 
-An option with u units that runs for d(u) seconds costs ``w * (s + d) + (s + d) * sum_r u_r * W_r / C_r``: w is the
-action's weight, s its set-up time, W_r the weight that waits for resource r and C_r the units of r there are. Expected
-arrivals, which the full rule adds to W_r, are not known to the first planner; neither are set-up times, so s is 0.
+An option of weight w that is set up for s seconds, runs for d and takes u_r units of resource r costs
+``w * (s + d) + (s + d) * sum_r u_r * (W_r + A_r(s + d) / 2) / C_r``: its own completion and the delay it causes. W_r is
+the other weight that waits for r now, A_r the weight expected to arrive while it runs, C_r the units there are. While
+it is set up it delays other classes only: its own could not use those units without being set up either.
+
+Leaving a member queued costs what its best option would cost on an idle fleet, since that is paid later, and its
+expected wait. The wait follows from the work that waits for the same resources, scaled by Smith's rule (weight by
+duration), so that where not all can start the short go first. What is overdue goes before all else, the longest overdue
+first, so that the long come to their turn. Starting a member on its best option therefore always pays: nothing idles
+that could run something.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
+import numpy as np
 from callsheet.scheduler.core.model import Demand, ResourceDemand
+from callsheet.scheduler.planner.question.balance import balanced_shares
+from callsheet.scheduler.planner.question.instance import Floats, Integers, PlanningInstance
+from callsheet.scheduler.planner.question.option_table import OptionTable
 
 # An extra unit must bring at least this share of what a unit at perfect speed-up would bring.
 MARGINAL_EFFICIENCY_FLOOR = 0.1
 DEFAULT_DURATION = 1.0
 # Of a wider range only so many widths are tried, evenly spaced.
 MAX_OPTIONS = 256
+# What is overdue counts as this much shorter than the shortest that is not; of the mean, the shortest is not less than
+# the second share, or some costs would be lost beside others.
+OVERDUE_SHARE = 1.0 / 16.0
+SHORTEST_SHARE = 1.0 / 64.0
+MIN_DURATION_S = 1e-3
+# Of the square root of how many hold a resource: an option that leaves less keeps those waiting that come.
+ARRIVALS_MARGIN = 0.25
+
+
+Seconds = TypeVar("Seconds", float, Floats)
+
+
+def starting_cost(
+    weight: Seconds, setup_s: Seconds, duration_s: Seconds, delay: Seconds, delay_of_others: Seconds
+) -> Seconds:
+    """The price of an option in weighted seconds.
+
+    Args:
+        weight: w, of the action.
+        setup_s: s.
+        duration_s: d.
+        delay: Weighted seconds by which it delays what waits, for each second that it holds its units.
+        delay_of_others: The same without its own class.
+    """
+    return weight * (setup_s + duration_s) + duration_s * delay + setup_s * delay_of_others
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OptionCosts:
+    """Costs in weighted seconds.
+
+    Attributes:
+        table: The options.
+        cost: Starting one member that way now, shape (options,).
+        leave: Leaving one member of a class queued, shape (classes,).
+    """
+
+    table: OptionTable
+    cost: Floats
+    leave: Floats
+
+    @property
+    def option_class(self) -> Integers:
+        """Index of the class of each option, shape (options,)."""
+        return self.table.option_class
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Load:
+    """What waits at each resource, with a last row for "no resource".
+
+    Attributes:
+        capacity: C_r; what "no resource" has is enough for everybody.
+        weight: W_r.
+        drain_s: Time the resource needs for half of the work that waits for it, and for one more release.
+        inverse: 1 / C_r, 0 where units have no price.
+        own: Part of W_r that one member of a class is, shape (classes, resources): its weight, divided among the
+            resources of a kind that the class can use (see `balance`).
+    """
+
+    capacity: Floats
+    weight: Floats
+    drain_s: Floats
+    inverse: Floats
+    own: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Members:
+    """Counts and weights of an instance's classes, shape (classes,)."""
+
+    count: Floats
+    weight: Floats
+
+    @staticmethod
+    def of(instance: PlanningInstance) -> _Members:
+        return _Members(
+            np.array([each.count for each in instance.classes], np.float64),
+            np.array([each.weight for each in instance.classes], np.float64),
+        )
+
+
+def option_costs(instance: PlanningInstance) -> OptionCosts:
+    """Prices every option of an instance, and leaving each class queued.
+
+    Args:
+        instance: The round's question; every class has at least one option.
+    """
+    table = OptionTable.of(instance)
+    members = _Members.of(instance)
+    load = _load(instance, members)
+    arrivals = _ArrivalCurves(instance)
+    seconds = table.setup_s + table.duration_s
+    delay = of_others = _delay_rates(table, load, arrivals, np.ones(len(instance.classes)))
+    if table.setup_s.any():
+        of_others = _delay_rates(table, load, arrivals, members.count)
+    cost = starting_cost(members.weight[table.option_class], table.setup_s, table.duration_s, delay, of_others)
+    best = _best_when_idle(table, load, cost)
+    best_s = np.maximum(seconds[best], MIN_DURATION_S)
+    best_wait = load.drain_s[table.resource[best]].max(axis=1, initial=0.0)
+    leave = cost[best] + _expected_waits(instance, members, best_wait, best_s)
+    return OptionCosts(table, cost, leave)
+
+
+def _load(instance: PlanningInstance, members: _Members) -> _Load:
+    resources, blocks = instance.resources, [each.block for each in instance.classes]
+    capacity = np.array([*(float(each.capacity) for each in resources), 0.0])
+    weight = np.array([*(each.other_weight for each in resources), 0.0])
+    hold = np.array([*(each.hold_s for each in resources), 0.0])
+    priced = np.array([*(each.priced for each in resources), False])
+    inverse = np.divide(1.0, capacity, out=np.zeros(len(capacity)), where=(capacity > 0) & priced)
+    # One entry for each class and each resource that it touches.
+    owner = np.repeat(np.arange(len(blocks)), [len(block.touched) for block in blocks])
+    touched = np.concatenate([block.touched for block in blocks])
+    kinds = {kind: index for index, kind in enumerate(dict.fromkeys(each.kind for each in resources))}
+    kind = np.array([kinds[each.kind] for each in resources], np.int64)[touched]
+    waiting = (members.weight * members.count)[owner]
+    share = balanced_shares(owner * len(kinds) + kind, touched, waiting, capacity, weight)
+    unit_s = np.concatenate([block.touched_units * block.touched_s for block in blocks])
+    own = np.zeros((len(blocks), len(capacity)))
+    own[owner, touched] = members.weight[owner] * share
+    weight += members.count @ own
+    work = np.bincount(touched, weights=members.count[owner] * share * unit_s, minlength=len(capacity))
+    drain_s = np.divide(0.5 * work + hold, capacity, out=np.zeros(len(capacity)), where=capacity > 0)
+    capacity[-1] = np.inf
+    return _Load(capacity, weight, drain_s, inverse, own)
+
+
+def _best_when_idle(table: OptionTable, load: _Load, cost: Floats) -> Integers:
+    """Each class's cheapest option for which there would be enough if nothing ran; of all if there is none."""
+    possible = (table.amount <= load.capacity[table.resource]).all(axis=1)
+    some = np.logical_or.reduceat(possible, table.first)
+    counted = np.where(possible | ~some[table.option_class], cost, np.inf)
+    best: Integers = np.lexsort((counted, table.option_class))[table.first]
+    return best
+
+
+class _ArrivalCurves:
+    """A_r(d) for all resources at once, see `Arrivals`, and how much of it an option keeps waiting.
+
+    Who arrives waits only where next to nothing is left. How many hold a resource at once varies by about the square
+    root of their number (square-root staffing: Halfin and Whitt, Operations Research 29, 1981), so what an option
+    leaves counts in such units.
+    """
+
+    def __init__(self, instance: PlanningInstance) -> None:
+        resources = instance.resources
+        rates = [each.arrivals.rate for each in resources]
+        self.none = not any(rates)
+        if self.none:
+            return
+        self._rate = np.array([*rates, 0.0])
+        # A limit beyond any arrivals of a round stands for none.
+        self._limit = np.array([*(min(each.arrivals.limit, 1e12) for each in resources), 1.0])
+        self._free = np.array([*(float(each.free) for each in resources), 0.0])
+        used = np.array([*(float(each.capacity - each.free) for each in resources), 0.0])
+        unit = np.full(len(used), np.inf)
+        for each in instance.classes:
+            # What arrives is taken to ask for as little as the least of what waits.
+            np.minimum.at(unit, each.block.touched, each.block.touched_units)
+        unit = np.where(np.isfinite(unit), np.maximum(unit, 1.0), 1.0)
+        self._margin = ARRIVALS_MARGIN * unit * np.sqrt(np.maximum(used / unit, 1.0))
+
+    def delayed(self, table: OptionTable) -> Floats:
+        """Weight that comes to each resource while an option runs and has to wait, shape (options, charges)."""
+        resource = table.resource
+        limit = self._limit[resource]
+        ratio = np.divide(self._rate[resource], limit, out=np.zeros(limit.shape), where=limit > 0)
+        arrived = -limit * np.expm1(-ratio * (table.setup_s + table.duration_s)[:, None])
+        left = np.maximum(self._free[resource] - table.amount, 0.0)
+        delayed: Floats = arrived * np.exp(-left / self._margin[resource])
+        return delayed
+
+
+def _delay_rates(table: OptionTable, load: _Load, arrivals: _ArrivalCurves, members: Floats) -> Floats:
+    """Delay that each option causes per second of its own, in weighted seconds.
+
+    Args:
+        table: The options.
+        load: What waits.
+        arrivals: What is expected.
+        members: How many of each class do not count: an action does not wait for itself.
+    """
+    others = np.maximum(load.weight - members[:, None] * load.own, 0.0)
+    waiting = others[table.option_class[:, None], table.resource]
+    if not arrivals.none:
+        waiting = waiting + 0.5 * arrivals.delayed(table)
+    rates: Floats = (table.amount * waiting * load.inverse[table.resource]).sum(axis=1)
+    return rates
+
+
+def _expected_waits(instance: PlanningInstance, members: _Members, best_wait: Floats, best_s: Floats) -> Floats:
+    """What members left queued wait for their best options, in weighted seconds by Smith's rule."""
+    overdue = np.array([each.overdue_s for each in instance.classes])
+    mean_s = float((members.count * best_s).sum() / members.count.sum())
+    shortest = OVERDUE_SHARE * max(float(best_s.min()), SHORTEST_SHARE * mean_s)
+    counted_s = np.where(overdue > 0.0, shortest / (1.0 + overdue), best_s)
+    waits: Floats = members.weight * np.maximum(best_wait, MIN_DURATION_S) * mean_s / counted_s
+    return waits
 
 
 def choose_units(
@@ -27,7 +239,9 @@ def choose_units(
     waiting_weight: Mapping[str, float],
     capacity: Mapping[str, int],
 ) -> dict[str, int]:
-    """Units by resource at the lowest price; each elastic entry is chosen with the others at their fewest.
+    """Units by resource at the lowest price, where there is no set-up and nobody knows what is expected to arrive.
+
+    Each elastic entry is chosen with the others at their fewest.
 
     Args:
         demand: What the action asks for; its fewest units must be free.
@@ -42,19 +256,33 @@ def choose_units(
     for entry in demand.entries:
         if not entry.elastic:
             continue
-        fixed = sum(
+        others = sum(
             count * waiting_weight.get(resource, 0.0) / max(capacity.get(resource, 1), 1)
             for resource, count in units.items()
             if resource != entry.resource
         )
         rate = waiting_weight.get(entry.resource, 0.0) / max(capacity.get(entry.resource, 1), 1)
-        chosen = _cheapest(entry, weight + fixed, rate, duration, free.get(entry.resource, 0))
+        chosen = _cheapest(entry, _Market(weight, others, rate), duration, free.get(entry.resource, 0))
         if chosen:
             units[entry.resource] = chosen
     return units
 
 
-def _cheapest(entry: ResourceDemand, fixed: float, rate: float, duration: float, free: int) -> int:
+class _Market(NamedTuple):
+    """What an elastic entry is priced by.
+
+    Attributes:
+        weight: Of the action.
+        others: Delay that the action's other entries cause per second.
+        rate: Delay that a unit of this one causes per second.
+    """
+
+    weight: float
+    others: float
+    rate: float
+
+
+def _cheapest(entry: ResourceDemand, market: _Market, duration: float, free: int) -> int:
     best_units, best_cost = entry.min_units, float("inf")
     previous_gain = 0.0
     first = max(entry.min_units, 1)
@@ -64,7 +292,8 @@ def _cheapest(entry: ResourceDemand, fixed: float, rate: float, duration: float,
     for units in range(first, most + 1, step):
         gain = entry.speed_up.at(units, entry.min_units)
         efficient = units == first or (gain - previous_gain) * first >= MARGINAL_EFFICIENCY_FLOOR * step
-        cost = duration / gain * (fixed + units * rate)
+        delay = market.others + units * market.rate
+        cost = starting_cost(market.weight, 0.0, duration / gain, delay, 0.0)
         if efficient and cost < best_cost - 1e-12:
             best_units, best_cost = units, cost
         previous_gain = gain

@@ -8,6 +8,8 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
+from callsheet.scheduler.core.entities import Action
+from callsheet.scheduler.core.model import ResourceDemand
 from callsheet.scheduler.core.ready import ClassKey, ReadyClass
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.fleet.offers import fitting, make_offer, need_of, nodes_with_room, place_of, room_on
@@ -55,9 +57,15 @@ class ClassPart(NamedTuple):
 
 
 def describe(key: ClassKey) -> str:
-    """A class in words."""
+    """A class in words; its demand tells it from others of its name."""
     size = f" ~{duration_of_size(key.size):.3g} s" if key.size else ""
-    return f"{key.kind.name.lower()} {key.label or key.service or 'any'} of {key.job}{size}"
+    units = ", ".join(f"{_units(entry)} {entry.resource}" for entry in key.demand.entries if entry.max_units)
+    demand = f" with {units}" if units else ""
+    return f"{key.kind.name.lower()} {key.label or key.service or 'any'} of {key.job}{size}{demand}"
+
+
+def _units(entry: ResourceDemand) -> str:
+    return f"{entry.min_units} to {entry.max_units}" if entry.elastic else str(entry.min_units)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +74,8 @@ class Snapshot:
 
     Attributes:
         members: The ready class behind each class of the instance.
-        free: What is free on the nodes of each pool.
+        free: What is free on the nodes of each pool and not kept for anybody.
+        kept_for: By pool, the action for which a node there is kept.
         claimed: What each class of the instance must leave to others where it would bring an instance in.
         generation: Of the fleet; pools of another one are other pools.
     """
@@ -74,6 +83,7 @@ class Snapshot:
     instance: PlanningInstance
     members: tuple[ReadyClass, ...]
     free: Frees
+    kept_for: Mapping[int, Action]
     claimed: tuple[Frees, ...]
     generation: int
 
@@ -84,6 +94,13 @@ class _Kept(NamedTuple):
     made_at: float
     block: OptionBlock
     set_ups: tuple[float | None, ...]
+
+
+class Room(NamedTuple):
+    """What is free on the nodes of each pool and not kept, and by pool the action for which a node there is kept."""
+
+    free: Frees
+    kept_for: Mapping[int, Action]
 
 
 def set_ups_of(fleet: Fleet, block: OptionBlock) -> tuple[float | None, ...]:
@@ -136,7 +153,7 @@ class Snapshots:
             held: Units that jobs hold, by job and resource, for fair shares.
             arrivals: What is expected, by kind of resource.
         """
-        free, waiting = self._free_and_waiting(fleet, servable, now)
+        (free, kept_for), waiting = self._room_and_waiting(fleet, servable, now)
         claims = Claims(fleet, free, waiting)
         parts = [(each.servable.ready, part) for each in waiting for part in _parts(each, fleet, free, claims)]
         classes = tuple(part for _, part in parts)
@@ -148,7 +165,7 @@ class Snapshots:
         )
         members = tuple(ready for ready, _ in parts)
         claimed = tuple(_claimed(part, claims) for part in classes)
-        return Snapshot(instance, members, free, claimed, fleet.generation)
+        return Snapshot(instance, members, free, kept_for, claimed, fleet.generation)
 
     def free_units(self, fleet: Fleet) -> Integers:
         """What is free of each row now, and without end of "no row", which an index of -1 finds."""
@@ -161,10 +178,10 @@ class Snapshots:
         """A snapshot with what is free now; the fleet's pools must be the same."""
         by_class = {id(ready): Servable(ready, self.block(ready.key, fleet, now)) for ready in snapshot.members}
         servable = list(by_class.values())
-        free, waiting = self._free_and_waiting(fleet, servable, now)
+        (free, kept_for), waiting = self._room_and_waiting(fleet, servable, now)
         claims = Claims(fleet, free, waiting)
         claimed = tuple(_claimed(part, claims) for part in snapshot.instance.classes)
-        return replace(snapshot, free=free, claimed=claimed)
+        return replace(snapshot, free=free, kept_for=kept_for, claimed=claimed)
 
     def block(self, key: ClassKey, fleet: Fleet, now: float) -> OptionBlock:
         """The options of a class, made anew now and then so that they follow what predictors learn."""
@@ -184,14 +201,14 @@ class Snapshots:
             columns = sum(len(pool.columns) for pool in fleet.pools)
             self._generation, self._rows, self._blocks = fleet.generation, Rows(columns), {}
 
-    def _free_and_waiting(self, fleet: Fleet, servable: Sequence[Servable], now: float) -> tuple[Frees, list[Waiting]]:
+    def _room_and_waiting(self, fleet: Fleet, servable: Sequence[Servable], now: float) -> tuple[Room, list[Waiting]]:
         """What is free on each node and not held for somebody, and who waits with whom."""
         backlogs = backlog_s(fleet, servable)
         most = self._settings.dispatch_cap
         waits = [longest_wait_s(islice(ready, most), now) for ready, _ in servable]
-        free = held_back(fleet, servable, backlogs, waits, self._settings.hold_after)
+        room = held_back(fleet, servable, backlogs, waits, self._settings.hold_after)
         waiting = [self._waiting(*each, now) for each in zip(servable, backlogs, waits, strict=True)]
-        return free, waiting
+        return room, waiting
 
     def _waiting(self, servable: Servable, backlog: float, longest_s: float, now: float) -> Waiting:
         ready, block = servable
@@ -236,7 +253,7 @@ def _ready(fleet: Fleet, row: Ready, hold_s: float) -> Resource:
 
 def held_back(
     fleet: Fleet, waiting: Sequence[Servable], backlogs: Sequence[float], waits: Sequence[float], hold_after: float
-) -> Frees:
+) -> Room:
     """What is free on each node, less what is kept for actions that have waited too long and fit nowhere.
 
     In each pool the one that came first counts. If it fits nowhere, the node that lacks the least keeps what it has of
@@ -249,9 +266,10 @@ def held_back(
         if head is None or longest_s < hold_after_s(hold_after, backlog):
             continue
         if not some_there(fleet, block):
-            overdue.append((ready.key.priority, head.arrival, block))
+            overdue.append((ready.key.priority, head.arrival, head, block))
+    kept_for: dict[int, Action] = {}
     considered: set[int] = set()
-    for _, _, block in sorted(overdue, key=lambda each: each[:2]):
+    for _, _, head, block in sorted(overdue, key=lambda each: each[:2]):
         needs = {
             place_of(option): need_of(option, fleet.pools[place_of(option).pool]) for option in reversed(block.options)
         }
@@ -259,28 +277,27 @@ def held_back(
         if considered.isdisjoint(pools) and not any(
             fitting(free[place.pool], need).any() for place, need in needs.items()
         ):
-            _hold_nearest(fleet, free, needs)
+            kept_for[_hold_nearest(fleet, free, needs)] = head
         considered |= pools
-    return free
+    return Room(free, kept_for)
 
 
-def _hold_nearest(fleet: Fleet, free: Frees, needs: Mapping[Place, Integers]) -> None:
-    nearest: tuple[float, Place, int] | None = None
+def _hold_nearest(fleet: Fleet, free: Frees, needs: Mapping[Place, Integers]) -> int:
+    """Keeps what the nearest node has, and returns the number of its pool."""
+    nearest: list[tuple[float, Place, int]] = []
     for place, need in needs.items():
         pool = fleet.pools[place.pool]
         lacking = np.maximum(need - free[place.pool], 0) / np.maximum(pool.capacity, 1)
         node = int(np.argmin(lacking.sum(axis=1)))
-        shortage = float(lacking[node].sum())
-        if nearest is None or shortage < nearest[0]:
-            nearest = (shortage, place, node)
-    if nearest is not None:
-        _, place, node = nearest
-        pool = fleet.pools[place.pool]
-        short = needs[place] > free[place.pool][node]
-        kept = kept_by_trajectories(pool.managers[node])
-        lasting = short & np.array([column in kept for column in pool.columns])
-        # See `holding`: what trajectories keep is held alone for as long as it is short.
-        free[place.pool][node, lasting if lasting.any() else needs[place] > 0] = 0
+        nearest.append((float(lacking[node].sum()), place, node))
+    _, place, node = min(nearest, key=lambda each: each[0])
+    pool = fleet.pools[place.pool]
+    short = needs[place] > free[place.pool][node]
+    kept = kept_by_trajectories(pool.managers[node])
+    lasting = short & np.array([column in kept for column in pool.columns])
+    # See `holding`: what trajectories keep is held alone for as long as it is short.
+    free[place.pool][node, lasting if lasting.any() else needs[place] > 0] = 0
+    return place.pool
 
 
 def _parts(waiting: Waiting, fleet: Fleet, free: Frees, claims: Claims) -> Iterator[PlanningClass]:

@@ -6,36 +6,31 @@ In the other each class keeps to the option with the highest benefit, which is b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 from callsheet.scheduler.planner.question.instance import Floats, Integers
+from callsheet.scheduler.planner.solvers.solver import Answer, Counts, Status
 from callsheet.scheduler.planner.solvers.stage import Charges, Stage
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Counts:
-    """A feasible solution of a stage.
+class Greedy:
+    """The better of two greedy fillings. Where every member got its best option nothing can be better."""
 
-    Attributes:
-        starts: Members to start by option, shape (options,).
-        objective: Its cost.
-    """
-
-    starts: Integers
-    objective: float
+    def solve(self, stage: Stage, incumbent: Answer) -> Answer:
+        """See `Solver.solve`."""
+        best = min(incumbent.counts, *_fillings(stage), key=lambda counts: counts.objective)
+        return Answer(best, max(incumbent.bound, unbounded_optimum(stage)), Status.FALLBACK).judged(stage)
 
 
-def greedy(stage: Stage) -> Counts:
-    """The better of two greedy fillings."""
+def _fillings(stage: Stage) -> Iterator[Counts]:
     scarcity = _scarcity(stage)
     by_density = np.argsort(-stage.benefit / scarcity, kind="stable")
     best_of_class = np.zeros(len(stage.count))
     np.maximum.at(best_of_class, stage.option_class, stage.benefit)
     favourite = stage.benefit >= best_of_class[stage.option_class]
     by_favourite = np.lexsort((-stage.benefit / scarcity, ~favourite))
-    candidates = [fill(stage, order) for order in (by_density, by_favourite)]
-    return min(candidates, key=lambda counts: counts.objective)
+    return (fill(stage, order) for order in (by_density, by_favourite))
 
 
 def unbounded_optimum(stage: Stage) -> float:

@@ -13,8 +13,9 @@ from math import inf
 
 import numpy as np
 from callsheet.scheduler.planner.question.instance import Floats, Integers
-from callsheet.scheduler.planner.solvers.greedy import Counts, fill
+from callsheet.scheduler.planner.solvers.greedy import fill
 from callsheet.scheduler.planner.solvers.linear_rows import linear_rows
+from callsheet.scheduler.planner.solvers.solver import Answer, Counts, Status
 from callsheet.scheduler.planner.solvers.stage import Stage
 from ortools.linear_solver import linear_solver_pb2, pywraplp  # type: ignore[import-untyped]
 
@@ -41,6 +42,29 @@ class Relaxation:
     reduced_cost: Floats
     price: Floats
     rounded: Counts
+
+
+class LinearRelaxation:
+    """The relaxation as a solver: its solution is rounded, and its bound proves that or another one good enough.
+
+    Attributes:
+        found: What it told of the stage that it solved last; None if it found no optimum.
+    """
+
+    def __init__(self) -> None:
+        """Starts with nothing found."""
+        self.found: Relaxation | None = None
+
+    def solve(self, stage: Stage, incumbent: Answer) -> Answer:
+        """See `Solver.solve`."""
+        try:
+            self.found = relax(stage, incumbent.counts)
+        except ArithmeticError:
+            self.found = None
+            return incumbent
+        best = min(incumbent.counts, self.found.rounded, key=lambda counts: counts.objective)
+        bound = min(max(incumbent.bound, self.found.bound), best.objective)
+        return Answer(best, bound, Status.FEASIBLE).judged(stage)
 
 
 def relax(stage: Stage, warm_start: Counts) -> Relaxation:

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from callsheet.scheduler.planner.question.costs import OptionCosts, option_costs
 from callsheet.scheduler.planner.question.instance import Floats, Option, PlanningInstance
-from callsheet.scheduler.planner.solvers.cp_sat import SOLVED_GAP, Budget, Status, assign
-from callsheet.scheduler.planner.solvers.greedy import Counts, greedy, unbounded_optimum
-from callsheet.scheduler.planner.solvers.relaxation import relax
+from callsheet.scheduler.planner.question.price import OptionCosts, option_costs
+from callsheet.scheduler.planner.solvers.cp_sat import LEAST_SECONDS, Budget, CpSat
+from callsheet.scheduler.planner.solvers.greedy import Greedy
+from callsheet.scheduler.planner.solvers.relaxation import LinearRelaxation
+from callsheet.scheduler.planner.solvers.solver import Answer, Solver, Status
 from callsheet.scheduler.planner.solvers.stage import Leftovers, Stage, make_stage
 
 
@@ -51,18 +52,6 @@ class Solution:
         return (self.objective - self.bound) / max(abs(self.bound), 1e-12)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Solved:
-    """A stage's solution, and what CP-SAT spent on it."""
-
-    counts: Counts
-    bound: float
-    status: Status
-    seconds: float = 0.0
-
-
-# With less than this left, CP-SAT would not get anywhere: half of it goes by until the model is built and read.
-LEAST_SECONDS = 0.002
 _HARDNESS = (Status.EMPTY, Status.BOUND, Status.OPTIMAL, Status.FEASIBLE, Status.FALLBACK)
 
 
@@ -95,32 +84,25 @@ def solve(
     return books.solution()
 
 
-def solve_stage(stage: Stage, budget: Budget, seed: int, elapsed_s: Callable[[], float] = lambda: 0.0) -> _Solved:
+def solve_stage(stage: Stage, budget: Budget, seed: int, elapsed_s: Callable[[], float] = lambda: 0.0) -> Answer:
     """Solves one stage; `elapsed_s` tells what the round's solving has taken so far beside CP-SAT."""
     if not len(stage.options):
-        nothing = Counts(np.zeros(0, np.int64), stage.baseline)
-        return _Solved(nothing, stage.baseline, Status.EMPTY)
-    best = greedy(stage)
-    bound = unbounded_optimum(stage)
-    if _close(best.objective, bound, stage) or budget.seconds <= 0.0:
-        return _Solved(best, bound, Status.BOUND if _close(best.objective, bound, stage) else Status.FALLBACK)
-    try:
-        relaxation = relax(stage, best)
-    except ArithmeticError:
-        return _Solved(best, bound, Status.FALLBACK)
-    best = min(best, relaxation.rounded, key=lambda counts: counts.objective)
-    bound = max(bound, relaxation.bound)
-    if _close(best.objective, bound, stage):
-        return _Solved(best, min(bound, best.objective), Status.BOUND)
-    if budget.after(elapsed_s()).seconds <= LEAST_SECONDS:
-        return _Solved(best, min(bound, best.objective), Status.FEASIBLE)
-    assigned = assign(stage, relaxation, best, budget, seed=seed, elapsed_s=elapsed_s)
-    return _Solved(assigned.counts, assigned.bound, assigned.status, assigned.seconds)
+        return Answer.nothing(stage, Status.EMPTY)
+    answer = Answer.nothing(stage)
+    for solver in _solvers(budget, seed, elapsed_s):
+        answer = solver.solve(stage, answer)
+        if answer.status is Status.BOUND:
+            break
+    return answer
 
 
-def _close(objective: float, bound: float, stage: Stage) -> bool:
-    """Whether a solution is within the gap of a bound, measured by what could be gained at all."""
-    return objective - bound <= SOLVED_GAP * max(stage.baseline - bound, 1e-12)
+def _solvers(budget: Budget, seed: int, elapsed_s: Callable[[], float]) -> Iterator[Solver]:
+    """From the cheapest to the dearest: who proves his answer good enough spares the others."""
+    yield Greedy()
+    if budget.seconds > 0.0:
+        relaxation = LinearRelaxation()
+        yield relaxation
+        yield CpSat(relaxation, budget, seed, elapsed_s)
 
 
 class _Books:
@@ -146,7 +128,7 @@ class _Books:
                 if self._classes and self._left.cap > 0:
                     yield make_stage(self._instance, self._costs, self._classes, self._left, fair=fair)
 
-    def take(self, stage: Stage, solved: _Solved) -> None:
+    def take(self, stage: Stage, solved: Answer) -> None:
         """Books the solution of the stage that `stages` gave last."""
         counts = solved.counts
         self._left.take(stage, counts.starts, self._classes)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 
 import numpy as np
-from callsheet.scheduler.planner.question.costs import OptionCosts
 from callsheet.scheduler.planner.question.instance import Floats, Integers, JobShare, Option, PlanningInstance
+from callsheet.scheduler.planner.question.price import OptionCosts
 from numpy.typing import NDArray
 
 Charges = list[tuple[int, int]]
