@@ -2,7 +2,7 @@
 #
 #   PYTHON=...        the interpreter to create .venv with (python3; 3.11 or later)
 #   TORCH_INDEX=...   an index to take torch from, for instance one with CPU-only builds; an installed torch is kept
-#   PYTEST_ARGS=...   arguments for `make test`
+#   PYTEST_ARGS=...   arguments for `make test`, which then runs in one process unless -n is among them
 #   UPGRADE=1         lets `make lock` move to newer versions
 
 PYTHON ?= python3
@@ -20,9 +20,11 @@ demo: $(SETUP)
 	scripts/system_packages.sh demo
 	$(BIN)/callsheet demo
 
+# Tests of one file share a worker and its servers; the order is that of `testpaths`.
+WORKERS := --dist loadfile --no-loadscope-reorder
 test: $(SETUP)
 	scripts/system_packages.sh test
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest $(WORKERS) $(or $(PYTEST_ARGS),-n auto)
 
 check: lint types layers protos-lint protos-check
 

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("callsheet", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("callsheet")
 
-pytest_plugins = ["pytester", "tests.support.deadlines", "tests.support.measurements", "tests.support.skips"]
+_PLUGINS = ["deadlines", "measurements", "skips", "workers"]
+pytest_plugins = ["pytester", *(f"tests.support.{name}" for name in _PLUGINS)]
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,8 @@ import pytest
 from tests.support.journals import JournalPlace
 from tests.support.servers import postgres_server
 
+pytestmark = pytest.mark.alone
+
 _KILLS = 3
 
 

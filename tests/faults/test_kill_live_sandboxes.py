@@ -9,15 +9,16 @@ import anyio.to_thread
 import psutil
 import pytest
 from callsheet.client import Client, Command, EnvStep, Failed, FailureKind, Succeeded, Unservable
-from callsheet.deploy.choices import Isolation, Role
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
+from callsheet.managers.sandbox.settings import Isolation
 
 from tests.support.accounts import check_nothing_leaked
 from tests.support.real_sandboxes import processes, until
 from tests.support.sandboxes import DOCKER_IMAGE, require_bubblewrap, require_docker
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.alone]
 
 _DEADLINE_S = 100.0
 _NAP = "86400.5"

@@ -22,6 +22,8 @@ from tests.support.root_filesystems import make_root, require_overlays
 from tests.support.sandbox_attempts import attempt_of, reset
 from tests.support.sandboxes import ANSWER_SECONDS, Variant, settings_for, variants
 
+pytestmark = pytest.mark.alone
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Holds sandboxes with an image, some of them ready for nobody, and sets one up that never ends; says so and waits.
 _HOLD = """

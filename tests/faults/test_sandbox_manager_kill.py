@@ -23,6 +23,8 @@ from tests.support.real_sandboxes import processes
 from tests.support.sandbox_manager_process import SANDBOXES, held_settings
 from tests.support.sandboxes import ANSWER_SECONDS, DOCKER_IMAGE, Variant, settings_for, variants
 
+pytestmark = pytest.mark.alone
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 

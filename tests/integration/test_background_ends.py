@@ -11,9 +11,10 @@ from pathlib import Path
 import anyio
 import pytest
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
-from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, SandboxLostError, StepSpec
+from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, StepSpec
 from callsheet.managers.sandbox.backend import SessionLanguage as Language
 from callsheet.managers.sandbox.cgroups import probe_layout
+from callsheet.managers.sandbox.errors import SandboxLostError
 from callsheet.managers.sandbox.node_sharing import Lane
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation, SandboxSettings
 

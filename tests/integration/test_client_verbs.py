@@ -20,7 +20,7 @@ from callsheet.client import (
     ToolCallResult,
 )
 from callsheet.client.testing import FakeClient
-from callsheet.deploy.choices import Role
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
 

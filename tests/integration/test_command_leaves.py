@@ -11,9 +11,10 @@ import anyio
 import pytest
 from callsheet.managers.sandbox import sessions
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
-from callsheet.managers.sandbox.backend import CannotExecuteError, SessionLanguage, StepSpec
+from callsheet.managers.sandbox.backend import SessionLanguage, StepSpec
 from callsheet.managers.sandbox.capture import OutputPipe
 from callsheet.managers.sandbox.cgroups import find_layout
+from callsheet.managers.sandbox.errors import CannotExecuteError
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
 from tests.support.sandboxes import open_backend, run, settings_for, shell, spec_for, variants

@@ -11,10 +11,11 @@ import pytest
 from callsheet.client import Client, Command, EnvStep, Succeeded
 from callsheet.client.admin import AdminClient
 from callsheet.client.admin_values import ActionState
-from callsheet.deploy.choices import Isolation, Role
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.sandbox.probe import probe_bubblewrap
+from callsheet.managers.sandbox.settings import Isolation
 
 from tests.support.other_user import TESTS_TIMEOUT_S, run_tests_as_other_user
 from tests.support.real_sandboxes import until_state

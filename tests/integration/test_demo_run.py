@@ -9,7 +9,7 @@ from callsheet.benchmarks.demo.inputs import prepare_inputs
 from callsheet.benchmarks.demo.packages import DemoInputError
 from callsheet.benchmarks.demo.run import run_demo
 from callsheet.benchmarks.demo.settings import DemoSettings, choose_cpus, choose_trajectories
-from callsheet.deploy.choices import Isolation
+from callsheet.managers.sandbox.settings import Isolation
 
 
 @pytest.mark.anyio

@@ -20,10 +20,11 @@ from callsheet.client import (
     Succeeded,
     Trajectory,
 )
-from callsheet.deploy.choices import Isolation, Role, ShareCores
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.sandbox.probe import probe_bubblewrap
+from callsheet.managers.sandbox.settings import CoreSharing, Isolation
 
 from tests.support.real_sandboxes import processes, until
 
@@ -51,7 +52,7 @@ async def stack(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     if isolation is Isolation.BUBBLEWRAP and not (probe := probe_bubblewrap()).works:
         pytest.skip(f"bubblewrap does not work here: {probe.reason}")
     settings = StackSettings(
-        tmp_path, managers=(Role.SANDBOX,), cpus=2, isolation=isolation, share_cores=ShareCores.RESERVED
+        tmp_path, managers=(Role.SANDBOX,), cpus=2, isolation=isolation, share_cores=CoreSharing.RESERVED
     )
     async with local_stack(settings) as stack:
         yield stack

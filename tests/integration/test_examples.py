@@ -10,10 +10,11 @@ import anyio
 import pytest
 from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
-from callsheet.deploy.choices import Isolation, Role
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import STANDARD_MANAGERS, StackSettings
 from callsheet.managers.sandbox.probe import probe_bubblewrap
+from callsheet.managers.sandbox.settings import Isolation
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 _EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -51,6 +51,16 @@ VIOLATIONS = [
         "The client needs the base install alone",
     ),
     (
+        "clients/callsheet/cli/violation.py",
+        "from callsheet.managers import node",
+        "The command line reaches scheduler and managers through deployment",
+    ),
+    (
+        "deploy/callsheet/options/violation.py",
+        "from callsheet.managers import node",
+        "Options are declared without knowing who declares them",
+    ),
+    (
         "deploy/callsheet/deploy/violation.py",
         "from callsheet.cli import output",
         "Deployment joins scheduler and managers and knows nothing above them",

@@ -10,8 +10,8 @@ import pytest
 from callsheet.cli.errors import first_error
 from callsheet.client import Client, Demand, Succeeded, Unservable
 from callsheet.client.admin import AdminClient
-from callsheet.deploy.choices import Role
 from callsheet.deploy.processes import ProcessFailedError
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
 

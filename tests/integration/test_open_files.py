@@ -11,7 +11,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.deploy.choices import Role
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.open_files import MOST_OPEN_FILES

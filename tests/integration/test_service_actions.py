@@ -33,7 +33,7 @@ from callsheet.client import (
 )
 from callsheet.client.admin import AdminClient
 from callsheet.client.admin_values import ActionState, WaitReason
-from callsheet.deploy.choices import Role
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.noop import serve_noop

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from callsheet.client import Client, Command, EnvStep, SandboxFile, Succeeded, ToolCall, Unservable
 from callsheet.client.admin import AdminClient
-from callsheet.deploy.choices import Role
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.scheduler.store.engine import SQLITE_FILE

@@ -36,7 +36,7 @@ from callsheet.client import (
 )
 from callsheet.client.admin import AdminClient
 from callsheet.client.admin_values import ActionState
-from callsheet.deploy.choices import Role
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc

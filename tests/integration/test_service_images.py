@@ -12,9 +12,10 @@ from callsheet.client import (
     FailedPreconditionError,
 )
 from callsheet.client.admin import AdminClient
-from callsheet.deploy.choices import Isolation, Role
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import StackSettings
+from callsheet.managers.sandbox.settings import Isolation
 
 from tests.support.root_filesystems import make_root, require_overlays
 

@@ -23,11 +23,12 @@ from callsheet.client import (
 )
 from callsheet.client.admin import AdminClient
 from callsheet.client.admin_values import ActionState
-from callsheet.deploy.choices import Isolation, Role
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import StackSettings
-from callsheet.managers.attempts import CLOCK_TOLERANCE_S
+from callsheet.managers.attempt_runner import CLOCK_TOLERANCE_S
 from callsheet.managers.sandbox.probe import probe_bubblewrap
+from callsheet.managers.sandbox.settings import Isolation
 
 from tests.support.real_sandboxes import until_state
 

@@ -11,8 +11,8 @@ import anyio
 import psutil
 import pytest
 from callsheet.cli.errors import first_error
-from callsheet.deploy.choices import Role
 from callsheet.deploy.processes import ChildProcess, ProcessFailedError
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack_settings import RestartPolicy
 from callsheet.deploy.supervisor import Supervisor
 

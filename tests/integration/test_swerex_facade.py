@@ -10,8 +10,8 @@ import aiohttp
 import anyio
 import pytest
 from callsheet.client import Client, NotFoundError
-from callsheet.deploy.choices import Role
 from callsheet.deploy.processes import ProcessFailedError
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack
 from swerex.exceptions import CommandTimeoutError, SessionNotInitializedError, SwerexException
 from swerex.runtime.abstract import (

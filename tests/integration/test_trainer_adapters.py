@@ -13,11 +13,12 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync
 from callsheet.client import Client
-from callsheet.deploy.choices import Isolation, Role
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.inference import tokenizer
 from callsheet.managers.sandbox.probe import probe_bubblewrap
+from callsheet.managers.sandbox.settings import Isolation
 
 from tests import adapters
 from tests.adapters.grpo_loop import Sample, train

@@ -31,6 +31,7 @@ from tests.support.checked_core import SANDBOX_KINDS, UNLIMITED, CheckedCore, Ch
 from tests.support.core_managers import FaithfulManager
 from tests.support.core_requests import action_request, elastic, fixed, job_request, kept, trajectory_request
 from tests.support.core_world import Stream
+from tests.support.peers import Peer
 
 GRACE = 60.0
 JOB_REQUESTS = {
@@ -57,10 +58,10 @@ RETRIES = [RetryPolicy(), RetryPolicy(max_attempts=1), RetryPolicy(max_attempts=
 RESULTS: list[events.AttemptResult | None] = [
     None,
     None,
-    events.AttemptCancelled("half"),
+    events.AttemptCancelled(b"half"),
     *[events.AttemptFailed(kind, "made_to_fail") for kind in FailureKind],
     events.AttemptFailed(FailureKind.QUOTA, "slow_down", retry_after=7.0),
-    events.AttemptSucceeded("odd", "invented", "t1"),
+    events.AttemptSucceeded(b"odd", "invented", "t1"),
 ]
 
 
@@ -153,13 +154,13 @@ class CoreMachine(CheckedCore):
     @rule(job_id=st.sampled_from(JOBS), held=st.booleans())
     def hold_or_release(self, job_id: str, held: bool) -> None:
         self.asked(partial(self.world.hold if held else self.world.release, job_id))
-        assert (self.world.session in self.world.state.jobs[job_id].lease.sessions) == held
+        assert (Peer(self.world.session) in self.world.state.jobs[job_id].lease.sessions) == held
 
     @rule(session=st.sampled_from(SESSIONS[:2]))
     def end_session(self, session: str) -> None:
         self.world.end_session(session)
         self.read_streams()
-        assert all(session not in job.lease.sessions for job in self.world.state.jobs.values())
+        assert all(Peer(session) not in job.lease.sessions for job in self.world.state.jobs.values())
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), job_id=st.sampled_from(JOBS), what=st.sampled_from(["job", "group", "trajectory"]))

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests.support.any_message import any_message
 from tests.support.core_requests import JOB, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager, Stream, ended, node, service
+from tests.support.peers import Peer
 
 T = TypeVar("T")
 FUZZ = settings(max_examples=150)
@@ -112,7 +113,7 @@ def test_the_core_can_live_with_what_was_accepted(first: action_pb2.ActionSpec, 
             request = decoded[0]
             check(request)
             world.journal.learn(request)
-            world.handle(events.ActionSubmitted(events.ReplyTo("client", 0), request, "client"))
+            world.handle(events.ActionSubmitted(events.ReplyTo(Peer("client"), 0), request, None))
     for failing in (True, False, False):
         world.plan()
         for grant in manager.stream.all(commands.Dispatch):

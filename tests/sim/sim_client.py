@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.model import ActionKey, ActionKind, RefusedError, TrajectoryEnd
+from callsheet.scheduler.core.model import ActionKey, ActionKind, Opened, RefusedError, TrajectoryEnd
 
 from tests.sim.sim_parts import JOB_GRACE, Link, Timeline, action_request, job_request, trajectory_request
 
@@ -15,6 +15,33 @@ if TYPE_CHECKING:
     from tests.sim.sim_world import World
 
 JOB = "job"
+
+
+@dataclass(eq=False)
+class ClientLink(Link):
+    """The client's stream: a session and a watcher of the core."""
+
+    client: SimClient = field(kw_only=True)
+
+    @property
+    def gone(self) -> bool:
+        """See `Watcher`."""
+        return not self.up
+
+    def put_result(self, sequence: int, refusal: RefusedError | None) -> None:
+        """See `ClientSession`."""
+        self.send("down", lambda: self.client.answered(sequence, refusal))
+
+    def put_opened(self, sequence: int, opened: Opened) -> None:
+        """See `ClientSession`."""
+        self.put_result(sequence, None)
+
+    def put_outcome(self, outcome: bytes) -> None:
+        """See `Watcher`."""
+        key = ActionKey(*outcome.decode().partition(" ")[0].split("/"))
+        self.send("down", lambda: self.client.outcome(key, outcome))
+
+
 Request = Callable[[events.ReplyTo], events.Event]
 
 
@@ -25,12 +52,12 @@ class SimClient:
     world: World
     trajectories: int
     steps: int
-    link: Link | None = None
+    link: ClientLink | None = None
     unanswered: dict[int, Request] = field(default_factory=dict)
     then: dict[int, Callable[[], None]] = field(default_factory=dict)
     acknowledged: set[ActionKey] = field(default_factory=set)
     waiting: dict[ActionKey, tuple[bytes, Callable[[], None]]] = field(default_factory=dict)
-    outcomes: dict[ActionKey, object] = field(default_factory=dict)
+    outcomes: dict[ActionKey, bytes] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
     completed: int = 0
     away_until: float = 0.0
@@ -76,7 +103,7 @@ class SimClient:
         request = action_request(spec)
         self.waiting[request.key] = (spec, then)
         self.ask(
-            lambda reply: events.ActionSubmitted(reply, action_request(spec), reply.session),
+            lambda reply: events.ActionSubmitted(reply, action_request(spec), self.link),
             lambda: self.acknowledged.add(request.key),
         )
 
@@ -118,7 +145,7 @@ class SimClient:
         if not self.world.scheduler_up:
             self.time.after(0.5, self.connect)
             return
-        self.link = Link(self.time, self.world.slowness)
+        self.link = ClientLink(self.time, self.world.slowness, client=self)
         for sequence in sorted(self.unanswered):
             self._send(sequence)
         for key in [key for key in self.waiting if key in self.acknowledged]:
@@ -131,17 +158,18 @@ class SimClient:
         then = self.then.pop(sequence, None)
         if refusal is not None and request is not None:
             self.refusals.append(str(refusal))
-            event = request(events.ReplyTo(None, sequence))
+            assert self.link is not None, "an answer came over no stream"
+            event = request(events.ReplyTo(self.link, sequence))
             if isinstance(event, events.ActionSubmitted) and event.request.key in self.waiting:
                 self.waiting.pop(event.request.key)[1]()
                 return
         if then is not None:
             then()
 
-    def outcome(self, key: ActionKey, message: object) -> None:
+    def outcome(self, key: ActionKey, message: bytes) -> None:
         """Takes an outcome; a repeated one must be the same."""
         known = self.outcomes.setdefault(key, message)
-        assert known == message, f"{key} has two outcomes: {known} and {message}"
+        assert known == message, f"{key} has two outcomes: {known!r} and {message!r}"
         waiting = self.waiting.pop(key, None)
         if waiting is not None:
             waiting[1]()

@@ -79,7 +79,7 @@ class SimManager:
         if not self.world.scheduler_up:
             self.time.after(0.5, self.connect)
             return
-        self.link = Link(self.time, self.world.slowness)
+        self.link = Link(self.time, self.world.slowness, self.manager_id)
         self.greeted = False
         running = tuple(
             RunningAttempt(token, run.request.key, run.attempt, True, run.resources, run.cores, run.request.body_hash)
@@ -132,7 +132,7 @@ class SimManager:
     def _finish(self, command: commands.Dispatch) -> None:
         del self.running[command.token]
         request = command.request
-        result: events.AttemptResult = events.AttemptSucceeded(None)
+        result: events.AttemptResult = events.AttemptSucceeded(b"")
         place = (request.key.job_id, request.trajectory_id)
         if command.token in self.cancelled:
             result = events.AttemptCancelled()
@@ -141,7 +141,7 @@ class SimManager:
         elif request.kind is ActionKind.ENV_RESET:
             sandbox_id = f"{self.incarnation[:6]}-{command.token.epoch}-{command.token.sequence}"
             self.sandboxes[place] = sandbox_id
-            result = events.AttemptSucceeded(None, sandbox_id, request.trajectory_id)
+            result = events.AttemptSucceeded(b"", sandbox_id, request.trajectory_id)
         elif request.needs_sandbox and self.sandboxes.get(place) != command.sandbox_id:
             result = events.AttemptFailed(FailureKind.INFRA, "state_lost")
         end = events.AttemptEnded(

@@ -53,6 +53,7 @@ class Link:
 
     time: Timeline
     slowness: float
+    manager_id: str = ""
     up: bool = True
     _last: dict[str, float] = field(default_factory=dict)
 
@@ -63,10 +64,9 @@ class Link:
         self.time.after(arrival - self.time.now, lambda: deliver() if self.up else None)
 
 
-def encode_outcome(facts: OutcomeFacts) -> tuple[object, bytes]:
-    """Outcomes of the simulation are their state and result."""
-    text = f"{facts.state.value} {facts.result!r} after {facts.attempts}"
-    return text, text.encode()
+def encode_outcome(facts: OutcomeFacts) -> bytes:
+    """Outcomes of the simulation are the action's key, its state and its result."""
+    return f"{'/'.join(facts.key)} {facts.state.value} {facts.result!r} after {facts.attempts}".encode()
 
 
 @dataclass

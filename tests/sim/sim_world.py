@@ -16,7 +16,7 @@ from callsheet.scheduler.core.state import CoreSettings, SchedulerState
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.protocol import Planner
 
-from tests.sim.sim_client import SimClient
+from tests.sim.sim_client import ClientLink, SimClient
 from tests.sim.sim_manager import SimManager
 from tests.sim.sim_parts import (
     Link,
@@ -158,7 +158,7 @@ class World:
         disconnected = events.ManagerDisconnected(link, manager_id)
         self.time.after(0.05, lambda: self._handle(generation, [disconnected]))
 
-    def client_link_lost(self, link: Link) -> None:
+    def client_link_lost(self, link: ClientLink) -> None:
         """As `manager_link_lost`, for the client's."""
         generation = self._generation
         self.time.after(0.05, lambda: self._handle(generation, [events.SessionEnded(link)]))
@@ -205,25 +205,16 @@ class World:
     def _carry_out(self, command: commands.Command) -> None:
         match command:
             case commands.Accept(reply_to=reply_to):
-                self._answer(reply_to, None)
+                reply_to.session.put_result(reply_to.sequence, None)
             case commands.Refuse(reply_to=reply_to, refusal=refusal):
-                self._answer(reply_to, refusal)
-            case commands.Deliver(watchers=watchers, key=key, message=message):
+                reply_to.session.put_result(reply_to.sequence, refusal)
+            case commands.Deliver(watchers=watchers, outcome=outcome):
                 for watcher in watchers:
-                    self._to_client(watcher, key, message)
+                    watcher.put_outcome(outcome)
             case commands.DeliverStored(watcher=watcher, key=key):
-                self._to_client(watcher, key, self.journal.outcomes[key].decode())
+                watcher.put_outcome(self.journal.outcomes[key])
             case _:
                 self._to_manager(command)
-
-    def _answer(self, reply_to: events.ReplyTo, refusal: object) -> None:
-        link = reply_to.session
-        assert isinstance(link, Link)
-        link.send("down", lambda: self.client.answered(reply_to.sequence, refusal))  # type: ignore[arg-type]
-
-    def _to_client(self, link: object, key: ActionKey, message: object) -> None:
-        assert isinstance(link, Link)
-        link.send("down", lambda: self.client.outcome(key, message))
 
     def _to_manager(self, command: commands.Command) -> None:
         link = getattr(command, "session", None)

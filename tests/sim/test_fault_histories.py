@@ -74,7 +74,7 @@ def check_history(world: World) -> None:
     assert not client.waiting, f"without an outcome: {sorted(client.waiting)}"
     assert client.acknowledged <= set(client.outcomes)
     for key, row in world.journal.actions.items():
-        assert client.outcomes[key] == world.journal.outcomes[key].decode(), f"{key}: told otherwise than kept"
+        assert client.outcomes[key] == world.journal.outcomes[key], f"{key}: told otherwise than kept"
         if action_request(client_spec(world, key.action_id)).kind is ActionKind.ENV_STEP:
             assert world.starts[key] <= 1, f"{key} ({row}) started {world.starts[key]} times"
     assert not world.state.attempts

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from callsheet.scheduler.core import commands, events
+from callsheet.scheduler.core import events
 from callsheet.scheduler.core.commands import Command
 from callsheet.scheduler.core.model import (
     ActionKey,
     ActionKind,
     ActionRequest,
     JobRequest,
+    Opened,
     RefusedError,
     TrajectoryEnd,
     TrajectoryRequest,
 )
+from callsheet.scheduler.core.peers import Watcher
 
 from tests.support.core_journal import CoreJournal
 from tests.support.core_requests import JOB, action_request, job_request, key_of, trajectory_request
+from tests.support.peers import Peer
 
 
 class CoreClients(ABC):
@@ -26,7 +29,7 @@ class CoreClients(ABC):
     def __init__(self, journal: CoreJournal) -> None:
         self.journal = journal
         self.answers: dict[int, RefusedError | None] = {}
-        self.opened: dict[int, commands.Opened] = {}
+        self.opened: dict[int, Opened] = {}
         self.session: str | None = "client"
         self._sequence = 0
 
@@ -37,7 +40,7 @@ class CoreClients(ABC):
     def _reply(self) -> events.ReplyTo:
         """Where the next answer goes: to `session`, a client session, or to a unary rpc if that is None."""
         self._sequence += 1
-        return events.ReplyTo(self.session or "unary", self._sequence, holds=self.session is not None)
+        return events.ReplyTo(Peer(self.session or "unary"), self._sequence, holds=self.session is not None)
 
     def _ask(self, event: events.Event, reply: events.ReplyTo) -> None:
         self.handle(event)
@@ -46,7 +49,7 @@ class CoreClients(ABC):
         if refusal is not None:
             raise refusal
 
-    def job(self, request: JobRequest | None = None) -> commands.Opened:
+    def job(self, request: JobRequest | None = None) -> Opened:
         """Opens a job."""
         request = request or job_request()
         self.journal.learn(request)
@@ -66,7 +69,7 @@ class CoreClients(ABC):
 
     def end_session(self, session: str = "client") -> None:
         """A client session is over."""
-        self.handle(events.SessionEnded(session))
+        self.handle(events.SessionEnded(Peer(session)))
 
     def cancel_work(self, group_id: str = "", trajectory_id: str = "", *, reason: str = "", job_id: str = JOB) -> None:
         """Gives up what is unfinished."""
@@ -78,7 +81,7 @@ class CoreClients(ABC):
         reply = self._reply()
         self._ask(events.JobCloseRequested(reply, job_id), reply)
 
-    def trajectory(self, request: str | TrajectoryRequest) -> commands.Opened:
+    def trajectory(self, request: str | TrajectoryRequest) -> Opened:
         """Opens a trajectory."""
         request = trajectory_request(request) if isinstance(request, str) else request
         self.journal.learn(request)
@@ -93,11 +96,12 @@ class CoreClients(ABC):
         reply = self._reply()
         self._ask(events.TrajectoryCloseRequested(reply, job_id, trajectory_id, end), reply)
 
-    def submit(self, request: ActionRequest, *, watcher: object = "client") -> None:
+    def submit(self, request: ActionRequest, *, watcher: str | Watcher | None = "client") -> None:
         """Submits an action."""
+        named = Peer(watcher) if isinstance(watcher, str) and not isinstance(watcher, Peer) else watcher
         self.journal.learn(request)
         reply = self._reply()
-        self._ask(events.ActionSubmitted(reply, request, watcher), reply)
+        self._ask(events.ActionSubmitted(reply, request, named), reply)
 
     def reset(self, action_id: str, trajectory_id: str = "t") -> None:
         """Submits an env_reset with the default demand."""
@@ -112,10 +116,10 @@ class CoreClients(ABC):
         reply = self._reply()
         self._ask(events.CancelRequested(reply, key_of(action), reason), reply)
 
-    def watch(self, action: str, watcher: object) -> None:
+    def watch(self, action: str, watcher: str) -> None:
         """Attaches somebody to an action."""
         reply = self._reply()
-        self._ask(events.OutcomeRequested(reply, key_of(action), watcher), reply)
+        self._ask(events.OutcomeRequested(reply, key_of(action), Peer(watcher)), reply)
 
     def publish(self, version: int, job_id: str = JOB) -> None:
         """Publishes a policy version."""

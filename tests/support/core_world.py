@@ -39,11 +39,6 @@ SETTINGS = CoreSettings(manager_lease=10.0, cancel_grace=5.0, timeout_grace=2.0,
 C = TypeVar("C", bound=Command)
 
 
-def encode_outcome(facts: OutcomeFacts) -> tuple[object, bytes]:
-    """Outcomes are delivered as the facts themselves."""
-    return facts, repr(facts.result).encode()
-
-
 def service(
     name: str = "work",
     kinds: Iterable[ActionKind] = ALL_KINDS,
@@ -73,6 +68,7 @@ def node(
 class Stream:
     """One stream of a manager, and what was sent over it."""
 
+    manager_id: str = "m"
     sent: list[Command] = field(default_factory=list)
 
     def last(self, kind: type[C]) -> C:
@@ -105,7 +101,7 @@ class FakeManager:
     ) -> Stream:
         """Registers on a new stream; the first heartbeat follows unless the test wants to send it itself."""
         self.incarnation = incarnation or self.incarnation
-        self.stream = Stream()
+        self.stream = Stream(self.manager_id)
         joined = events.ManagerJoined(
             self.stream,
             self.manager_id,
@@ -212,13 +208,13 @@ def ended(
 ) -> events.AttemptEnded:
     """The end of an attempt."""
     if result is None and grant.request.kind is ActionKind.ENV_RESET:
-        result = events.AttemptSucceeded("made", sandbox_made_by(grant), grant.request.trajectory_id)
+        result = events.AttemptSucceeded(b"made", sandbox_made_by(grant), grant.request.trajectory_id)
     return events.AttemptEnded(
         manager_id,
         grant.token,
         grant.request.key,
         grant.attempt,
-        result or events.AttemptSucceeded("done"),
+        result or events.AttemptSucceeded(b"done"),
         started,
         0.5,
         grant.request.body_hash,
@@ -241,9 +237,15 @@ class CoreWorld(CoreClients):
         self.now = now
         self.planner: ReviewingPlanner = planner or FirstComePlanner(hold_after=5.0)
         self.settings = settings
-        self.state = SchedulerState(epoch, encode_outcome, settings)
+        self.state = SchedulerState(epoch, self._encode, settings)
         self.outcomes: dict[ActionKey, OutcomeFacts] = {}
+        self._facts: dict[ActionKey, OutcomeFacts] = {}
         self.delivered: list[tuple[object, ActionKey]] = []
+
+    def _encode(self, facts: OutcomeFacts) -> bytes:
+        """Keeps the facts until the outcome is delivered."""
+        self._facts[facts.key] = facts
+        return repr(facts.result).encode()
 
     # -- the core ---------------------------------------------------------------------------------------------------
 
@@ -264,7 +266,8 @@ class CoreWorld(CoreClients):
                     self.opened[reply_to.sequence] = opened
             case commands.Refuse(reply_to=reply_to, refusal=refusal):
                 self.answers[reply_to.sequence] = refusal
-            case commands.Deliver(watchers=watchers, key=key, message=OutcomeFacts() as facts):
+            case commands.Deliver(watchers=watchers, key=key):
+                facts = self._facts[key]
                 assert key not in self.outcomes, f"{key} has two outcomes: {self.outcomes[key]} and {facts}"
                 self.outcomes[key] = facts
                 self.delivered.extend((watcher, key) for watcher in watchers)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-_LINES = pytest.StashKey[list[str]]()
+_NAME = "measured"
 
 Measured = Callable[[str], None]
 
@@ -14,17 +14,19 @@ Measured = Callable[[str], None]
 @pytest.fixture
 def measured(request: pytest.FixtureRequest) -> Measured:
     """A function that takes one line to print."""
-    lines = request.config.stash.setdefault(_LINES, [])
+    properties: list[tuple[str, object]] = request.node.user_properties  # a worker's reports bring them along
 
     def take(line: str) -> None:
-        lines.append(f"{request.node.name}: {line}")
+        properties.append((_NAME, f"{request.node.name}: {line}"))
 
     return take
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Prints the lines."""
-    lines = config.stash.get(_LINES, [])
+    reports = [report for each in terminalreporter.stats.values() for report in each]
+    ended = [report for report in reports if isinstance(report, pytest.TestReport) and report.when == "teardown"]
+    lines = [str(line) for report in ended for name, line in report.user_properties if name == _NAME]
     if lines:
         terminalreporter.section("measured, for information")
         for line in lines:

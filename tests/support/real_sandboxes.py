@@ -11,10 +11,11 @@ import psutil
 from callsheet.client import NotFoundError
 from callsheet.client.admin import AdminClient
 from callsheet.client.admin_values import ActionState
-from callsheet.deploy.choices import Isolation, Role
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.sandbox.probe import probe_bubblewrap
+from callsheet.managers.sandbox.settings import Isolation
 
 WAIT_S = 60.0
 # Each look at all processes takes CPU time from those that are waited for.

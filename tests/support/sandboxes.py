@@ -14,16 +14,11 @@ import psutil
 import pytest
 from callsheet.managers.sandbox.agent_program import AGENT_START
 from callsheet.managers.sandbox.agent_sandbox import AgentBackend, AgentSandbox
-from callsheet.managers.sandbox.backend import (
-    CommandOutcome,
-    CommandSpec,
-    Sandbox,
-    SandboxCreateError,
-    SandboxSpec,
-)
+from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, Sandbox, SandboxSpec
 from callsheet.managers.sandbox.build import build_backend
 from callsheet.managers.sandbox.cgroups import probe_layout
 from callsheet.managers.sandbox.docker_engine.container import AGENT_INSIDE, MANAGER_INSIDE, SOCKET_NAME
+from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.probe import ProbeResult, probe_bubblewrap
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings, StageDirectory

@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from callsheet.managers.sandbox.agent_client import AgentConnection
-from callsheet.managers.sandbox.backend import SandboxLostError
+from callsheet.managers.sandbox.errors import SandboxLostError
 from callsheet.managers.sandbox.packets import memory_file, socket_pair
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -13,20 +14,20 @@ from typing import Annotated
 import pytest
 import typer
 from callsheet.cli.app import app
-from callsheet.cli.errors import CallsheetGroup, CommandError, MissingExtraError, describe, first_error, load
+from callsheet.cli.errors import CallsheetGroup, CommandError, MissingExtraError, describe, first_error, needs
 from callsheet.cli.inspect_commands import holding
 from callsheet.cli.output import print_table
 from callsheet.cli.plain import plain_outcome
-from callsheet.cli.up_command import parse_managers
 from callsheet.client import CommandResult, Failed, FailureKind, Reason, Succeeded
 from callsheet.client.admin_values import Holder
 from callsheet.client.errors import invalid
-from callsheet.deploy.choices import Role
+from callsheet.deploy.roles import Role
+from callsheet.options.common import comma_separated
 from typer.testing import CliRunner, Result
 
 from tests.support.ports import free_port
 
-HEAVY = ("callsheet.client", "callsheet.managers", "callsheet.scheduler", "grpc", "ray", "sqlalchemy", "torch")
+HEAVY = ("callsheet.client", "google.protobuf", "grpc", "numpy", "ortools", "ray", "sqlalchemy", "structlog", "torch")
 
 COMMANDS: list[tuple[str, ...]] = [
     (),
@@ -78,6 +79,13 @@ def test_help_fits_80_columns_and_cuts_no_name(arguments: tuple[str, ...], monke
     assert all(len(line) <= 80 for line in narrow.splitlines())
     assert "\N{HORIZONTAL ELLIPSIS}" not in narrow
     assert sorted(COPIED.findall(narrow)) == sorted(COPIED.findall(helped("200")))
+
+
+@pytest.mark.parametrize("group", [(), ("manager",), ("submit",), ("bench",), ("facade",)])
+def test_help_says_what_each_command_does_in_a_whole_sentence(group: tuple[str, ...]) -> None:
+    _, _, commands = run(*group, "--help").output.partition("Commands:")
+    cut = [line for line in commands.splitlines() if line.endswith("...")]
+    assert cut == []
 
 
 def test_help_is_quick_as_it_loads_no_heavy_room() -> None:
@@ -136,24 +144,25 @@ def test_the_address_can_come_from_the_environment(monkeypatch: pytest.MonkeyPat
 
 
 def test_managers_are_read_in_order() -> None:
-    assert parse_managers("reward, sandbox") == (Role.REWARD, Role.SANDBOX)
-    assert parse_managers("") == ()
+    assert comma_separated("reward, sandbox") == (Role.REWARD, Role.SANDBOX)
+    assert comma_separated("") == ()
 
 
 @pytest.mark.parametrize("text", ["scheduler", "sandbox,sandbox", "gpu"])
 def test_other_managers_are_refused_by_name(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match=text.split(",", maxsplit=1)[0]):
-        parse_managers(text)
+    result = run("up", "--managers", text)
+    assert result.exit_code == 2
+    assert text.split(",", maxsplit=1)[0] in result.stderr
 
 
 def test_a_missing_extra_is_named() -> None:
-    with pytest.raises(MissingExtraError, match=r"pip install 'callsheet\[bench\]'"):
-        load("a_module_that_nobody_has", "bench")
+    with pytest.raises(MissingExtraError, match=r"pip install 'callsheet\[bench\]'"), needs("bench"):
+        importlib.import_module("a_module_that_nobody_has")
 
 
 def test_a_broken_room_is_not_mistaken_for_a_missing_extra() -> None:
-    with pytest.raises(ModuleNotFoundError, match=r"callsheet\.nowhere"):
-        load("callsheet.nowhere", "local")
+    with pytest.raises(ModuleNotFoundError, match=r"callsheet\.nowhere"), needs("local"):
+        importlib.import_module("callsheet.nowhere")
 
 
 def _failing_app(error: Exception) -> typer.Typer:

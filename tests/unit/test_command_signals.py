@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from callsheet.cli.signals import interrupt_on_terminate
+from callsheet.deploy.signals import interrupt_on_terminate
 
 
 @pytest.fixture(autouse=True)

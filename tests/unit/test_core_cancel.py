@@ -41,8 +41,8 @@ def test_a_running_action_is_cancelled_by_its_manager_with_what_it_has() -> None
     world.cancel("a", "again")
     assert [each.token for each in manager.stream.all(commands.CancelAttempt)] == [grant.token]
     assert world.state_of("a") is ActionState.RUNNING
-    manager.end("a", events.AttemptCancelled("half"))
-    assert world.cancellation("a") == Cancellation("enough", "half")
+    manager.end("a", events.AttemptCancelled(b"half"))
+    assert world.cancellation("a") == Cancellation("enough", b"half")
 
 
 def test_an_action_that_ends_well_before_its_cancel_arrives_has_succeeded() -> None:

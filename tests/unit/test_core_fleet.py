@@ -237,10 +237,10 @@ def test_a_manager_that_comes_back_too_late_is_told_to_stop_after_its_registrati
     assert spare.has("a")
     manager.join([manager.running(grant)], heartbeat=False)
     assert [type(command) for command in manager.stream.sent] == [commands.AcceptManager, commands.CancelAttempt]
-    manager.end(grant, events.AttemptSucceeded("late"))
+    manager.end(grant, events.AttemptSucceeded(b"late"))
     assert manager.stream.last(commands.AcknowledgeEnd).token == grant.token
     spare.run("a")
-    assert world.outcomes[key_of("a")].result == events.AttemptSucceeded("done")
+    assert world.outcomes[key_of("a")].result == events.AttemptSucceeded(b"done")
 
 
 def test_sandboxes_that_belong_to_nobody_are_released_at_the_first_heartbeat() -> None:
@@ -303,7 +303,7 @@ def test_a_running_attempt_with_units_its_node_has_not_makes_no_units_out_of_not
     manager.join([odd])
     world.submit(action_request("a"))
     assert world.state_of("a") is ActionState.RUNNING
-    done = events.AttemptSucceeded("done")
+    done = events.AttemptSucceeded(b"done")
     world.handle(events.AttemptEnded("m", odd.token, odd.key, 1, done, True, 0.0, odd.body_hash))
     assert manager.free == {"cpu": 4, "memory": 4096}
     world.submit(action_request("b", demand=fixed(gpu=1), wait=True))

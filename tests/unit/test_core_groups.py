@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.commands import Opened
 from callsheet.scheduler.core.model import (
     ActionKind,
     ActionState,
     GroupRequest,
+    Opened,
     Opening,
     RefusalCode,
     RefusedError,
@@ -143,7 +143,7 @@ def test_a_cancelled_job_gives_up_all_its_work_and_stays_open() -> None:
     world.cancel_work(reason="the run is over")
     assert world.cancellation("alone").reason == "the run is over"
     assert not world.state.jobs["job"].trajectories
-    manager.end("running", events.AttemptCancelled("half"))
+    manager.end("running", events.AttemptCancelled(b"half"))
     assert world.cancellation("running").reason == "the run is over"
     assert world.trajectory("next") == Opened(Opening.CREATED)
 
@@ -162,7 +162,7 @@ def test_a_trajectory_too_far_behind_is_closed() -> None:
     world.publish(2)
     assert set(world.state.jobs["job"].trajectories) == {"new"}
     assert manager.stream.last(commands.CancelAttempt).reason == "its staleness is beyond 1 versions"
-    manager.end("running", events.AttemptCancelled("half"))
+    manager.end("running", events.AttemptCancelled(b"half"))
     assert world.outcomes[key_of("running")].state is ActionState.CANCELLED
 
 

@@ -6,12 +6,20 @@ from collections.abc import Callable
 
 import pytest
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.commands import Opened
-from callsheet.scheduler.core.model import ActionKind, ActionState, Opening, RefusalCode, RefusedError, TrajectoryEnd
+from callsheet.scheduler.core.model import (
+    ActionKind,
+    ActionState,
+    Opened,
+    Opening,
+    RefusalCode,
+    RefusedError,
+    TrajectoryEnd,
+)
 from callsheet.scheduler.core.state import CoreSettings
 
 from tests.support.core_requests import action_request, job_request, key_of
 from tests.support.core_world import SETTINGS, CoreWorld, FakeManager
+from tests.support.peers import Peer
 
 GRACE = 60.0
 EXPIRED = "its job expired: no client session held it"
@@ -87,7 +95,7 @@ def test_whatever_a_session_says_of_a_job_holds_it(what: str) -> None:
     ask[what]()
     world.wait(2 * GRACE)
     assert not has_expired(world)
-    assert world.state.jobs["job"].lease.sessions == {"second"}
+    assert world.state.jobs["job"].lease.sessions == {Peer("second")}
 
 
 def test_what_a_unary_rpc_opens_is_not_held() -> None:

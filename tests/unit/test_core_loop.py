@@ -10,15 +10,16 @@ import pytest
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.entities import Action
 from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState
+from callsheet.scheduler.core.peers import Watcher
 from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.service.loop import Clock, CoreLoop
-from callsheet.scheduler.service.sessions import Watcher
 from callsheet.scheduler.store.errors import JournalBackloggedError
 
 from tests.support.core_requests import action_request, job_request
 from tests.support.core_world import CoreWorld, service
+from tests.support.peers import Peer
 
 SANDBOX = service("sandbox", [ActionKind.ENV_RESET, ActionKind.ENV_STEP], shared={"cpu": 2})
 
@@ -56,7 +57,7 @@ def end_of(action: Action) -> events.AttemptEnded:
     """The good end of an action's attempt."""
     attempt = action.attempt
     assert attempt is not None, f"{action.key} runs nowhere"
-    done = events.AttemptSucceeded("done")
+    done = events.AttemptSucceeded(b"done")
     return events.AttemptEnded("m", attempt.token, action.key, 1, done, True, 0.5, action.request.body_hash)
 
 
@@ -74,7 +75,7 @@ def test_a_steady_stream_of_pinned_actions_holds_up_nobody() -> None:
     world.step("s0")
     for number in range(5):
         loop.step()
-        reply = events.ReplyTo("client", 0)
+        reply = events.ReplyTo(Peer("client"), 0)
         following = action_request(f"s{number + 1}", ActionKind.ENV_STEP, "t")
         # In every step one command has just ended and the next one has come.
         loop.post([end_of(world.live(f"s{number}")), events.ActionSubmitted(reply, following, None)])
@@ -136,7 +137,7 @@ class FullJournal(Unattached):
 async def test_records_that_the_journal_does_not_take_end_the_loop(patient: bool) -> None:
     world, journal = CoreWorld(), FullJournal()
     world.job()
-    reply_to, request = events.ReplyTo("client", 1), action_request("a", ActionKind.REWARD, wait=True)
+    reply_to, request = events.ReplyTo(Peer("client"), 1), action_request("a", ActionKind.REWARD, wait=True)
     submitted = events.ActionSubmitted(reply_to, request, None)
     nothing = Unattached()
     loop = CoreLoop(

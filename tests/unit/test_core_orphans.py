@@ -38,7 +38,7 @@ def test_an_orphan_is_adopted_when_its_submit_comes_again() -> None:
     after.plan()
     assert not manager.has("a")
     manager.end(grant)
-    assert after.outcomes[key_of("a")].result == events.AttemptSucceeded("done")
+    assert after.outcomes[key_of("a")].result == events.AttemptSucceeded(b"done")
     assert manager.free["cpu"] == 4
 
 
@@ -60,7 +60,7 @@ def test_an_orphan_that_ended_waits_for_its_submit() -> None:
     manager.heartbeat()
     assert not manager.stream.all(commands.AcknowledgeEnd)
     after.step("a")
-    assert after.outcomes[key_of("a")].result == events.AttemptSucceeded("done")
+    assert after.outcomes[key_of("a")].result == events.AttemptSucceeded(b"done")
     assert manager.stream.last(commands.AcknowledgeEnd).token == grant.token
     assert manager.free["cpu"] == 4
 
@@ -71,7 +71,7 @@ def test_an_end_of_an_orphan_after_its_submit_is_its_outcome() -> None:
     after.step("a")
     manager.join([], [SANDBOX], heartbeat=False)
     manager.end(grant)
-    assert after.outcomes[key_of("a")].result == events.AttemptSucceeded("done")
+    assert after.outcomes[key_of("a")].result == events.AttemptSucceeded(b"done")
 
 
 def test_an_orphaned_reset_brings_its_sandbox() -> None:

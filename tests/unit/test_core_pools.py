@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core import commands, events
+from callsheet.scheduler.core import commands
 from callsheet.scheduler.core.model import ActionKind, RefusedError
 from callsheet.scheduler.planner.answers.explain import WaitReason, explain
 
@@ -154,11 +154,10 @@ def test_a_pool_that_the_node_has_no_room_for_is_refused(
 
 def test_cores_of_a_pool_are_not_reserved_by_others() -> None:
     world, on = CoreWorld(), node("n", 4)
-    world.manager("first", service(shared={"cpu": 2}), on=on)
+    leaving = world.manager("first", service(shared={"cpu": 2}), on=on)
     world.manager("last", service(shared={"cpu": 2}), on=on)
-    leaving = world.state.managers["first"]
-    leaving.draining = True
-    world.handle(events.ManagerDisconnected(leaving.session, "first"))
+    world.state.managers["first"].draining = True
+    leaving.disconnect()
     engine = world.manager("engine", service("model", [ActionKind.GENERATE], reserved={"cpu": 2}), on=on)
     with pytest.raises(RefusedError, match="in the pools of \\['last'\\]"):
         raise engine.stream.last(commands.RefuseManager).refusal

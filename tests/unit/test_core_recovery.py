@@ -75,7 +75,7 @@ def test_an_attempt_that_still_runs_is_adopted() -> None:
     after.plan()
     assert not manager.has("b")
     manager.end(grant)
-    assert after.outcomes[key_of("a")].result == events.AttemptSucceeded("done")
+    assert after.outcomes[key_of("a")].result == events.AttemptSucceeded(b"done")
     after.plan()
     assert manager.grant("b").sandbox_id == "reset#1"
     manager.run("b")

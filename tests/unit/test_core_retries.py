@@ -205,7 +205,7 @@ def test_steps_of_a_lost_manager_end_as_state_lost_and_others_are_tried_elsewher
 
 def test_a_manager_that_ends_an_attempt_by_itself_is_an_infrastructure_failure() -> None:
     world, manager = dispatched()
-    manager.end("a", events.AttemptCancelled("half"))
+    manager.end("a", events.AttemptCancelled(b"half"))
     assert world.state_of("a") is ActionState.QUEUED
     assert "stopped_by_manager" in world.why("a")
 
@@ -216,21 +216,21 @@ def test_an_end_with_a_stale_token_is_acknowledged_and_changes_nothing() -> None
     manager.fail("a")
     world.wait(1.0)
     manager.start("a")
-    manager.end(first, events.AttemptSucceeded("ghost"))
+    manager.end(first, events.AttemptSucceeded(b"ghost"))
     assert world.state_of("a") is ActionState.RUNNING
     assert manager.stream.last(commands.AcknowledgeEnd).token == first.token
     second = manager.end("a")
-    manager.end(second, events.AttemptSucceeded("twice"))
-    assert world.outcomes[second.request.key].result == events.AttemptSucceeded("done")
+    manager.end(second, events.AttemptSucceeded(b"twice"))
+    assert world.outcomes[second.request.key].result == events.AttemptSucceeded(b"done")
 
 
 def test_nobody_else_can_end_an_attempt() -> None:
     world, manager = dispatched()
     thief = world.manager("thief")
-    thief.end(manager.grant("a"), events.AttemptSucceeded("stolen"))
+    thief.end(manager.grant("a"), events.AttemptSucceeded(b"stolen"))
     assert world.state_of("a") is ActionState.RUNNING
     manager.end("a")
-    assert world.outcomes[manager.grant("a").request.key].result == events.AttemptSucceeded("done")
+    assert world.outcomes[manager.grant("a").request.key].result == events.AttemptSucceeded(b"done")
 
 
 def test_the_story_tells_the_whole_life() -> None:

@@ -207,7 +207,7 @@ def test_only_a_reset_makes_a_sandbox() -> None:
     world.step("step")
     world.plan()
     manager.start("step")
-    manager.end("step", events.AttemptSucceeded("odd", "invented", "t"))
+    manager.end("step", events.AttemptSucceeded(b"odd", "invented", "t"))
     assert world.state_of("step") is ActionState.SUCCEEDED
     world.step("next")
     world.plan()
@@ -222,7 +222,7 @@ def test_a_reset_that_names_no_sandbox_has_failed() -> None:
     world.reset("reset")
     world.plan()
     manager.start("reset")
-    manager.end("reset", events.AttemptSucceeded("made"))
+    manager.end("reset", events.AttemptSucceeded(b"made"))
     world.wait(1.0)
     assert world.live("reset").attempts == 2
     assert "no_sandbox" in world.why("reset")

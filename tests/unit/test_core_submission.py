@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 from callsheet.scheduler.core import commands, events, records
-from callsheet.scheduler.core.commands import Opened
 from callsheet.scheduler.core.model import (
     CPU,
     ActionKey,
     ActionKind,
     ActionState,
     GroupRequest,
+    Opened,
     Opening,
     RefusalCode,
     RefusedError,
@@ -23,6 +23,7 @@ from callsheet.scheduler.core.servability import MAX_CACHED, check_servable
 
 from tests.support.core_requests import action_request, fixed, job_request, trajectory_request
 from tests.support.core_world import SETTINGS, CoreWorld, node, service, world_with_sandbox, world_with_trajectory
+from tests.support.peers import Peer
 
 SHORT_START = Timeouts(schedule_to_start=30.0, start_to_close=1e6, schedule_to_close=1e6)
 
@@ -120,15 +121,20 @@ def test_another_body_under_the_same_key_is_refused(finished: bool) -> None:
     assert (refused.value.code, refused.value.field) == (RefusalCode.ALREADY_EXISTS, "action_id")
 
 
+class GonePeer(Peer):
+    """Somebody who reads nothing any more."""
+
+    gone = True
+
+
 def test_who_attaches_takes_the_place_of_sessions_that_are_gone() -> None:
-    world, gone = CoreWorld(), {"one", "two"}
-    world.state.watcher_gone = gone.__contains__
+    world = CoreWorld()
     world.job()
     world.manager()
-    for watcher in ("one", "two", "three"):
+    for watcher in (GonePeer("one"), GonePeer("two"), Peer("three")):
         world.submit(action_request("a"), watcher=watcher)
     world.watch("a", "four")
-    assert world.live("a").watchers == ["three", "four"]
+    assert world.live("a").watchers == [Peer("three"), Peer("four")]
 
 
 def test_a_submit_without_a_watcher_is_carried_out_all_the_same() -> None:
@@ -371,7 +377,7 @@ def test_a_handled_submit_returns_its_record_before_its_acknowledgement() -> Non
     world, _ = world_with_trajectory()
     request = action_request("a")
     world.journal.learn(request)
-    todo = world.handle(events.ActionSubmitted(events.ReplyTo("client", 99), request, None))
+    todo = world.handle(events.ActionSubmitted(events.ReplyTo(Peer("client"), 99), request, None))
     kinds = [type(command.record) if isinstance(command, commands.Persist) else type(command) for command in todo]
     assert kinds == [records.ActionSubmitted, commands.Accept]
 
@@ -380,7 +386,7 @@ def test_only_the_acknowledgement_of_a_submit_may_wait() -> None:
     world, _ = world_with_trajectory()
     request = action_request("a")
     world.journal.learn(request)
-    reply_to = events.ReplyTo("client", 99)
+    reply_to = events.ReplyTo(Peer("client"), 99)
     happened: list[tuple[events.Event, bool]] = [
         (events.TrajectoryOpenRequested(reply_to, trajectory_request("another")), False),
         (events.ActionSubmitted(reply_to, request, None), True),

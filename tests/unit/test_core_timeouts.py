@@ -122,12 +122,12 @@ def test_the_backstop_fails_what_its_manager_did_not_stop_in_time() -> None:
     assert not manager.stream.all(commands.CancelAttempt), "the manager has its grace"
     manager.live(2)
     assert len(manager.stream.all(commands.CancelAttempt)) == 1
-    manager.end("a", events.AttemptCancelled("half"))
+    manager.end("a", events.AttemptCancelled(b"half"))
     failed = world.failure("a")
     assert (failed.kind, failed.timeout, failed.partial) == (
         FailureKind.TIMEOUT,
         TimeoutKind.START_TO_CLOSE,
-        "half",
+        b"half",
     )
 
 

@@ -18,7 +18,7 @@ _LIVING = [page for page in _PAGES if not page.startswith("docs/lab/2")]
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 _FILE = re.compile(r"`((?:[\w.-]+/)*[a-z_][\w-]*\.(?:py|proto|toml|sh|lock))`")
 _ANSWER = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.py):([\w.]+)`")
-_ROOMS = ("benchmarks", "clients", "docs", "examples", "managers", "protos", "scheduler", "scripts", "tests")
+_ROOMS = ("benchmarks", "clients", "deploy", "docs", "examples", "managers", "protos", "scheduler", "scripts", "tests")
 
 
 @cache
@@ -67,3 +67,10 @@ def test_definitions_that_are_named_are_there(page: str) -> None:
             if name not in defined:
                 wrong.append(f"{line.strip()}\n    has `{path}:{name}`; change this answer to what took its place")
     assert not wrong, f"{page}:\n" + "\n".join(wrong)
+
+
+def test_the_glossary_answers_ten_questions() -> None:
+    section = (_ROOT / "docs" / "glossary.md").read_text().partition("## Ten questions")[2]
+    questions = [line for line in section.splitlines() if "?" in line]
+    assert len(questions) == 10
+    assert not [line for line in questions if not _ANSWER.search(line)], "each answer names a file and a definition"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from callsheet.deploy.roles import expected_roles
 from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, RefusedError, Timeouts
 from callsheet.scheduler.core.state import CoreSettings
 from callsheet.scheduler.planner.answers.explain import WaitReason, explain
-from callsheet.scheduler.service.expected_roles import ROLES, expected_roles
-from callsheet.scheduler.service.settings import SchedulerSettings
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -147,9 +144,9 @@ def test_whatever_comes_when_every_action_is_refused_waits_or_runs(
 
 def test_roles_are_told_apart_by_what_they_serve() -> None:
     for role, offered in OFFERS.items():
-        assert [name for name in STANDARD if ROLES[name].is_served_by(offered)] == [role]
+        assert [known.name for known in expected_roles(STANDARD) if known.is_served_by(offered)] == [role]
 
 
 def test_an_unknown_role_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"expect: 'gpu' is none of sandbox, inference, reward, noop"):
-        SchedulerSettings(Path("data"), expect=("gpu",))
+    with pytest.raises(ValueError, match=r"manager kind: 'gpu' is none of inference, noop, reward, sandbox"):
+        expected_roles(("gpu",))

@@ -12,6 +12,8 @@ from callsheet.managers.inference.build import build_inference_executor
 from callsheet.managers.inference.driver import EngineDriver, PauseMode, UpdateMode, WeightUpdate
 from callsheet.managers.inference.executor import InferenceExecutor
 from callsheet.managers.inference.settings import InferenceSettings
+from callsheet.managers.inference.torch_engine.kind import torch_engine
+from callsheet.managers.inference.torch_engine.settings import TorchSettings
 from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.config_file import WeightsError
 from callsheet.managers.models.transformer import LanguageModel, initialise
@@ -23,13 +25,14 @@ from tests.support.torch_models import full_pass_log_probs, prompt, small_model
 
 pytestmark = pytest.mark.anyio
 CONFIG = TransformerConfig(context_length=16_384, layers=1, width=32, heads=2, hidden_width=48)
-SETTINGS = InferenceSettings(shape=CONFIG, kv_cache_tokens=4 * CONFIG.context_length)
+TORCH = TorchSettings(shape=CONFIG)
+SETTINGS = InferenceSettings(kv_cache_tokens=4 * CONFIG.context_length)
 WAIT_S = 60
 
 
 @pytest.fixture
 async def executor() -> AsyncIterator[InferenceExecutor]:
-    built = build_inference_executor(SETTINGS)
+    built = build_inference_executor(SETTINGS, torch_engine(TORCH, SETTINGS))
     yield built
     await built.close()
 
@@ -92,7 +95,8 @@ async def test_stop_texts_and_the_mode_of_log_probs_reach_the_engine(executor: I
 
 async def test_stop_texts_are_refused_for_a_vocabulary_without_a_tokenizer() -> None:
     shape = TransformerConfig(vocabulary_size=300, context_length=64, layers=1, width=32, heads=2, hidden_width=48)
-    built = build_inference_executor(InferenceSettings(shape=shape, kv_cache_tokens=64))
+    settings = InferenceSettings(kv_cache_tokens=64)
+    built = build_inference_executor(settings, torch_engine(TorchSettings(shape=shape), settings))
     asked = action_pb2.SamplingParameters(max_new_tokens=4, stop=["x"])
     result = await built.run(generate_attempt(1, prompt(9), asked))
     await built.close()
@@ -239,7 +243,7 @@ async def test_weights_from_a_directory(tmp_path: Path) -> None:
     model = small_model(3, CONFIG)
     save_weights(model, CONFIG, tmp_path)
     settings = InferenceSettings(weights=tmp_path, policy_version=9, kv_cache_tokens=CONFIG.context_length, model="m")
-    built = build_inference_executor(settings)
+    built = build_inference_executor(settings, torch_engine(TORCH, settings))
     generated = completed(await built.run(generate_attempt(1, prompt(20))))
     expected = full_pass_log_probs(model, prompt(20), tuple(generated.token_ids))
     assert list(generated.log_probs) == pytest.approx(expected, abs=2e-5)
@@ -250,7 +254,7 @@ async def test_weights_from_a_directory(tmp_path: Path) -> None:
 
 def test_missing_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"config\.json"):
-        build_inference_executor(InferenceSettings(weights=tmp_path))
+        torch_engine(TORCH, InferenceSettings(weights=tmp_path))
 
 
 @pytest.mark.parametrize(("field", "value"), [("threads", 0), ("slots", 0), ("model", ""), ("policy_version", -1)])
@@ -260,7 +264,7 @@ def test_bad_settings_are_refused_by_name(field: str, value: object) -> None:
 
 
 def test_the_executor_can_be_built_before_the_event_loop_runs(tmp_path: Path) -> None:
-    built = build_inference_executor(SETTINGS)
+    built = build_inference_executor(SETTINGS, torch_engine(TORCH, SETTINGS))
     save_weights(small_model(1, CONFIG), CONFIG, tmp_path)
 
     async def use() -> AttemptResult:

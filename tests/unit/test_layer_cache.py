@@ -6,7 +6,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.backend import StoppedError
+from callsheet.managers.sandbox.errors import StoppedError
 from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, LayerHold
 
 pytestmark = pytest.mark.anyio

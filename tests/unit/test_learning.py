@@ -26,7 +26,7 @@ from sqlalchemy.exc import OperationalError
 from tests.support.core_requests import JOB, action_request, elastic
 from tests.support.core_world import CoreWorld
 
-SUCCEEDED = events.AttemptSucceeded(outcome_pb2.Succeeded())
+SUCCEEDED = events.AttemptSucceeded(b"")
 
 
 class MemoryStore:

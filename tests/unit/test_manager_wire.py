@@ -28,6 +28,8 @@ from callsheet.scheduler.service.manager_wire import decode_item, decode_registr
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from google.protobuf import text_format
 
+from tests.support.peers import Peer
+
 SERVICE = 'services { name: "s" kinds: ACTION_KIND_GENERATE } '
 NODE = 'node { node_id: "n" } '
 WHO = 'manager_id: "m" incarnation: "i" '
@@ -137,7 +139,7 @@ REFUSED = [
 def test_a_broken_registration_is_refused(text: str, field: str, value: str, rule: str) -> None:
     message = text_format.Parse(text, manager_service_pb2.Registration())
     with pytest.raises(RefusedError) as refused:
-        decode_registration("session", message)
+        decode_registration(Peer("session"), message)
     assert refused.value.code is RefusalCode.INVALID_ARGUMENT
     assert (refused.value.field, refused.value.value) == (field, value)
     assert rule in refused.value.rule
@@ -156,7 +158,7 @@ def test_a_registration_is_taken_over_in_full() -> None:
         sandboxes { job_id: "j" trajectory_id: "t" sandbox_id: "x" }
         capabilities { key: "isolation" value: "none" }
     """
-    session = object()
+    session = Peer("session")
     joined = decode_registration(session, text_format.Parse(text, manager_service_pb2.Registration()))
     assert joined == events.ManagerJoined(
         session=session,
@@ -184,16 +186,16 @@ TOKEN = "token { epoch: 1 sequence: 2 } "
 @pytest.mark.parametrize(
     ("text", "event"),
     [
-        ("heartbeat {}", events.ManagerHeartbeat("m", "session")),
+        ("heartbeat {}", events.ManagerHeartbeat("m", Peer("session"))),
         (
             'heartbeat { services { name: "s" setup_s: 3.5 instances: 2 } }',
-            events.ManagerHeartbeat("m", "session", (ServiceState("s", 3.5, 2),)),
+            events.ManagerHeartbeat("m", Peer("session"), (ServiceState("s", 3.5, 2),)),
         ),
         (
             'heartbeat { services { name: "s" setup_s: 3.5 no_room: true } }',
-            events.ManagerHeartbeat("m", "session", (ServiceState("s", 3.5, 0, no_room=True),)),
+            events.ManagerHeartbeat("m", Peer("session"), (ServiceState("s", 3.5, 0, no_room=True),)),
         ),
-        ("draining {}", events.ManagerDraining("m", "session")),
+        ("draining {}", events.ManagerDraining("m", Peer("session"))),
         (f"started {{ {TOKEN} }}", events.AttemptStarted("m", Token(1, 2))),
         (f"progress {{ {TOKEN} }}", events.AttemptProgressed("m", Token(1, 2))),
         (f"progress {{ {TOKEN} execution_s: 0 }}", events.AttemptProgressed("m", Token(1, 2), 0.0)),
@@ -207,7 +209,7 @@ TOKEN = "token { epoch: 1 sequence: 2 } "
     ],
 )
 def test_items_are_events(text: str, event: events.Event) -> None:
-    assert decode_item("m", "session", item(text)) == event
+    assert decode_item("m", Peer("session"), item(text)) == event
 
 
 @pytest.mark.parametrize(
@@ -221,20 +223,20 @@ def test_items_are_events(text: str, event: events.Event) -> None:
 )
 def test_a_broken_service_state_is_refused(text: str, field: str) -> None:
     with pytest.raises(RefusedError) as refused:
-        decode_item("m", "session", item(f"heartbeat {{ {text} }}"))
+        decode_item("m", Peer("session"), item(f"heartbeat {{ {text} }}"))
     assert (refused.value.code, refused.value.field) == (RefusalCode.INVALID_ARGUMENT, field)
 
 
 @pytest.mark.parametrize("text", ["", "registration {}"])
 def test_items_that_do_not_belong_here_are_refused(text: str) -> None:
     with pytest.raises(RefusedError, match="registration only once") as refused:
-        decode_item("m", "session", item(text))
+        decode_item("m", Peer("session"), item(text))
     assert refused.value.code is RefusalCode.INVALID_ARGUMENT
 
 
 def ended(result: str) -> events.AttemptEnded:
     text = f'ended {{ {TOKEN} key {{ job_id: "j" action_id: "a" }} attempt: 3 started: true body_hash: "h" {result} }}'
-    event = decode_item("m", "session", item(text))
+    event = decode_item("m", Peer("session"), item(text))
     assert isinstance(event, events.AttemptEnded)
     return event
 
@@ -245,7 +247,7 @@ def test_an_end_is_taken_over_in_full() -> None:
     assert (event.started, event.execution_s, event.body_hash) == (True, 1.5, b"h")
     assert event.usage == outcome_pb2.Usage(cpu_s=2)
     assert event.result == events.AttemptSucceeded(
-        outcome_pb2.Succeeded(env_step=outcome_pb2.CommandResult(exit_code=3))
+        outcome_pb2.Succeeded(env_step=outcome_pb2.CommandResult(exit_code=3)).SerializeToString()
     )
 
 
@@ -260,7 +262,7 @@ def test_failures() -> None:
         'failed { kind: FAILURE_KIND_QUOTA reason: "r" message: "m" retry_after_s: 4 timeout: TIMEOUT_KIND_HEARTBEAT '
         "partial { env_step { exit_code: 1 } } }"
     )
-    partial = outcome_pb2.Succeeded(env_step=outcome_pb2.CommandResult(exit_code=1))
+    partial = outcome_pb2.Succeeded(env_step=outcome_pb2.CommandResult(exit_code=1)).SerializeToString()
     assert event.result == events.AttemptFailed(FailureKind.QUOTA, "r", "m", partial, TimeoutKind.HEARTBEAT, 4.0)
 
 
@@ -278,7 +280,7 @@ def test_times_that_are_none_count_as_none(odd: str) -> None:
 
 def test_cancels_with_and_without_what_there_was() -> None:
     assert ended("cancelled {}").result == events.AttemptCancelled(None)
-    assert ended("cancelled { partial {} }").result == events.AttemptCancelled(outcome_pb2.Succeeded())
+    assert ended("cancelled { partial {} }").result == events.AttemptCancelled(b"")
     assert ended("failed { kind: FAILURE_KIND_CANCELLED }").result == events.AttemptCancelled(None)
 
 
@@ -327,7 +329,9 @@ def test_a_dispatch_carries_its_grant_and_its_action() -> None:
     spec = text_format.Parse(text, action_pb2.ActionSpec())
     request, _ = ActionDecoder().decode(spec)
     prediction = GrantPrediction(execution_s=1.25, use=0.7)
-    dispatch = commands.Dispatch("session", request, Token(4, 5), 2, "s", {"cpu": 2}, (6, 7), 9.0, "x", prediction)
+    dispatch = commands.Dispatch(
+        Peer("session"), request, Token(4, 5), 2, "s", {"cpu": 2}, (6, 7), 9.0, "x", prediction
+    )
     message = filled(dispatch)
     grant = message.dispatch.grant
     assert message.dispatch.action == spec
@@ -343,7 +347,7 @@ def test_a_dispatch_carries_its_grant_and_its_action() -> None:
 def test_a_dispatch_without_a_heartbeat_has_none() -> None:
     text = 'job_id: "j" action_id: "a" service: "s" tool_call { method: "m" }'
     request, _ = ActionDecoder().decode(text_format.Parse(text, action_pb2.ActionSpec()))
-    message = filled(commands.Dispatch("session", request, Token(1, 1), 1, "s", {}, (), 0.25, ""))
+    message = filled(commands.Dispatch(Peer("m"), request, Token(1, 1), 1, "s", {}, (), 0.25, ""))
     assert not message.dispatch.grant.HasField("heartbeat")
     assert not message.dispatch.grant.HasField("expected_execution")
     assert message.dispatch.grant.start_to_close.nanos == 250_000_000
@@ -353,17 +357,17 @@ def test_a_dispatch_without_a_heartbeat_has_none() -> None:
     ("command", "text"),
     [
         (
-            commands.ResizeAttempt("s", Token(1, 2), {"cpu": 2}, (3, 4)),
+            commands.ResizeAttempt(Peer("s"), Token(1, 2), {"cpu": 2}, (3, 4)),
             f'resize {{ {TOKEN} resources {{ key: "cpu" value: 2 }} cores: [3, 4] }}',
         ),
-        (commands.PauseAttempt("s", Token(1, 2), True), f"pause {{ {TOKEN} }}"),
-        (commands.PauseAttempt("s", Token(1, 2), False), f"resume {{ {TOKEN} }}"),
-        (commands.CancelAttempt("s", Token(1, 2), "why"), f'cancel {{ {TOKEN} reason: "why" }}'),
+        (commands.PauseAttempt(Peer("s"), Token(1, 2), True), f"pause {{ {TOKEN} }}"),
+        (commands.PauseAttempt(Peer("s"), Token(1, 2), False), f"resume {{ {TOKEN} }}"),
+        (commands.CancelAttempt(Peer("s"), Token(1, 2), "why"), f'cancel {{ {TOKEN} reason: "why" }}'),
         (
-            commands.ReleaseSandbox("s", SandboxRef("j", "t", "x")),
+            commands.ReleaseSandbox(Peer("s"), SandboxRef("j", "t", "x")),
             'release_sandbox { sandbox { job_id: "j" trajectory_id: "t" sandbox_id: "x" } }',
         ),
-        (commands.DrainManager("s"), "drain {}"),
+        (commands.DrainManager(Peer("s")), "drain {}"),
     ],
 )
 def test_commands_are_items(command: ItemCommand, text: str) -> None:

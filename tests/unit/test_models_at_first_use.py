@@ -12,6 +12,8 @@ from callsheet.managers.executor import AttemptResult, Broken, Completed, Stoppe
 from callsheet.managers.inference.build import build_inference_executor
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.torch_engine.abilities import torch_abilities
+from callsheet.managers.inference.torch_engine.kind import torch_engine
+from callsheet.managers.inference.torch_engine.settings import TorchSettings
 from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.first_use import FirstUse, LoadError
 from callsheet.managers.models.weights import save_weights
@@ -24,7 +26,8 @@ from tests.support.torch_models import prompt, small_model
 
 pytestmark = pytest.mark.anyio
 CONFIG = TransformerConfig(context_length=256, layers=1, width=32, heads=2, hidden_width=48)
-LAZY = InferenceSettings(shape=CONFIG, kv_cache_tokens=256, policy_version=3, load_at_first_use=True)
+TORCH = TorchSettings(shape=CONFIG)
+LAZY = InferenceSettings(kv_cache_tokens=256, policy_version=3, load_at_first_use=True)
 WAIT_S = 60
 
 
@@ -64,7 +67,10 @@ def test_managers_without_requests_import_no_torch() -> None:
         "from callsheet.managers.inference.settings import InferenceSettings\n"
         "from callsheet.managers.reward.build import build_reward_executor\n"
         "from callsheet.managers.reward.settings import RewardSettings\n"
-        "inference = build_inference_executor(InferenceSettings(load_at_first_use=True))\n"
+        "from callsheet.managers.inference.torch_engine.kind import torch_engine\n"
+        "from callsheet.managers.inference.torch_engine.settings import TorchSettings\n"
+        "settings = InferenceSettings(load_at_first_use=True)\n"
+        "inference = build_inference_executor(settings, torch_engine(TorchSettings(), settings))\n"
         "reward = build_reward_executor(RewardSettings(load_at_first_use=True))\n"
         "inference.services(), inference.capabilities(), reward.services(), reward.capabilities()\n"
         "print('torch' in sys.modules)\n"
@@ -74,7 +80,7 @@ def test_managers_without_requests_import_no_torch() -> None:
 
 
 async def test_an_engine_says_the_same_of_itself_before_and_after() -> None:
-    executor = build_inference_executor(LAZY)
+    executor = build_inference_executor(LAZY, torch_engine(TORCH, LAZY))
     before = (list(executor.services()), executor.capabilities())
     assert executor.engine.value is None
     result = await executor.run(generate_attempt(1, prompt(9)))
@@ -87,7 +93,7 @@ async def test_an_engine_says_the_same_of_itself_before_and_after() -> None:
 
 
 async def test_a_stop_while_the_model_loads_reaches_the_request() -> None:
-    executor = build_inference_executor(LAZY)
+    executor = build_inference_executor(LAZY, torch_engine(TORCH, LAZY))
     attempt = generate_attempt(1, prompt(9), action_pb2.SamplingParameters(max_new_tokens=200))
     results: list[AttemptResult] = []
 
@@ -106,7 +112,8 @@ async def test_a_stop_while_the_model_loads_reaches_the_request() -> None:
 async def test_tensors_that_cannot_be_read_end_the_engine(tmp_path: Path) -> None:
     save_weights(small_model(1, CONFIG), CONFIG, tmp_path)
     (tmp_path / "weights.pt").write_bytes(b"torn")
-    executor = build_inference_executor(InferenceSettings(weights=tmp_path, load_at_first_use=True))
+    settings = InferenceSettings(weights=tmp_path, load_at_first_use=True)
+    executor = build_inference_executor(settings, torch_engine(TORCH, settings))
     result = await executor.run(generate_attempt(1, prompt(9)))
     assert isinstance(result, Broken)
     assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_INFRA, "engine_failed")

@@ -6,7 +6,8 @@ import math
 
 import pytest
 from callsheet.scheduler.core.model import RefusalCode, RefusedError
-from callsheet.scheduler.service import payload_rules, reward_rules, rules
+from callsheet.scheduler.service import payload_rules, rules
+from callsheet.scheduler.service.action_kinds import KIND_RULES
 from callsheet.v1 import action_pb2, common_pb2
 from google.protobuf import duration_pb2, text_format
 
@@ -150,20 +151,13 @@ REFUSED = [
     ),
     ('reward { test_suite { files { path: "../x" } } }', "reward.test_suite.files[0].path", "../x", "'..'"),
 ]
-CHECKS = {
-    "generate": lambda spec: payload_rules.check_generate(spec.generate),
-    "env_reset": lambda spec: payload_rules.check_env_reset(spec.env_reset),
-    "env_step": lambda spec: payload_rules.check_env_step(spec.env_step),
-    "tool_call": lambda spec: payload_rules.check_tool_call(spec.tool_call),
-    "reward": lambda spec: reward_rules.check_reward(spec.reward),
-}
 
 
 @pytest.mark.parametrize(("text", "field", "value", "rule"), REFUSED, ids=[f"{case[1]}-{case[3]}" for case in REFUSED])
 def test_a_broken_rule_is_named(text: str, field: str, value: str, rule: str) -> None:
     spec = text_format.Parse(text, action_pb2.ActionSpec())
     with pytest.raises(RefusedError) as refused:
-        CHECKS[spec.WhichOneof("payload") or ""](spec)
+        KIND_RULES[spec.WhichOneof("payload") or ""].check(spec)
     assert refused.value.code is RefusalCode.INVALID_ARGUMENT
     assert refused.value.field == field
     assert value in refused.value.value

@@ -67,7 +67,7 @@ def cores_of(placed: PlacedActions) -> int:
 def end(world: CoreWorld, manager: Manager, action: str) -> None:
     """Ends an action well."""
     attempt = next(each for each in manager.attempts.values() if each.action.key == key_of(action))
-    result = events.AttemptSucceeded("done")
+    result = events.AttemptSucceeded(b"done")
     key, body_hash = attempt.action.key, attempt.action.request.body_hash
     world.handle(events.AttemptEnded(manager.manager_id, attempt.token, key, 1, result, True, 0.5, body_hash))
 

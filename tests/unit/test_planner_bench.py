@@ -54,7 +54,7 @@ def test_rounds_have_the_sizes_that_were_asked_for(seed: int) -> None:
 
 @pytest.mark.parametrize(("nodes", "pools"), [(8, 8), (19, 7), (5, 1)])
 def test_the_fleet_has_as_many_pools_as_were_asked_for(nodes: int, pools: int) -> None:
-    state = SchedulerState(1, lambda facts: (facts.state, b""), CoreSettings(manager_lease=1e12))
+    state = SchedulerState(1, lambda facts: b"", CoreSettings(manager_lease=1e12))
     handle(state, list(fleet_events(nodes, pools)), 1.0)
     fleet = Fleet()
     fleet.refresh(state, PlacedActions(), lambda _: 1.0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from callsheet.cli.up_command import note_core_sharing
-from callsheet.deploy.choices import ShareCores
+from callsheet.deploy import sandbox_checks
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.sandbox import lanes, ranking
 from callsheet.managers.sandbox.build import build_test_suite_executor
@@ -76,8 +76,8 @@ def test_groups_of_containers_rank_only_where_they_can_be_written(monkeypatch: p
 def test_up_says_in_one_line_where_commands_are_not_ranked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ranking, "ranking_problem", lambda _: "there are no lanes")
-    note_core_sharing(StackSettings(tmp_path, share_cores=ShareCores.RESERVED))
+    monkeypatch.setattr(sandbox_checks, "ranking_problem", lambda _: "there are no lanes")
+    note_core_sharing(StackSettings(tmp_path, share_cores=CoreSharing.RESERVED))
     assert capsys.readouterr().err == ""
     note_core_sharing(StackSettings(tmp_path))
     assert capsys.readouterr().err == "commands share the cores plainly and are not ranked: there are no lanes\n"

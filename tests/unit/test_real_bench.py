@@ -6,10 +6,12 @@ import pytest
 from callsheet.benchmarks.real.holding import Span, held_core_s
 from callsheet.benchmarks.real.measuring import ActionRecord, Measured
 from callsheet.benchmarks.real.settings import RealSettings
-from callsheet.benchmarks.real.workload import asleep, real_scenario, without_resets
+from callsheet.benchmarks.real.workload import Costs, asleep, real_scenario, with_service, without_resets
 from callsheet.benchmarks.simulator.comparison.runs import figures_of
 from callsheet.benchmarks.simulator.policies import POLICIES
 from callsheet.benchmarks.simulator.simulation import simulate
+
+COSTS = Costs(start_up_cpu_s=0.01, overhead_s=0.02, reset_cpu_s=0.1)
 
 
 @pytest.mark.parametrize(
@@ -36,8 +38,18 @@ def test_cores_that_are_shared_are_held_once() -> None:
 
 
 def test_the_prediction_for_ray_has_its_actions() -> None:
-    scenario = asleep(real_scenario(RealSettings(trajectories=3, turns=2), 2, 0.01))
+    scenario = asleep(real_scenario(RealSettings(trajectories=3, turns=2), 2, COSTS))
     works = sum(len(turn.actions) for rollout in scenario.rollouts[: scenario.live] for turn in rollout.turns)
-    figures = figures_of(simulate(without_resets(scenario), POLICIES["fixed_1"]))
+    figures = figures_of(simulate(without_resets(scenario), POLICIES["fixed_1_warm"]))
     assert figures.actions == works
-    assert figures_of(simulate(scenario, POLICIES["fixed_1"])).actions == works + 3
+    assert figures_of(simulate(scenario, POLICIES["fixed_1_warm"])).actions == works + 3
+
+
+def test_the_service_adds_its_work_to_commands() -> None:
+    scenario = real_scenario(RealSettings(trajectories=3, turns=2), 2, COSTS)
+    longer = with_service(scenario, COSTS, 0.015)
+    assert [each.reset for each in longer.rollouts] == [each.reset for each in scenario.rollouts]
+    for before, after in zip(scenario.rollouts, longer.rollouts, strict=True):
+        for ours, theirs in zip(list(before.works())[1:], list(after.works())[1:], strict=True):
+            assert theirs.cpu_s == pytest.approx(ours.cpu_s + 0.015)
+            assert theirs.alone_s() == pytest.approx(ours.alone_s() + 0.02)

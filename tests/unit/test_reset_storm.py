@@ -15,7 +15,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 from callsheet.managers.executor import AttemptResult, Broken, Completed
-from callsheet.managers.sandbox.backend import CommandOutcome, Sandbox, SandboxBackend, SandboxCreateError, SandboxSpec
+from callsheet.managers.sandbox.backend import CommandOutcome, Sandbox, SandboxBackend, SandboxSpec
+from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.executor import SandboxExecutor
 from callsheet.managers.sandbox.images.layer_cache import LayerCache
 from callsheet.managers.sandbox.janitor import ManagerDirectory

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callsheet.managers.sandbox.backend import SandboxCreateError
 from callsheet.managers.sandbox.bubblewrap import find_bwrap
 from callsheet.managers.sandbox.command_defaults import merged_environment
+from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.pool_users import UserPool
 from callsheet.managers.sandbox.settings import (
     FEWEST_MEMORY_MIB,

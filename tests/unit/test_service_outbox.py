@@ -8,7 +8,7 @@ from callsheet.scheduler.core.commands import AcknowledgeEnd, CancelAttempt
 from callsheet.scheduler.core.model import RefusalCode, RefusedError, Token
 from callsheet.scheduler.service import outbox
 from callsheet.scheduler.service.outbox import MAX_BYTES, MAX_ITEMS
-from callsheet.scheduler.service.sessions import ClientStream, ManagerStream, is_gone
+from callsheet.scheduler.service.sessions import ClientStream, ManagerStream
 from callsheet.v1 import client_service_pb2, manager_service_pb2, outcome_pb2
 
 
@@ -67,7 +67,7 @@ async def test_a_session_that_was_closed_for_what_waits_keeps_nothing_more(monke
         stream.put_result(1, None)
     assert stream.outbox.closing is not None
     assert stream.outbox.backlog == 0
-    assert is_gone(stream)
+    assert stream.gone
 
 
 async def test_what_was_read_counts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_a_session_whose_stream_has_ended_keeps_nothing() -> None:
     stream.put_result(1, None)
     stream.put_output(client_service_pb2.ActionOutput())
     assert stream.outbox.backlog == 0
-    assert is_gone(stream)
+    assert stream.gone
 
 
 async def kinds_of_next_batch(stream: ManagerStream) -> list[str | None]:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from callsheet.managers.sandbox import sessions
 from callsheet.managers.sandbox.agent_jobs import SandboxJobs
-from callsheet.managers.sandbox.backend import StoppedError
+from callsheet.managers.sandbox.errors import StoppedError
 from callsheet.managers.sandbox.sessions import SandboxSessions
 
 pytestmark = pytest.mark.anyio

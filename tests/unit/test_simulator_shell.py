@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from callsheet.benchmarks.peers import NamedManager
 from callsheet.benchmarks.simulator.policy import EngineLoad, LiveRollout, Task
 from callsheet.benchmarks.simulator.scenario import (
     Cluster,
@@ -151,7 +152,7 @@ class Started:
 
 def dispatch_of(request: ActionRequest) -> Dispatch:
     """The core's word that an action may start."""
-    return Dispatch("cpu-0", request, Token(1, 1), 1, "sandbox", {CPU: 1}, (), 60.0, "")
+    return Dispatch(NamedManager("cpu-0"), request, Token(1, 1), 1, "sandbox", {CPU: 1}, (), 60.0, "")
 
 
 @pytest.mark.parametrize("ready_first", [True, False])

@@ -5,19 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from callsheet.deploy.choices import Isolation, Role, ShareCores
-from callsheet.deploy.stack_settings import RestartPolicy, StackSettings, engine_threads, role_arguments
+from callsheet.deploy.command_lines import role_arguments
+from callsheet.deploy.roles import Role
+from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
+from callsheet.managers.inference.settings import share_of_cores
+from callsheet.managers.sandbox.settings import CoreSharing, Isolation
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(2, 1), (4, 1), (8, 2), (64, 16)])
 def test_the_engine_takes_a_quarter_of_the_cores(cores: int, expected: int) -> None:
-    assert engine_threads(cores, None) == expected
+    assert share_of_cores(cores, None) == expected
 
 
 @pytest.mark.parametrize(("cores", "requested"), [(1, None), (2, 2), (4, 0), (4, 5)])
 def test_the_engine_never_takes_all_cores(cores: int, requested: int | None) -> None:
     with pytest.raises(ValueError, match="engine threads"):
-        engine_threads(cores, requested)
+        share_of_cores(cores, requested)
 
 
 def test_the_scheduler_is_no_manager() -> None:
@@ -41,7 +44,7 @@ def test_all_managers_of_a_stack_declare_the_same_node() -> None:
 
 def test_the_scheduler_gets_its_address_and_directory() -> None:
     line = role_arguments(Role.SCHEDULER, StackSettings(Path("/data")), address="127.0.0.1:0", cores=2)
-    assert line[:5] == ["scheduler", "--listen", "127.0.0.1:0", "--data-dir", "/data"]
+    assert line[:5] == ["scheduler", "--data-dir", "/data", "--listen", "127.0.0.1:0"]
 
 
 def test_isolation_reaches_those_that_make_sandboxes() -> None:
@@ -67,7 +70,7 @@ def test_one_manager_runs_all_commands_where_cores_are_shared() -> None:
         role_arguments(Role.REWARD, settings, address="a:1", cores=4)
         for settings in (
             StackSettings(Path("/data")),
-            StackSettings(Path("/data"), share_cores=ShareCores.RESERVED),
+            StackSettings(Path("/data"), share_cores=CoreSharing.RESERVED),
             StackSettings(Path("/data"), managers=(Role.REWARD,)),
         )
     ]
@@ -75,7 +78,7 @@ def test_one_manager_runs_all_commands_where_cores_are_shared() -> None:
 
 
 def test_reserved_cores_are_what_one_asks_for() -> None:
-    settings = StackSettings(Path("/data"), share_cores=ShareCores.RESERVED)
+    settings = StackSettings(Path("/data"), share_cores=CoreSharing.RESERVED)
     line = role_arguments(Role.SANDBOX, settings, address="a:1", cores=8)
     assert (_option(line, "--share-cores"), _option(line, "--shared-cpus")) == ("reserved", None)
 

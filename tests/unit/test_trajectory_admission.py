@@ -164,7 +164,7 @@ def run_small(world: CoreWorld, number: int) -> None:
     action = world.live(ActionKey("small", f"small-r{number}"))
     attempt = action.attempt
     if attempt is not None:
-        made = events.AttemptSucceeded("made", f"sandbox-{number}", f"small-t{number}")
+        made = events.AttemptSucceeded(b"made", f"sandbox-{number}", f"small-t{number}")
         body_hash = action.request.body_hash
         world.handle(events.AttemptEnded(attempt.manager_id, attempt.token, action.key, 1, made, True, 0.5, body_hash))
     world.close_trajectory(f"small-t{number}", job_id="small")

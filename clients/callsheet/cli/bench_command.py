@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 from callsheet.cli import bench_planner_command, bench_real_command, bench_sandbox_command, bench_sim_command
-from callsheet.cli.errors import CommandError, load
+from callsheet.cli.errors import CommandError, needs
 from callsheet.cli.options import AsJson
 from callsheet.cli.output import print_json, print_report, progress_on_stderr
-from callsheet.deploy.choices import LogFormat, LogLevel
+from callsheet.options.common import LogFormat, LogLevel
 
 bench_app = typer.Typer(help="Run a benchmark.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -37,29 +37,32 @@ def dispatch(
     seed: Annotated[int, typer.Option(min=0, help="Action ids are drawn from it.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure no-op actions, beside raw gRPC streams and beside Ray, in one run on this machine."""
+    """Measure no-op actions, beside raw gRPC streams and Ray."""
     import anyio
 
-    load("ray", "bench")
-    ray_baseline = load("callsheet.benchmarks.dispatch.ray_baseline", "bench")
-    settings_module = load("callsheet.benchmarks.dispatch.settings", "bench")
-    runner = load("callsheet.benchmarks.dispatch.run", "bench")
-    load("callsheet.deploy.logs", "bench").configure_logs(LogFormat.CONSOLE, LogLevel.WARNING)
+    with needs("bench"):
+        import ray  # noqa: F401
+        from callsheet.benchmarks.dispatch.ray_baseline import RaySettings
+        from callsheet.benchmarks.dispatch.render import render
+        from callsheet.benchmarks.dispatch.run import run_dispatch
+        from callsheet.benchmarks.dispatch.settings import DispatchSettings
+        from callsheet.deploy.logs import configure_logs
+    configure_logs(LogFormat.CONSOLE, LogLevel.WARNING)
     try:
-        settings = settings_module.DispatchSettings(
+        settings = DispatchSettings(
             actions=actions,
             in_flight=in_flight,
             repetitions=repetitions,
             idle_samples=idle_samples,
             burst=burst,
             seed=seed,
-            ray=ray_baseline.RaySettings(calls=ray_calls, repetitions=repetitions),
+            ray=RaySettings(calls=ray_calls, repetitions=repetitions),
         )
     except ValueError as error:
         raise CommandError(str(error), usage=True) from error
     with progress_on_stderr() as progress:
-        report = anyio.run(runner.run_dispatch, settings, progress)
+        report = anyio.run(run_dispatch, settings, progress)
     if as_json:
         print_json(report.as_json())
     else:
-        print_report(load("callsheet.benchmarks.dispatch.render", "bench").render(report))
+        print_report(render(report))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from callsheet.cli import bench_sim_options as options
-from callsheet.cli.errors import CommandError, load
+from callsheet.cli.errors import CommandError, needs
 from callsheet.cli.options import AsJson
 from callsheet.cli.output import print_json, print_report, progress_on_stderr
 
-_COMPARISON = "callsheet.benchmarks.simulator.comparison"
+if TYPE_CHECKING:
+    from callsheet.benchmarks.simulator.comparison.ranges import RangeFile
+    from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings
 
 
 def sim(
@@ -37,25 +39,26 @@ def sim(
     processes: options.Processes = None,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate policies on the very same trajectories, in virtual time.
+    """Simulate policies on the very same trajectories.
 
-    Prints ACT of external actions (overhead included), longest waits, the wait to start, the step or the rate of
-    trajectories, and cores held and used: by policy, as means over the seeds and by seed, beside bounds that no policy
-    can beat.
+    It runs in virtual time. Prints ACT of external actions (overhead included), longest waits, the wait to start, the
+    step or the rate of trajectories, and cores held and used: by policy, as means over the seeds and by seed, beside
+    bounds that no policy can beat.
     """
     at_once = processes or len(os.sched_getaffinity(0))
     if calibrate:
         _calibrate(at_once, trace, as_json=as_json)
         return
-    settings_module = load(f"{_COMPARISON}.settings", "bench")
-    policies = load("callsheet.benchmarks.simulator.policies", "bench").POLICIES
-    unknown = set(policy or ()) - set(policies)
+    with needs("bench"):
+        from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings, ScenarioSource
+        from callsheet.benchmarks.simulator.policies import POLICIES
+        from callsheet.benchmarks.simulator.scenario import Mode
+    unknown = set(policy or ()) - set(POLICIES)
     if unknown:
-        raise CommandError(f"--policy: must be one of {', '.join(policies)}, got {min(unknown)!r}", usage=True)
-    scenario_mode = load("callsheet.benchmarks.simulator.scenario", "bench").Mode(mode.value)
-    source = settings_module.ScenarioSource(
+        raise CommandError(f"--policy: must be one of {', '.join(POLICIES)}, got {min(unknown)!r}", usage=True)
+    source = ScenarioSource(
         workload=workload,
-        mode=scenario_mode,
+        mode=Mode(mode.value),
         trajectories=trajectories,
         cores=cores,
         nodes=nodes,
@@ -64,45 +67,54 @@ def sim(
         reward_mix=rewards,
         trace=trace,
     )
-    settings = settings_module.ComparisonSettings(
-        source, tuple(range(seed, seed + seeds)), tuple(policy or policies), at_once
-    )
+    settings = ComparisonSettings(source, tuple(range(seed, seed + seeds)), tuple(policy or POLICIES), at_once)
     _compare(settings, ablations=ablations, equal_act=equal_act, plots=plots, check=check, as_json=as_json)
 
 
 def _compare(
-    settings: Any, *, ablations: bool, equal_act: bool, plots: Path | None, check: str | None, as_json: bool
+    settings: ComparisonSettings,
+    *,
+    ablations: bool,
+    equal_act: bool,
+    plots: Path | None,
+    check: str | None,
+    as_json: bool,
 ) -> None:
-    runner = load(f"{_COMPARISON}.run", "bench")
+    with needs("bench"):
+        from callsheet.benchmarks.simulator.comparison.page import write_page
+        from callsheet.benchmarks.simulator.comparison.render import render
+        from callsheet.benchmarks.simulator.comparison.run import Extras, run_comparison
     expected = _load_ranges(check) if check is not None else None
-    extras = runner.Extras(ablations=ablations, sweeps=plots is not None, equal_act=equal_act)
+    extras = Extras(ablations=ablations, sweeps=plots is not None, equal_act=equal_act)
     try:
         with progress_on_stderr() as progress:
-            report = runner.run_comparison(settings, extras, progress)
+            report = run_comparison(settings, extras, progress)
             if plots is not None:
-                progress(f"plots: {load(f'{_COMPARISON}.page', 'bench').write_page(plots, report)}")
+                progress(f"plots: {write_page(plots, report)}")
     except (ValueError, OSError) as error:
         raise CommandError(str(error), usage=isinstance(error, ValueError)) from error
     if as_json:
         print_json(report.as_json())
     else:
-        print_report(load(f"{_COMPARISON}.render", "bench").render(report))
+        print_report(render(report))
     if expected is not None:
         _check(expected, report.as_json())
 
 
-def _load_ranges(name: str) -> Any:
-    ranges = load(f"{_COMPARISON}.ranges", "bench")
+def _load_ranges(name: str) -> RangeFile:
+    from callsheet.benchmarks.simulator.comparison.ranges import find_ranges, load_ranges
+
     try:
-        return ranges.load_ranges(ranges.find_ranges(name))
+        return load_ranges(find_ranges(name))
     except (ValueError, OSError) as error:
         raise CommandError(f"--check: {error}", usage=True) from error
 
 
-def _check(expected: Any, report: dict[str, Any]) -> None:
-    ranges = load(f"{_COMPARISON}.ranges", "bench")
+def _check(expected: RangeFile, report: dict[str, Any]) -> None:
+    from callsheet.benchmarks.simulator.comparison.ranges import check
+
     try:
-        verdicts = list(ranges.check(expected, report))
+        verdicts = list(check(expected, report))
     except ValueError as error:
         raise CommandError(str(error), usage=True) from error
     missed = [f"{verdict.range}: found {verdict.value}" for verdict in verdicts if not verdict.met]
@@ -112,10 +124,12 @@ def _check(expected: Any, report: dict[str, Any]) -> None:
 
 
 def _calibrate(processes: int, trace: Path | None, *, as_json: bool) -> None:
-    calibration = load("callsheet.benchmarks.simulator.calibration", "bench")
+    with needs("bench"):
+        from callsheet.benchmarks.simulator.calibration import calibrate
+        from callsheet.benchmarks.simulator.calibration.render import render
     with progress_on_stderr() as progress:
-        table = calibration.calibrate(progress, processes=processes, trace=trace)
+        table = calibrate(progress, processes=processes, trace=trace)
     if as_json:
         print_json(table.as_json())
     else:
-        print_report(load("callsheet.benchmarks.simulator.calibration.render", "bench").render(table))
+        print_report(render(table))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import takewhile
-from types import ModuleType
 from typing import Any
 
 import typer
@@ -44,22 +44,19 @@ class MissingExtraError(CommandError):
         super().__init__(f"module {missing} is not installed; this command needs: pip install 'callsheet[{extra}]'")
 
 
-def load(module: str, extra: str) -> ModuleType:
-    """Imports a module of another room.
-
-    Args:
-        module: Its full name.
-        extra: The extra that installs what it needs.
+@contextmanager
+def needs(extra: str) -> Iterator[None]:
+    """Surrounds imports of what an extra installs, and says so where it is missing.
 
     Raises:
-        MissingExtraError: Something that it imports is not installed.
+        MissingExtraError: A module that is not Callsheet's own is not installed.
     """
     try:
-        return importlib.import_module(module)
+        yield
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("callsheet."):
+        if (error.name or "callsheet").partition(".")[0] == "callsheet":
             raise
-        raise MissingExtraError(error.name or module, extra) from error
+        raise MissingExtraError(str(error.name), extra) from error
 
 
 class CallsheetGroup(typer.core.TyperGroup):

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import typer
-from callsheet.cli.errors import CommandError, load
-from callsheet.cli.options import DEFAULT_ADDRESS, Address, LogFormatOption, LogLevelOption
-from callsheet.cli.signals import cancel_on_signal
+from callsheet.cli.errors import CommandError, needs
+from callsheet.cli.options import Address, LogFormatOption, LogLevelOption
 from callsheet.deploy.child import ParentLink
-from callsheet.deploy.choices import LogLevel
+from callsheet.deploy.signals import cancel_on_signal
+from callsheet.options.common import DEFAULT_ADDRESS, LogLevel
 
 if TYPE_CHECKING:
     from callsheet.integrations.swerex.settings import FacadeSettings
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 facade_app = typer.Typer(
     help="Serve sandboxes to code that was written for another API.", no_args_is_help=True, rich_markup_mode=None
 )
-_EXTRA = "facade"
 _LISTEN = "127.0.0.1:8000"
 
 
@@ -68,20 +67,25 @@ def swerex(
     log_format: LogFormatOption = None,
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
-    """Serve SWE-ReX's REST protocol: RemoteRuntime(host="http://HOST:PORT/NAME", auth_token=...), a sandbox a NAME."""
+    """Serve sandboxes by SWE-ReX's REST protocol.
+
+    RemoteRuntime(host="http://HOST:PORT/NAME", auth_token=...) has a sandbox of its own for each NAME.
+    """
     if (auth_token is None) != no_auth:
         raise CommandError("auth-token: give a token (CALLSHEET_FACADE_TOKEN), or --no-auth, and not both", usage=True)
     link = ParentLink.adopt()
-    load("callsheet.deploy.logs", _EXTRA).configure_logs(log_format, log_level, role="facade")
-    settings_module = load("callsheet.integrations.swerex.settings", _EXTRA)
-    load("callsheet.integrations.swerex.server", _EXTRA)
+    with needs("facade"):
+        import callsheet.integrations.swerex.server  # noqa: F401
+        from callsheet.deploy.logs import configure_logs
+        from callsheet.integrations.swerex.settings import FacadeSettings, SandboxRequest
+    configure_logs(log_format, log_level, role="facade")
     try:
-        settings = settings_module.FacadeSettings(
+        settings = FacadeSettings(
             scheduler=scheduler,
             listen=listen,
             auth_token=auth_token,
             job_id=job_id or f"swe-rex-{secrets.token_hex(4)}",
-            sandbox=settings_module.SandboxRequest(image, set_up, cpus, memory_mib, disk_mib, idle_timeout),
+            sandbox=SandboxRequest(image, set_up, cpus, memory_mib, disk_mib, idle_timeout),
         )
     except ValueError as error:
         raise CommandError(str(error), usage=True) from error

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
-from callsheet.cli.options import DEFAULT_ADDRESS, Address, AsJson
+from callsheet.cli.options import Address, AsJson
 from callsheet.cli.output import print_json, print_table
+from callsheet.options.common import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
     from callsheet.client.admin import AdminClient
@@ -66,7 +67,10 @@ def what_if(
     scheduler: Address = DEFAULT_ADDRESS,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what more nodes of a pool would do to the completion times of what waits and runs now."""
+    """Tell what more nodes of a pool would gain.
+
+    It compares the completion times of all that waits and runs now.
+    """
     from callsheet.cli.plain import to_plain
 
     found = _ask(scheduler, lambda admin: admin.what_if(pool, nodes))

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from callsheet.cli.errors import CommandError
-from callsheet.cli.options import DEFAULT_ADDRESS, Address, AsJson
+from callsheet.cli.options import Address, AsJson
 from callsheet.cli.output import print_json, print_table
+from callsheet.options.common import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
     from callsheet.client.admin import AdminClient
@@ -18,7 +19,7 @@ JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.", show
 
 
 def jobs(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:
-    """List open jobs: who holds them, what they do, and when those without a client expire."""
+    """List open jobs: who holds them and when they expire."""
     import anyio
     from callsheet.cli.plain import to_plain
     from callsheet.client.admin_jobs import list_jobs
@@ -72,7 +73,10 @@ def cancel(
 
 
 def close(job: JobId, *, scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:
-    """Close a job: close its trajectories, cancel its actions, forget its ids."""
+    """Close a job with all that is in it.
+
+    Its trajectories are closed, its actions cancelled and its ids forgotten.
+    """
     _tell(scheduler, lambda admin: admin.close_job(job))
     _done(f"closed job {job}", {"job": job}, as_json)
 

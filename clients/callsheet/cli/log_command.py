@@ -12,14 +12,13 @@ import typer
 from callsheet.cli.errors import CommandError
 from callsheet.cli.log_lines import matches, parse, readable
 from callsheet.cli.options import AsJson, DataDir
-from callsheet.deploy.choices import Role
 
 _POLL_S = 0.2
 
 
 def logs(
     role: Annotated[
-        Role | None, typer.Argument(metavar="[ROLE]", help="scheduler, sandbox, inference or reward; by default all.")
+        str | None, typer.Argument(metavar="[ROLE]", help="scheduler, or the kind of a manager; by default all.")
     ] = None,
     *,
     data_dir: DataDir,
@@ -30,9 +29,9 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the processes of `callsheet up` logged in DATA_DIR/logs, oldest first.
+    """Show what the processes of `callsheet up` logged.
 
-    With --json each line is the object that was logged.
+    Lines come from DATA_DIR/logs, the oldest first. With --json each line is the object that was logged.
     """
     files = log_files(data_dir / "logs", role)
     ids = [each for each in (job, trajectory, action) if each]
@@ -47,15 +46,15 @@ def logs(
                     _print(name, line, as_json)
 
 
-def log_files(directory: Path, role: Role | None) -> dict[str, Path]:
+def log_files(directory: Path, role: str | None) -> dict[str, Path]:
     """The logs in a directory by role.
 
     Raises:
         CommandError: There are none.
     """
-    files = {path.stem: path for path in sorted(directory.glob("*.log")) if role is None or path.stem == role.value}
+    files = {path.stem: path for path in sorted(directory.glob("*.log")) if role is None or path.stem == role}
     if not files:
-        which = f"{role.value}.log" if role is not None else "logs"
+        which = f"{role}.log" if role is not None else "logs"
         raise CommandError(
             f"data-dir: {directory} has no {which}; callsheet up writes them unless it runs with --log-stderr",
             code="NOT_FOUND",

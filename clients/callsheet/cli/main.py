@@ -13,7 +13,7 @@ def main() -> None:
     """Runs the command named on the command line; exits with 0, 1 (failure), 2 (usage) or 130 (a signal ended it)."""
     try:
         from callsheet.cli.app import app
-        from callsheet.cli.signals import interrupt_on_terminate
+        from callsheet.deploy.signals import interrupt_on_terminate
     except ModuleNotFoundError as error:
         if error.name not in {"typer", "rich"}:
             raise

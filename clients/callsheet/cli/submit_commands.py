@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from callsheet.cli.options import DEFAULT_ADDRESS, Address, AsJson
+from callsheet.cli.errors import CommandError
+from callsheet.cli.options import Address, AsJson
 from callsheet.cli.output import print_json
 from callsheet.cli.submit_lines import RESET_SUFFIX
+from callsheet.options.common import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
     from callsheet.client import ActionOptions, Job, Outcome, SandboxFile, Trajectory
@@ -133,8 +135,14 @@ def reward_tests(
     patience: Patience = _PATIENCE_S,
     as_json: AsJson = False,
 ) -> None:
-    """Score by a test suite in a sandbox of its own, which needs files or an image."""
+    """Score by a test suite in a sandbox of its own.
+
+    It needs --file or --image.
+    """
     from callsheet.client import Command
+
+    if not files and not image:
+        raise CommandError("file: a test suite's sandbox needs at least one --file, or an --image", usage=True)
 
     async def submit(job: Job, action_id: str) -> Outcome[Any]:
         return await job.reward_tests(

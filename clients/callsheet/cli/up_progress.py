@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import anyio
-from callsheet.cli.errors import describe, load
-from callsheet.deploy.choices import Role
+from callsheet.cli.errors import describe
 
 _QUIET_S = 0.5
 _POLL_S = 1.0
@@ -31,7 +30,7 @@ class UpProgress:
         """See `StackWatcher`."""
         self._announce(address)
 
-    def manager_registered(self, role: Role, took_s: float, missing: Sequence[Role]) -> None:
+    def manager_registered(self, role: str, took_s: float, missing: Sequence[str]) -> None:
         """See `StackWatcher`."""
         self._show(registered_line(role, took_s, missing))
 
@@ -46,7 +45,9 @@ class UpProgress:
             self._show(f"stopping; the scheduler does not say what is left ({describe(error)})")
 
     async def _show_what_is_left(self, address: str, ends: float) -> None:
-        async with load("callsheet.client.admin", "local").AdminClient(address) as admin:
+        from callsheet.client.admin import AdminClient
+
+        async with AdminClient(address) as admin:
             while True:
                 with anyio.fail_after(_ASK_TIMEOUT_S):
                     status = await admin.status()
@@ -56,10 +57,10 @@ class UpProgress:
                 await anyio.sleep(_POLL_S)
 
 
-def registered_line(role: Role, took_s: float, missing: Sequence[Role]) -> str:
+def registered_line(role: str, took_s: float, missing: Sequence[str]) -> str:
     """Says that a manager is ready, and which ones are not."""
     rest = f"waiting for {', '.join(missing)}" if missing else "all managers are ready"
-    return f"{role.value} manager is ready after {took_s:.1f} s; {rest}"
+    return f"{role} manager is ready after {took_s:.1f} s; {rest}"
 
 
 def drain_line(attempts: int, left_s: float) -> str:

@@ -1,6 +1,7 @@
 """The actions a client can submit.
 
-Each action is a frozen value whose type names its result: `EnvStep` is an `Action[CommandResult]`.
+Each action is a frozen value whose type names its result: `EnvStep` is an `Action[CommandResult]`. A new kind is a
+class here, its result in `results`, one row of the table in `encode` and one in `decode`; users get a verb in `verbs`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from callsheet.client.commands import Command, CommandDefaults, CommandLike, SandboxFile, as_command
 from callsheet.client.options import ActionOptions
@@ -46,9 +47,14 @@ def _set_fields(action: object, **values: object) -> None:
 
 
 class Action(Generic[ResultT_co]):
-    """The base of all actions; `ResultT_co` is the value of their success."""
+    """The base of all actions; `ResultT_co` is the value of their success.
+
+    Attributes:
+        kind: What the scheduler plans it as.
+    """
 
     __slots__ = ()
+    kind: ClassVar[ActionKind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,7 @@ class Generate(Action[GenerateResult]):
         model: Name of the hosted model; empty takes any.
     """
 
+    kind = ActionKind.GENERATE
     prompt_token_ids: Sequence[int]
     sampling: Sampling = _DEFAULT_SAMPLING
     model: str = "policy"
@@ -84,6 +91,7 @@ class EnvReset(Action[EnvResetResult]):
         defaults: What the sandbox's commands take where they say nothing themselves.
     """
 
+    kind = ActionKind.ENV_RESET
     files: Sequence[SandboxFile] = ()
     set_up: Command | None = None
     disk_mib: int | None = None
@@ -137,6 +145,7 @@ class EnvStep(Action[CommandResult]):
         stream_output: Output is also sent while the command runs, see `ActionHandle.output`.
     """
 
+    kind = ActionKind.ENV_STEP
     command: Command
     files: Sequence[SandboxFile] = ()
     session: str = ""
@@ -175,6 +184,7 @@ class ToolCall(Action[ToolCallResult]):
             made once; only what certainly did not begin, or was refused by a quota, is tried again.
     """
 
+    kind = ActionKind.TOOL_CALL
     service: str
     method: str
     arguments: bytes = field(default=b"", repr=False)
@@ -194,6 +204,7 @@ class RewardTests(Action[RewardResult]):
         service: Name of the hosted service that must serve it; empty takes any.
     """
 
+    kind = ActionKind.REWARD
     command: Command
     where: Where = Where.FRESH
     files: Sequence[SandboxFile] = ()
@@ -239,6 +250,7 @@ class RewardScript(Action[RewardResult]):
         service: Name of the hosted service that must serve it; empty takes any.
     """
 
+    kind = ActionKind.REWARD
     command: Command
     where: Where = Where.FRESH
     score_file: str = ""
@@ -277,24 +289,9 @@ class RewardModel(Action[RewardResult]):
         model: Name of the hosted model; empty takes any.
     """
 
+    kind = ActionKind.REWARD
     token_ids: Sequence[int]
     model: str = "scorer"
-
-
-_KINDS: dict[type[Action[object]], ActionKind] = {
-    Generate: ActionKind.GENERATE,
-    EnvReset: ActionKind.ENV_RESET,
-    EnvStep: ActionKind.ENV_STEP,
-    ToolCall: ActionKind.TOOL_CALL,
-    RewardTests: ActionKind.REWARD,
-    RewardScript: ActionKind.REWARD,
-    RewardModel: ActionKind.REWARD,
-}
-
-
-def kind_of(action: Action[object]) -> ActionKind:
-    """Returns the kind of an action."""
-    return _KINDS[type(action)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ class PredictionErrors:
     Attributes:
         kind: The kind; None for one newer than this client.
         observations: Runs compared so far.
-        mean_absolute_log: Mean of |log(actual / predicted)|; 0.7 is a factor of two.
+        mean_absolute_log: Mean of abs(log(actual / predicted)); 0.7 is a factor of two.
         mean_log: Mean of log(actual / predicted).
         explained: Share of the variance of log-seconds that predictions explain, 0 where they are no better than the
             mean; None for few runs, and for runs so alike that there is nothing to explain.

@@ -11,6 +11,7 @@ from callsheet.client.actions import Submission
 from callsheet.client.jobs import JobDescription, Opening, TrajectoryDescription, TrajectoryEnd
 from callsheet.client.outcomes import Outcome
 from callsheet.client.results import OutputChunk
+from callsheet.client.settings import ClientOptions
 from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
 
 T = TypeVar("T")
@@ -98,7 +99,7 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class CancelTarget:
     """What to give up: a whole job, or a group or a trajectory of it.
 
     Attributes:
@@ -138,7 +139,7 @@ class Backend(Protocol):
     def abandon_trajectory(self, job_id: str, trajectory_id: str) -> None:
         """Closes a trajectory as abandoned without waiting for the answer."""
 
-    async def cancel_work(self, work: Work) -> None:
+    async def cancel_work(self, work: CancelTarget) -> None:
         """Gives up what is unfinished."""
 
     async def jobs(self, job_id: str) -> list[JobStatus]:
@@ -157,3 +158,21 @@ class Backend(Protocol):
 
     async def submit(self, submission: Submission[Any]) -> ActionHandle[Any]:
         """Submits an action."""
+
+
+class Connector(Protocol):
+    """What jobs, trajectories and groups are opened with: a `Client`.
+
+    Attributes:
+        target: The scheduler's address, "host:port".
+        options: How to connect, wait and give up.
+    """
+
+    target: str
+    options: ClientOptions
+
+    def backend(self) -> Backend:
+        """Returns what carries requests out in the running loop; see `Client.backend`."""
+
+    async def close(self) -> None:
+        """Closes the connections of all loops; see `Client.close`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -211,20 +211,13 @@ def _reason(word: str, message: str) -> tuple[Reason, str]:
 
 
 def _result(message: outcome_pb2.Succeeded, blobs: BlobReader) -> Result | None:
-    which = message.WhichOneof("result")
-    if which == "generate":
-        return _generate(message.generate)
-    if which == "env_reset":
-        set_up = message.env_reset.set_up if message.env_reset.HasField("set_up") else None
-        result = message.env_reset
-        return EnvResetResult(result.sandbox_id, set_up and _command(set_up, blobs), result.set_up_reused)
-    if which == "env_step":
-        return _command(message.env_step, blobs)
-    if which == "tool_call":
-        return ToolCallResult(blobs.read(message.tool_call.response))
-    if which == "reward":
-        return _reward(message.reward, blobs)
-    return None
+    decode = _RESULTS.get(message.WhichOneof("result") or "")
+    return None if decode is None else decode(message, blobs)
+
+
+def _env_reset(message: outcome_pb2.EnvResetResult, blobs: BlobReader) -> EnvResetResult:
+    set_up = _command(message.set_up, blobs) if message.HasField("set_up") else None
+    return EnvResetResult(message.sandbox_id, set_up, message.set_up_reused)
 
 
 def _generate(message: outcome_pb2.GenerateResult) -> GenerateResult:
@@ -262,3 +255,12 @@ def _download(message: outcome_pb2.DownloadedFile, blobs: BlobReader) -> Downloa
 def _reward(message: outcome_pb2.RewardResult, blobs: BlobReader) -> RewardResult:
     command = _command(message.command, blobs) if message.HasField("command") else None
     return RewardResult(message.score, message.passed, message.total, command, dict(message.components))
+
+
+_RESULTS: dict[str, Callable[[outcome_pb2.Succeeded, BlobReader], Result]] = {
+    "generate": lambda message, _: _generate(message.generate),
+    "env_reset": lambda message, blobs: _env_reset(message.env_reset, blobs),
+    "env_step": lambda message, blobs: _command(message.env_step, blobs),
+    "tool_call": lambda message, blobs: ToolCallResult(blobs.read(message.tool_call.response)),
+    "reward": lambda message, blobs: _reward(message.reward, blobs),
+}

@@ -98,11 +98,11 @@ def encode_submission(submission: Submission[Any]) -> tuple[action_pb2.ActionSpe
 
 def content_bytes(action: Action[Any]) -> int:
     """Returns the bytes of file contents and arguments that an action carries."""
-    if isinstance(action, ToolCall):
-        return _size(action.arguments)
-    if isinstance(action, EnvReset | EnvStep | RewardTests | RewardScript) and isinstance(action.files, list | tuple):
-        return sum(_size(file.content) for file in action.files if isinstance(file, SandboxFile))
-    return 0
+    files = getattr(action, "files", ())
+    contents = (
+        [file.content for file in files if isinstance(file, SandboxFile)] if isinstance(files, list | tuple) else []
+    )
+    return sum(map(_size, (*contents, getattr(action, "arguments", b""))))
 
 
 def _size(content: object) -> int:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from callsheet.client.actions import Submission, kind_of
+from callsheet.client.actions import Submission
 from callsheet.client.arguments import instance
-from callsheet.client.backend import ActionHandle, Opened, Work
+from callsheet.client.backend import ActionHandle, CancelTarget, Opened
 from callsheet.client.encode import encode_submission
 from callsheet.client.encode_jobs import encode_job, encode_trajectory, encode_trajectory_end
 from callsheet.client.errors import RefusalCode, RefusedError, invalid, not_built_yet, refused
@@ -75,7 +75,7 @@ class FakeBackend:
     async def close_job(self, job_id: str) -> None:
         """Closes a job and its trajectories, and forgets its ids."""
         self._check_job(job_id)
-        await self.cancel_work(Work(job_id, reason="the job was closed"))
+        await self.cancel_work(CancelTarget(job_id, reason="the job was closed"))
         del self.open_jobs[job_id]
         for kept in (self._trajectories, self._groups, self._handles):
             for key in [key for key in kept if key[0] == job_id]:
@@ -128,7 +128,7 @@ class FakeBackend:
         if trajectory is not None:
             self._end(trajectory, TrajectoryEnd.ABANDONED, "its caller was cancelled")
 
-    async def cancel_work(self, work: Work) -> None:
+    async def cancel_work(self, work: CancelTarget) -> None:
         """Gives up what is unfinished."""
         instance("reason", work.reason, str, "text")
         self._check_job(work.job_id)
@@ -193,7 +193,7 @@ class FakeBackend:
             self._check_open(submission.job_id, submission.trajectory_id)
         script = self._scripts.get(type(submission.action))
         if script is None:
-            raise LookupError(f"no script for {kind_of(submission.action).value}: {submission.action!r}")
+            raise LookupError(f"no script for {submission.action.kind.value}: {submission.action!r}")
         handle = FakeHandle(submission, script, self.cancelled)
         self._handles[key] = (submission, handle)
         self.submitted.append(submission)

@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import anyio
 import anyio.abc
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from callsheet.client.backend import Work
+from callsheet.client.backend import CancelTarget, Connector
 from callsheet.client.encode_jobs import encode_group
 from callsheet.client.errors import (
     AlreadyExistsError,
@@ -31,9 +31,6 @@ from callsheet.client.jobs import GroupDescription, OnInfra, Opening, Trajectory
 from callsheet.client.status import GroupStatus
 from callsheet.client.trajectory import Trajectory
 from callsheet.v1 import job_pb2
-
-if TYPE_CHECKING:
-    from callsheet.client.client import Client
 
 logger = logging.getLogger("callsheet.client")
 T = TypeVar("T")
@@ -78,7 +75,7 @@ class Group:
     """
 
     def __init__(
-        self, client: Client, job_id: str, description: GroupDescription, max_replacements: int | None = None
+        self, client: Connector, job_id: str, description: GroupDescription, max_replacements: int | None = None
     ) -> None:
         encode_group(job_pb2.GroupSpec(), description)  # its rules are the contract's
         if description.on_infra is not OnInfra.REPLACE:
@@ -187,7 +184,7 @@ class Group:
         Raises:
             NotFoundError: No member was opened yet, or the job is not open.
         """
-        await self.client.backend().cancel_work(Work(self.job_id, group_id=self.group_id, reason=reason))
+        await self.client.backend().cancel_work(CancelTarget(self.job_id, group_id=self.group_id, reason=reason))
         self.stop()
 
     def stop(self, besides: anyio.CancelScope | None = None) -> None:

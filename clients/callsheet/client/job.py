@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from callsheet.client.backend import Work
+from callsheet.client.backend import CancelTarget, Connector
 from callsheet.client.errors import RefusalCode, refused
 from callsheet.client.group import Group
 from callsheet.client.jobs import GroupDescription, OnInfra, Opening, TrajectoryDescription
 from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
 from callsheet.client.trajectory import Trajectory, close_after_error
 from callsheet.client.verbs import ActionVerbs
-
-if TYPE_CHECKING:
-    from callsheet.client.client import Client
 
 
 class Job(ActionVerbs):
@@ -28,7 +25,7 @@ class Job(ActionVerbs):
         opening: What opening it found: CREATED or ATTACHED; None for a job that was only named, by `Client.job`.
     """
 
-    def __init__(self, client: Client, job_id: str, opening: Opening | None = None) -> None:
+    def __init__(self, client: Connector, job_id: str, opening: Opening | None = None) -> None:
         super().__init__(client, job_id, "")
         self.opening = opening
 
@@ -111,7 +108,7 @@ class Job(ActionVerbs):
         Raises:
             NotFoundError: It is not open.
         """
-        await self.client.backend().cancel_work(Work(self.job_id, reason=reason))
+        await self.client.backend().cancel_work(CancelTarget(self.job_id, reason=reason))
 
     async def close(self) -> None:
         """Closes the job: closes its trajectories, cancels its actions, forgets their ids.

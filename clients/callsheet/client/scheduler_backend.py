@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 from callsheet.client.actions import Submission
 from callsheet.client.arguments import instance
-from callsheet.client.backend import ActionHandle, Opened, Work
+from callsheet.client.backend import ActionHandle, CancelTarget, Opened
 from callsheet.client.channel import answer_of, keep_trying
 from callsheet.client.decode_jobs import (
     decode_group_status,
@@ -103,7 +103,7 @@ class SchedulerBackend:
             replay_success=_ALREADY_GONE,
         )
 
-    async def cancel_work(self, work: Work) -> None:
+    async def cancel_work(self, work: CancelTarget) -> None:
         """Gives up what is unfinished."""
         request = client_service_pb2.CancelWorkRequest(reason=shortened(instance("reason", work.reason, str, "text")))
         put(request, "", job_id=work.job_id, group_id=work.group_id, trajectory_id=work.trajectory_id)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from functools import update_wrapper
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack
 
 import anyio
 import anyio.to_thread
@@ -22,9 +22,6 @@ from callsheet.client.results import OutputChunk
 from callsheet.client.trajectory import Trajectory
 from callsheet.client.verbs import ActionVerbs
 
-if TYPE_CHECKING:
-    from callsheet.client.sync import SyncClient
-
 P = ParamSpec("P")
 T = TypeVar("T")
 WrappedT = TypeVar("WrappedT")
@@ -32,10 +29,20 @@ WrappedT_co = TypeVar("WrappedT_co", covariant=True)
 VerbsT_co = TypeVar("VerbsT_co", bound=ActionVerbs, covariant=True)
 
 
+class CoroutineThread(Protocol):
+    """A thread with an event loop: a `SyncClient` has one."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine there and returns its result."""
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Runs a coroutine there, beside the caller."""
+
+
 class _Blocking(Generic[WrappedT_co]):
     """Something async and the client whose thread runs it."""
 
-    def __init__(self, client: SyncClient, wrapped: WrappedT_co) -> None:
+    def __init__(self, client: CoroutineThread, wrapped: WrappedT_co) -> None:
         self._client = client
         self._wrapped = wrapped
 
@@ -155,7 +162,7 @@ class SyncGroup(_Blocking[Group]):
     cancelled or refused, and nobody waits for it any more.
     """
 
-    def __init__(self, client: SyncClient, wrapped: Group) -> None:
+    def __init__(self, client: CoroutineThread, wrapped: Group) -> None:
         super().__init__(client, wrapped)
         self._block: Future[None] | None = None
         self._left: asyncio.Event | None = None

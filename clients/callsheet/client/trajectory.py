@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Coroutine, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+from typing import Any, Final, Self, Unpack
 
 import anyio
 from callsheet.client.actions import EnvReset, EnvStep
-from callsheet.client.backend import Work
+from callsheet.client.backend import CancelTarget, Connector
 from callsheet.client.commands import CommandDefaults, CommandLike, SandboxFile
 from callsheet.client.errors import (
     AlreadyExistsError,
@@ -26,9 +26,6 @@ from callsheet.client.outcomes import Outcome
 from callsheet.client.results import CommandResult, EnvResetResult
 from callsheet.client.status import TrajectoryStatus
 from callsheet.client.verbs import ActionVerbs, listed
-
-if TYPE_CHECKING:
-    from callsheet.client.client import Client
 
 logger = logging.getLogger("callsheet.client")
 
@@ -49,7 +46,7 @@ class Trajectory(ActionVerbs):
         end: How this process ended it, or found it ended; None before.
     """
 
-    def __init__(self, client: Client, description: TrajectoryDescription) -> None:
+    def __init__(self, client: Connector, description: TrajectoryDescription) -> None:
         super().__init__(client, description.job_id, description.trajectory_id)
         self._description = description
         self.opening: Opening | None = None
@@ -109,7 +106,7 @@ class Trajectory(ActionVerbs):
         Raises:
             NotFoundError: There is none, or its job is not open.
         """
-        work = Work(self.job_id, trajectory_id=self.trajectory_id, reason=reason)
+        work = CancelTarget(self.job_id, trajectory_id=self.trajectory_id, reason=reason)
         await self.client.backend().cancel_work(work)
         self.end = self.end or TrajectoryEnd.ABANDONED
 
@@ -217,7 +214,7 @@ def is_loss(error: BaseException) -> bool:
     return isinstance(error, InfraError)
 
 
-async def close_after_error(client: Client, what: str, closing: Coroutine[Any, Any, None]) -> None:
+async def close_after_error(client: Connector, what: str, closing: Coroutine[Any, Any, None]) -> None:
     """Closes what a block leaves behind that raised: the block's own error matters more than one of closing."""
     with anyio.move_on_after(client.options.close_timeout_s, shield=True) as scope:
         try:

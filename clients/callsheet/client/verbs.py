@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 import anyio
 from callsheet.client.actions import (
@@ -16,15 +16,12 @@ from callsheet.client.actions import (
     ToolCall,
     Where,
 )
-from callsheet.client.backend import ActionHandle
+from callsheet.client.backend import ActionHandle, Connector
 from callsheet.client.commands import CommandLike, SandboxFile
 from callsheet.client.options import ActionOptions
 from callsheet.client.outcomes import Outcome
 from callsheet.client.results import GenerateResult, RewardResult, ToolCallResult
 from callsheet.client.sampling import Sampling
-
-if TYPE_CHECKING:
-    from callsheet.client.client import Client
 
 T = TypeVar("T")
 
@@ -43,7 +40,7 @@ class ActionVerbs:
         job_id: The job.
     """
 
-    def __init__(self, client: Client, job_id: str, trajectory_id: str) -> None:
+    def __init__(self, client: Connector, job_id: str, trajectory_id: str) -> None:
         self.client = client
         self.job_id = job_id
         self._trajectory_id = trajectory_id

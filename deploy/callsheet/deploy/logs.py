@@ -6,7 +6,7 @@ import logging
 import sys
 
 import structlog
-from callsheet.deploy.choices import LogFormat, LogLevel
+from callsheet.options.common import LogFormat, LogLevel
 
 
 def configure_logs(log_format: LogFormat | None, level: LogLevel, **context: str) -> None:

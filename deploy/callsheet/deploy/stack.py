@@ -12,10 +12,12 @@ from typing import Protocol
 
 import anyio
 import anyio.abc
-from callsheet.deploy.choices import Role
+from callsheet.deploy.command_lines import role_arguments
 from callsheet.deploy.processes import ChildProcess, ProcessSpec
-from callsheet.deploy.stack_settings import StackSettings, engine_threads, role_arguments
+from callsheet.deploy.roles import Role
+from callsheet.deploy.stack_settings import StackSettings
 from callsheet.deploy.supervisor import Supervisor
+from callsheet.managers.inference.settings import share_of_cores
 
 _SCHEDULER_GRACE_S = 10.0
 # On top of a manager's own drain: its last acknowledgements and the release of its executor.
@@ -29,7 +31,7 @@ class StackWatcher(Protocol):
     def scheduler_serves(self, address: str) -> None:
         """The scheduler takes calls; managers are started now."""
 
-    def manager_registered(self, role: Role, took_s: float, missing: Sequence[Role]) -> None:
+    def manager_registered(self, role: str, took_s: float, missing: Sequence[str]) -> None:
         """A manager has registered for the first time; those of `missing` have not."""
 
     async def watch_drain(self, address: str, limit_s: float) -> None:
@@ -47,7 +49,7 @@ def check_machine(settings: StackSettings) -> int:
     if not 1 <= cores <= usable:
         raise ValueError(f"cpus: {cores} must be between 1 and {usable}, the cores that this process may use")
     if Role.INFERENCE in settings.managers:
-        engine_threads(cores, settings.engine_threads)
+        share_of_cores(cores, settings.engine_threads)
     return cores
 
 
@@ -63,13 +65,14 @@ class Stack:
         self.settings = settings
         self.address = settings.listen
         self._cores = check_machine(settings)
-        self._supervisors = {role: self._supervisor(role) for role in (Role.SCHEDULER, *settings.managers)}
+        roles: tuple[str, ...] = (Role.SCHEDULER, *settings.managers)
+        self._supervisors = {role: self._supervisor(role) for role in roles}
 
-    def process(self, role: Role) -> ChildProcess | None:
+    def process(self, role: str) -> ChildProcess | None:
         """The process that serves a role now; None between the end of one and the start of the next."""
         return self._supervisors[role].process
 
-    def pid(self, role: Role) -> int:
+    def pid(self, role: str) -> int:
         """The process id of a role.
 
         Raises:
@@ -77,10 +80,10 @@ class Stack:
         """
         process = self.process(role)
         if process is None:
-            raise LookupError(f"{role.value} does not run now")
+            raise LookupError(f"{role} does not run now")
         return process.pid
 
-    def kill(self, role: Role) -> None:
+    def kill(self, role: str) -> None:
         """Sends SIGKILL to a role's process. It is started again as the restart policy says.
 
         Raises:
@@ -88,24 +91,24 @@ class Stack:
         """
         self._supervisors[role].kill()
 
-    async def kill_and_wait(self, role: Role) -> None:
+    async def kill_and_wait(self, role: str) -> None:
         """Sends SIGKILL to a role's process and waits until it has ended."""
         pid = self.pid(role)
         self.kill(role)
         await self._supervisors[role].wait_for(lambda process: process is None or process.pid != pid)
 
-    async def wait_ended(self, role: Role) -> None:
+    async def wait_ended(self, role: str) -> None:
         """Waits until no process of a role runs, as after a drain."""
         await self._supervisors[role].wait_for(lambda process: process is None)
 
-    async def start(self, role: Role) -> None:
+    async def start(self, role: str) -> None:
         """Starts a role's process now if it has ended, and waits until it serves."""
         supervisor = self._supervisors[role]
         if supervisor.process is None:
             supervisor.request_start()
         await supervisor.wait_for(lambda process: process is not None)
 
-    async def wait_serving(self, role: Role, *, other_than: int = 0) -> int:
+    async def wait_serving(self, role: str, *, other_than: int = 0) -> int:
         """Waits until a process of a role serves, and returns its id.
 
         Args:
@@ -116,14 +119,14 @@ class Stack:
         await supervisor.wait_for(lambda process: process is not None and process.pid != other_than)
         return self.pid(role)
 
-    def _supervisor(self, role: Role) -> Supervisor:
-        grace_s = _SCHEDULER_GRACE_S if role is Role.SCHEDULER else self.settings.drain_s + _MANAGER_GRACE_MARGIN_S
+    def _supervisor(self, role: str) -> Supervisor:
+        grace_s = _SCHEDULER_GRACE_S if role == Role.SCHEDULER else self.settings.drain_s + _MANAGER_GRACE_MARGIN_S
         return Supervisor(role, lambda: self._spec(role), self.settings.restart, grace_s)
 
-    def _spec(self, role: Role) -> ProcessSpec:
-        log_path = self.settings.data_dir / "logs" / f"{role.value}.log" if self.settings.logs_to_files else None
+    def _spec(self, role: str) -> ProcessSpec:
+        log_path = self.settings.data_dir / "logs" / f"{role}.log" if self.settings.logs_to_files else None
         return ProcessSpec(
-            name=role.value,
+            name=role,
             module=_command_module(),
             arguments=role_arguments(role, self.settings, address=self.address, cores=self._cores),
             log_path=bounded_log(log_path) if log_path is not None else None,
@@ -148,7 +151,7 @@ class Stack:
         began = time.monotonic()
         missing = list(self.settings.managers)
 
-        async def start(role: Role) -> None:
+        async def start(role: str) -> None:
             await tasks.start(self._supervisors[role].run)
             missing.remove(role)
             if watcher is not None:
@@ -169,7 +172,7 @@ class Stack:
                     await self._supervisors[role].wait_ended()
                 tasks.cancel_scope.cancel()
 
-    def stop(self, *roles: Role) -> None:
+    def stop(self, *roles: str) -> None:
         """Asks the processes of these roles to end for good."""
         for role in roles:
             self._supervisors[role].stop()

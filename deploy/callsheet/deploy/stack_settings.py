@@ -1,14 +1,18 @@
-"""What a local stack consists of: its roles, their command lines and the division of the machine. No I/O."""
+"""What a local stack consists of. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Annotated
 
-from callsheet.deploy.choices import Isolation, LogFormat, LogLevel, Role, ShareCores
+from callsheet.deploy.process_options import Cpus, MemoryMib
+from callsheet.managers.inference.settings import EngineThreads
+from callsheet.managers.sandbox.settings import CoreSharing, Isolation, IsolationOption, ShareCores
+from callsheet.options.common import DataDir, Listen, LogFormatOption, LogLevel, LogLevelOption, comma_separated
+from callsheet.options.declaration import Option
 
-STANDARD_MANAGERS = (Role.SANDBOX, Role.INFERENCE, Role.REWARD)
+STANDARD_MANAGERS = ("sandbox", "inference", "reward")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +45,12 @@ class StackSettings:
     Attributes:
         data_dir: The journal, payloads, sandboxes and logs; made if it is not there.
         listen: Where the scheduler listens, "host:port"; port 0 takes a free one.
-        managers: The managers to run.
+        managers: The kinds of the managers to run.
         cpus: Cores to share; all that this process may use by default.
         memory_mib: Memory to share in MiB; by default what the machine has, less a margin.
         isolation: What keeps sandboxes apart.
         share_cores: Whether commands share the cores, all but the engine's; with RESERVED each has cores of its own.
-        engine_threads: Threads of the inference engine, which keeps as many cores for itself; see `engine_threads`.
+        engine_threads: Threads of the inference engine, which keeps as many cores for itself; see `share_of_cores`.
         log_format: None chooses by whether standard error is a terminal.
         log_level: The least important log lines to keep.
         logs_to_files: Log to `data_dir`/logs/ROLE.log instead of standard error.
@@ -56,93 +60,45 @@ class StackSettings:
         arguments: More command line arguments, by role.
     """
 
-    data_dir: Path
-    listen: str = "127.0.0.1:0"
-    managers: tuple[Role, ...] = STANDARD_MANAGERS
-    cpus: int | None = None
-    memory_mib: int | None = None
-    isolation: Isolation = Isolation.BUBBLEWRAP
-    share_cores: ShareCores = ShareCores.RANKED
-    engine_threads: int | None = None
-    log_format: LogFormat | None = None
-    log_level: LogLevel = LogLevel.INFO
-    logs_to_files: bool = True
+    data_dir: DataDir
+    listen: Listen = "127.0.0.1:0"
+    managers: Annotated[
+        tuple[str, ...],
+        Option(
+            "The managers to run, separated by commas.",
+            variable="CALLSHEET_MANAGERS",
+            default=",".join(STANDARD_MANAGERS),
+            text=str,
+            parse=comma_separated,
+        ),
+    ] = STANDARD_MANAGERS
+    cpus: Cpus = None
+    memory_mib: MemoryMib = None
+    isolation: IsolationOption = Isolation.BUBBLEWRAP
+    share_cores: ShareCores = CoreSharing.RANKED
+    engine_threads: EngineThreads = None
+    log_format: LogFormatOption = None
+    log_level: LogLevelOption = LogLevel.INFO
+    logs_to_files: Annotated[
+        bool,
+        Option(
+            "Log to DATA_DIR/logs/ROLE.log, where callsheet logs reads it, or to standard error.",
+            flag="--log-files/--log-stderr",
+        ),
+    ] = True
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     ready_timeout_s: float = 90.0
-    drain_s: float = 10.0
-    arguments: Mapping[Role, Sequence[str]] = field(default_factory=dict)
+    drain_s: Annotated[
+        float, Option("Seconds that running attempts may go on at the end.", flag="--drain-s", least=0)
+    ] = 10.0
+    arguments: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if Role.SCHEDULER in self.managers:
-            raise ValueError("managers: 'scheduler' is not a manager; a stack always has a scheduler")
-        if len(set(self.managers)) != len(self.managers):
-            raise ValueError("managers: each one can be there once")
+        from callsheet.managers.kind import MANAGER_KINDS  # Not above: a command line's help does without it.
 
-
-def engine_threads(cores: int, requested: int | None) -> int:
-    """Cores that the inference engine keeps for itself: a quarter, at least one, and never all of them.
-
-    Args:
-        cores: Cores of the node.
-        requested: The user's wish; None chooses.
-
-    Raises:
-        ValueError: The engine would leave no core for actions.
-    """
-    threads = max(1, cores // 4) if requested is None else requested
-    if not 1 <= threads < cores:
-        raise ValueError(
-            f"engine threads: {threads} of {cores} cores; the engine needs at least one core and must leave at least "
-            "one for actions (give more --cpus, fewer --engine-threads, or leave inference out with --managers)"
-        )
-    return threads
-
-
-def role_arguments(role: Role, settings: StackSettings, *, address: str, cores: int) -> list[str]:
-    """The command line of one process of the stack, after `callsheet`.
-
-    Args:
-        role: Which one.
-        settings: The stack's.
-        address: Where the scheduler listens (for itself) or is to be dialled (for managers).
-        cores: Cores of the node.
-    """
-    logs = ["--log-level", settings.log_level.value]
-    if settings.log_format is not None or settings.logs_to_files:
-        logs += ["--log-format", (settings.log_format or LogFormat.JSON).value]
-    extra = list(settings.arguments.get(role, ()))
-    if role is Role.SCHEDULER:
-        own = ["--listen", address, "--data-dir", str(settings.data_dir)]
-        expected = ["--expect", ",".join(settings.managers)] if settings.managers else []
-        return ["scheduler", *own, *expected, *logs, *extra]
-    common = ["--scheduler", address, "--cpus", str(cores)]
-    if settings.memory_mib is not None:
-        common += ["--memory-mib", str(settings.memory_mib)]
-    common += ["--drain-timeout", f"{settings.drain_s:g}"]
-    return ["manager", role.value, *common, *_own_arguments(role, settings, cores), *logs, *extra]
-
-
-def _own_arguments(role: Role, settings: StackSettings, cores: int) -> list[str]:
-    match role:
-        case Role.SANDBOX:
-            return _sandbox_arguments(settings, cores)
-        case Role.REWARD:
-            return [*_sandbox_arguments(settings, cores), *_test_suite_arguments(settings), "--load-at-first-use"]
-        case Role.INFERENCE:
-            return ["--engine-threads", str(engine_threads(cores, settings.engine_threads)), "--load-at-first-use"]
-        case _:
-            return []
-
-
-def _sandbox_arguments(settings: StackSettings, cores: int) -> list[str]:
-    arguments = ["--data-dir", str(settings.data_dir), "--isolation", settings.isolation.value]
-    arguments += ["--share-cores", settings.share_cores.value]
-    if settings.share_cores is not ShareCores.RESERVED and Role.INFERENCE in settings.managers:
-        arguments += ["--shared-cpus", str(cores - engine_threads(cores, settings.engine_threads))]
-    return arguments
-
-
-def _test_suite_arguments(settings: StackSettings) -> list[str]:
-    """Where cores are shared, one manager runs all commands: two pools would leave each of them half of the cores."""
-    elsewhere = Role.SANDBOX in settings.managers and settings.share_cores is not ShareCores.RESERVED
-    return ["--no-test-suites"] if elsewhere else []
+        known = MANAGER_KINDS.names()
+        for name in self.managers:
+            if name not in known:
+                raise ValueError(f"managers: {str(name)!r} is none of {', '.join(known)}")
+            if self.managers.count(name) > 1:
+                raise ValueError(f"managers: {str(name)!r} may be given once")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import anyio
 import anyio.abc
 import structlog
-from callsheet.deploy.choices import Role
 from callsheet.deploy.processes import ChildProcess, ProcessFailedError, ProcessSpec, describe_exit, run_process
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack_settings import RestartPolicy
 
 _log = structlog.get_logger(__name__)
@@ -23,7 +23,7 @@ class Supervisor:
         process: The process that serves now; None between two of them.
     """
 
-    def __init__(self, role: Role, spec: Callable[[], ProcessSpec], policy: RestartPolicy, grace_s: float) -> None:
+    def __init__(self, role: str, spec: Callable[[], ProcessSpec], policy: RestartPolicy, grace_s: float) -> None:
         self.role = role
         self.process: ChildProcess | None = None
         self._spec = spec
@@ -64,7 +64,7 @@ class Supervisor:
                     left = await self._serve(lambda: None)
                 except ProcessFailedError as error:
                     left = False
-                    _log.warning("process did not start", role=self.role.value, error=str(error))
+                    _log.warning("process did not start", role=self.role, error=str(error))
                 if time.monotonic() - began >= self._policy.healthy_after_s:
                     failures = 0
 
@@ -84,7 +84,7 @@ class Supervisor:
             ProcessFailedError: It does not run now.
         """
         if self.process is None:
-            raise ProcessFailedError(f"{self.role.value} does not run now")
+            raise ProcessFailedError(f"{self.role} does not run now")
         self._expected_end = True
         self.process.kill()
 
@@ -106,8 +106,8 @@ class Supervisor:
                 await process.wait()
             finally:
                 self._set(None)
-        _log.warning("process ended", role=self.role.value, pid=process.pid, how=describe_exit(process))
-        return process.returncode == 0 and self.role is not Role.SCHEDULER
+        _log.warning("process ended", role=self.role, pid=process.pid, how=describe_exit(process))
+        return process.returncode == 0 and self.role != Role.SCHEDULER
 
     async def _wait_to_start(self, failures: int, left: bool) -> int:
         """Waits as the policy says; returns the failures in a row, this one counted."""
@@ -116,7 +116,7 @@ class Supervisor:
         else:
             failures += 1
         if failures > self._policy.max_failures:
-            raise ProcessFailedError(f"{self.role.value} failed {failures} times in a row; its log says why")
+            raise ProcessFailedError(f"{self.role} failed {failures} times in a row; its log says why")
         if self._policy.enabled and not left:
             with anyio.move_on_after(self._policy.backoff_s(max(1, failures))):
                 await self._start_requested.wait()

@@ -9,9 +9,9 @@ from typing import Any
 import anyio
 import structlog
 from anyio.abc import TaskGroup
-from callsheet.managers.admission import Admission
-from callsheet.managers.attempts import AttemptRunner
+from callsheet.managers.attempt_runner import AttemptRunner
 from callsheet.managers.cancellation import cancellation_requested
+from callsheet.managers.dispatch_intake import DispatchIntake
 from callsheet.managers.ends import StopOrder, StopReport
 from callsheet.managers.executor import Executor, PayloadAccess
 from callsheet.managers.fencing import Token
@@ -61,7 +61,7 @@ class Manager:
             settings=settings,
             tasks=tasks,
         )
-        self._admission = Admission(
+        self._intake = DispatchIntake(
             executor=executor,
             runner=self.attempts,
             reports=self.reports,
@@ -69,7 +69,7 @@ class Manager:
             max_attempts=settings.max_attempts,
         )
         self._handlers: dict[str, Callable[[Any], None]] = {
-            "dispatch": self._admission.dispatch,
+            "dispatch": self._intake.dispatch,
             "resize": self.attempts.resize,
             "pause": self.attempts.pause,
             "resume": self.attempts.resume,
@@ -105,7 +105,7 @@ class Manager:
             running=len(self.attempts),
             unacknowledged=self.reports.unacknowledged,
         )
-        self._admission.enter_epoch(registered.epoch)
+        self._intake.enter_epoch(registered.epoch)
         self._executor.use_shared_cores(tuple(registered.shared_cores))
         self.reports.open(mailbox)
         self._on_registered()
@@ -131,7 +131,7 @@ class Manager:
         """Takes no new attempts, and returns once running ones are over and their ends acknowledged, or time is up."""
         settings = self._settings
         log.info("draining", manager=settings.manager_id, running=len(self.attempts))
-        self._admission.drain()
+        self._intake.drain()
         self.reports.draining()
         with anyio.move_on_after(settings.drain_timeout_s):
             await self.attempts.wait_idle()

@@ -9,25 +9,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
+from typing import Annotated
 
 import anyio
 from anyio.abc import TaskStatus
 from callsheet.managers.clock import ExecutionClock
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
-from callsheet.managers.runtime import run_manager
+from callsheet.managers.kind import ManagerKind, ServedActions
 from callsheet.managers.sandbox_memory import runs_in_sandbox
 from callsheet.managers.settings import ManagerSettings
+from callsheet.options.declaration import Option
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from typing_extensions import override
 
-ALL_KINDS = (
-    action_pb2.ACTION_KIND_GENERATE,
-    action_pb2.ACTION_KIND_ENV_RESET,
-    action_pb2.ACTION_KIND_ENV_STEP,
-    action_pb2.ACTION_KIND_TOOL_CALL,
-    action_pb2.ACTION_KIND_REWARD,
-)
+ALL_KINDS = tuple(kind for kind in action_pb2.ActionKind.values() if kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +48,9 @@ class NoopSettings:
     """
 
     services: Sequence[NoopService] = (NoopService(),)
-    execution_s: float = 0.0
+    execution_s: Annotated[float, Option("How long each attempt takes.", least=0)] = 0.0
     follow_expected_duration: bool = True
-    start_log: Path | None = None
+    start_log: Annotated[Path | None, Option("Gets one line of JSON for every start.")] = None
 
     def __post_init__(self) -> None:
         if not self.services:
@@ -71,6 +67,8 @@ async def serve_noop(
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Runs a no-op manager until it is told to leave; see `run_manager`."""
+    from callsheet.managers.runtime import run_manager
+
     await run_manager(settings, NoopExecutor(noop or NoopSettings()), stop=stop, task_status=task_status)
 
 
@@ -229,10 +227,27 @@ def _one_token() -> outcome_pb2.GenerateResult:
     )
 
 
+def _least_result(kind: str) -> Completed:
+    succeeded = outcome_pb2.Succeeded()
+    result = getattr(succeeded, kind)
+    result.SetInParent()
+    if kind == "generate":
+        result.CopyFrom(_one_token())
+    return Completed(succeeded)
+
+
 RESULTS: Mapping[str, Completed] = {
-    "generate": Completed(outcome_pb2.Succeeded(generate=_one_token())),
-    "env_step": Completed(outcome_pb2.Succeeded(env_step=outcome_pb2.CommandResult())),
-    "tool_call": Completed(outcome_pb2.Succeeded(tool_call=outcome_pb2.ToolCallResult())),
-    "reward": Completed(outcome_pb2.Succeeded(reward=outcome_pb2.RewardResult())),
+    field.name: _least_result(field.name) for field in outcome_pb2.Succeeded.DESCRIPTOR.oneofs_by_name["result"].fields
 }
-"""The least result of each kind that has no state. Shared: the runtime copies what it reports."""
+"""The least result of each kind; env_reset makes its own. Shared: the runtime copies what it reports."""
+
+
+KIND = ManagerKind(
+    name="noop",
+    summary="Serve actions of all kinds by doing nothing.",
+    settings=NoopSettings,
+    build=lambda settings, _: NoopExecutor(settings),
+    serves=(ServedActions("noop", ALL_KINDS),),
+    extra="sandbox",
+    hidden=True,
+)

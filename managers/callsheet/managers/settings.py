@@ -67,6 +67,11 @@ class ManagerSettings:
             if isinstance(value, int | float) and not isinstance(value, bool):
                 _check_number(item.name, value)
 
+    @property
+    def cores(self) -> tuple[int, ...]:
+        """The node's cores, in its order."""
+        return tuple(core for numa_node in self.node.numa_nodes for core in numa_node.cores)
+
 
 def _check_number(name: str, value: float) -> None:
     if name.startswith(("max_", "reconnect_")):

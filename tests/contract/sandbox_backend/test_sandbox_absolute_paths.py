@@ -6,15 +6,8 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.backend import (
-    CannotExecuteError,
-    CommandSpec,
-    FileRefusedError,
-    FileSpec,
-    Sandbox,
-    SessionLanguage,
-    StepSpec,
-)
+from callsheet.managers.sandbox.backend import CommandSpec, FileSpec, Sandbox, SessionLanguage, StepSpec
+from callsheet.managers.sandbox.errors import CannotExecuteError, FileRefusedError
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
 from tests.support.sandboxes import shell

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.backend import CannotExecuteError, CommandSpec, Sandbox, StoppedError
+from callsheet.managers.sandbox.backend import CommandSpec, Sandbox
+from callsheet.managers.sandbox.errors import CannotExecuteError, StoppedError
 from callsheet.managers.sandbox.settings import SandboxSettings
 
 from tests.support.sandboxes import (

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.backend import FileRefusedError, Sandbox, StoppedError
+from callsheet.managers.sandbox.backend import Sandbox
+from callsheet.managers.sandbox.errors import FileRefusedError, StoppedError
 
 from tests.support.sandboxes import shell
 

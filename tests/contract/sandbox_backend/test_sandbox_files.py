@@ -9,7 +9,8 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.backend import FileRefusedError, FileSpec, Sandbox
+from callsheet.managers.sandbox.backend import FileSpec, Sandbox
+from callsheet.managers.sandbox.errors import FileRefusedError
 
 from tests.support.sandboxes import run, shell
 

@@ -8,7 +8,8 @@ import signal
 import anyio
 import pytest
 from callsheet.managers.sandbox.agent_sandbox import AgentBackend
-from callsheet.managers.sandbox.backend import Sandbox, SandboxCreateError, SandboxLostError
+from callsheet.managers.sandbox.backend import Sandbox
+from callsheet.managers.sandbox.errors import SandboxCreateError, SandboxLostError
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
 from tests.support.sandboxes import run, running_commands, shell, spec_for, until_sleepers_are, variants

@@ -6,15 +6,8 @@ import signal
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.backend import (
-    CommandSpec,
-    Sandbox,
-    SandboxLostError,
-    SessionLanguage,
-    SessionUse,
-    StepSpec,
-    StoppedError,
-)
+from callsheet.managers.sandbox.backend import CommandSpec, Sandbox, SessionLanguage, SessionUse, StepSpec
+from callsheet.managers.sandbox.errors import SandboxLostError, StoppedError
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
 from tests.support.sandbox_steps import GOES_ON, py, sh, stopped_while

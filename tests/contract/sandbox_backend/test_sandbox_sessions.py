@@ -6,14 +6,8 @@ import signal
 
 import anyio
 import pytest
-from callsheet.managers.sandbox.backend import (
-    CannotExecuteError,
-    OutputName,
-    Sandbox,
-    SessionLanguage,
-    SessionUse,
-    StepSpec,
-)
+from callsheet.managers.sandbox.backend import OutputName, Sandbox, SessionLanguage, SessionUse, StepSpec
+from callsheet.managers.sandbox.errors import CannotExecuteError
 from callsheet.managers.sandbox.sessions import MOST_SESSIONS
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 

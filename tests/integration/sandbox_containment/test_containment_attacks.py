@@ -24,7 +24,7 @@ from tests.support.measurements import Measured
 from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step
 from tests.support.sandboxes import tells, until_sleepers_are
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.alone]
 
 _BEFORE = 5
 _PROCESSES = 32

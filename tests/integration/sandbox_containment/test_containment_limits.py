@@ -23,7 +23,7 @@ from tests.support.sandboxes import (
     until_sleepers_are,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.alone]
 
 
 @pytest.mark.parametrize("place", ["/work", "/tmp", "/dev/shm"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from callsheet.client.demand import Demand, Hold, Resource
-from callsheet.deploy.choices import ShareCores
+from callsheet.managers.sandbox.settings import CoreSharing
 
 SANDBOX_MEMORY_MIB = 192
 
@@ -29,7 +29,7 @@ class Mode:
     reset: Demand
     in_sandbox: Demand
     scoring: Demand
-    share_cores: ShareCores
+    share_cores: CoreSharing
     holds_core: bool
 
 
@@ -41,7 +41,7 @@ CALLSHEET = Mode(
     reset=Demand(_MEMORY, cpu=1),
     in_sandbox=Demand(cpu=1),
     scoring=Demand(),
-    share_cores=ShareCores.RANKED,
+    share_cores=CoreSharing.RANKED,
     holds_core=False,
 )
 RESERVED = Mode(
@@ -51,6 +51,6 @@ RESERVED = Mode(
     # These run on the core that the sandbox holds.
     in_sandbox=Demand(),
     scoring=Demand(),
-    share_cores=ShareCores.RESERVED,
+    share_cores=CoreSharing.RESERVED,
     holds_core=True,
 )

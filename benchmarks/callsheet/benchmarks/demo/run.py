@@ -18,10 +18,12 @@ from callsheet.benchmarks.demo.report import DemoReport, report_of
 from callsheet.benchmarks.demo.settings import DemoSettings, choose_cpus, choose_trajectories
 from callsheet.benchmarks.demo.workload import ModeRun, ProgressReport, run_mode
 from callsheet.client.client import Client
-from callsheet.deploy.choices import Isolation, Role
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
-from callsheet.deploy.stack_settings import StackSettings, engine_threads
+from callsheet.deploy.stack_settings import StackSettings
+from callsheet.managers.inference.settings import share_of_cores
 from callsheet.managers.sandbox.probe import probe_bubblewrap
+from callsheet.managers.sandbox.settings import Isolation
 
 
 async def run_demo(settings: DemoSettings, progress: ProgressReport) -> DemoReport:
@@ -41,7 +43,7 @@ async def run_demo(settings: DemoSettings, progress: ProgressReport) -> DemoRepo
     cpus = choose_cpus(settings, len(os.sched_getaffinity(0)))
     inputs = await anyio.to_thread.run_sync(prepare_inputs, settings.cache, progress, abandon_on_cancel=True)
     isolation = await _choose_isolation(settings, progress)
-    cores = cpus - engine_threads(cpus, None)
+    cores = cpus - share_of_cores(cpus, None)
     episodes = make_episodes(choose_trajectories(settings, cores), settings.seed, inputs.releases)
     with _data_directory(settings) as data_dir:
 

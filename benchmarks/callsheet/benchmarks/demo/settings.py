@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from callsheet.benchmarks.demo.packages import default_cache_directory
-from callsheet.deploy.choices import Isolation
+from callsheet.managers.sandbox.settings import Isolation
+from callsheet.options.declaration import Option, PathRule
 
 # More would make the demo longer, not clearer.
 MOST_DEFAULT_CPUS = 8
@@ -28,12 +30,30 @@ class DemoSettings:
         data_dir: Of the scheduler and the managers; None takes a temporary directory.
     """
 
-    seed: int = 0
-    trajectories: int | None = None
-    cpus: int | None = None
-    isolation: Isolation | None = None
+    seed: Annotated[int, Option("Seed of the workload.", least=0)] = 0
+    trajectories: Annotated[
+        int | None, Option("Number in each mode.", default_text="six per free core, at least 12", least=1)
+    ] = None
+    cpus: Annotated[
+        int | None, Option("Cores to use.", variable="CALLSHEET_CPUS", default_text="all, at most 8", least=2)
+    ] = None
+    isolation: Annotated[
+        Isolation | None,
+        Option(
+            "What keeps sandboxes apart.",
+            variable="CALLSHEET_ISOLATION",
+            default_text="bubblewrap where it works, else none",
+        ),
+    ] = None
     cache: Path = field(default_factory=lambda: default_cache_directory(os.environ))
-    data_dir: Path | None = None
+    data_dir: Annotated[
+        Path | None,
+        Option(
+            "Where the stack keeps its journal, payloads, sandboxes and logs.",
+            default_text="a temporary directory",
+            path=PathRule(),
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         """Raises ValueError naming field, value and rule."""

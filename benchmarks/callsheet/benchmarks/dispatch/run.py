@@ -18,7 +18,7 @@ from callsheet.benchmarks.dispatch.report import CallsheetFigures, DispatchRepor
 from callsheet.benchmarks.dispatch.settings import DispatchSettings
 from callsheet.benchmarks.dispatch.statistics import median, percentile
 from callsheet.client import Client
-from callsheet.deploy.choices import Role
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import StackSettings
 

@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from callsheet.benchmarks.peers import NamedManager
 from callsheet.scheduler.core.events import Event, ManagerHeartbeat, ManagerJoined
 from callsheet.scheduler.core.model import (
     CPU,
@@ -70,7 +71,7 @@ def fleet_events(nodes: int, pools: int) -> Iterator[Event]:
         kind = POOL_KINDS[index % pools]
         name = f"node-{index}"
         service = ServiceDescription(kind.service, kind.kinds, kind.slots, {})
-        yield ManagerJoined(name, name, "only", kind.describe(name), (service,))
+        yield ManagerJoined(NamedManager(name), name, "only", kind.describe(name), (service,))
         yield ManagerHeartbeat(name)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import count
 
 from callsheet.benchmarks.dispatch.statistics import percentile
+from callsheet.benchmarks.peers import TO_CLIENT, manager_of
 from callsheet.benchmarks.planner.fleet import JOBS, draw_classes, fleet_events
 from callsheet.benchmarks.planner.report import PlannerBenchReport, QueueResult
 from callsheet.benchmarks.planner.settings import PlannerBenchSettings
@@ -19,7 +20,6 @@ from callsheet.scheduler.core.events import (
     Event,
     JobOpenRequested,
     PlanReady,
-    ReplyTo,
 )
 from callsheet.scheduler.core.machine import handle
 from callsheet.scheduler.core.model import JobRequest, PriorityClass
@@ -29,8 +29,7 @@ from callsheet.scheduler.planner.elastic import ElasticPlan, ElasticPlanner, Ela
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from callsheet.scheduler.service.garbage_collection import short_pauses
 
-NOBODY = ReplyTo(None, 0)
-DONE = AttemptSucceeded(None)
+DONE = AttemptSucceeded(b"")
 # The core's clock; a round comes every so many seconds.
 START = 1_000_000.0
 STEP_S = 0.05
@@ -51,8 +50,8 @@ def run_planner_bench(settings: PlannerBenchSettings, progress: Callable[[str], 
     return PlannerBenchReport(settings.seed, settings.solver_s, settings.rounds, tuple(results))
 
 
-def _encode(facts: OutcomeFacts) -> tuple[object, bytes]:
-    return facts.state, b""
+def _encode(facts: OutcomeFacts) -> bytes:
+    return b""
 
 
 class _World:
@@ -77,7 +76,7 @@ class _World:
     def fill(self) -> None:
         """Lets the fleet join, and submits and dispatches until it is full and the queue has its length."""
         jobs = [JobRequest(job, 1.0, PriorityClass.TRAIN, 0, 0, b"", detached=True) for job in JOBS]
-        self._handle([JobOpenRequested(NOBODY, job) for job in jobs])
+        self._handle([JobOpenRequested(TO_CLIENT, job) for job in jobs])
         self._handle(list(fleet_events(self._settings.nodes, self._settings.pools)))
         self._submit()
         while self._round().assignments:
@@ -144,7 +143,7 @@ class _World:
         absent = [each for each in self._classes if each.label not in waiting]
         lacking = self._queued - len(self._state.ready) - len(absent)
         drawn = [*absent, *(self._draw.choice(self._classes) for _ in range(lacking))]
-        self._handle([ActionSubmitted(NOBODY, each.request(next(self._numbers)), None) for each in drawn])
+        self._handle([ActionSubmitted(TO_CLIENT, each.request(next(self._numbers)), None) for each in drawn])
 
     def _end_some(self) -> None:
         self._now += STEP_S
@@ -154,5 +153,6 @@ class _World:
 
 
 def _end_of(dispatch: Dispatch) -> AttemptEnded:
-    manager = dispatch.session
-    return AttemptEnded(str(manager), dispatch.token, dispatch.request.key, dispatch.attempt, DONE, True, 1.0, b"")
+    return AttemptEnded(
+        manager_of(dispatch), dispatch.token, dispatch.request.key, dispatch.attempt, DONE, True, 1.0, b""
+    )

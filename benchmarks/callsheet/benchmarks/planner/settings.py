@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from callsheet.options.common import whole_numbers
+from callsheet.options.declaration import Option
 
 MOST_POOLS = 8
 # A queued action takes about a kilobyte.
@@ -25,15 +29,25 @@ class PlannerBenchSettings:
         seed: Everything is drawn from it.
     """
 
-    queued: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
-    nodes: int = 3_000
-    pools: int = 8
-    classes: int = 50
-    rounds: int = 200
+    queued: Annotated[
+        tuple[int, ...],
+        Option(
+            "Lengths of the queue, with commas.", default="1000,10000,100000,1000000", text=str, parse=whole_numbers
+        ),
+    ] = (1_000, 10_000, 100_000, 1_000_000)
+    nodes: Annotated[int, Option("Nodes of the fleet.", least=1)] = 3_000
+    pools: Annotated[int, Option("Pools they make.", least=1)] = 8
+    classes: Annotated[int, Option("Classes of the queued actions.", least=1)] = 50
+    rounds: Annotated[int, Option("Rounds measured for each length.", least=1)] = 200
     warm_up: int = 10
     ends: int = 256
-    solver_s: float = 0.008
-    seed: int = 0
+    solver_s: Annotated[
+        float,
+        Option(
+            "The budget for solving a round.", flag="--solver-ms", default=8.0, least=0, parse=lambda ms: ms / 1000.0
+        ),
+    ] = 0.008
+    seed: Annotated[int, Option("Everything is drawn from it.", least=0)] = 0
 
     def __post_init__(self) -> None:
         for name in ("nodes", "classes", "rounds", "ends"):

@@ -12,12 +12,16 @@ _SLICE_S = 0.005
 def main() -> None:
     """Burns `argv[1]` CPU seconds, the interpreter's own start included, using `argv[2]` of a core when it is free."""
     cpu_s, use = float(sys.argv[1]), float(sys.argv[2])
-    waits_s = _SLICE_S * (1.0 / use - 1.0)
-    while (used := time.process_time()) < cpu_s:
+    waited_for = 0.0
+    while True:
+        used = time.process_time()
+        time.sleep((used - waited_for) * (1.0 / use - 1.0))
+        waited_for = used
+        if used >= cpu_s:
+            return
         until = min(used + _SLICE_S, cpu_s)
         while time.process_time() < until:
             pass
-        time.sleep(waits_s)
 
 
 if __name__ == "__main__":

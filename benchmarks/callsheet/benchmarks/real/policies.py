@@ -9,7 +9,7 @@ from typing import Final
 from callsheet.benchmarks.real.rollouts import Demands
 from callsheet.client import Demand
 from callsheet.client.demand import Hold, Resource
-from callsheet.deploy.choices import Role
+from callsheet.deploy.roles import Role
 
 _MEMORY_MIB: Final = 64
 _MEMORY: Final = Resource("memory", _MEMORY_MIB, hold=Hold.TRAJECTORY)
@@ -29,12 +29,15 @@ class RealPolicy:
     name: str
     simulated: str
     demands: Demands
-    arguments: Mapping[Role, tuple[str, ...]] = field(default_factory=dict)
+    arguments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     sleeps: bool = False
 
 
 _SHARED: Final = Demands(reset=Demand(_MEMORY, cpu=1), step=_ONE_CORE)
-_WHOLE_CORES: Final = {Role.SCHEDULER: ("--planner", "first-come"), Role.SANDBOX: ("--share-cores", "reserved")}
+_WHOLE_CORES: Final[Mapping[str, tuple[str, ...]]] = {
+    Role.SCHEDULER: ("--planner", "first-come"),
+    Role.SANDBOX: ("--share-cores", "reserved"),
+}
 
 POLICIES: Final = (
     RealPolicy("callsheet", "callsheet", _SHARED),
@@ -45,7 +48,7 @@ POLICIES: Final = (
         _WHOLE_CORES,
     ),
     RealPolicy("fixed_1", "fixed_1_warm", _SHARED, _WHOLE_CORES),
-    RealPolicy("os_sharing", "os_sharing", _SHARED, {Role.SANDBOX: ("--share-cores", "plain")}),
+    RealPolicy("os_sharing", "os_sharing", _SHARED, {str(Role.SANDBOX): ("--share-cores", "plain")}),
     RealPolicy("callsheet_asleep", "callsheet", _SHARED, sleeps=True),
 )
 """What runs through the service. Ray runs beside it, asleep as well."""

@@ -31,16 +31,20 @@ def render(report: RealReport) -> RenderableType:
     table.add_column("policy")
     for heading, _, _ in _FIGURES:
         table.add_column(heading, justify="right")
+    table.add_column("service's CPU a command", justify="right")
     for name, pair in report.policies.items():
         cells = [
             f"{format(getattr(pair.measured, figure), form)} ({format(getattr(pair.simulated, figure), form)})"
             for _, figure, form in _FIGURES
         ]
-        table.add_row(name, *cells, style="bold" if name == "callsheet" else None)
+        service = "" if pair.service_cpu_s is None else f"{pair.service_cpu_s * 1000:.0f} ms"
+        table.add_row(name, *cells, service, style="bold" if name == "callsheet" else None)
     notes = "".join(f"{name}: {note}.\n" for name, note in NOTES.items() if name in report.policies)
     note = (
         f"{notes}"
-        f"The smallest command takes {report.start_up_cpu_s * 1000:.0f} ms of CPU, and through the service "
-        f"{report.overhead_s * 1000:.0f} ms more. {report.wall_s:.0f} s in all."
+        f"The smallest command takes {report.costs.start_up_cpu_s * 1000:.0f} ms of CPU, and through the service "
+        f"{report.costs.overhead_s * 1000:.0f} ms more. "
+        f"A sandbox takes the service {report.costs.reset_cpu_s * 1000:.0f} ms of CPU. "
+        f"{report.wall_s:.0f} s in all."
     )
     return Group(table, note)

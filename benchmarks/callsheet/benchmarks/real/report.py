@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from callsheet.benchmarks.real.settings import RealSettings
+from callsheet.benchmarks.real.workload import Costs
 from callsheet.benchmarks.simulator.comparison.figures import Figures, significant
 from callsheet.benchmarks.simulator.comparison.load import Load
 
@@ -20,10 +21,11 @@ NOTES = {
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A policy's figures, measured and simulated."""
+    """A policy's figures, measured and simulated, and CPU seconds that the service used for a command; None for Ray."""
 
     measured: Figures
     simulated: Figures
+    service_cpu_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +33,14 @@ class RealReport:
     """One run of `callsheet bench real`.
 
     Attributes:
-        start_up_cpu_s: CPU seconds of the smallest command, measured first; no command of the workload takes less.
-        overhead_s: What the service adds to the smallest command on an idle machine; simulated callsheet has it too.
+        costs: Of this machine; what is simulated has them, too.
     """
 
     settings: RealSettings
     load: Load
     cores: int
     policies: Mapping[str, Pair]
-    start_up_cpu_s: float
-    overhead_s: float
+    costs: Costs
     machine: Mapping[str, Any]
     wall_s: float
 
@@ -58,12 +58,12 @@ class RealReport:
                     **pair.measured.as_json(_SPAN),
                     "measured": pair.measured.as_json(_SPAN),
                     "simulated": pair.simulated.as_json(_SPAN),
+                    "service_cpu_s": significant(pair.service_cpu_s),
                     "note": NOTES.get(name),
                 }
                 for name, pair in self.policies.items()
             },
-            "start_up_cpu_s": significant(self.start_up_cpu_s),
-            "overhead_s": significant(self.overhead_s),
+            **{name: significant(value) for name, value in asdict(self.costs).items()},
             "machine": dict(self.machine),
             "wall_s": significant(self.wall_s),
         }

@@ -6,35 +6,38 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+import psutil
 from callsheet.benchmarks.dispatch.machine import describe_machine
 from callsheet.benchmarks.real.policies import POLICIES, RealPolicy
 from callsheet.benchmarks.real.ray_asleep import run_ray_asleep
 from callsheet.benchmarks.real.report import Pair, RealReport
 from callsheet.benchmarks.real.rollouts import run_rollouts
 from callsheet.benchmarks.real.settings import RealSettings
-from callsheet.benchmarks.real.workload import asleep, real_scenario, without_resets
+from callsheet.benchmarks.real.workload import Costs, asleep, real_scenario, with_service, without_resets
 from callsheet.benchmarks.simulator.comparison.figures import Figures
 from callsheet.benchmarks.simulator.comparison.load import load_of
 from callsheet.benchmarks.simulator.comparison.runs import figures_of
 from callsheet.benchmarks.simulator.policies import POLICIES as SIMULATED
-from callsheet.benchmarks.simulator.policies.callsheet import Callsheet
-from callsheet.benchmarks.simulator.policy import World
+from callsheet.benchmarks.simulator.policies.callsheet import CALLSHEET, Callsheet
 from callsheet.benchmarks.simulator.scenario import Generation, Scenario, Turn, Work
 from callsheet.benchmarks.simulator.shell.overheads import OverheadModel
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 from callsheet.benchmarks.simulator.simulation import simulate
 from callsheet.client import Client
-from callsheet.deploy.choices import Role
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.scheduler.core.model import ActionKind
 
 Progress = Callable[[str], None]
 _PROBES = 20
+# What actions have in the scenario already.
+_NO_DELAYS = CallsheetSettings(overheads=OverheadModel(dispatch_s=0.0, commit_s=0.0, sandbox_s=0.0))
 
 
 async def run_real(settings: RealSettings, progress: Progress = lambda _: None) -> RealReport:
@@ -56,61 +59,77 @@ async def run_real(settings: RealSettings, progress: Progress = lambda _: None) 
     if not 1 <= cores <= usable:
         raise ValueError(f"cores: {cores} must be between 1 and {usable}, the cores that this process may use")
     progress("the smallest command, one at a time")
-    start_up_cpu_s, overhead_s = await _probe(settings, cores)
-    scenario = real_scenario(settings, cores, start_up_cpu_s)
+    costs = await _probe(settings, cores)
+    scenario = real_scenario(settings, cores, costs)
     sleeping = asleep(scenario)
     pairs = {}
     for policy in POLICIES:
         given = sleeping if policy.sleeps else scenario
         progress(f"{policy.name}: {scenario.live} trajectories for real")
-        measured = await _measure(policy, given, cores)
-        pairs[policy.name] = Pair(measured, _simulate(policy.simulated, given, overhead_s))
+        pairs[policy.name] = await _compare(policy, given, costs, cores)
     progress(f"ray: {scenario.live} trajectories for real, asleep")
     in_ray = (await run_ray_asleep(sleeping, cores)).figures(cores)
-    pairs["ray"] = Pair(in_ray, _simulate("fixed_1_warm", without_resets(sleeping), 0.0))
+    pairs["ray"] = Pair(in_ray, _simulate("fixed_1_warm", without_resets(sleeping)), None)
     return RealReport(
         settings=settings,
         load=load_of(scenario),
         cores=cores,
         policies=pairs,
-        start_up_cpu_s=start_up_cpu_s,
-        overhead_s=overhead_s,
+        costs=costs,
         machine=describe_machine(),
         wall_s=time.perf_counter() - began,
     )
 
 
-async def _measure(policy: RealPolicy, scenario: Scenario, cores: int) -> Figures:
+async def _compare(policy: RealPolicy, scenario: Scenario, costs: Costs, cores: int) -> Pair:
+    """Measures a policy, then simulates it with the CPU that the service was seen to use for a command."""
     with tempfile.TemporaryDirectory(prefix="callsheet-real-") as directory:
         stack_settings = StackSettings(
             data_dir=Path(directory), managers=(Role.SANDBOX,), cpus=cores, arguments=policy.arguments
         )
         async with local_stack(stack_settings) as stack, Client(stack.address) as client:
+            before = _cpu_s()
             measured = await run_rollouts(client, policy.name, scenario, policy.demands, sleep=policy.sleeps)
-    return measured.figures(cores)
+            used_s = _cpu_s() - before
+    of_commands_s = sum(action.cpu_s for action in measured.actions) + scenario.live * costs.reset_cpu_s
+    service_cpu_s = max(used_s - of_commands_s, 0.0) / max(len(measured.actions) - scenario.live, 1)
+    simulated = _simulate(policy.simulated, with_service(scenario, costs, service_cpu_s))
+    return Pair(measured.figures(cores), simulated, service_cpu_s)
 
 
-async def _probe(settings: RealSettings, cores: int) -> tuple[float, float]:
-    """CPU seconds of a command that does nothing, and what its ACT has beyond them; medians, one at a time."""
+async def _probe(settings: RealSettings, cores: int) -> Costs:
+    """Makes sandboxes, one at a time, and runs commands that do nothing in the last."""
     nothing = Turn(Generation(), (Work(ActionKind.ENV_STEP, "probe", in_sandbox=True),))
-    drawn = real_scenario(replace(settings, trajectories=1), cores, 0.0)
-    rollout = replace(drawn.rollouts[0], turns=(nothing,) * _PROBES)
-    scenario = replace(drawn, rollouts=(rollout,), live=1)
+    drawn = real_scenario(replace(settings, trajectories=1), cores, Costs())
+    bare = replace(drawn, rollouts=(replace(drawn.rollouts[0], turns=()),), live=1)
+    acting = replace(bare, rollouts=(replace(bare.rollouts[0], turns=(nothing,) * _PROBES),))
     with tempfile.TemporaryDirectory(prefix="callsheet-real-") as directory:
         stack_settings = StackSettings(data_dir=Path(directory), managers=(Role.SANDBOX,), cpus=cores)
         async with local_stack(stack_settings) as stack, Client(stack.address) as client:
-            measured = await run_rollouts(client, "probe", scenario, POLICIES[0].demands, sleep=False)
+            before = _cpu_s()
+            for number in range(_PROBES):
+                await run_rollouts(client, f"reset-{number}", bare, POLICIES[0].demands, sleep=False)
+            reset_cpu_s = (_cpu_s() - before) / _PROBES
+            measured = await run_rollouts(client, "probe", acting, POLICIES[0].demands, sleep=False)
     steps = measured.actions[1:]
-    cpu_s = median(step.cpu_s for step in steps)
-    return cpu_s, max(median(step.act_s - step.cpu_s for step in steps), 0.0)
+    return Costs(
+        start_up_cpu_s=median(step.cpu_s for step in steps),
+        overhead_s=max(median(step.act_s - step.cpu_s for step in steps), 0.0),
+        reset_cpu_s=reset_cpu_s,
+    )
 
 
-def _simulate(policy: str, scenario: Scenario, overhead_s: float) -> Figures:
-    if policy != Callsheet.name:
-        return figures_of(simulate(scenario, SIMULATED[policy]))
-    overheads = OverheadModel(dispatch_s=overhead_s, commit_s=0.0, sandbox_s=0.0)
+def _cpu_s() -> float:
+    """CPU seconds of this process and all its descendants so far, those that have ended included."""
+    used = 0.0
+    for process in (me := psutil.Process(), *me.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            used += sum(process.cpu_times()[:4])
+    return used
 
-    def make(world: World) -> Callsheet:
-        return Callsheet(world, CallsheetSettings(overheads=overheads))
 
-    return figures_of(simulate(scenario, make))
+def _simulate(policy: str, scenario: Scenario) -> Figures:
+    factory = SIMULATED[policy]
+    if policy == CALLSHEET.name:
+        factory = replace(factory, make=lambda world: Callsheet(world, _NO_DELAYS))
+    return figures_of(simulate(scenario, factory))

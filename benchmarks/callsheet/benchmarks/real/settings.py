@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from callsheet.options.declaration import Option
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +21,14 @@ class RealSettings:
         seed: Trajectories are drawn from it.
     """
 
-    trajectories: int = 12
-    turns: int = 8
-    cores: int | None = None
-    generation_scale: float = 0.4
-    longest_s: float = 6.0
-    seed: int = 1
+    trajectories: Annotated[int, Option("Run at once.", least=1)] = 12
+    turns: Annotated[int, Option("Of each trajectory, at most.", least=1)] = 8
+    cores: Annotated[int | None, Option("Cores to schedule.", default_text="all", least=1)] = None
+    generation_scale: Annotated[float, Option("Factor on the coding workload's generation times.", least=0.01)] = 0.4
+    longest_s: Annotated[
+        float, Option("Commands are cut to so much CPU time.", flag="--longest", metavar="SECONDS", least=0.1)
+    ] = 6.0
+    seed: Annotated[int, Option("Trajectories are drawn from it.", least=0)] = 1
 
     def __post_init__(self) -> None:
         """Checks the numbers.

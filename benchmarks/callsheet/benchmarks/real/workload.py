@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.simulator.scenario import Cluster, CpuNodes, Rollout, Scenario, Turn, Work
 from callsheet.benchmarks.simulator.workloads import scenario as draw_scenario
 from callsheet.scheduler.core.model import ActionKind
 
-# What making a sandbox takes of the CPU; measured again by every run, as part of its outcome.
-_RESET = Work(ActionKind.ENV_RESET, "reset", cpu_s=0.03, in_sandbox=True)
 # A sleeping command uses next to nothing of its core.
 _SLEEPING_USE = 1e-3
 
 
-def real_scenario(settings: RealSettings, cores: int, start_up_cpu_s: float) -> Scenario:
-    """Draws what is run for real, and what the simulator predicts.
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What this machine takes for the smallest things, in seconds; measured one at a time before a run.
+
+    Attributes:
+        start_up_cpu_s: CPU of the smallest command; no command takes less.
+        overhead_s: What the service adds to it, from submit to outcome.
+        reset_cpu_s: CPU of the service and its client for a sandbox, from its making to its end.
+    """
+
+    start_up_cpu_s: float = 0.0
+    overhead_s: float = 0.0
+    reset_cpu_s: float = 0.0
+
+
+def real_scenario(settings: RealSettings, cores: int, costs: Costs) -> Scenario:
+    """Draws what is run for real.
 
     Args:
         settings: How much.
         cores: Of the one node.
-        start_up_cpu_s: CPU seconds that the smallest command takes; no command takes less.
+        costs: Of the machine.
     """
     drawn = draw_scenario(
         "coding",
@@ -36,17 +50,39 @@ def real_scenario(settings: RealSettings, cores: int, start_up_cpu_s: float) -> 
         workload="real",
         cluster=Cluster(cpu=(CpuNodes(1, cores),)),
         jobs=tuple(replace(job, quorum=0, group_size=1) for job in drawn.jobs),
-        rollouts=tuple(_cut(rollout, settings, start_up_cpu_s) for rollout in drawn.rollouts),
+        rollouts=tuple(_cut(rollout, settings, costs) for rollout in drawn.rollouts),
     )
 
 
-def _cut(rollout: Rollout, settings: RealSettings, start_up_cpu_s: float) -> Rollout:
+def _cut(rollout: Rollout, settings: RealSettings, costs: Costs) -> Rollout:
     def cut(work: Work) -> Work:
-        cpu_s = min(max(work.cpu_s, start_up_cpu_s), settings.longest_s)
+        cpu_s = min(max(work.cpu_s, costs.start_up_cpu_s), settings.longest_s)
         return replace(work, cpu_s=cpu_s, peak_memory_mb=0, fails=0, timeout_s=float("inf"))
 
     turns = tuple(Turn(turn.generation, tuple(map(cut, turn.actions))) for turn in rollout.turns[: settings.turns])
-    return replace(rollout, image="", memory_mb=0, reset=_RESET, turns=turns, rewards=())
+    reset = Work(ActionKind.ENV_RESET, "reset", cpu_s=costs.reset_cpu_s, in_sandbox=True)
+    return replace(rollout, image="", memory_mb=0, reset=reset, turns=turns, rewards=())
+
+
+def _with_commands(scenario: Scenario, workload: str, change: Callable[[Work], Work]) -> Scenario:
+    """The same trajectories with other commands; resets stay as they are."""
+
+    def changed(turn: Turn) -> Turn:
+        return Turn(turn.generation, tuple(map(change, turn.actions)))
+
+    rollouts = (replace(rollout, turns=tuple(map(changed, rollout.turns))) for rollout in scenario.rollouts)
+    return replace(scenario, workload=workload, rollouts=tuple(rollouts))
+
+
+def with_service(scenario: Scenario, costs: Costs, service_cpu_s: float) -> Scenario:
+    """What the simulator predicts: the service's work for a command is done on the cores that commands share."""
+
+    def longer(work: Work) -> Work:
+        cpu_s = work.cpu_s + service_cpu_s
+        alone_s = work.alone_s() + max(costs.overhead_s, service_cpu_s)
+        return replace(work, cpu_s=cpu_s, use=cpu_s / alone_s if cpu_s else 1.0)
+
+    return _with_commands(scenario, scenario.workload, longer)
 
 
 def asleep(scenario: Scenario) -> Scenario:
@@ -55,23 +91,10 @@ def asleep(scenario: Scenario) -> Scenario:
     def sleeping(work: Work) -> Work:
         return replace(work, cpu_s=work.alone_s() * _SLEEPING_USE, use=_SLEEPING_USE)
 
-    rollouts = tuple(
-        replace(
-            rollout,
-            turns=tuple(Turn(turn.generation, tuple(map(sleeping, turn.actions))) for turn in rollout.turns),
-        )
-        for rollout in scenario.rollouts
-    )
-    return replace(scenario, workload="real, asleep", rollouts=rollouts)
+    return _with_commands(scenario, "real, asleep", sleeping)
 
 
 def without_resets(scenario: Scenario) -> Scenario:
     """The same trajectories where there are no sandboxes."""
-
-    def anywhere(turn: Turn) -> Turn:
-        return Turn(turn.generation, tuple(replace(work, in_sandbox=False) for work in turn.actions))
-
-    rollouts = tuple(
-        replace(rollout, reset=None, turns=tuple(map(anywhere, rollout.turns))) for rollout in scenario.rollouts
-    )
-    return replace(scenario, rollouts=rollouts)
+    anywhere = _with_commands(scenario, scenario.workload, lambda work: replace(work, in_sandbox=False))
+    return replace(anywhere, rollouts=tuple(replace(rollout, reset=None) for rollout in anywhere.rollouts))

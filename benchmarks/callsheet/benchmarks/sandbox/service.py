@@ -16,9 +16,11 @@ from callsheet.benchmarks.sandbox.giving_way import giving_way_s
 from callsheet.benchmarks.sandbox.measuring import NotMeasurableError
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.client import Client, Command, Demand, Hold, Job, Outcome, Resource, Succeeded, Trajectory
-from callsheet.deploy.choices import Isolation, LogLevel, Role, ShareCores
+from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
+from callsheet.managers.sandbox.settings import CoreSharing, Isolation
+from callsheet.options.common import LogLevel
 
 LONG_ACTION_S = 1.0
 
@@ -50,7 +52,7 @@ async def measure_service(settings: SandboxBenchSettings, sandboxes: int, direct
         ProcessFailedError: A process did not start (inside an exception group).
     """
     samples = ServiceSamples()
-    async with _job(settings, directory / "shared", ShareCores.RANKED) as job:
+    async with _job(settings, directory / "shared", CoreSharing.RANKED) as job:
         trajectories = await _open(job, settings, [str(number) for number in range(sandboxes)])
         for trajectory in itertools.islice(itertools.cycle(trajectories), settings.samples):
             samples.step.append(await _step_s(trajectory, Command.argv("true")))
@@ -61,14 +63,14 @@ async def measure_service(settings: SandboxBenchSettings, sandboxes: int, direct
     cores = len(os.sched_getaffinity(0))
     if cores > 1:
         # Where cores are shared nobody gives way: all run at once.
-        async with _job(settings, directory / "reserved", ShareCores.RESERVED) as job:
+        async with _job(settings, directory / "reserved", CoreSharing.RESERVED) as job:
             wide, competitor = await _open(job, settings, ["wide", "competitor"])
             samples.giving_way = await giving_way_s(wide, competitor, cores, settings.competitors)
     return samples
 
 
 @asynccontextmanager
-async def _job(settings: SandboxBenchSettings, directory: Path, share_cores: ShareCores) -> AsyncIterator[Job]:
+async def _job(settings: SandboxBenchSettings, directory: Path, share_cores: CoreSharing) -> AsyncIterator[Job]:
     stack_settings = StackSettings(
         directory,
         managers=(Role.SANDBOX,),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from callsheet.managers.sandbox.settings import FEWEST_MEMORY_MIB, Isolation
+from callsheet.managers.sandbox.settings import FEWEST_MEMORY_MIB, Isolation, IsolationOption
+from callsheet.options.common import whole_numbers
+from callsheet.options.declaration import Option
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +24,15 @@ class SandboxBenchSettings:
         concurrent: Sandboxes that are asked for at once where there must be many.
     """
 
-    sandboxes: tuple[int, ...] = (1, 100, 500)
-    isolation: Isolation = Isolation.BUBBLEWRAP
-    samples: int = 50
-    long_actions: int = 7
-    competitors: int = 20
-    memory_mib: int = 32
+    sandboxes: Annotated[
+        tuple[int, ...],
+        Option("Numbers of live sandboxes, with commas.", default="1,100,500", text=str, parse=whole_numbers),
+    ] = (1, 100, 500)
+    isolation: IsolationOption = Isolation.BUBBLEWRAP
+    samples: Annotated[int, Option("Of everything that takes milliseconds.", least=1)] = 50
+    long_actions: Annotated[int, Option("Commands of one second, one after another.", least=1)] = 7
+    competitors: Annotated[int, Option("Commands that come while a wide one has all cores.", least=1)] = 20
+    memory_mib: Annotated[int, Option("Limit of each sandbox.", least=1)] = 32
     concurrent: int = 8
 
     def __post_init__(self) -> None:

@@ -102,6 +102,11 @@ class EndFacts:
     peak_memory_mb: int = 0
     execution_s: float = 0.0
 
+    @property
+    def peak_memory_bytes(self) -> int:
+        """The same in bytes: facts are the `Usage` that the core is told."""
+        return self.peak_memory_mb << 20
+
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:

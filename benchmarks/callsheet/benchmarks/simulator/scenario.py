@@ -30,7 +30,7 @@ class Work:
     `service_s` at an outside API.
 
     Attributes:
-        kind: env_reset, env_step, tool_call or reward.
+        kind: Any but generate.
         label: Class of the command ("test", "git", ...): what a predictor may know ahead.
         cpu_s: CPU seconds on one core; 0 for calls that use none here.
         use: Cores used when running alone on one core, in (0, 1].

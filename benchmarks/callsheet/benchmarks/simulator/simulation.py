@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from callsheet.benchmarks.simulator.attempts import Attempt, Machine, Used
 from callsheet.benchmarks.simulator.closed_loop import ClosedLoop, Generations, Progress
 from callsheet.benchmarks.simulator.events import EventQueue
 from callsheet.benchmarks.simulator.generations import EngineGenerations, TimedGenerations
@@ -15,6 +14,7 @@ from callsheet.benchmarks.simulator.measurements import Measurements
 from callsheet.benchmarks.simulator.physics.apis import Apis
 from callsheet.benchmarks.simulator.physics.cpu_nodes import CommandAttempt, CpuNodes
 from callsheet.benchmarks.simulator.physics.gpu_nodes import GpuNodes
+from callsheet.benchmarks.simulator.physics.machines import Attempt, Machine, Used
 from callsheet.benchmarks.simulator.policy import EndFacts, EngineLoad, Lane, LiveRollout, Policy, Task, World
 from callsheet.benchmarks.simulator.recorder import Recorder
 from callsheet.benchmarks.simulator.scenario import Generation, Mode, Rollout, Scenario, Training, Work

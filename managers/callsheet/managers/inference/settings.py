@@ -1,52 +1,90 @@
-"""Settings of an inference manager with the torch engine. Imports nothing heavy."""
+"""Settings of an inference manager. Imports nothing heavy."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Annotated
 
-from callsheet.managers.models.config import TransformerConfig
+from callsheet.managers.models.options import LoadAtFirstUse, Seed, Weights
+from callsheet.options.declaration import Option
+
+EngineThreads = Annotated[
+    int | None,
+    Option(
+        "Threads of the inference engine; it keeps as many cores for itself.",
+        flag="--engine-threads",
+        variable="CALLSHEET_ENGINE_THREADS",
+        default_text="a quarter of the cores, at least 1",
+        least=1,
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceSettings:
-    """What to serve and with what.
+    """What to serve, and what every engine is told.
 
     Attributes:
+        engine: The driver of the engine, see `callsheet.managers.inference.engine_kind`.
+        engine_options: Settings of that driver's own, "name=value".
         model: Name of the hosted service.
-        shape: Shape of a model with random weights; unused when `weights` is given.
-        weights: Directory with `config.json` and `weights.pt`; None fills a model of `shape` from `seed`.
+        weights: Directory with the weights, in the engine's own format; None fills a model from `seed`.
         seed: Seed of random weights.
         policy_version: Version of the weights at the start.
         slots: The most attempts at once, and the most sequences in the batch.
-        threads: Threads of torch's kernels; registered as reserved cores.
+        threads: Threads of the engine's kernels, registered as reserved cores; None where `share_of_cores` chooses.
         cores: The cores to pin them to, see `callsheet.managers.inference.cores.reserved_cores`; empty does not pin.
-        device: "cpu", or a torch device such as "cuda".
         gpus: GPUs of the node to register as reserved; 0 on a CPU.
         kv_cache_tokens: Tokens of the KV cache, all allocated at the start; a multiple of 16.
-        prefix_cache_tokens: Prompt tokens whose KV is kept for later prompts, beside the KV cache; 0 keeps none.
-        load_at_first_use: Load the model with the first request, and import torch no earlier.
-        prefill_chunk: Prompt tokens computed in one piece; the grain of prefix reuse.
+        load_at_first_use: Load the model with the first request, and import the engine no earlier.
     """
 
-    model: str = "policy"
-    shape: TransformerConfig = field(default_factory=TransformerConfig)
-    weights: Path | None = None
-    seed: int = 0
+    engine: Annotated[str, Option("Driver of the engine.", variable="CALLSHEET_ENGINE")] = "torch"
+    engine_options: Annotated[
+        tuple[str, ...],
+        Option(
+            "A setting of that driver's own; repeatable.", flag="--engine-option", metavar="NAME=VALUE", repeatable=True
+        ),
+    ] = ()
+    model: Annotated[str, Option("Name of the hosted service.", variable="CALLSHEET_MODEL")] = "policy"
+    weights: Weights = None
+    seed: Seed = 0
     policy_version: int = 0
-    slots: int = 64
-    threads: int = 1
+    slots: Annotated[int, Option("The most sequences in the batch.", least=1)] = 64
+    threads: EngineThreads = None
     cores: tuple[int, ...] = ()
-    device: str = "cpu"
     gpus: int = 0
-    kv_cache_tokens: int = 32_768
-    prefix_cache_tokens: int = 8_192
-    prefill_chunk: int = 128
-    load_at_first_use: bool = False
+    kv_cache_tokens: Annotated[int, Option("Tokens of the KV cache; a multiple of 16.", least=16)] = 32_768
+    load_at_first_use: LoadAtFirstUse = False
 
     def __post_init__(self) -> None:
         if not self.model:
             raise ValueError("model: '' is empty; it must be given")
         for name, least in (("slots", 1), ("threads", 1), ("policy_version", 0), ("gpus", 0), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}: {getattr(self, name)} must be at least {least}")
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name}: {value} must be at least {least}")
+
+    @property
+    def thread_count(self) -> int:
+        """Threads of the engine's kernels: one where nobody has chosen."""
+        return self.threads or 1
+
+
+def share_of_cores(cores: int, requested: int | None) -> int:
+    """Cores that the inference engine keeps for itself: a quarter, at least one, and never all of them.
+
+    Args:
+        cores: Cores of the node.
+        requested: The user's wish; None chooses.
+
+    Raises:
+        ValueError: The engine would leave no core for actions.
+    """
+    threads = max(1, cores // 4) if requested is None else requested
+    if not 1 <= threads < cores:
+        raise ValueError(
+            f"engine threads: {threads} of {cores} cores; the engine needs at least one core and must leave at least "
+            "one for actions (give more --cpus, fewer --engine-threads, or leave inference out with --managers)"
+        )
+    return threads

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from callsheet.managers.models.config import TransformerConfig
+from callsheet.managers.models.options import LoadAtFirstUse, Seed, Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +25,13 @@ class RewardSettings:
     """
 
     shape: TransformerConfig = field(default_factory=TransformerConfig)
-    weights: Path | None = None
-    seed: int = 1
+    weights: Weights = None
+    seed: Seed = 1
     slots: int = 0
     device: str = "cpu"
     gpus: int = 0
     max_batch_tokens: int = 16_384
-    load_at_first_use: bool = False
+    load_at_first_use: LoadAtFirstUse = False
 
     def __post_init__(self) -> None:
         for name, least in (("slots", 0), ("gpus", 0), ("seed", 0), ("max_batch_tokens", 1)):

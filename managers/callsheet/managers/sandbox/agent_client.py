@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import anyio
-from callsheet.managers.sandbox.backend import SandboxLostError
+from callsheet.managers.sandbox.errors import SandboxLostError
 from callsheet.managers.sandbox.packets import PacketSocket, ProtocolError, integer, memory_file
 
 _MOST_CPU_US = 10**15

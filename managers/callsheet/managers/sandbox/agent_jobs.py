@@ -14,9 +14,9 @@ import anyio
 import anyio.to_thread
 import structlog
 from callsheet.managers.sandbox.agent_client import AgentConnection, AgentJob, AgentJobResult
-from callsheet.managers.sandbox.backend import SandboxLostError, StoppedError
 from callsheet.managers.sandbox.cgroups import CommandLeaf, SandboxGroup
 from callsheet.managers.sandbox.cgroups.files import is_gone
+from callsheet.managers.sandbox.errors import SandboxLostError, StoppedError
 from callsheet.managers.sandbox.fork_window import ForkWindow
 from callsheet.managers.sandbox.lanes import SandboxLanes
 from callsheet.managers.sandbox.node_sharing import Lane

@@ -13,33 +13,34 @@ from pathlib import Path
 from typing import Protocol
 
 import anyio
-import psutil
 import structlog
 from callsheet.managers.sandbox.agent_client import AgentConnection, AgentJob
 from callsheet.managers.sandbox.agent_jobs import Process, SandboxJobs
 from callsheet.managers.sandbox.backend import (
     CommandOutcome,
     CommandSpec,
-    FileRefusedError,
     FileSpec,
     OutputListener,
     OutputName,
     SandboxBackend,
-    SandboxCreateError,
-    SandboxLostError,
-    SandboxOutOfMemoryError,
     SandboxSpec,
     StepSpec,
-    StoppedError,
 )
 from callsheet.managers.sandbox.capture import OutputPipe
 from callsheet.managers.sandbox.cgroups import CommandLeaf, SandboxGroup
 from callsheet.managers.sandbox.changes import ChangedFiles
 from callsheet.managers.sandbox.command_defaults import merged_environment
+from callsheet.managers.sandbox.errors import (
+    FileRefusedError,
+    SandboxCreateError,
+    SandboxLostError,
+    SandboxOutOfMemoryError,
+    StoppedError,
+)
 from callsheet.managers.sandbox.metering import CommandMeter
 from callsheet.managers.sandbox.node_sharing import Lane
 from callsheet.managers.sandbox.paths import is_below
-from callsheet.managers.sandbox.process_tree import processes_below
+from callsheet.managers.sandbox.process_tree import has_children
 from callsheet.managers.sandbox.refusals import cannot_execute, file_refused, file_unreadable
 from callsheet.managers.sandbox.sessions import SandboxSessions
 
@@ -171,12 +172,7 @@ class AgentSandbox:
         """Writes a file or unpacks an archive, inside, by the agent."""
         self._check_inside(file.path)
         content = await self._jobs.memory_file(file.content)
-        details = {
-            "path": file.path,
-            "unpack": file.unpack,
-            "mode": file.mode & 0o777,
-            "directory": file.directory,
-        }
+        details = {"path": file.path, "unpack": file.unpack, "mode": file.mode & 0o777, "directory": file.directory}
         async with self._telling_out_of_memory():
             result = await self._jobs.ask("write", details, content, stop)
         if result.refused is not None:
@@ -288,7 +284,7 @@ class AgentSandbox:
     async def has_processes(self) -> bool:
         """Whether anything but its first process runs."""
         self._jobs.check()
-        return await self._jobs.blocking(_has_children, self.agent_pid)
+        return await self._jobs.blocking(has_children, self.agent_pid)
 
     async def save_changes(self, target: Path, limit_bytes: int) -> int:
         """Copies what its files differ in from those it began with."""
@@ -392,18 +388,6 @@ class AgentSandbox:
         self._held = [pipe for pipe in (*self._held, *pipes) if pipe.is_open]
         while len(self._held) > _MOST_HELD_PIPES:
             self._held.pop(0).close()
-
-
-def _has_children(process: int) -> bool:
-    """Blocks: whether a process has children other than those that ended and were not waited for yet."""
-    for child in processes_below(process):
-        try:
-            ended = psutil.Process(child).status() == psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            continue
-        if child != process and not ended:
-            return True
-    return False
 
 
 class AgentBackend(SandboxBackend, Protocol):

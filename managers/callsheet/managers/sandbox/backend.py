@@ -186,47 +186,6 @@ class CommandOutcome:
         return f"signal {self.signal}" if self.signal else f"exit code {self.exit_code}"
 
 
-class SandboxCreateError(Exception):
-    """A sandbox could not be made here; the message says why."""
-
-
-class SandboxLostError(Exception):
-    """The sandbox is gone: its first process died or was destroyed."""
-
-
-class SandboxOutOfMemoryError(SandboxLostError):
-    """The sandbox is gone because the kernel, to keep its memory limit, killed everything inside: files count too."""
-
-
-class CannotExecuteError(Exception):
-    """A command could not be started: no such program, no such directory, or no process left for it.
-
-    Attributes:
-        reason: "no_such_program", "cannot_execute", "bad_working_directory", "too_many_sessions" or "pids".
-    """
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
-class FileRefusedError(Exception):
-    """A file could not be written or read.
-
-    Attributes:
-        reason: To write: "bad_path", "not_writable", "bad_archive", "disk_full" or "pids". To read: "missing",
-            "not_a_file", "too_large", "unreadable" or "pids". Without isolation also "outside_sandbox".
-    """
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
-class StoppedError(Exception):
-    """Stopped on request before there was a result."""
-
-
 class Sandbox(Protocol):
     """One live sandbox. Its actions come one after another; `pause`, `grant` and `destroy` may come at any time."""
 

@@ -10,8 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from callsheet.managers.sandbox.agent_program import AGENT_START, agent_files
-from callsheet.managers.sandbox.backend import SandboxCreateError, SandboxSpec
+from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.cgroups import GroupLayout
+from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.host_python import python_below
 from callsheet.managers.sandbox.launcher_client import probe_overlays
 from callsheet.managers.sandbox.network.places import network_words

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import structlog
 from callsheet.managers.sandbox.agent_sandbox import AgentBackend
-from callsheet.managers.sandbox.backend import SandboxCreateError
 from callsheet.managers.sandbox.bubblewrap import BubblewrapPlanner
 from callsheet.managers.sandbox.cgroups import GroupLayout, probe_layout
+from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.executor import SandboxExecutor
 from callsheet.managers.sandbox.images.layer_cache import LayerCache
 from callsheet.managers.sandbox.images.preparation import ImagePreparation

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from callsheet.managers.sandbox.errors import SandboxError
 from callsheet.managers.sandbox.paths import checked_path
 from callsheet.managers.sandbox.settings import Isolation
 from callsheet.v1 import action_pb2
@@ -15,12 +16,16 @@ from callsheet.v1 import action_pb2
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-class EnvironmentRefusedError(ValueError):
+class EnvironmentRefusedError(SandboxError, ValueError):
     """A variable that no process can have; the message names field, value and rule."""
 
+    reason = "bad_environment"
 
-class UserRefusedError(ValueError):
+
+class UserRefusedError(SandboxError, ValueError):
     """Commands are to run as a user that the sandbox cannot change to; the message names field, value and rule."""
+
+    reason = "user_refused"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,9 @@ from dataclasses import dataclass, replace
 
 import anyio
 from callsheet.managers.executor import Attempt
-from callsheet.managers.sandbox.backend import (
-    CommandOutcome,
-    CommandSpec,
-    FileRefusedError,
-    FileSpec,
-    OutputListener,
-    Sandbox,
-    StepSpec,
-    StoppedError,
-)
+from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec, OutputListener, Sandbox, StepSpec
 from callsheet.managers.sandbox.command_defaults import CommandDefaults
+from callsheet.managers.sandbox.errors import FileRefusedError, StoppedError
 from callsheet.managers.sandbox.live_output import LiveOutput
 from callsheet.managers.sandbox.requests import read_command, read_download, read_files, read_session_step
 from callsheet.managers.sandbox.settings import SandboxSettings

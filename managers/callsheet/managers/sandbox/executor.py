@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import anyio
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
-from callsheet.managers.sandbox.backend import Sandbox, SandboxBackend, SandboxLostError
+from callsheet.managers.sandbox.backend import Sandbox, SandboxBackend
 from callsheet.managers.sandbox.command_defaults import CommandDefaults, read_defaults
 from callsheet.managers.sandbox.env_reset import completed_reset, failed_reset, read_env_reset
 from callsheet.managers.sandbox.env_step import read_env_step, run_env_step
+from callsheet.managers.sandbox.errors import SandboxLostError
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.provisioning.provisioner import Provisioner, SetUpEndedError, Wanted
 from callsheet.managers.sandbox.results import command_result, limit_failure, usage_of

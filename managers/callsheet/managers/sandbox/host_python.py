@@ -8,7 +8,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from callsheet.managers.sandbox.backend import SandboxCreateError
+from callsheet.managers.sandbox.errors import SandboxCreateError
 
 _TRACE_SECONDS = 20.0
 _LIBRARY = re.compile(r"(/\S+) \(0x[0-9a-f]+\)")

@@ -6,12 +6,16 @@ sandbox ("/testbed/a").
 
 from __future__ import annotations
 
+from callsheet.managers.sandbox.errors import SandboxError
+
 _LONGEST_PATH = 4096
 _LONGEST_COMPONENT = 255
 
 
-class PathRefusedError(ValueError):
+class PathRefusedError(SandboxError, ValueError):
     """A path that no sandbox can have; the message names the path and the rule."""
+
+    reason = "bad_path"
 
     def __init__(self, path: str, rule: str) -> None:
         super().__init__(f"path {path[:200]!r}: {rule}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import zlib
 
-from callsheet.managers.sandbox.backend import SandboxCreateError
+from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.settings import POOL_UID_BASE, POOL_UID_COUNT
 
 

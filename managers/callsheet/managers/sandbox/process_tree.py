@@ -91,3 +91,15 @@ def _children_without_kernel_list(process: int) -> list[int]:
         return [child.pid for child in psutil.Process(process).children()]
     except psutil.NoSuchProcess:
         return []
+
+
+def has_children(process: int) -> bool:
+    """Blocks: whether a process has children other than those that ended and were not waited for yet."""
+    for child in processes_below(process):
+        try:
+            ended = psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            continue
+        if child != process and not ended:
+            return True
+    return False

@@ -15,9 +15,10 @@ import structlog
 from callsheet.managers.sandbox.affinity import pin_tree
 from callsheet.managers.sandbox.agent_client import AgentConnection
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox, SandboxParts
-from callsheet.managers.sandbox.backend import SandboxCreateError, SandboxLostError, SandboxSpec
+from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.cgroups import GroupLayout, SandboxGroup, limit_capabilities
 from callsheet.managers.sandbox.changes import ChangedFiles
+from callsheet.managers.sandbox.errors import SandboxCreateError, SandboxLostError
 from callsheet.managers.sandbox.lanes import describe_lanes
 from callsheet.managers.sandbox.launcher_client import (
     Child,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 
-from callsheet.managers.sandbox.backend import CannotExecuteError, CommandSpec, FileRefusedError, FileSpec, StepSpec
+from callsheet.managers.sandbox.backend import CommandSpec, FileSpec, StepSpec
+from callsheet.managers.sandbox.errors import CannotExecuteError, FileRefusedError
 
 # What is at a path, where that is no regular file that can be reached without following a link.
 _NOT_WRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from callsheet.managers.executor import Attempt, PayloadAccess
 from callsheet.managers.sandbox.backend import CommandSpec, FileSpec, SandboxSpec, SessionLanguage, StepSpec
 from callsheet.managers.sandbox.command_defaults import CommandDefaults, check_environment, merged_environment
+from callsheet.managers.sandbox.errors import SandboxError
 from callsheet.managers.sandbox.network.places import Place, covered
 from callsheet.managers.sandbox.paths import checked_path
 from callsheet.managers.sandbox.settings import FEWEST_MEMORY_MIB, Isolation, SandboxSettings
@@ -19,16 +20,22 @@ _LONGEST_STEP = 1 << 20
 _LONGEST_ARGUMENT = 131071
 
 
-class MemoryRefusedError(ValueError):
+class MemoryRefusedError(SandboxError, ValueError):
     """A sandbox would have less memory than it takes to start one; the message names field, value and rule."""
 
+    reason = "too_little_memory"
 
-class NetworkRefusedError(ValueError):
+
+class NetworkRefusedError(SandboxError, ValueError):
     """An env_reset wants to reach what this manager's sandboxes may not; the message names field, value and rule."""
 
+    reason = "network_refused"
 
-class CommandRefusedError(ValueError):
+
+class CommandRefusedError(SandboxError, ValueError):
     """The text of a command cannot be run as it stands; the message names field, value and rule."""
+
+    reason = "bad_command"
 
 
 async def read_files(

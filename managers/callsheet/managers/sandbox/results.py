@@ -5,40 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from callsheet.managers.executor import PayloadAccess
-from callsheet.managers.sandbox.backend import (
-    CannotExecuteError,
-    CommandOutcome,
-    FileRefusedError,
-    SandboxCreateError,
-    SandboxLostError,
-    SandboxOutOfMemoryError,
-)
-from callsheet.managers.sandbox.command_defaults import EnvironmentRefusedError, UserRefusedError
+from callsheet.managers.sandbox.backend import CommandOutcome
 from callsheet.managers.sandbox.env_step import Download
-from callsheet.managers.sandbox.images.store import ImageError
-from callsheet.managers.sandbox.paths import PathRefusedError
-from callsheet.managers.sandbox.provisioning.admitting_backend import SandboxRefusedError
-from callsheet.managers.sandbox.requests import (
-    CommandRefusedError,
-    MemoryRefusedError,
-    NetworkRefusedError,
-)
+from callsheet.managers.sandbox.errors import SandboxError
 from callsheet.v1 import action_pb2, outcome_pb2
 
-# What `describe_error` knows: everything foreseeable.
-FORESEEN = (
-    CannotExecuteError,
-    CommandRefusedError,
-    EnvironmentRefusedError,
-    FileRefusedError,
-    ImageError,
-    MemoryRefusedError,
-    NetworkRefusedError,
-    PathRefusedError,
-    SandboxCreateError,
-    SandboxLostError,
-    UserRefusedError,
-)
 _MODEL_REASONS = frozenset({"bad_command", "too_many_sessions"})
 _LIMIT_REASONS = frozenset({"pids", "disk_full", "out_of_memory"})
 
@@ -86,41 +57,15 @@ def limit_failure(outcome: CommandOutcome, partial: outcome_pb2.Succeeded) -> ou
     )
 
 
-def describe_error(error: Exception, action: action_pb2.ActionSpec) -> outcome_pb2.Failed:
-    """Returns the failure that one of `FORESEEN` means for an action.
+def describe_error(error: SandboxError, action: action_pb2.ActionSpec) -> outcome_pb2.Failed:
+    """Returns the failure that an error means for an action.
 
     What a model writes is the text of an env_step's command and its use of sessions. All else, such as files, paths and
     programs that an image lacks, comes from whoever set the task and is the environment's.
     """
-    reason = _reason(error)
+    kind, reason = error.kind, error.reason
     if reason in _LIMIT_REASONS:
         kind = outcome_pb2.FAILURE_KIND_RESOURCE_LIMIT
-    elif isinstance(error, (SandboxLostError, SandboxCreateError, ImageError)):
-        kind = outcome_pb2.FAILURE_KIND_INFRA
     elif action.WhichOneof("payload") == "env_step" and reason in _MODEL_REASONS:
         kind = outcome_pb2.FAILURE_KIND_POLICY
-    else:
-        kind = outcome_pb2.FAILURE_KIND_ENV
     return outcome_pb2.Failed(kind=kind, reason=reason, message=str(error))
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, (CannotExecuteError, FileRefusedError, SandboxRefusedError)):
-        return error.reason
-    if isinstance(error, PathRefusedError):
-        return "bad_path"
-    if isinstance(error, CommandRefusedError):
-        return "bad_command"
-    if isinstance(error, EnvironmentRefusedError):
-        return "bad_environment"
-    if isinstance(error, UserRefusedError):
-        return "user_refused"
-    if isinstance(error, MemoryRefusedError):
-        return "too_little_memory"
-    if isinstance(error, NetworkRefusedError):
-        return "network_refused"
-    if isinstance(error, ImageError):
-        return "image_unavailable"
-    if isinstance(error, SandboxOutOfMemoryError):
-        return "out_of_memory"
-    return "state_lost" if isinstance(error, SandboxLostError) else "sandbox_not_created"

@@ -10,7 +10,8 @@ from time import monotonic
 import anyio
 import structlog
 from callsheet.managers.executor import Attempt
-from callsheet.managers.sandbox.backend import Sandbox, SandboxLostError, SandboxSpec
+from callsheet.managers.sandbox.backend import Sandbox, SandboxSpec
+from callsheet.managers.sandbox.errors import SandboxLostError
 from callsheet.managers.sandbox.node_sharing import Command
 from callsheet.managers.sandbox.requests import sandbox_spec
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings

@@ -9,9 +9,10 @@ import structlog
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Stopped
 from callsheet.managers.live_attempt import describe_for_log
-from callsheet.managers.sandbox.backend import Sandbox, SandboxBackend, SandboxLostError, StoppedError
+from callsheet.managers.sandbox.backend import Sandbox, SandboxBackend
+from callsheet.managers.sandbox.errors import SandboxError, SandboxLostError, StoppedError
 from callsheet.managers.sandbox.janitor import ManagerDirectory
-from callsheet.managers.sandbox.results import FORESEEN, describe_error
+from callsheet.managers.sandbox.results import describe_error
 from callsheet.managers.sandbox.sandbox_use import SandboxUse
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
 from callsheet.managers.sandbox.shared_cores import SharedCores
@@ -81,7 +82,7 @@ class SandboxUses:
             return await work(use)
         except StoppedError:
             return Stopped()
-        except FORESEEN as error:
+        except SandboxError as error:
             return await self._foreseen(error, attempt)
         finally:
             del self._uses[id(attempt)]
@@ -118,7 +119,7 @@ class SandboxUses:
         await self._backend.close()
         self._directory.release()
 
-    async def _foreseen(self, error: Exception, attempt: Attempt) -> AttemptResult:
+    async def _foreseen(self, error: SandboxError, attempt: Attempt) -> AttemptResult:
         if isinstance(error, SandboxLostError):
             if attempt.grant.sandbox_id:
                 self.lost(attempt.grant.sandbox_id, str(error))

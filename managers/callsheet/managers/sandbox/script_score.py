@@ -15,8 +15,9 @@ from typing import NoReturn
 
 import anyio
 from callsheet.managers.executor import PayloadAccess
-from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileRefusedError, FileSpec, Sandbox
+from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec, Sandbox
 from callsheet.managers.sandbox.command_defaults import CommandDefaults
+from callsheet.managers.sandbox.errors import FileRefusedError
 from callsheet.managers.sandbox.paths import checked_path
 from callsheet.managers.sandbox.requests import CommandRefusedError, read_command, read_files
 from callsheet.managers.sandbox.scoring import UNITS, Score, fill_placeholders

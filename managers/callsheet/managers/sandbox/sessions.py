@@ -13,19 +13,17 @@ import anyio
 from callsheet.managers.sandbox.agent_client import AgentJob, AgentJobResult
 from callsheet.managers.sandbox.agent_jobs import Process, SandboxJobs
 from callsheet.managers.sandbox.backend import (
-    CannotExecuteError,
     CommandOutcome,
     OutputListener,
     OutputName,
-    SandboxLostError,
     SessionLanguage,
     SessionUse,
     StepSpec,
-    StoppedError,
 )
 from callsheet.managers.sandbox.capture import OutputPipe
 from callsheet.managers.sandbox.cgroups import CommandLeaf
 from callsheet.managers.sandbox.command_defaults import merged_environment
+from callsheet.managers.sandbox.errors import CannotExecuteError, SandboxLostError, StoppedError
 from callsheet.managers.sandbox.metering import StepMeter
 from callsheet.managers.sandbox.refusals import cannot_begin_session
 from callsheet.managers.sandbox.session_pipes import StatusPipe, StepEnd, StepPipe

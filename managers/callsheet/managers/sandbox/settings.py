@@ -7,10 +7,13 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import Annotated
 
 from callsheet.managers.sandbox.network.places import Place
 from callsheet.managers.sandbox.node_sharing import NodeSharingSettings
 from callsheet.managers.sandbox.provisioning.settings import ProvisioningSettings
+from callsheet.options.common import DataDir, default_data_dir
+from callsheet.options.declaration import Option, PathRule
 
 # Outside the ranges of system accounts, of systemd's dynamic and home users, and of subordinate ids (from 100,000).
 POOL_UID_BASE = 70_000
@@ -39,6 +42,21 @@ class CoreSharing(Enum):
     RESERVED = "reserved"
     RANKED = "ranked"
     PLAIN = "plain"
+
+
+IsolationOption = Annotated[
+    Isolation, Option("What keeps sandboxes apart.", variable="CALLSHEET_ISOLATION", default=Isolation.BUBBLEWRAP)
+]
+ShareCores = Annotated[
+    CoreSharing,
+    Option(
+        "Who has the cores: all commands together, ranked by the CPU time they have had or plainly as the system does "
+        "it, or each command cores reserved for it.",
+        flag="--share-cores",
+        variable="CALLSHEET_SHARE_CORES",
+        default=CoreSharing.RANKED,
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +102,20 @@ class SandboxSettings:
             own timeouts, which makes the reward wrong.
     """
 
-    manager_id: str
-    data_directory: Path
-    isolation: Isolation = Isolation.BUBBLEWRAP
-    stages: tuple[StageDirectory, ...] = ()
+    manager_id: str = "sandbox"
+    data_directory: DataDir = field(default_factory=default_data_dir)
+    isolation: IsolationOption = Isolation.BUBBLEWRAP
+    stages: Annotated[
+        tuple[StageDirectory, ...],
+        Option(
+            "Directory that every sandbox can read, with Python packages in it; repeatable.",
+            flag="--stage",
+            text=Path,
+            parse=StageDirectory,
+            repeatable=True,
+            path=PathRule(exists=True, resolve=True),
+        ),
+    ] = ()
     cores: frozenset[int] = field(default_factory=lambda: frozenset(os.sched_getaffinity(0)))
     default_memory_mib: int = 1024
     default_disk_mib: int = 256
@@ -96,13 +124,46 @@ class SandboxSettings:
     max_download_bytes: int = 64 << 20
     concurrent_creates: int = 8
     use_control_groups: bool = True
-    delegated_group: Path | None = None
-    docker_image: str = ""
-    network: tuple[Place, ...] = ()
+    delegated_group: Annotated[
+        Path | None,
+        Option(
+            "Directory of a version 2 control group that was made for this manager; by default the one it runs in, if "
+            "that was delegated.",
+            flag="--control-group",
+            variable="CALLSHEET_CONTROL_GROUP",
+        ),
+    ] = None
+    docker_image: Annotated[
+        str,
+        Option(
+            "With --isolation docker, the image of sandboxes that name none; images must have a python3.",
+            variable="CALLSHEET_DOCKER_IMAGE",
+        ),
+    ] = ""
+    network: Annotated[
+        tuple[Place, ...],
+        Option(
+            "What an env_reset may ask to reach, by a proxy: a name, '*.' and a name for any below it, an address, or "
+            "'*' for any name; repeatable. By default nothing.",
+            metavar="HOST:PORT",
+            text=str,
+            parse=Place.parse,
+            repeatable=True,
+        ),
+    ] = ()
     provisioning: ProvisioningSettings = field(default_factory=ProvisioningSettings)
     bwrap: Path | None = None
-    core_sharing: CoreSharing = CoreSharing.RESERVED
-    shared_cores: int | None = None
+    core_sharing: ShareCores = CoreSharing.RESERVED
+    shared_cores: Annotated[
+        int | None,
+        Option(
+            "How many of the cores are shared; leave out those that other managers of the machine need.",
+            flag="--shared-cpus",
+            variable="CALLSHEET_SHARED_CPUS",
+            default_text="all",
+            least=1,
+        ),
+    ] = None
     node_sharing: NodeSharingSettings = field(default_factory=NodeSharingSettings)
     demote_rewards: bool = False
 

@@ -10,7 +10,8 @@ from time import monotonic
 import anyio
 import structlog
 from callsheet.managers.clock import ExecutionClock
-from callsheet.managers.sandbox.backend import Sandbox, SandboxLostError
+from callsheet.managers.sandbox.backend import Sandbox
+from callsheet.managers.sandbox.errors import SandboxLostError
 from callsheet.managers.sandbox.node_sharing import Command, Lane, LaneChange, NodeSharing, NodeSharingSettings
 
 # The loop looks at least this often, for commands that could not be moved.

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import anyio
-from callsheet.managers.sandbox.backend import StoppedError
+from callsheet.managers.sandbox.errors import StoppedError
 
 _Result = TypeVar("_Result")
 

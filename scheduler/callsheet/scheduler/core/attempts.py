@@ -12,8 +12,8 @@ from callsheet.scheduler.core.adoption import (
     release_stranger,
     waits_for,
 )
-from callsheet.scheduler.core.commands import AcknowledgeEnd, Cancellation, Dispatch, Expiry
-from callsheet.scheduler.core.entities import Action, Attempt, Manager, Orphan, Service
+from callsheet.scheduler.core.commands import AcknowledgeEnd, Cancellation, Dispatch, Expiry, OutcomeResult
+from callsheet.scheduler.core.entities import Action, Attempt, LastAttempt, Manager, Orphan, Service
 from callsheet.scheduler.core.lifecycle import (
     arm_attempt,
     drop_attempt,
@@ -196,23 +196,20 @@ def _settle(state: SchedulerState, manager: Manager, attempt: Attempt, event: ev
             drop_sandbox(state, trajectory, now, lost=False)
     # The next action of the sandbox must not start before this one has left the line, so the outcome comes first.
     action.attempt = None
-    usage, execution_s = event.usage, event.execution_s
+    last = LastAttempt(attempt, event.started, event.usage, event.execution_s)
     failed = result if isinstance(result, events.AttemptFailed) else None
     partial = result.result if isinstance(result, events.AttemptSucceeded) else result.partial
     if action.verdict is not None:
-        verdict = action.verdict
-        finish(state, action, _with_partial(verdict, partial), now, usage=usage, execution_s=execution_s, ended=attempt)
+        finish(state, action, _with_partial(action.verdict, partial), now, last)
     elif isinstance(result, events.AttemptSucceeded):
-        finish(state, action, result, now, usage=usage, execution_s=execution_s, ended=attempt)
+        finish(state, action, result, now, last)
     elif action.cancel_reason is not None:
-        cancelled = Cancellation(action.cancel_reason, partial)
-        finish(state, action, cancelled, now, usage=usage, execution_s=execution_s, ended=attempt)
+        finish(state, action, Cancellation(action.cancel_reason, partial), now, last)
     else:
         failed = failed or events.AttemptFailed(
             FailureKind.INFRA, "stopped_by_manager", "the manager ended the attempt by itself", partial
         )
-        started = event.started
-        fail_or_retry(state, action, failed, now, started=started, usage=usage, execution_s=execution_s, ended=attempt)
+        fail_or_retry(state, action, failed, now, last)
     drop_attempt(state, attempt, now)
 
 
@@ -224,7 +221,7 @@ def _checked(action: Action, result: events.AttemptResult) -> events.AttemptResu
     return NO_SANDBOX if resets else events.AttemptSucceeded(result.result)
 
 
-def _with_partial(verdict: object, partial: object) -> events.AttemptFailed | Expiry | Cancellation:
+def _with_partial(verdict: OutcomeResult, partial: bytes | None) -> OutcomeResult:
     match verdict:
         case events.AttemptFailed():
             return events.AttemptFailed(verdict.kind, verdict.reason, verdict.message, partial, verdict.timeout)

@@ -1,7 +1,8 @@
 """What the core wants done.
 
 The shell carries commands out in the order they are returned. `Persist` goes to the journal. A command whose class says
-`after_commit` waits until every record before it is committed; all others are carried out at once.
+`after_commit` waits until every record before it is committed; all others are carried out at once. One
+for a manager whose stream is down has no `session`: the manager's next registration settles it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from callsheet.scheduler.core.model import (
     ActionKey,
     ActionRequest,
     ActionState,
-    Opening,
+    Opened,
     RefusedError,
     TimeoutKind,
     Token,
-    TrajectoryEnd,
 )
+from callsheet.scheduler.core.peers import ManagerSession, Usage, Watcher
 from callsheet.scheduler.core.plan import GrantPrediction
 from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.registration import SandboxRef
@@ -31,14 +32,6 @@ class Persist:
 
     after_commit: ClassVar[bool] = False
     record: Record
-
-
-@dataclass(slots=True)
-class Opened:
-    """What an open found; `end` is how a trajectory ended that is closed."""
-
-    opening: Opening
-    end: TrajectoryEnd | None = None
 
 
 @dataclass(slots=True)
@@ -67,12 +60,12 @@ class Refuse:
 
 @dataclass(slots=True)
 class Deliver:
-    """Send an outcome, as `OutcomeEncoder` made it, to all who wait for it."""
+    """Send an outcome, as `OutcomeEncoder` encoded it, to all who wait for it."""
 
     after_commit: ClassVar[bool] = True
-    watchers: tuple[object, ...]
+    watchers: tuple[Watcher, ...]
     key: ActionKey
-    message: object
+    outcome: bytes
 
 
 @dataclass(slots=True)
@@ -80,7 +73,7 @@ class DeliverStored:
     """Send the outcome that the journal has."""
 
     after_commit: ClassVar[bool] = True
-    watcher: object
+    watcher: Watcher
     key: ActionKey
 
 
@@ -89,7 +82,7 @@ class AcceptManager:
     """Tell a manager that it is registered, and which cores its pool has."""
 
     after_commit: ClassVar[bool] = False
-    session: object
+    session: ManagerSession | None
     manager_id: str
     shared_cores: tuple[int, ...] = ()
 
@@ -99,7 +92,7 @@ class RefuseManager:
     """End a manager's session: its registration broke a rule, or another session took its place."""
 
     after_commit: ClassVar[bool] = False
-    session: object
+    session: ManagerSession | None
     refusal: RefusedError
 
 
@@ -108,7 +101,7 @@ class Dispatch:
     """Run an attempt."""
 
     after_commit: ClassVar[bool] = False
-    session: object
+    session: ManagerSession | None
     request: ActionRequest
     token: Token
     attempt: int
@@ -125,7 +118,7 @@ class ResizeAttempt:
     """Change what an attempt may use."""
 
     after_commit: ClassVar[bool] = False
-    session: object
+    session: ManagerSession | None
     token: Token
     resources: dict[str, int]
     cores: tuple[int, ...]
@@ -136,7 +129,7 @@ class PauseAttempt:
     """Pause an attempt, or resume it."""
 
     after_commit: ClassVar[bool] = False
-    session: object
+    session: ManagerSession | None
     token: Token
     paused: bool
 
@@ -146,7 +139,7 @@ class CancelAttempt:
     """Stop an attempt."""
 
     after_commit: ClassVar[bool] = False
-    session: object
+    session: ManagerSession | None
     token: Token
     reason: str
 
@@ -156,7 +149,7 @@ class AcknowledgeEnd:
     """A manager may forget an end."""
 
     after_commit: ClassVar[bool] = True
-    session: object
+    session: ManagerSession | None
     token: Token
 
 
@@ -165,7 +158,7 @@ class ReleaseSandbox:
     """Destroy a sandbox."""
 
     after_commit: ClassVar[bool] = False
-    session: object
+    session: ManagerSession | None
     sandbox: SandboxRef
 
 
@@ -174,7 +167,7 @@ class DrainManager:
     """Ask a manager to take no new attempts."""
 
     after_commit: ClassVar[bool] = False
-    session: object
+    session: ManagerSession | None
 
 
 Command = (
@@ -207,7 +200,7 @@ class Cancellation:
     """The action was cancelled; `partial` is what it had produced."""
 
     reason: str
-    partial: object = None
+    partial: bytes | None = None
 
 
 OutcomeResult = AttemptResult | Expiry | Cancellation
@@ -220,7 +213,7 @@ class OutcomeFacts:
     key: ActionKey
     state: ActionState
     result: OutcomeResult
-    usage: object
+    usage: Usage | None
     attempts: int
     manager_id: str
     submitted: float

@@ -20,6 +20,7 @@ from callsheet.scheduler.core.model import (
     TrajectoryKey,
     TrajectoryRequest,
 )
+from callsheet.scheduler.core.peers import ClientSession, ManagerSession, Usage, Watcher
 from callsheet.scheduler.core.plan import GrantPrediction
 from callsheet.scheduler.core.registration import SandboxRef, ServiceDescription
 
@@ -93,7 +94,7 @@ class Manager:
     incarnation: str
     node: Node
     services: dict[str, Service]
-    session: object | None
+    session: ManagerSession | None
     last_seen: float
     capabilities: Mapping[str, str]
     draining: bool = False
@@ -170,6 +171,22 @@ class Attempt:
         return self.paused_s + (now - self.paused_since if self.paused_since else 0.0)
 
 
+@dataclass(slots=True)
+class LastAttempt:
+    """How the attempt ended that decides about its action.
+
+    Attributes:
+        started: Whether it may have begun.
+        usage: What it used, as far as its manager told.
+        execution_s: Seconds that its manager spent executing it, as far as that was told.
+    """
+
+    attempt: Attempt
+    started: bool = True
+    usage: Usage | None = None
+    execution_s: float = 0.0
+
+
 @dataclass(slots=True, eq=False)
 class Action:
     """An action that has no outcome yet.
@@ -202,7 +219,7 @@ class Action:
     cancel_reason: str | None = None
     failed_on: str = ""
     verdict: OutcomeResult | None = None
-    watchers: list[object] = field(default_factory=list)
+    watchers: list[Watcher] = field(default_factory=list)
     story: list[tuple[float, str]] = field(default_factory=list)
 
     @property
@@ -305,7 +322,7 @@ class Lease:
         left: Seconds until then as the journal has them; None if it has none, which stands for all of them.
     """
 
-    sessions: set[object] = field(default_factory=set)
+    sessions: set[ClientSession] = field(default_factory=set)
     expired: bool = False
     ends_at: float | None = None
     left: float | None = None

@@ -19,6 +19,7 @@ from callsheet.scheduler.core.model import (
     TrajectoryEnd,
     TrajectoryRequest,
 )
+from callsheet.scheduler.core.peers import ClientSession, ManagerSession, Usage, Watcher
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.registration import (
     NodeDescription,
@@ -31,7 +32,7 @@ from callsheet.scheduler.core.registration import (
 
 @dataclass(slots=True)
 class ReplyTo:
-    """Where the answer to a request goes; opaque to the core.
+    """Where the answer to a request goes.
 
     Attributes:
         session: What takes the answer.
@@ -39,7 +40,7 @@ class ReplyTo:
         holds: Whether it is a client session, which holds the jobs that its requests name until it ends.
     """
 
-    session: object
+    session: ClientSession
     sequence: int
     holds: bool = False
 
@@ -80,7 +81,7 @@ class JobReleaseRequested:
 class SessionEnded:
     """A client session is over: it holds nothing any more."""
 
-    session: object
+    session: ClientSession
 
 
 @dataclass(slots=True)
@@ -118,7 +119,7 @@ class ActionSubmitted:
 
     reply_to: ReplyTo
     request: ActionRequest
-    watcher: object
+    watcher: Watcher | None
 
 
 @dataclass(slots=True)
@@ -127,7 +128,7 @@ class OutcomeRequested:
 
     reply_to: ReplyTo
     key: ActionKey
-    watcher: object
+    watcher: Watcher
 
 
 @dataclass(slots=True)
@@ -152,7 +153,7 @@ class PolicyPublished:
 class ManagerJoined:
     """A manager registered, for the first time or again; `session` is where its commands go."""
 
-    session: object
+    session: ManagerSession
     manager_id: str
     incarnation: str
     node: NodeDescription
@@ -166,7 +167,7 @@ class ManagerJoined:
 class ManagerDisconnected:
     """A manager's stream broke; its attempts go on."""
 
-    session: object
+    session: ManagerSession
     manager_id: str
 
 
@@ -179,7 +180,7 @@ class ManagerHeartbeat:
     """
 
     manager_id: str
-    session: object | None = None
+    session: ManagerSession | None = None
     services: tuple[ServiceState, ...] = ()
 
 
@@ -188,7 +189,7 @@ class ManagerDraining:
     """A manager takes no new attempts; `session` as for heartbeats."""
 
     manager_id: str
-    session: object | None = None
+    session: ManagerSession | None = None
 
 
 @dataclass(slots=True)
@@ -210,30 +211,30 @@ class AttemptProgressed:
 
 @dataclass(slots=True)
 class AttemptSucceeded:
-    """How an attempt ended: well. `result` is opaque; the ids are set for an env_reset, which made that sandbox."""
+    """How an attempt ended: well. `result` is encoded; the ids are set for an env_reset, which made that sandbox."""
 
-    result: object
+    result: bytes
     sandbox_id: str = ""
     trajectory_id: str = ""
 
 
 @dataclass(slots=True)
 class AttemptFailed:
-    """How an attempt ended: in a failure."""
+    """How an attempt ended: in a failure; `partial` is what it had produced, encoded."""
 
     kind: FailureKind
     reason: str
     message: str = ""
-    partial: object = None
+    partial: bytes | None = None
     timeout: TimeoutKind = TimeoutKind.NONE
     retry_after: float = 0.0
 
 
 @dataclass(slots=True)
 class AttemptCancelled:
-    """How an attempt ended: stopped on request."""
+    """How an attempt ended: stopped on request; `partial` is what it had produced, encoded."""
 
-    partial: object = None
+    partial: bytes | None = None
 
 
 AttemptResult = AttemptSucceeded | AttemptFailed | AttemptCancelled
@@ -241,7 +242,7 @@ AttemptResult = AttemptSucceeded | AttemptFailed | AttemptCancelled
 
 @dataclass(slots=True)
 class AttemptEnded:
-    """An attempt ended; `usage` is opaque."""
+    """An attempt ended."""
 
     manager_id: str
     token: Token
@@ -251,7 +252,7 @@ class AttemptEnded:
     started: bool
     execution_s: float
     body_hash: bytes
-    usage: object = None
+    usage: Usage | None = None
 
 
 @dataclass(slots=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import adopt_running, release_stranger
 from callsheet.scheduler.core.commands import AcceptManager, Cancellation, DrainManager, RefuseManager, ReleaseSandbox
-from callsheet.scheduler.core.entities import Attempt, Manager, Service, pool_of
+from callsheet.scheduler.core.entities import Attempt, LastAttempt, Manager, Service, pool_of
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.lifecycle import STATE_LOST, drop_attempt, drop_sandbox, fail_or_retry, finish
 from callsheet.scheduler.core.metering import buckets_of
-from callsheet.scheduler.core.model import CPU, FailureKind, RefusalCode, RefusedError
+from callsheet.scheduler.core.model import CPU, ActionKind, FailureKind, RefusalCode, RefusedError
+from callsheet.scheduler.core.peers import ManagerSession
 from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription, ServiceState
 from callsheet.scheduler.core.servability import note_arrival
 from callsheet.scheduler.core.state import SchedulerState
@@ -90,7 +91,9 @@ def _check_unchanged(manager: Manager, event: events.ManagerJoined) -> None:
         raise RefusedError(RefusalCode.FAILED_PRECONDITION, "registration.services", after, registered)
 
 
-def _lasting(description: ServiceDescription) -> tuple[object, ...]:
+def _lasting(
+    description: ServiceDescription,
+) -> tuple[str, list[ActionKind], int, list[tuple[str, int]], list[tuple[str, int]]]:
     """What a service is for as long as its manager lives."""
     reserved, shared = sorted(description.reserved.items()), sorted(description.shared.items())
     return description.name, sorted(description.kinds), description.slots, reserved, shared
@@ -223,7 +226,7 @@ def _begin_on(state: SchedulerState, service: Service, told: ServiceDescription 
     service.no_room = isinstance(told, ServiceState) and told.no_room
 
 
-def _is_stale(manager: Manager, session: object | None) -> bool:
+def _is_stale(manager: Manager, session: ManagerSession | None) -> bool:
     """Whether something was said on a stream that another one has replaced: it knows nothing of the new one."""
     return session is not None and session is not manager.session
 
@@ -319,10 +322,11 @@ def _end_attempt(
     action = attempt.action
     if action.attempt is attempt:
         action.attempt = None
+        last = LastAttempt(attempt, started)
         if action.verdict is not None:
-            finish(state, action, action.verdict, now, ended=attempt)
+            finish(state, action, action.verdict, now, last)
         elif action.cancel_reason is not None:
-            finish(state, action, Cancellation(action.cancel_reason), now, ended=attempt)
+            finish(state, action, Cancellation(action.cancel_reason), now, last)
         else:
-            fail_or_retry(state, action, failed, now, started=started, ended=attempt)
+            fail_or_retry(state, action, failed, now, last)
     drop_attempt(state, attempt, now)

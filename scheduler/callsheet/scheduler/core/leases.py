@@ -9,6 +9,7 @@ from __future__ import annotations
 from callsheet.scheduler.core.entities import Job
 from callsheet.scheduler.core.events import ReplyTo
 from callsheet.scheduler.core.model import RefusalCode, RefusedError
+from callsheet.scheduler.core.peers import ClientSession
 from callsheet.scheduler.core.records import JobLease
 from callsheet.scheduler.core.state import SchedulerState
 
@@ -53,7 +54,7 @@ def grace_of(state: SchedulerState, job: Job) -> float:
     return job.request.grace if job.request.grace is not None else state.settings.job_grace
 
 
-def hold(state: SchedulerState, job: Job, session: object) -> None:
+def hold(state: SchedulerState, job: Job, session: ClientSession) -> None:
     """A client session holds a job: its grace ends, and so does its having expired."""
     lease = job.lease
     lease.sessions.add(session)
@@ -63,7 +64,7 @@ def hold(state: SchedulerState, job: Job, session: object) -> None:
     state.timers.drop(("job", job.request.job_id))
 
 
-def let_go(state: SchedulerState, job: Job, session: object, now: float) -> None:
+def let_go(state: SchedulerState, job: Job, session: ClientSession, now: float) -> None:
     """A client session holds a job no longer; after the last one its grace begins."""
     lease = job.lease
     if session in lease.sessions:

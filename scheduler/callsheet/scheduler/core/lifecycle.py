@@ -11,7 +11,7 @@ from callsheet.scheduler.core.commands import (
     OutcomeResult,
     ReleaseSandbox,
 )
-from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Trajectory
+from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, LastAttempt, Trajectory
 from callsheet.scheduler.core.events import AttemptCancelled, AttemptFailed, AttemptSucceeded
 from callsheet.scheduler.core.model import CPU, ActionRequest, ActionState, FailureKind
 from callsheet.scheduler.core.records import (
@@ -172,23 +172,19 @@ def fail_or_retry(
     action: Action,
     failed: AttemptFailed,
     now: float,
-    *,
-    started: bool,
-    usage: object = None,
-    execution_s: float = 0.0,
-    ended: Attempt | None = None,
+    last: LastAttempt,
 ) -> None:
     """Ends an action with a failure, or puts it back in the queue where its kind and policy allow another attempt."""
-    may_repeat = not started or _is_repeatable(action.request, failed)
+    may_repeat = not last.started or _is_repeatable(action.request, failed)
     if failed.kind in RETRIED and may_repeat and action.attempts < action.request.retry.max_attempts:
         backoff = max(action.request.retry.backoff(action.attempts), failed.retry_after)
         action.tell(now, f"attempt {action.attempts} failed ({failed.reason}); again in {backoff:.1f} s")
         action.backoff_until = now + backoff
-        action.failed_on = ended.manager_id if ended is not None else ""
+        action.failed_on = last.attempt.manager_id
         state.persist(ActionRequeued(*action.key, action.attempts))
         enqueue(state, action, now)
     else:
-        finish(state, action, failed, now, usage=usage, execution_s=execution_s, ended=ended)
+        finish(state, action, failed, now, last)
 
 
 def _is_repeatable(request: ActionRequest, failed: AttemptFailed) -> bool:
@@ -252,10 +248,7 @@ def finish(
     action: Action,
     result: OutcomeResult,
     now: float,
-    *,
-    usage: object = None,
-    execution_s: float = 0.0,
-    ended: Attempt | None = None,
+    last: LastAttempt | None = None,
 ) -> None:
     """Gives an action its one outcome.
 
@@ -264,9 +257,7 @@ def finish(
         action: An action without an outcome.
         result: What became of it.
         now: Seconds since the epoch.
-        usage: What the last attempt used.
-        execution_s: Seconds the manager spent executing it.
-        ended: The last attempt, if there was one.
+        last: Its last attempt, if there was one.
     """
     waited_s = now - action.queued_since if action.state is ActionState.QUEUED else 0.0
     trajectory = action.trajectory
@@ -274,11 +265,12 @@ def finish(
     key = action.request.key
     action.state = ended_as = _STATE_OF_RESULT[type(result)]
     state_name = ended_as.value
+    ended = last.attempt if last is not None else None
     facts = OutcomeFacts(
         key=key,
         state=ended_as,
         result=result,
-        usage=usage,
+        usage=last.usage if last is not None else None,
         attempts=action.attempts,
         manager_id=ended.manager_id if ended is not None else "",
         submitted=action.submitted_at,
@@ -287,18 +279,18 @@ def finish(
         started=ended.started_at if ended is not None else 0.0,
         ended=now,
         queue_s=action.queue_s + waited_s,
-        execution_s=execution_s,
+        execution_s=last.execution_s if last is not None else 0.0,
         paused_s=ended.paused_for(now) if ended is not None else 0.0,
         start_wait_s=action.start_wait_s if admitted else waited_s,
     )
-    message, encoded = state.encode_outcome(facts)
+    encoded = state.encode_outcome(facts)
     failure, reason = _reason_of(result)
     action.tell(now, f"outcome: {state_name}{_in_brackets(failure, reason)}")
     summary = _summary(action, facts, failure, reason)
     state.summaries.add(summary)
     state.persist(ActionFinished(key.job_id, key.action_id, state_name, encoded, now, summary))
     if action.watchers:
-        state.emit(Deliver(tuple(action.watchers), key, message))
+        state.emit(Deliver(tuple(action.watchers), key, encoded))
     _count(action.job, state_name, result)
     _forget(state, action, now)
 

@@ -104,6 +104,14 @@ class TrajectoryEnd(Enum):
     LOST = "lost"
 
 
+@dataclass(slots=True)
+class Opened:
+    """What an open found; `end` is how a trajectory ended that is closed."""
+
+    opening: Opening
+    end: TrajectoryEnd | None = None
+
+
 class ActionKey(NamedTuple):
     """Identifies an action; also the client's idempotency key."""
 

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-from callsheet.scheduler.core.commands import Accept, Command, Opened, OutcomeFacts, Persist
+from callsheet.scheduler.core.commands import Accept, Command, OutcomeFacts, Persist
 from callsheet.scheduler.core.deadlines import Deadlines, TimerKey
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Manager, Orphan, Trajectory
 from callsheet.scheduler.core.events import ReplyTo
 from callsheet.scheduler.core.expected import ExpectedRole
 from callsheet.scheduler.core.kept_set_ups import KeptSetUps
 from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.model import ActionKey, ActionKind, Demand, Token
+from callsheet.scheduler.core.model import ActionKey, ActionKind, Demand, Opened, Token
 from callsheet.scheduler.core.quotas import TokenBucket
 from callsheet.scheduler.core.ready import ReadyQueue
 from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.summaries import Summaries
 
-
-class OutcomeEncoder(Protocol):
-    """Turns what is known of a finished action into what clients get."""
-
-    def __call__(self, facts: OutcomeFacts) -> tuple[object, bytes]:
-        """Returns the message to deliver and the bytes to keep. Must not fail or block."""
+OutcomeEncoder = Callable[[OutcomeFacts], bytes]
+"""Encodes what is known of a finished action, as clients get it and the journal keeps it. Must not fail or block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +54,32 @@ class CoreSettings:
 
 
 class SchedulerState:
-    """Jobs, trajectories, actions, attempts, managers and nodes; see the module's docstring.
+    """Jobs, trajectories, actions, attempts, managers and nodes. `machine` changes it; others read it.
 
     Attributes:
+        epoch: Of its tokens: how many schedulers there were before it, and this one.
+        settings: Its bounds.
+        encode_outcome: See there.
+        jobs: The open ones, by id.
+        managers: The registered ones, by id; also one whose stream is down while its lease runs.
+        expected: Announced roles of which no manager has registered yet.
+        nodes: Those of registered managers, by id.
         metered_nodes: Those with quotas; `machine.handle` brings these up to now.
         buckets: The quotas by node id and resource, for nodes that come back.
+        restored_at: When it continued from the journal of an earlier scheduler; None if there was none.
+        attempts: Those that have not ended, by token; also one that has lost its action and holds its units still.
         elastic_attempts: Those with cores of their own of which plans may take some for others.
         narrowed_attempts: Those among them that have given some.
-        restored_at: When it continued from the journal of an earlier scheduler; None if there was none.
-        expected: Announced roles of which no manager has registered yet.
+        orphans: Attempts of actions that nobody knows, by the action.
+        kept_set_ups: The set-ups that managers keep.
         ready: Actions that could start now.
-        summaries: What stays of actions that have their outcome.
         waiting_trajectories: Those that wait for admission, by job and trajectory id, in the order in which their first
             actions came. A job without any has no entry.
+        timers: When to look after what.
+        open_actions: How many actions have no outcome yet.
+        servable_cache: Whether any registered manager can ever serve a kind, a service's name and a demand.
+        fleet_version: Grows whenever managers come, go, or begin or end taking attempts.
+        summaries: What stays of actions that have their outcome.
     """
 
     def __init__(
@@ -79,7 +87,6 @@ class SchedulerState:
         epoch: int,
         encode_outcome: OutcomeEncoder,
         settings: CoreSettings | None = None,
-        watcher_gone: Callable[[object], bool] = lambda _: False,
     ) -> None:
         """Starts empty.
 
@@ -87,12 +94,10 @@ class SchedulerState:
             epoch: Of its tokens.
             encode_outcome: See there.
             settings: Its bounds.
-            watcher_gone: Whether nobody would read what a watcher of an action is sent.
         """
         self.epoch = epoch
         self.settings = settings or CoreSettings()
         self.encode_outcome = encode_outcome
-        self.watcher_gone = watcher_gone
         self.jobs: dict[str, Job] = {}
         self.managers: dict[str, Manager] = {}
         self.expected = self.settings.expected

@@ -7,7 +7,7 @@ from dataclasses import replace
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import adopt_orphan
 from callsheet.scheduler.core.attempts import on_ended
-from callsheet.scheduler.core.commands import Cancellation, DeliverStored, Opened
+from callsheet.scheduler.core.commands import Cancellation, DeliverStored
 from callsheet.scheduler.core.entities import Action, FinishedAction, Job, Trajectory
 from callsheet.scheduler.core.leases import begin, check_not_expired, open_job
 from callsheet.scheduler.core.lifecycle import detach_attempt, enqueue, finish
@@ -15,11 +15,13 @@ from callsheet.scheduler.core.model import (
     ActionKey,
     ActionKind,
     ActionRequest,
+    Opened,
     Opening,
     RefusalCode,
     RefusedError,
     TrajectoryEnd,
 )
+from callsheet.scheduler.core.peers import Watcher
 from callsheet.scheduler.core.records import (
     ActionSubmitted,
     JobClosed,
@@ -119,17 +121,17 @@ def _attach(state: SchedulerState, event: events.ActionSubmitted, known: Action 
         )
     state.accept(event.reply_to)
     if event.watcher is not None:
-        _watch(state, known, event.watcher, event.request.key.job_id, event.request.key.action_id)
+        _watch(state, known, event.watcher, event.request.key)
 
 
-def _watch(state: SchedulerState, known: Action | FinishedAction, watcher: object, job_id: str, action_id: str) -> None:
+def _watch(state: SchedulerState, known: Action | FinishedAction, watcher: Watcher, key: ActionKey) -> None:
     if isinstance(known, Action):
         # A client that comes back, or asks time and again, leaves its earlier sessions behind.
-        known.watchers = [each for each in known.watchers if not state.watcher_gone(each)]
+        known.watchers = [each for each in known.watchers if not each.gone]
         if watcher not in known.watchers:
             known.watchers.append(watcher)
     else:
-        state.emit(DeliverStored(watcher, ActionKey(job_id, action_id)))
+        state.emit(DeliverStored(watcher, key))
 
 
 def on_outcome_requested(state: SchedulerState, event: events.OutcomeRequested, now: float) -> None:
@@ -138,7 +140,7 @@ def on_outcome_requested(state: SchedulerState, event: events.OutcomeRequested, 
     if known is None:
         raise RefusedError(RefusalCode.NOT_FOUND, "key", "/".join(event.key), "names no action of an open job")
     state.accept(event.reply_to)
-    _watch(state, known, event.watcher, *event.key)
+    _watch(state, known, event.watcher, event.key)
 
 
 def _trajectory_of(job: Job, request: ActionRequest) -> Trajectory | None:

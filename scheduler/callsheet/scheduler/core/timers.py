@@ -5,7 +5,7 @@ from __future__ import annotations
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import drop_orphan
 from callsheet.scheduler.core.commands import Cancellation, Expiry
-from callsheet.scheduler.core.entities import Action, Attempt
+from callsheet.scheduler.core.entities import Action, Attempt, LastAttempt
 from callsheet.scheduler.core.expiry import job_due
 from callsheet.scheduler.core.fleet import lose_everything_on, lose_manager
 from callsheet.scheduler.core.lifecycle import (
@@ -105,7 +105,7 @@ def _attempt_due(state: SchedulerState, attempt: Attempt, now: float) -> None:
     heartbeat = action.request.timeouts.heartbeat
     if heartbeat and now >= attempt.last_progress + heartbeat:
         detach_attempt(state, action, attempt, "it gave no sign of life", now)
-        fail_or_retry(state, action, SILENT, now, started=True, ended=attempt)
+        fail_or_retry(state, action, SILENT, now, LastAttempt(attempt))
     else:
         action.verdict = TIMED_OUT
         stop_attempt(state, attempt, TIMED_OUT.message, now)
@@ -115,7 +115,7 @@ def _force(state: SchedulerState, action: Action, attempt: Attempt, now: float) 
     """The manager was told to stop the attempt and did not: the action gets its outcome without it."""
     verdict = action.verdict or Cancellation(action.cancel_reason or "stopped")
     detach_attempt(state, action, attempt, "the manager did not stop it in time", now)
-    finish(state, action, verdict, now, ended=attempt)
+    finish(state, action, verdict, now, LastAttempt(attempt))
 
 
 def _manager_due(state: SchedulerState, manager_id: str, now: float) -> None:

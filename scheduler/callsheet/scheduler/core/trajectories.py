@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.commands import Opened
 from callsheet.scheduler.core.entities import ClosedTrajectory, Group, Job, Trajectory
 from callsheet.scheduler.core.leases import check_not_expired, open_job
 from callsheet.scheduler.core.lifecycle import cancel, drop_sandbox
-from callsheet.scheduler.core.model import Opening, RefusalCode, RefusedError, TrajectoryEnd, TrajectoryRequest
+from callsheet.scheduler.core.model import Opened, Opening, RefusalCode, RefusedError, TrajectoryEnd, TrajectoryRequest
 from callsheet.scheduler.core.records import GroupCancelled, TrajectoryClosed, TrajectoryOpened
 from callsheet.scheduler.core.state import SchedulerState
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import anyio
 import structlog
 from callsheet.scheduler.core.model import ActionKey
-from callsheet.scheduler.service.sessions import Watcher
+from callsheet.scheduler.core.peers import Watcher
 from callsheet.scheduler.store.journal import Journal
 from callsheet.scheduler.store.payloads import PayloadStore
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from callsheet.scheduler.core.model import (
     CPU,
-    MEMORY,
     ActionKey,
     ActionKind,
     ActionRequest,
@@ -23,8 +21,7 @@ from callsheet.scheduler.core.model import (
     Timeouts,
     TrajectoryRequest,
 )
-from callsheet.scheduler.core.registration import IMAGE_SERVICE_PREFIX
-from callsheet.scheduler.service import payload_rules, reward_rules
+from callsheet.scheduler.service.action_kinds import KIND_RULES
 from callsheet.scheduler.service.refusals import to_seconds
 from callsheet.scheduler.service.rules import (
     at_least,
@@ -38,7 +35,6 @@ from callsheet.scheduler.service.rules import (
     within,
 )
 from callsheet.v1 import action_pb2, common_pb2, job_pb2
-from callsheet.v1.rewards import command_scorer, scores_in_sandbox
 from callsheet.v1.set_ups import set_up_name
 
 MAX_SPEC_BYTES = 2 * 1024 * 1024
@@ -57,26 +53,10 @@ DEFAULT_SCHEDULE_TO_START = 1800.0
 DEFAULT_START_TO_CLOSE = 600.0
 DEFAULT_SCHEDULE_TO_CLOSE = 3600.0
 
-_KINDS: Final = {
-    "generate": ActionKind.GENERATE,
-    "env_reset": ActionKind.ENV_RESET,
-    "env_step": ActionKind.ENV_STEP,
-    "tool_call": ActionKind.TOOL_CALL,
-    "reward": ActionKind.REWARD,
-}
-_ALWAYS_IN_SANDBOX: Final = frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP})
 _UNSERVABLE: Final = frozenset(action_pb2.Unservable.values())
 _BUILT_ON_INFRA: Final = frozenset({job_pb2.ON_INFRA_UNSPECIFIED, job_pb2.ON_INFRA_REPLACE})
 # Thousandths of a unit.
 MILLI = 1000
-_ONE_CORE = Demand((ResourceDemand(CPU, 1, 1),))
-_DEFAULT_DEMANDS: Final = {
-    ActionKind.GENERATE: Demand(),
-    ActionKind.ENV_RESET: Demand((ResourceDemand(CPU, 1, 1), ResourceDemand(MEMORY, 256, 256, SpeedUp(), True))),
-    ActionKind.ENV_STEP: _ONE_CORE,
-    ActionKind.TOOL_CALL: Demand(),
-    ActionKind.REWARD: _ONE_CORE,
-}
 
 
 def decode_job(spec: job_pb2.JobSpec) -> JobRequest:
@@ -140,14 +120,12 @@ class ActionDecoder:
         """
         payload = spec.WhichOneof("payload")
         if payload is None:
-            raise invalid("payload", "", f"must be one of {', '.join(_KINDS)}")
+            raise invalid("payload", "", f"must be one of {', '.join(KIND_RULES)}")
         encoded = spec.SerializeToString(deterministic=True)
         if len(encoded) > MAX_SPEC_BYTES:
             raise invalid("action", f"{len(encoded)} bytes", f"must have at most {MAX_SPEC_BYTES} bytes")
-        kind = _KINDS[payload]
-        references = _CHECKS[kind](spec)
-        rewards = kind is ActionKind.REWARD
-        in_sandbox = kind in _ALWAYS_IN_SANDBOX or (rewards and scores_in_sandbox(spec.reward))
+        rules = KIND_RULES[payload]
+        kind, references, in_sandbox = rules.kind, rules.check(spec), rules.in_sandbox(spec)
         trajectory_id = spec.trajectory_id
         if trajectory_id or in_sandbox:
             identifier("trajectory_id", trajectory_id)
@@ -156,8 +134,8 @@ class ActionDecoder:
             key=ActionKey(identifier("job_id", spec.job_id), identifier("action_id", spec.action_id)),
             kind=kind,
             trajectory_id=trajectory_id,
-            service=_service_of(kind, spec),
-            demand=self._demand(kind, spec),
+            service=rules.service(spec),
+            demand=self._demand(kind, spec) if spec.HasField("demand") else rules.demand(spec),
             timeouts=self._timeouts_of(spec),
             retry=self._retry_of(spec),
             weight=within("weight", spec.weight, 0.0, MAX_WEIGHT) or 1.0,
@@ -171,16 +149,12 @@ class ActionDecoder:
             label=short_text("label", spec.label),
             task=short_text("task", spec.task),
             set_up=set_up_name(spec.env_reset) if kind is ActionKind.ENV_RESET else "",
-            called_once=kind is ActionKind.TOOL_CALL and not spec.tool_call.idempotent,
+            called_once=rules.called_once(spec),
             command_timeout=to_seconds(spec.env_reset.defaults.start_to_close),
         )
         return request, references
 
     def _demand(self, kind: ActionKind, spec: action_pb2.ActionSpec) -> Demand:
-        if not spec.HasField("demand"):
-            # A scoring model brings its own compute, as an engine does.
-            is_model_score = kind is ActionKind.REWARD and spec.reward.WhichOneof("scorer") == "model"
-            return Demand() if is_model_score else _DEFAULT_DEMANDS[kind]
         encoded = spec.demand.SerializeToString(deterministic=True)
         key = (kind, encoded)
         return self._demands.get(key) or _remember(self._demands, key, encoded, _decode_demand(kind, spec.demand))
@@ -210,30 +184,6 @@ def _remember(known_values: dict[K, V], key: K, encoded: bytes, value: V) -> V:
         known_values.clear()
     known_values[key] = value
     return value
-
-
-_CHECKS: Final[dict[ActionKind, Callable[[action_pb2.ActionSpec], payload_rules.References]]] = {
-    ActionKind.GENERATE: lambda spec: payload_rules.check_generate(spec.generate),
-    ActionKind.ENV_RESET: lambda spec: payload_rules.check_env_reset(spec.env_reset),
-    ActionKind.ENV_STEP: lambda spec: payload_rules.check_env_step(spec.env_step),
-    ActionKind.TOOL_CALL: lambda spec: payload_rules.check_tool_call(spec.tool_call),
-    ActionKind.REWARD: lambda spec: reward_rules.check_reward(spec.reward),
-}
-
-
-def _service_of(kind: ActionKind, spec: action_pb2.ActionSpec) -> str:
-    service = short_text("service", spec.service)
-    if kind is ActionKind.REWARD and not service:
-        # Two different services score; without a name either could be picked.
-        runs = command_scorer(spec.reward)
-        if runs is None:
-            return "scorer"
-        return f"{IMAGE_SERVICE_PREFIX}{runs.image}" if runs.image else "test-suite"
-    if kind is ActionKind.ENV_RESET and spec.env_reset.image and not service:
-        return f"{IMAGE_SERVICE_PREFIX}{spec.env_reset.image}"
-    if kind is ActionKind.TOOL_CALL:
-        return identifier("service", service)
-    return service
 
 
 def _decode_demand(kind: ActionKind, demand: action_pb2.Demand) -> Demand:

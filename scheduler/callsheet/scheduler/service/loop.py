@@ -12,14 +12,15 @@ import anyio
 import structlog
 from callsheet.scheduler.core import commands
 from callsheet.scheduler.core.entities import FinishedAction
-from callsheet.scheduler.core.events import AttemptEnded, Event, PlanReady, ReplyTo, TimerFired
+from callsheet.scheduler.core.events import AttemptEnded, Event, PlanReady, TimerFired
 from callsheet.scheduler.core.machine import handle, next_deadline
 from callsheet.scheduler.core.model import ActionKey
+from callsheet.scheduler.core.peers import Watcher
 from callsheet.scheduler.core.records import JobClosed, Record
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.protocol import Planner
 from callsheet.scheduler.service.manager_commands import ManagerCommand
-from callsheet.scheduler.service.sessions import ManagerStream, ReplySession, Watcher, as_watcher
+from callsheet.scheduler.service.sessions import ManagerStream
 from callsheet.v1 import common_pb2
 
 # A step of as many takes some 10 ms, in which sockets wait; fewer of them make more messages for the same actions.
@@ -307,24 +308,21 @@ class CoreLoop:
         self._carriers[type(command)](command)
 
     def _accept(self, command: commands.Accept) -> None:
-        session, sequence = _reply_session(command.reply_to), command.reply_to.sequence
+        session, sequence = command.reply_to.session, command.reply_to.sequence
         if command.opened is None:
             session.put_result(sequence, None)
         else:
             session.put_opened(sequence, command.opened)
 
     def _refuse(self, command: commands.Refuse) -> None:
-        _reply_session(command.reply_to).put_result(command.reply_to.sequence, command.refusal)
+        command.reply_to.session.put_result(command.reply_to.sequence, command.refusal)
 
     def _deliver(self, command: commands.Deliver) -> None:
-        outcome = command.message
-        if not isinstance(outcome, bytes):
-            raise TypeError(f"{outcome!r} is not what the outcome encoder makes")
         for watcher in command.watchers:
-            as_watcher(watcher).put_outcome(outcome)
+            watcher.put_outcome(command.outcome)
 
     def _deliver_stored(self, command: commands.DeliverStored) -> None:
-        self._aftercare.deliver_stored(as_watcher(command.watcher), command.key)
+        self._aftercare.deliver_stored(command.watcher, command.key)
 
     def _accept_manager(self, command: commands.AcceptManager) -> None:
         if isinstance(command.session, ManagerStream):
@@ -354,10 +352,3 @@ class CoreLoop:
         # A session that went away in the meantime is no loss: the manager's next registration settles it.
         if isinstance(command.session, ManagerStream):
             command.session.put_command(command)
-
-
-def _reply_session(reply_to: ReplyTo) -> ReplySession:
-    session = reply_to.session
-    if not (hasattr(session, "put_result") and hasattr(session, "put_opened")):
-        raise TypeError(f"{session!r} takes no replies")
-    return session

@@ -8,6 +8,7 @@ from typing import Final
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind, FailureKind, TimeoutKind, Token
+from callsheet.scheduler.core.peers import ManagerSession
 from callsheet.scheduler.core.registration import (
     NodeDescription,
     QuotaDescription,
@@ -16,6 +17,7 @@ from callsheet.scheduler.core.registration import (
     ServiceDescription,
     ServiceState,
 )
+from callsheet.scheduler.service.action_kinds import KIND_RULES
 from callsheet.scheduler.service.rules import MAX_SECONDS, at_least, identifier, invalid, known, within
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
@@ -29,7 +31,7 @@ _FAILURES: Final = frozenset(kind.value for kind in FailureKind)
 _TIMEOUTS: Final = frozenset(kind.value for kind in TimeoutKind)
 
 
-def decode_registration(session: object, message: manager_service_pb2.Registration) -> events.ManagerJoined:
+def decode_registration(session: ManagerSession, message: manager_service_pb2.Registration) -> events.ManagerJoined:
     """A validated registration.
 
     Raises:
@@ -152,7 +154,7 @@ def decode_sandbox(message: manager_service_pb2.SandboxState) -> SandboxRef:
     return SandboxRef(message.job_id, message.trajectory_id, message.sandbox_id)
 
 
-def decode_item(manager_id: str, session: object, item: manager_service_pb2.ManagerItem) -> events.Event:
+def decode_item(manager_id: str, session: ManagerSession, item: manager_service_pb2.ManagerItem) -> events.Event:
     """What a manager says on a session, as an event.
 
     Raises:
@@ -200,8 +202,8 @@ def _decode_result(message: manager_service_pb2.AttemptEnded) -> events.AttemptR
             succeeded = message.succeeded
             if succeeded.WhichOneof("result") == "env_reset":
                 made = succeeded.env_reset
-                return events.AttemptSucceeded(succeeded, made.sandbox_id, made.trajectory_id)
-            return events.AttemptSucceeded(succeeded)
+                return events.AttemptSucceeded(succeeded.SerializeToString(), made.sandbox_id, made.trajectory_id)
+            return events.AttemptSucceeded(succeeded.SerializeToString())
         case "cancelled":
             return events.AttemptCancelled(_partial(message.cancelled))
         case "failed":
@@ -236,20 +238,10 @@ def references_of(message: manager_service_pb2.AttemptEnded) -> list[str]:
             succeeded = message.cancelled.partial
         case _:
             return []
-    match succeeded.WhichOneof("result"):
-        case "env_step":
-            step = succeeded.env_step
-            blobs = [step.stdout, step.stderr, *(file.content for file in step.downloads)]
-        case "env_reset":
-            blobs = [succeeded.env_reset.set_up.stdout, succeeded.env_reset.set_up.stderr]
-        case "reward":
-            blobs = [succeeded.reward.command.stdout, succeeded.reward.command.stderr]
-        case "tool_call":
-            blobs = [succeeded.tool_call.response]
-        case _:
-            return []
+    rules = KIND_RULES.get(succeeded.WhichOneof("result") or "")
+    blobs = rules.result_blobs(succeeded) if rules is not None else ()
     return [blob.reference.sha256 for blob in blobs if blob.WhichOneof("content") == "reference"]
 
 
-def _partial(message: outcome_pb2.Failed | outcome_pb2.Cancelled) -> outcome_pb2.Succeeded | None:
-    return message.partial if message.HasField("partial") else None
+def _partial(message: outcome_pb2.Failed | outcome_pb2.Cancelled) -> bytes | None:
+    return message.partial.SerializeToString() if message.HasField("partial") else None

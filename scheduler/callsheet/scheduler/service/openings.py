@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from callsheet.scheduler.core.commands import Opened
-from callsheet.scheduler.core.model import TrajectoryEnd
+from callsheet.scheduler.core.model import Opened, TrajectoryEnd
 from callsheet.v1 import job_pb2
 
 _TO_WIRE: Final = {

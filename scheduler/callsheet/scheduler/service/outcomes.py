@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
 from callsheet.scheduler.core.commands import Cancellation, Expiry, OutcomeFacts
 from callsheet.scheduler.core.events import AttemptFailed, AttemptSucceeded
 from callsheet.v1 import outcome_pb2
+from callsheet.v1.encoded_fields import embedded, tag
 from google.protobuf import timestamp_pb2
 
+_SUCCEEDED: Final = tag(outcome_pb2.Outcome.SUCCEEDED_FIELD_NUMBER)
 _STEPS = ("submitted", "first_dispatched", "dispatched", "started", "ended")
 
 
-def encode_outcome(facts: OutcomeFacts) -> tuple[bytes, bytes]:
-    """The core's `OutcomeEncoder`: what is delivered and what is kept are the same bytes of an Outcome."""
+def encode_outcome(facts: OutcomeFacts) -> bytes:
+    """The core's `OutcomeEncoder`: an Outcome."""
     outcome = outcome_pb2.Outcome()
-    key = outcome.key
+    key, succeeded = outcome.key, b""
     key.job_id, key.action_id = facts.key
     match facts.result:
-        case AttemptSucceeded(result=outcome_pb2.Succeeded() as succeeded):
-            outcome.succeeded.CopyFrom(succeeded)
+        case AttemptSucceeded(result=result):
+            succeeded = embedded(_SUCCEEDED, result)
         case AttemptFailed() as failed:
             _fill_failed(outcome.failed, failed)
         case Cancellation(reason=reason, partial=partial):
             outcome.cancelled.reason = reason
-            if isinstance(partial, outcome_pb2.Succeeded):
-                outcome.cancelled.partial.CopyFrom(partial)
+            if partial is not None:
+                outcome.cancelled.partial.MergeFromString(partial)
         case Expiry(timeout=timeout):
             outcome.expired.timeout = outcome_pb2.TimeoutKind.ValueType(timeout)
         case unexpected:
@@ -35,8 +38,7 @@ def encode_outcome(facts: OutcomeFacts) -> tuple[bytes, bytes]:
         outcome.usage.CopyFrom(facts.usage)
     # Parts of a message, joined, are the message: see `encoded_fields`.
     times = (facts.submitted, facts.first_dispatched, facts.dispatched, facts.started, facts.ended)
-    encoded = outcome.SerializeToString() + _encode_course(facts.attempts, facts.manager_id, times)
-    return encoded, encoded
+    return outcome.SerializeToString() + succeeded + _encode_course(facts.attempts, facts.manager_id, times)
 
 
 @lru_cache(maxsize=1024)
@@ -61,8 +63,8 @@ def _fill_failed(message: outcome_pb2.Failed, failed: AttemptFailed) -> None:
     message.reason, message.message = failed.reason, failed.message
     message.timeout = outcome_pb2.TimeoutKind.ValueType(failed.timeout)
     message.retry_after_s = failed.retry_after
-    if isinstance(failed.partial, outcome_pb2.Succeeded):
-        message.partial.CopyFrom(failed.partial)
+    if failed.partial is not None:
+        message.partial.MergeFromString(failed.partial)
 
 
 def _fill_durations(timeline: outcome_pb2.Timeline, facts: OutcomeFacts) -> None:

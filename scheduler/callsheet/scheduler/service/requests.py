@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import anyio
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.commands import Opened
-from callsheet.scheduler.core.model import ActionKey, RefusalCode, RefusedError
+from callsheet.scheduler.core.model import ActionKey, Opened, RefusalCode, RefusedError
+from callsheet.scheduler.core.peers import Watcher
 from callsheet.scheduler.service.decode import ActionDecoder, decode_job, decode_trajectory
 from callsheet.scheduler.service.openings import from_wire
 from callsheet.scheduler.service.rules import at_least, identifier, invalid, known, not_built, short_text
@@ -26,7 +26,7 @@ class ClientRequests:
         self._actions = ActionDecoder()
 
     def decode(
-        self, item: client_service_pb2.ClientItem, reply_to: events.ReplyTo, watcher: object
+        self, item: client_service_pb2.ClientItem, reply_to: events.ReplyTo, watcher: Watcher | None
     ) -> tuple[events.Event, References]:
         """The event of an item, and the stored payloads that must be there for it.
 
@@ -141,12 +141,12 @@ class UnaryReply:
         self.gone = False
 
     def put_result(self, sequence: int, refusal: RefusedError | None) -> None:
-        """See `ReplySession`."""
+        """See `ClientSession`."""
         self._refusal = refusal
         self._answered.set()
 
     def put_opened(self, sequence: int, opened: Opened) -> None:
-        """See `ReplySession`."""
+        """See `ClientSession`."""
         self.opened = opened
         self._answered.set()
 

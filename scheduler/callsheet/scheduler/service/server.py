@@ -16,7 +16,6 @@ from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.client_servicer import ClientServicer
 from callsheet.scheduler.service.decode import ActionDecoder, decode_job, decode_trajectory
 from callsheet.scheduler.service.encoded_streams import EncodedSessions
-from callsheet.scheduler.service.expected_roles import expected_roles
 from callsheet.scheduler.service.garbage_collection import short_pauses
 from callsheet.scheduler.service.learning import Learning, load_predictors
 from callsheet.scheduler.service.loop import Clock, CoreLoop
@@ -26,7 +25,6 @@ from callsheet.scheduler.service.outcomes import encode_outcome
 from callsheet.scheduler.service.payload_servicer import PayloadServicer
 from callsheet.scheduler.service.planning import PlanningTask, make_planning
 from callsheet.scheduler.service.requests import ClientRequests
-from callsheet.scheduler.service.sessions import is_gone
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.scheduler.store.journal import Journal, open_journal
 from callsheet.scheduler.store.local_payloads import LocalPayloadStore
@@ -136,13 +134,13 @@ def _recover(settings: SchedulerSettings, journal: Journal, planning: PlanningTa
         max_open_actions=settings.max_open_actions,
         manager_lease=settings.manager_lease,
         cancel_grace=settings.cancel_grace,
-        expected=expected_roles(settings.expect),
+        expected=settings.expect,
         closed_actions=settings.closed_actions,
         closed_actions_s=settings.closed_actions_s,
         job_grace=settings.job_grace,
         expired_job_lifetime=settings.expired_job_lifetime,
     )
-    state = SchedulerState(epoch, encode_outcome, core, is_gone)
+    state = SchedulerState(epoch, encode_outcome, core)
     planning.attach(state)
     actions = ActionDecoder()
     decoder = RequestDecoder(

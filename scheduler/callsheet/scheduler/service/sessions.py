@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
-from callsheet.scheduler.core.commands import AcknowledgeEnd, Opened
-from callsheet.scheduler.core.model import RefusedError, Token
+from callsheet.scheduler.core.commands import AcknowledgeEnd
+from callsheet.scheduler.core.model import Opened, RefusedError, Token
 from callsheet.scheduler.service.manager_commands import ManagerCommand, encode_command
 from callsheet.scheduler.service.openings import end_of, opening_of
 from callsheet.scheduler.service.outbox import Outbox
@@ -25,45 +24,8 @@ _ENDS_ACKNOWLEDGED = tag(manager_service_pb2.SchedulerItem.ENDS_ACKNOWLEDGED_FIE
 _ITEM = tag(manager_service_pb2.ManagerSessionResponse.ITEMS_FIELD_NUMBER)
 
 
-class ReplySession(Protocol):
-    """Takes the answer to a request."""
-
-    def put_result(self, sequence: int, refusal: RefusedError | None) -> None:
-        """Takes the acknowledgement of a request, or its refusal."""
-
-    def put_opened(self, sequence: int, opened: Opened) -> None:
-        """Takes the acknowledgement of a request that opens something, and what it found."""
-
-
-class Watcher(Protocol):
-    """Takes the outcome of an action."""
-
-    @property
-    def gone(self) -> bool:
-        """Whether nobody would read it any more."""
-
-    def put_outcome(self, outcome: bytes) -> None:
-        """Takes an encoded Outcome."""
-
-
-def as_watcher(watcher: object) -> Watcher:
-    """What the core was given to deliver to, as what it is.
-
-    Raises:
-        TypeError: It takes no outcomes.
-    """
-    if not (hasattr(watcher, "put_outcome") and hasattr(watcher, "gone")):
-        raise TypeError(f"{watcher!r} takes no outcomes")
-    return watcher
-
-
-def is_gone(watcher: object) -> bool:
-    """Whether a watcher is gone; for the core, which does not know what it is."""
-    return as_watcher(watcher).gone
-
-
 class ClientStream:
-    """One client stream."""
+    """One client stream: a `ClientSession` and a `Watcher` of the core."""
 
     def __init__(self) -> None:
         self.outbox: Outbox[int] = Outbox(_encode_accepted)
@@ -74,7 +36,7 @@ class ClientStream:
         return self.outbox.abandoned
 
     def put_result(self, sequence: int, refusal: RefusedError | None) -> None:
-        """See `ReplySession`."""
+        """See `ClientSession`."""
         if refusal is None:
             self.outbox.acknowledge(sequence)
         else:
@@ -82,7 +44,7 @@ class ClientStream:
             self.outbox.put(embedded(_RESULT, result.SerializeToString()))
 
     def put_opened(self, sequence: int, opened: Opened) -> None:
-        """See `ReplySession`."""
+        """See `ClientSession`."""
         found = client_service_pb2.ItemOpened(sequence=sequence, opening=opening_of(opened), end=end_of(opened))
         self.outbox.put(embedded(_OPENED, found.SerializeToString()))
 
@@ -101,7 +63,7 @@ def _encode_accepted(sequences: Sequence[int]) -> bytes:
 
 
 class ManagerStream:
-    """One manager stream."""
+    """One manager stream: a `ManagerSession` of the core."""
 
     def __init__(self, manager_id: str) -> None:
         self.manager_id = manager_id

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
+from typing import Annotated
 
-from callsheet.scheduler.service.expected_roles import expected_roles
+from callsheet.options.common import DEFAULT_ADDRESS, DataDir, Listen
+from callsheet.options.declaration import Option
+from callsheet.scheduler.core.expected import ExpectedRole
 
 
 class PlannerChoice(Enum):
@@ -40,8 +42,7 @@ class SchedulerSettings:
         predictor_save_interval: How often what the predictors learned is saved.
         planner: What decides which actions start.
         hold_after: How long an action waits before a node is held for it.
-        expect: Roles of managers that will register: what only they may serve waits until they have. See
-            `callsheet.scheduler.service.expected_roles`.
+        expect: Managers that will register: what only they may serve waits until they have.
         closed_actions: Most actions of closed jobs that can still be explained.
         closed_actions_s: How long after the close they can.
         keepalive_interval: How often a peer that says nothing is asked whether it is still there.
@@ -49,28 +50,60 @@ class SchedulerSettings:
         shutdown_grace: How long running rpcs may take when the process stops.
     """
 
-    data_dir: Path
-    listen: str = "127.0.0.1:7077"
-    database_url: str | None = None
-    redis_url: str | None = None
+    data_dir: DataDir
+    listen: Listen = DEFAULT_ADDRESS
+    database_url: Annotated[
+        str | None,
+        Option(
+            "SQLAlchemy URL of the journal.",
+            variable="CALLSHEET_DATABASE_URL",
+            default_text="SQLite in the data directory",
+        ),
+    ] = None
+    redis_url: Annotated[
+        str | None,
+        Option("Redis for payloads.", variable="CALLSHEET_REDIS_URL", default_text="files in the data directory"),
+    ] = None
     redis_namespace: str = "callsheet"
-    max_open_actions: int = 1_000_000
-    max_payload_bytes: int = 1 << 30
+    max_open_actions: Annotated[
+        int, Option("Open actions beyond which submits are refused.", variable="CALLSHEET_MAX_OPEN_ACTIONS", least=1)
+    ] = 1_000_000
+    max_payload_bytes: Annotated[
+        int, Option("Size of one stored payload.", variable="CALLSHEET_MAX_PAYLOAD_BYTES", least=1)
+    ] = 1 << 30
     max_journal_backlog: int = 200_000
-    heartbeat_interval: float = 3.0
-    manager_lease: float = 15.0
+    heartbeat_interval: Annotated[
+        float, Option("Seconds between managers' heartbeats.", variable="CALLSHEET_HEARTBEAT_INTERVAL", least=0.01)
+    ] = 3.0
+    manager_lease: Annotated[
+        float, Option("Seconds of silence that lose a manager.", variable="CALLSHEET_MANAGER_LEASE", least=0.05)
+    ] = 15.0
     cancel_grace: float = 15.0
-    job_grace: float = 120.0
-    expired_job_lifetime: float = 24 * 3600.0
+    job_grace: Annotated[
+        float,
+        Option(
+            "Seconds that a job lives on without a client session, unless it says so itself.",
+            variable="CALLSHEET_JOB_GRACE",
+            least=0.1,
+        ),
+    ] = 120.0
+    expired_job_lifetime: Annotated[
+        float,
+        Option("Seconds after which an expired job is closed.", variable="CALLSHEET_EXPIRED_JOB_LIFETIME", least=0.1),
+    ] = 24 * 3600.0
     predictor_save_interval: float = 30.0
-    planner: PlannerChoice = PlannerChoice.ELASTIC
+    planner: Annotated[
+        PlannerChoice, Option("Decide by price and solver, or in order of arrival.", variable="CALLSHEET_PLANNER")
+    ] = PlannerChoice.ELASTIC
     hold_after: float = 5.0
-    expect: tuple[str, ...] = ()
-    closed_actions: int = 10_000
-    closed_actions_s: float = 3600.0
+    expect: tuple[ExpectedRole, ...] = ()
+    closed_actions: Annotated[
+        int,
+        Option("Most actions of closed jobs that explain still knows.", variable="CALLSHEET_CLOSED_ACTIONS", least=0),
+    ] = 10_000
+    closed_actions_s: Annotated[
+        float, Option("Seconds after the close for which it does.", variable="CALLSHEET_CLOSED_ACTIONS_S", least=0)
+    ] = 3600.0
     keepalive_interval: float = 30.0
     keepalive_timeout: float = 20.0
     shutdown_grace: float = 2.0
-
-    def __post_init__(self) -> None:
-        expected_roles(self.expect)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import inf
 from typing import cast
 
-from callsheet.benchmarks.simulator.attempts import Attempt, Ended, Machine, Used
 from callsheet.benchmarks.simulator.events import EventQueue
+from callsheet.benchmarks.simulator.physics.machines import Attempt, EndListener, Machine, Used
 from callsheet.benchmarks.simulator.policy import Lane, Task
 from callsheet.benchmarks.simulator.scenario import Cluster, Quota
 
@@ -70,7 +70,7 @@ class ApiAttempt(Attempt):
 class Apis:
     """All APIs: a `Machine` for calls."""
 
-    def __init__(self, cluster: Cluster, events: EventQueue, ended: Ended) -> None:
+    def __init__(self, cluster: Cluster, events: EventQueue, ended: EndListener) -> None:
         self._events = events
         self._ended = ended
         self._apis = {quota.name: Api(quota) for quota in cluster.quotas}

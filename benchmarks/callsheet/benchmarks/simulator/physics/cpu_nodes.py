@@ -6,24 +6,44 @@ from functools import partial
 from math import inf
 from typing import cast
 
-from callsheet.benchmarks.simulator.attempts import Attempt, Ended, Machine, Used
 from callsheet.benchmarks.simulator.events import EventQueue
 from callsheet.benchmarks.simulator.level import Level
 from callsheet.benchmarks.simulator.physics.cpu_node import CpuNode
 from callsheet.benchmarks.simulator.physics.fair_share import Command
 from callsheet.benchmarks.simulator.physics.images import Registry
+from callsheet.benchmarks.simulator.physics.machines import Attempt, EndListener, Machine, Used
 from callsheet.benchmarks.simulator.policy import Lane, LiveRollout, Task
-from callsheet.benchmarks.simulator.scenario import Cluster
+from callsheet.benchmarks.simulator.scenario import Cluster, Work
 from callsheet.scheduler.core.model import ActionKind
+
+PERIOD_S = 0.25
+"""Seconds at the CPU after which a command waits for I/O for the first time and then again.
+
+Means hardly depend on it, as in other closed networks of shared processors and delays. Source: Baskett, Chandy, Muntz
+and Palacios, "Open, closed, and mixed networks of queues with different classes of customers", 1975.
+"""
+_RESOLUTION_S = 1e-9
 
 
 class CommandAttempt(Attempt):
-    """A command on a node.
+    """A command on a node: it computes and waits for I/O in turn. Lack of CPU does not make its waits shorter.
 
-    Its execution clock runs at the share it gets of the CPU it could use: load never makes a timeout.
+    Its execution clock runs while it waits for I/O, and else at the share it gets of the CPU it could use: load never
+    makes a timeout.
     """
 
-    __slots__ = ("clock_from", "clock_s", "command", "held", "lane", "node", "starting_width")
+    __slots__ = (
+        "clock_from",
+        "clock_s",
+        "command",
+        "computes",
+        "held",
+        "lane",
+        "late",
+        "node",
+        "starting_width",
+        "wait_s",
+    )
 
     def __init__(self, task: Task, machine: Machine, node: CpuNode, width: int, lane: Lane) -> None:
         super().__init__(task, machine)
@@ -31,21 +51,25 @@ class CommandAttempt(Attempt):
         self.lane = lane
         self.starting_width = width
         self.held = 0
-        self.command: Command | None = None  # while it uses CPU
+        self.command: Command | None = None  # from its first use of CPU on
+        self.computes = False
+        self.wait_s = 0.0  # of the wait under way, or owed for what it has computed since the last one
+        self.late = False  # that wait ends when the clock has run out
         self.clock_s = 0.0  # up to when its CPU seconds were `clock_from`
         self.clock_from = 0.0
 
-    def clock(self, attained: float) -> float:
-        """The execution clock when so many CPU seconds are attained."""
-        if self.command is None:
-            return self.clock_s
-        return self.clock_s + (attained - self.clock_from) / self.command.cap
+    def note_clock(self, command: Command) -> None:
+        """Brings the execution clock up to the CPU seconds that are attained."""
+        passed_s = (command.attained - self.clock_from) / command.cap
+        self.clock_s += passed_s
+        self.wait_s += passed_s * (1.0 / self.task.work.use - 1.0)
+        self.clock_from = command.attained
 
 
 class CpuNodes:
     """All CPU nodes: a `Machine` for commands, and the place of sandboxes."""
 
-    def __init__(self, cluster: Cluster, events: EventQueue, *, used: Level, held: Level, ended: Ended) -> None:
+    def __init__(self, cluster: Cluster, events: EventQueue, *, used: Level, held: Level, ended: EndListener) -> None:
         self._events = events
         self._ended = ended
         self._registry = Registry(cluster.pull_s, cluster.pulls_at_once, events)
@@ -82,27 +106,23 @@ class CpuNodes:
         return attempt
 
     def execute(self, attempt: Attempt) -> None:
-        """See `Machine`: first the image for a new sandbox, then waiting that needs no CPU, then the CPU's part."""
+        """See `Machine`: first the image for a new sandbox, then waiting that needs no CPU, then CPU and I/O."""
         work = attempt.task.work
         if work.kind is ActionKind.ENV_RESET:
             image = attempt.task.live.rollout.image
-            self._registry.fetch(attempt.task.node, image, partial(self._wait, cast(CommandAttempt, attempt)))
+            self._registry.fetch(attempt.task.node, image, partial(self._begin, cast(CommandAttempt, attempt)))
         else:
-            self._wait(cast(CommandAttempt, attempt))
+            self._begin(cast(CommandAttempt, attempt))
 
     def release(self, attempt: Attempt) -> Used:
         """See `Machine`."""
         attempt = cast(CommandAttempt, attempt)
-        attained = 0.0
-        clock = attempt.clock_s
-        if attempt.command is not None:
-            attempt.node.stop(attempt.command, attempt.lane)
-            attained = attempt.command.attained
-            clock = attempt.clock(attained)
-            attempt.command = None  # they know each other: without this only the garbage collector would find them
+        command, attempt.command = attempt.command, None  # apart, or only the garbage collector would find them
+        if command is not None and attempt.computes:
+            self._leave(attempt, command)
         self._hold(attempt, 0)
         attempt.node.free_memory_mb += attempt.task.work.peak_memory_mb
-        return Used(attained, clock)
+        return Used(command.attained if command is not None else 0.0, attempt.clock_s)
 
     def remove_sandbox(self, live: LiveRollout) -> None:
         """Gives back what a trajectory's sandbox holds."""
@@ -113,12 +133,15 @@ class CpuNodes:
 
     def attained(self, attempt: CommandAttempt) -> float:
         """CPU seconds up to now."""
-        return attempt.node.attained(attempt.command, attempt.lane) if attempt.command is not None else 0.0
+        command = attempt.command
+        if command is None:
+            return 0.0
+        return attempt.node.attained(command, attempt.lane) if attempt.computes else command.attained
 
     def set_lane(self, attempt: CommandAttempt, lane: Lane) -> None:
         """Moves a command to another lane."""
         if attempt.lane is not lane:
-            if attempt.command is not None:
+            if attempt.command is not None and attempt.computes:
                 attempt.node.move(attempt.command, attempt.lane, lane)
             attempt.lane = lane
 
@@ -137,11 +160,12 @@ class CpuNodes:
         if command is None:
             attempt.starting_width = usable
             return
-        attempt.node.stop(command, attempt.lane)
-        attempt.clock_s = attempt.clock(command.attained)
-        attempt.clock_from = command.attained
-        self._size(attempt, command, usable)
-        attempt.node.start(command, attempt.lane)
+        computes = attempt.computes
+        if computes:
+            self._leave(attempt, command)
+        _size(command, work, usable)
+        if computes:
+            self._compute(attempt, command)
 
     def _place_sandbox(self, live: LiveRollout, node: CpuNode, peak_memory_mb: int) -> None:
         try:
@@ -160,44 +184,69 @@ class CpuNodes:
         attempt.node.hold(width - attempt.held)
         attempt.held = width
 
-    def _wait(self, attempt: CommandAttempt) -> None:
-        work = attempt.task.work
+    def _begin(self, attempt: CommandAttempt) -> None:
         if attempt.over:
             return
-        if work.service_s >= work.timeout_s:
-            self._events.at(self._events.now + work.timeout_s, self._timed_out_waiting, attempt)
-        elif work.service_s > 0 or work.cpu_s <= 0:
-            self._events.at(self._events.now + work.service_s, self._waited, attempt)
+        work = attempt.task.work
+        if work.service_s > 0 or work.cpu_s <= 0:
+            self._wait(attempt, work.service_s)
         else:
-            self._compute(attempt)
+            self._go_on(attempt)
+
+    def _wait(self, attempt: CommandAttempt, seconds: float) -> None:
+        """Lets a command wait without CPU, for no longer than its clock has left."""
+        left_s = max(0.0, attempt.task.work.timeout_s - attempt.clock_s)
+        attempt.late = seconds > left_s + _RESOLUTION_S
+        attempt.wait_s = min(seconds, left_s)
+        self._events.at(self._events.now + attempt.wait_s, self._waited, attempt)
 
     def _waited(self, attempt: CommandAttempt) -> None:
         if attempt.over:
             return
-        attempt.clock_s = attempt.task.work.service_s
-        if attempt.task.work.cpu_s > 0:
-            self._compute(attempt)
-        else:
-            self._ended(attempt)
+        attempt.clock_s += attempt.wait_s
+        attempt.wait_s = 0.0
+        self._go_on(attempt)
 
-    def _timed_out_waiting(self, attempt: CommandAttempt) -> None:
-        if not attempt.over:
-            attempt.clock_s = attempt.task.work.timeout_s
+    def _go_on(self, attempt: CommandAttempt) -> None:
+        """Ends a command whose work is done or whose clock has run out; any other computes."""
+        command, work = attempt.command, attempt.task.work
+        if command is None and work.cpu_s > 0:
+            command = attempt.command = Command(inf, 1.0, 1.0, partial(self._computed, attempt))
+            _size(command, work, attempt.starting_width)
+        if command is None or command.attained >= work.cpu_s:
+            self._ended(attempt, timed_out=attempt.late)
+        elif work.timeout_s - attempt.clock_s <= _RESOLUTION_S:
             self._ended(attempt, timed_out=True)
+        else:
+            self._compute(attempt, command)
 
-    def _compute(self, attempt: CommandAttempt) -> None:
-        command = Command(inf, 1.0, 1.0, partial(self._computed, attempt))
-        self._size(attempt, command, attempt.starting_width)
-        attempt.command = command
-        attempt.node.start(command, attempt.lane)
-
-    def _size(self, attempt: CommandAttempt, command: Command, width: int) -> None:
-        """Sets what a command can use on that many cores, and where its work or its clock will end it."""
+    def _compute(self, attempt: CommandAttempt, command: Command) -> None:
+        """Lets a command compute until it waits for I/O, or its work or its clock is over."""
         work = attempt.task.work
-        command.weight = float(max(1, min(width, work.max_width)))
-        command.cap = work.use * work.speed_up(width)
-        command.limit = min(work.cpu_s, command.attained + (work.timeout_s - attempt.clock_s) * command.cap)
+        most_s = min(PERIOD_S if work.use < 1.0 else inf, work.timeout_s - attempt.clock_s)
+        command.limit = min(work.cpu_s, command.attained + most_s * command.cap)
+        attempt.computes = True
+        attempt.node.start(command, attempt.lane)
 
     def _computed(self, attempt: CommandAttempt) -> None:
         command = attempt.command
-        self._ended(attempt, timed_out=command is not None and command.limit < attempt.task.work.cpu_s)
+        if command is None:
+            return
+        self._leave(attempt, command)
+        command.attained = command.limit
+        attempt.note_clock(command)
+        if attempt.wait_s > 0.0:
+            self._wait(attempt, attempt.wait_s)
+        else:
+            self._go_on(attempt)
+
+    def _leave(self, attempt: CommandAttempt, command: Command) -> None:
+        attempt.computes = False
+        attempt.node.stop(command, attempt.lane)
+        attempt.note_clock(command)
+
+
+def _size(command: Command, work: Work, width: int) -> None:
+    """Sets what a command can use on that many cores."""
+    command.weight = float(max(1, min(width, work.max_width)))
+    command.cap = work.speed_up(width)

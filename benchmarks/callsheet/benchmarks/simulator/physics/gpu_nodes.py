@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import cast
 
-from callsheet.benchmarks.simulator.attempts import Attempt, Ended, Machine, Used
 from callsheet.benchmarks.simulator.events import EventQueue
 from callsheet.benchmarks.simulator.level import Level
 from callsheet.benchmarks.simulator.physics.gpu_node import GpuNode, Instance
+from callsheet.benchmarks.simulator.physics.machines import Attempt, EndListener, Machine, Used
 from callsheet.benchmarks.simulator.policy import Lane, Task
 from callsheet.benchmarks.simulator.scenario import Cluster
 
@@ -27,7 +27,7 @@ class CallAttempt(Attempt):
 class GpuNodes:
     """All GPU nodes: a `Machine` for calls of models."""
 
-    def __init__(self, cluster: Cluster, events: EventQueue, *, used: Level, held: Level, ended: Ended) -> None:
+    def __init__(self, cluster: Cluster, events: EventQueue, *, used: Level, held: Level, ended: EndListener) -> None:
         self._events = events
         self._used = used
         self._held = held

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from callsheet.benchmarks.peers import CLIENT, TO_CLIENT, manager_of
 from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
 from callsheet.benchmarks.simulator.policy import EndFacts, EngineLoad, Lane, LiveRollout, Task, World
 from callsheet.benchmarks.simulator.scenario import Generation, Rollout, Scenario, Work
-from callsheet.benchmarks.simulator.shell.attempts import Attempts, begun, manager_of
-from callsheet.benchmarks.simulator.shell.core_loop import NOBODY, CoreLoop
+from callsheet.benchmarks.simulator.shell.attempts import Attempts, begun
+from callsheet.benchmarks.simulator.shell.core_loop import CoreLoop
 from callsheet.benchmarks.simulator.shell.fleet import join_all
 from callsheet.benchmarks.simulator.shell.lanes import SharedNodes
 from callsheet.benchmarks.simulator.shell.models import ModelStates
@@ -28,8 +29,6 @@ from callsheet.managers.sandbox.settings import CoreSharing
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind, TrajectoryEnd
 from callsheet.scheduler.core.plan import Plan
-
-CLIENT = "client"
 
 
 class Counts(NamedTuple):
@@ -75,7 +74,7 @@ class Callsheet:
         self._models = ModelStates(world)
         self._outputs = OutputTokens()
         for share in scenario.jobs:
-            self._loop.note(events.JobOpenRequested(NOBODY, job_request(share)))
+            self._loop.note(events.JobOpenRequested(TO_CLIENT, job_request(share)))
         for joined in join_all(scenario, cores_shared=self.settings.core_sharing is not CoreSharing.RESERVED):
             self._loop.note(joined)
         for node in scenario.cluster.gpu_nodes():
@@ -85,7 +84,7 @@ class Callsheet:
         """Opens the trajectory; one that needs a sandbox asks for it and waits for its admission."""
         rollout = live.rollout
         request = trajectory_request(rollout, self._shares[rollout.job])
-        self._loop.post(events.TrajectoryOpenRequested(NOBODY, request))
+        self._loop.post(events.TrajectoryOpenRequested(TO_CLIENT, request))
         if rollout.reset is None:
             self._world.begin(live)
             return
@@ -125,7 +124,7 @@ class Callsheet:
         self._outputs.finished(live)
         self._waiting.pop((rollout.job, rollout.name), None)
         end = TrajectoryEnd.ABANDONED if live.cancelled else TrajectoryEnd.COMPLETED
-        self._loop.post(events.TrajectoryCloseRequested(NOBODY, rollout.job, rollout.name, end))
+        self._loop.post(events.TrajectoryCloseRequested(TO_CLIENT, rollout.job, rollout.name, end))
 
     def woken(self) -> None:
         """Does what has come due."""
@@ -143,7 +142,7 @@ class Callsheet:
     def _submit(self, key: ActionKey, work: Work, rollout: Rollout, task: Task | None) -> None:
         request = self._requests.action(key, work, rollout, self._knowledge.task_of(work, rollout))
         self._attempts.submit(key, task)
-        self._loop.post(events.ActionSubmitted(NOBODY, request, CLIENT))
+        self._loop.post(events.ActionSubmitted(TO_CLIENT, request, CLIENT))
 
     def _planned(self, plan: Plan) -> None:
         for key in plan.admitted:

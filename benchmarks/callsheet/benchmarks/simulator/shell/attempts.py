@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from callsheet.benchmarks.peers import manager_of
 from callsheet.benchmarks.simulator.policy import EndFacts, Task
 from callsheet.scheduler.core.commands import Dispatch
 from callsheet.scheduler.core.events import (
@@ -124,11 +125,6 @@ class Attempts:
         self.outcomes += 1
 
 
-def manager_of(dispatch: Dispatch) -> str:
-    """The manager of an attempt: it is called like its node, and so is its session."""
-    return str(dispatch.session)
-
-
 def begun(dispatch: Dispatch) -> AttemptStarted:
     """What the manager tells the core when an attempt begins."""
     return AttemptStarted(manager_of(dispatch), dispatch.token)
@@ -158,5 +154,5 @@ def _result(dispatch: Dispatch, facts: EndFacts) -> AttemptResult:
         return AttemptFailed(kind, "attempt_failed", retry_after=facts.retry_after_s)
     request = dispatch.request
     if request.kind is not ActionKind.ENV_RESET:
-        return AttemptSucceeded(None)
-    return AttemptSucceeded(None, f"{request.trajectory_id}/{dispatch.attempt}", request.trajectory_id)
+        return AttemptSucceeded(b"")
+    return AttemptSucceeded(b"", f"{request.trajectory_id}/{dispatch.attempt}", request.trajectory_id)

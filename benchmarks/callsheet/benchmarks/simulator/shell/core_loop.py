@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from callsheet.benchmarks.simulator.policy import World
 from callsheet.scheduler.core import commands
-from callsheet.scheduler.core.events import AttemptEnded, AttemptFailed, Event, PlanReady, ReplyTo, TimerFired
+from callsheet.scheduler.core.events import AttemptEnded, AttemptFailed, Event, PlanReady, TimerFired
 from callsheet.scheduler.core.invariants import check_invariants
 from callsheet.scheduler.core.machine import handle, next_deadline
 from callsheet.scheduler.core.plan import Plan
@@ -20,16 +20,15 @@ from callsheet.scheduler.planner.protocol import Planner
 
 # The core's times are seconds since the epoch, where 0 means never; virtual time begins here.
 EPOCH = 1_000_000.0
-NOBODY = ReplyTo(None, 0)
 # Between virtual time and the core's, the last digits get lost: a deadline must not be missed by that.
 _ROUNDING_S = 1e-6
 # The world's managers never die, and they end a command whose execution clock has run out: nobody watches over them.
 TRUSTING = CoreSettings(manager_lease=1e12, timeout_grace=1e12, max_open_actions=10_000_000)
 
 
-def encode_outcome(facts: commands.OutcomeFacts) -> tuple[object, bytes]:
-    """Outcomes are delivered as the facts themselves, and nothing is kept."""
-    return facts, b""
+def encode_outcome(facts: commands.OutcomeFacts) -> bytes:
+    """Nobody reads outcomes: the world knows them before."""
+    return b""
 
 
 class Planning(Planner, Protocol):

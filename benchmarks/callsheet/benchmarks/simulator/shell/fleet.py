@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from callsheet.benchmarks.peers import NamedManager
 from callsheet.benchmarks.simulator.scenario import Cluster, CpuNodes, GpuNodes, Quota, Scenario
 from callsheet.benchmarks.simulator.shell.requests import (
     FRESH_MEMORY,
@@ -48,7 +49,7 @@ def _managers(scenario: Scenario, *, cores_shared: bool) -> Iterator[ManagerJoin
 
 
 def _joined(node: NodeDescription, *services: ServiceDescription) -> ManagerJoined:
-    return ManagerJoined(node.node_id, node.node_id, "only", node, services)
+    return ManagerJoined(NamedManager(node.node_id), node.node_id, "only", node, services)
 
 
 def _fresh_peak_mb(scenario: Scenario) -> int:

@@ -8,6 +8,7 @@ from callsheet.managers.inference.tokenizer import VOCABULARY_SIZE, token_bytes
 from callsheet.managers.inference.torch_engine.batcher import BatchLimits
 from callsheet.managers.inference.torch_engine.driver import TorchEngineDriver
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
+from callsheet.managers.inference.torch_engine.settings import TorchSettings
 from callsheet.managers.models.config_file import read_config
 from callsheet.managers.models.transformer import LanguageModel, initialise
 from callsheet.managers.models.weights import read_state, shapes
@@ -15,7 +16,7 @@ from callsheet.managers.models.weights import read_state, shapes
 log = structlog.get_logger(__name__)
 
 
-def load_engine(settings: InferenceSettings) -> TorchEngineDriver:
+def load_engine(torch: TorchSettings, settings: InferenceSettings) -> TorchEngineDriver:
     """Loads the model and starts the engine's compute thread.
 
     Raises:
@@ -24,26 +25,26 @@ def load_engine(settings: InferenceSettings) -> TorchEngineDriver:
     """
     limits = BatchLimits(
         max_running=settings.slots,
-        prefill_chunk=settings.prefill_chunk,
-        prefix_cache_tokens=settings.prefix_cache_tokens,
+        prefill_chunk=torch.prefill_chunk,
+        prefix_cache_tokens=torch.prefix_cache_tokens,
     )
-    runner = ModelRunner(_model(settings), kv_cache_tokens=settings.kv_cache_tokens, device=settings.device)
+    runner = ModelRunner(_model(torch, settings), kv_cache_tokens=settings.kv_cache_tokens, device=torch.device)
     driver = TorchEngineDriver(
         runner,
         limits,
         policy_version=settings.policy_version,
         # A model with another vocabulary brings no tokenizer with its weights.
         token_bytes=token_bytes if runner.config.vocabulary_size == VOCABULARY_SIZE else None,
-        threads=settings.threads,
+        threads=settings.thread_count,
         cores=settings.cores,
     )
-    log.info("torch engine started", model=settings.model, device=settings.device)
+    log.info("torch engine started", model=settings.model, device=torch.device)
     return driver
 
 
-def _model(settings: InferenceSettings) -> LanguageModel:
+def _model(torch: TorchSettings, settings: InferenceSettings) -> LanguageModel:
     if settings.weights is None:
-        model = LanguageModel(settings.shape)
+        model = LanguageModel(torch.shape)
         initialise(model, settings.seed)
         return model
     model = LanguageModel(read_config(settings.weights))

@@ -17,7 +17,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from callsheet.managers.open_files import raise_open_files
 from callsheet.managers.sandbox.agent_client import AgentConnection
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox, SandboxParts
-from callsheet.managers.sandbox.backend import SandboxCreateError, SandboxLostError, SandboxSpec
+from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.cgroups import SandboxGroup, form_of, limit_capabilities
 from callsheet.managers.sandbox.docker_engine.container import (
     AGENT_INSIDE,
@@ -34,6 +34,7 @@ from callsheet.managers.sandbox.docker_engine.container import (
 from callsheet.managers.sandbox.docker_engine.engine import DockerEngine
 from callsheet.managers.sandbox.docker_engine.groups import adopt_container, container_layout
 from callsheet.managers.sandbox.docker_engine.images import EngineImages
+from callsheet.managers.sandbox.errors import SandboxCreateError, SandboxLostError
 from callsheet.managers.sandbox.lanes import describe_lanes
 from callsheet.managers.sandbox.network.doors import NetworkDoors, proxy_environment
 from callsheet.managers.sandbox.network.places import network_words

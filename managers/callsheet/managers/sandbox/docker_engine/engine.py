@@ -14,8 +14,8 @@ import docker
 import docker.errors
 import docker.utils
 import requests.exceptions
-from callsheet.managers.sandbox.backend import SandboxCreateError
 from callsheet.managers.sandbox.docker_engine.container import WORK, ContainerPlan
+from callsheet.managers.sandbox.errors import SandboxCreateError
 from docker.models.containers import Container
 
 _TIMEOUT_S = 60

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import anyio
 import anyio.to_thread
-from callsheet.managers.sandbox.backend import SandboxCreateError
 from callsheet.managers.sandbox.docker_engine.engine import DockerEngine
+from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.images.source import PreparedImage
 from callsheet.managers.sandbox.images.store import ImageError
 

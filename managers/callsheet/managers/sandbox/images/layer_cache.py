@@ -19,8 +19,8 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import structlog
-from callsheet.managers.sandbox.backend import StoppedError
 from callsheet.managers.sandbox.changes import remove_layer
+from callsheet.managers.sandbox.errors import StoppedError
 from callsheet.managers.sandbox.images.eviction import CachedLayer, layers_to_evict
 
 _PARTIAL = ".partial-"

@@ -17,7 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from callsheet.managers.sandbox.errors import SandboxError
 from callsheet.managers.sandbox.paths import PathRefusedError, checked_path
+from callsheet.v1 import outcome_pb2
 
 ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.zst", ".tar.bz2")
 _LIST_SUFFIX = ".layers"
@@ -26,8 +28,11 @@ _DEEPEST = 4
 _MOST_LAYERS = 100
 
 
-class ImageError(Exception):
+class ImageError(SandboxError):
     """An image is not there or cannot be used; the message says why."""
+
+    kind = outcome_pb2.FAILURE_KIND_INFRA
+    reason = "image_unavailable"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from typing import Protocol
 import anyio
 import structlog
 from anyio.abc import TaskGroup
-from callsheet.managers.sandbox.backend import SandboxCreateError, SandboxSpec
+from callsheet.managers.sandbox.backend import SandboxSpec
+from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.network.places import Place
 from callsheet.managers.sandbox.network.proxy import serve_connection
 

@@ -9,7 +9,7 @@ from callsheet.managers.sandbox.node_sharing.command import Lane
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class LaneExplanation:
     """What `NodeSharing.explain` tells.
 
     Attributes:

@@ -79,7 +79,7 @@ class ForegroundQueue:
         return _first(self._heap)
 
 
-class Claims:
+class ForegroundClaims:
     """Commands with a claim to the foreground, and the cores that they use together."""
 
     def __init__(self) -> None:

@@ -8,9 +8,9 @@ from itertools import count
 
 from callsheet.managers.deadlines import Deadlines
 from callsheet.managers.sandbox.node_sharing.command import Command, Lane, LaneChange
-from callsheet.managers.sandbox.node_sharing.explanation import Explanation
+from callsheet.managers.sandbox.node_sharing.explanation import LaneExplanation
 from callsheet.managers.sandbox.node_sharing.member import RunningCommand
-from callsheet.managers.sandbox.node_sharing.queues import BackgroundQueue, Claims, ForegroundQueue
+from callsheet.managers.sandbox.node_sharing.queues import BackgroundQueue, ForegroundClaims, ForegroundQueue
 from callsheet.managers.sandbox.node_sharing.rank import (
     NEW_LEVEL,
     OVERDUE_LEVEL,
@@ -64,7 +64,7 @@ class NodeSharing:
         self._members: dict[Hashable, RunningCommand] = {}
         self._background = BackgroundQueue(numbers)
         self._displaceable = ForegroundQueue(numbers)
-        self._claims = Claims()
+        self._claims = ForegroundClaims()
         self._foreground: int = 0
         self._use = 0.0
         self._reviews: Deadlines[Hashable] = Deadlines()
@@ -183,11 +183,11 @@ class NodeSharing:
         """
         return self._members[command_id].clock(self._granted_at(now))
 
-    def explain(self, command_id: Hashable, now: float) -> Explanation:
+    def explain(self, command_id: Hashable, now: float) -> LaneExplanation:
         """Returns why a command is in its lane, and whether its slowdown is bounded now."""
         member, settings, granted = self._members[command_id], self._settings, self._granted_at(now)
         clock_s, waited_s = member.clock(granted), member.wait(now, granted)
-        return Explanation(
+        return LaneExplanation(
             command_id=command_id,
             lane=member.lane,
             use=member.use,

@@ -10,7 +10,8 @@ from typing import Protocol
 
 import anyio
 import structlog
-from callsheet.managers.sandbox.backend import Sandbox, SandboxBackend, SandboxCreateError, SandboxSpec
+from callsheet.managers.sandbox.backend import Sandbox, SandboxBackend, SandboxSpec
+from callsheet.managers.sandbox.errors import ReasonedError, SandboxCreateError
 from callsheet.managers.sandbox.images.source import ImageSource
 from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
 from callsheet.managers.sandbox.provisioning.memory_ledger import MemoryLedger
@@ -18,16 +19,12 @@ from callsheet.managers.sandbox.provisioning.memory_ledger import MemoryLedger
 _log = structlog.get_logger(__name__)
 
 
-class SandboxRefusedError(SandboxCreateError):
+class SandboxRefusedError(ReasonedError, SandboxCreateError):
     """This manager does not take on another sandbox now; another one may.
 
     Attributes:
         reason: "memory_exhausted", "creations_overloaded" or "creations_failing".
     """
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 class CreationsFailingError(SandboxRefusedError):

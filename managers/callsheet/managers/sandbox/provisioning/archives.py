@@ -9,8 +9,9 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
-from callsheet.managers.sandbox.backend import CommandSpec, Sandbox, StoppedError
+from callsheet.managers.sandbox.backend import CommandSpec, Sandbox
 from callsheet.managers.sandbox.changes import ChangesTooLargeError
+from callsheet.managers.sandbox.errors import StoppedError
 
 # An archive passes through the manager's memory.
 MOST_ARCHIVE_BYTES = 256 << 20

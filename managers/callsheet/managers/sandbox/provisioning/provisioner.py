@@ -11,14 +11,9 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import structlog
-from callsheet.managers.sandbox.backend import (
-    CommandOutcome,
-    RootFilesystem,
-    Sandbox,
-    SandboxCreateError,
-    SandboxSpec,
-)
+from callsheet.managers.sandbox.backend import CommandOutcome, RootFilesystem, Sandbox, SandboxSpec
 from callsheet.managers.sandbox.changes import ChangesTooLargeError
+from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, LayerHold
 from callsheet.managers.sandbox.images.source import ImageSource, PreparedImage
 from callsheet.managers.sandbox.images.store import ImageError

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from callsheet.options.declaration import Option, PathRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +27,44 @@ class ProvisioningSettings:
         longest_creation_pause_s: Up to this.
     """
 
-    images: Path | None = None
-    layer_cache_mib: int = 20 << 10
-    keep_set_ups: bool = True
+    images: Annotated[
+        Path | None,
+        Option(
+            "Image store: a directory of root file systems, as directories or archives, that env_reset can name.",
+            variable="CALLSHEET_IMAGES",
+            path=PathRule(exists=True, resolve=True),
+        ),
+    ] = None
+    layer_cache_mib: Annotated[
+        int,
+        Option(
+            "The most that unpacked images and the files that set-ups left may take on disk, in MiB.",
+            variable="CALLSHEET_LAYER_CACHE_MIB",
+            least=1,
+        ),
+    ] = 20 << 10
+    keep_set_ups: Annotated[
+        bool, Option("Begin sandboxes with the files that the same set-up left before, instead of repeating it.")
+    ] = True
     largest_set_up_mib: int = 1 << 10
-    memory_limit_mib: int | None = None
-    warm_memory_mib: int = 0
+    memory_limit_mib: Annotated[
+        int | None,
+        Option(
+            "The most that all sandboxes may hold together, in MiB; more are refused.",
+            flag="--sandbox-memory-mib",
+            variable="CALLSHEET_SANDBOX_MEMORY_MIB",
+            default_text="no limit but what the scheduler books",
+            least=1,
+        ),
+    ] = None
+    warm_memory_mib: Annotated[
+        int,
+        Option(
+            "What sandboxes that nobody asked for yet may hold together, in MiB; 0 keeps none ready.",
+            variable="CALLSHEET_WARM_MEMORY_MIB",
+            least=0,
+        ),
+    ] = 0
     most_creations: int = 4096
     creation_pause_s: float = 0.1
     longest_creation_pause_s: float = 5.0

@@ -9,7 +9,8 @@ from time import monotonic
 
 import anyio
 import structlog
-from callsheet.managers.sandbox.backend import Sandbox, SandboxCreateError, SandboxSpec
+from callsheet.managers.sandbox.backend import Sandbox, SandboxSpec
+from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.provisioning.demand import DemandHistory, Share, share_memory
 
 # Groups of siblings arrive within this, and a pool is full again after about as long.

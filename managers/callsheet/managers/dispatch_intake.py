@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic
 
 import structlog
-from callsheet.managers.attempts import AttemptRunner
+from callsheet.managers.attempt_runner import AttemptRunner
 from callsheet.managers.ends import Spent, StopOrder, StopReport, infra_failure, refusal
 from callsheet.managers.executor import AttemptResult, Broken, Executor
 from callsheet.managers.fencing import DispatchVerdict, Fence, Token
@@ -18,7 +18,7 @@ from structlog.typing import FilteringBoundLogger
 log: FilteringBoundLogger = structlog.get_logger()
 
 
-class Admission:
+class DispatchIntake:
     """Takes dispatches.
 
     Args:

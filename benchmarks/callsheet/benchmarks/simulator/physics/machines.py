@@ -44,13 +44,13 @@ class Machine(Protocol):
         """
 
     def execute(self, attempt: Attempt) -> None:
-        """Begins the work; the machine's `Ended` is told when it is done."""
+        """Begins the work; the machine's `EndListener` is told when it is done."""
 
     def release(self, attempt: Attempt) -> Used:
         """Gives everything back, at the end or before it."""
 
 
-class Ended(Protocol):
+class EndListener(Protocol):
     """Is told that an attempt's work is done."""
 
     def __call__(self, attempt: Attempt, *, timed_out: bool = False, refused_for_s: float = -1.0) -> None:

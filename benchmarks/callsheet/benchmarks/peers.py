@@ -1,0 +1,44 @@
+"""Clients and managers of a core that runs in a benchmark: they are called by functions, not by streams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from callsheet.scheduler.core.commands import Dispatch
+from callsheet.scheduler.core.events import ReplyTo
+from callsheet.scheduler.core.model import Opened, RefusedError
+
+
+class Client:
+    """A client whose requests are all to be accepted, and which is told of outcomes another way."""
+
+    gone = False
+
+    def put_result(self, sequence: int, refusal: RefusedError | None) -> None:
+        """Raises a refusal."""
+        if refusal is not None:
+            raise refusal
+
+    def put_opened(self, sequence: int, opened: Opened) -> None:
+        """Does nothing."""
+
+    def put_outcome(self, outcome: bytes) -> None:
+        """Does nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedManager:
+    """The stream of a manager: its name."""
+
+    manager_id: str
+
+
+CLIENT = Client()
+TO_CLIENT = ReplyTo(CLIENT, 0)
+
+
+def manager_of(dispatch: Dispatch) -> str:
+    """The id of the manager that a dispatch is for."""
+    if dispatch.session is None:
+        raise AssertionError("the stream of a manager of a benchmark never breaks")
+    return dispatch.session.manager_id

@@ -1,0 +1,59 @@
+"""How the machine is divided among the processes of a stack, and what each of them is told. No I/O."""
+
+from __future__ import annotations
+
+from callsheet.deploy.manager_process import ManagerOptions
+from callsheet.deploy.roles import Role
+from callsheet.deploy.scheduler_process import SchedulerOptions
+from callsheet.deploy.stack_settings import StackSettings
+from callsheet.managers.inference.settings import share_of_cores
+from callsheet.managers.kind import MANAGER_KINDS
+from callsheet.managers.sandbox.settings import CoreSharing
+from callsheet.options.common import LogFormat
+from callsheet.options.declaration import command_line
+
+
+def role_arguments(role: str, settings: StackSettings, *, address: str, cores: int) -> list[str]:
+    """The command line of one process of the stack, after `callsheet`.
+
+    Managers of any kind are given what the stack knows, as far as their kind declares an option of that name.
+
+    Args:
+        role: Which one.
+        settings: The stack's.
+        address: Where the scheduler listens (for itself) or is to be dialled (for managers).
+        cores: Cores of the node.
+    """
+    logs: dict[str, object] = {"log_level": settings.log_level, "log_format": settings.log_format}
+    if settings.logs_to_files:
+        logs["log_format"] = settings.log_format or LogFormat.JSON
+    extra = list(settings.arguments.get(role, ()))
+    if role == Role.SCHEDULER:
+        own = {"listen": address, "data_dir": settings.data_dir, "expect": ",".join(settings.managers) or None}
+        return ["scheduler", *command_line(SchedulerOptions, own | logs), *extra]
+    common = {
+        "scheduler": address,
+        "cpus": cores,
+        "memory_mib": settings.memory_mib,
+        "drain_timeout": float(settings.drain_s),
+    }
+    divided = command_line(MANAGER_KINDS.get(role).settings, _divided(settings, cores))
+    return ["manager", role, *command_line(ManagerOptions, common | logs), *divided, *extra]
+
+
+def _divided(settings: StackSettings, cores: int) -> dict[str, object]:
+    """What the stack tells managers about their part of the machine, by option."""
+    told: dict[str, object] = {
+        "data_dir": settings.data_dir,
+        "isolation": settings.isolation,
+        "share_cores": settings.share_cores,
+        "load_at_first_use": True,
+    }
+    shared = settings.share_cores is not CoreSharing.RESERVED
+    if Role.INFERENCE in settings.managers:
+        told["engine_threads"] = share_of_cores(cores, settings.engine_threads)
+        told["shared_cpus"] = cores - share_of_cores(cores, settings.engine_threads) if shared else None
+    if shared and Role.SANDBOX in settings.managers:
+        # One manager runs all commands: two pools would leave each of them half of the cores.
+        told["test_suites"] = False
+    return told

@@ -1,0 +1,97 @@
+"""A process that is a manager of some kind."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+import anyio
+from callsheet.deploy.child import ParentLink
+from callsheet.deploy.process_options import Cpus, MemoryMib, WrongOptionError
+from callsheet.managers.executor import Executor
+from callsheet.managers.kind import ManagerKind
+from callsheet.managers.node import describe_node
+from callsheet.managers.settings import ManagerSettings
+from callsheet.options.common import DEFAULT_ADDRESS, Address, LogFormatOption, LogLevel, LogLevelOption
+from callsheet.options.declaration import Option
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerOptions:
+    """What managers of all kinds are told; the attributes are the options of the same names."""
+
+    scheduler: Address = DEFAULT_ADDRESS
+    manager_id: Annotated[
+        str | None,
+        Option(
+            "Unique among managers, stable over restarts.",
+            variable="CALLSHEET_MANAGER_ID",
+            default_text="NODE-KIND",
+        ),
+    ] = None
+    node_id: Annotated[
+        str | None,
+        Option(
+            "Name of this machine; managers that share a machine give the same, and the same cores and memory.",
+            variable="CALLSHEET_NODE_ID",
+            default_text="the host name",
+        ),
+    ] = None
+    cpus: Cpus = None
+    memory_mib: MemoryMib = None
+    drain_timeout: Annotated[
+        float,
+        Option(
+            "How long running attempts may go on after SIGTERM.",
+            variable="CALLSHEET_DRAIN_TIMEOUT",
+            metavar="SECONDS",
+            least=0,
+        ),
+    ] = 30.0
+    log_format: LogFormatOption = None
+    log_level: LogLevelOption = LogLevel.INFO
+
+
+def run_manager_process(kind: ManagerKind[S], options: ManagerOptions, settings: S) -> None:
+    """Runs a manager until it has left; tells the parent, if there is one, when it is registered.
+
+    Args:
+        kind: Its kind, which makes the executor once logs are set up.
+        options: What all managers are told.
+        settings: The kind's own.
+
+    Raises:
+        WrongOptionError: An option is wrong.
+        RegistrationRefusedError: The scheduler refused the registration (inside an exception group).
+    """
+    from callsheet.deploy.logs import configure_logs
+
+    link = ParentLink.adopt()
+    configure_logs(options.log_format, options.log_level, role=kind.name)
+    try:
+        manager = _manager_settings(kind.name, options)
+        executor = kind.build(settings, manager)
+    except ValueError as error:
+        raise WrongOptionError(str(error)) from error
+    anyio.run(_serve, manager, executor, link)
+
+
+def _manager_settings(kind: str, options: ManagerOptions) -> ManagerSettings:
+    node = describe_node(node_id=options.node_id, cpus=options.cpus, memory_mib=options.memory_mib)
+    return ManagerSettings(
+        scheduler_address=options.scheduler,
+        manager_id=options.manager_id or f"{node.node_id}-{kind}",
+        node=node,
+        drain_timeout_s=options.drain_timeout,
+    )
+
+
+async def _serve(settings: ManagerSettings, executor: Executor, link: ParentLink) -> None:
+    from callsheet.managers.runtime import run_manager
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(functools.partial(run_manager, settings, executor))
+        link.report_ready(manager_id=settings.manager_id)

@@ -1,0 +1,23 @@
+"""Options of processes that `callsheet.deploy` runs, and what is wrong with them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from callsheet.options.declaration import Option
+
+
+class WrongOptionError(Exception):
+    """An option is wrong; the message names it and its rule."""
+
+
+Cpus = Annotated[int | None, Option("Cores to share.", variable="CALLSHEET_CPUS", default_text="all", least=1)]
+MemoryMib = Annotated[
+    int | None,
+    Option(
+        "Memory to share in MiB.",
+        variable="CALLSHEET_MEMORY_MIB",
+        default_text="the machine's, less a margin",
+        least=1,
+    ),
+]

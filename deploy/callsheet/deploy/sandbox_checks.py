@@ -1,0 +1,29 @@
+"""What sandboxes can do on this machine, told before a stack starts."""
+
+from __future__ import annotations
+
+from callsheet.deploy.stack_settings import StackSettings
+from callsheet.managers.kind import MANAGER_KINDS
+from callsheet.managers.sandbox.probe import probe_bubblewrap
+from callsheet.managers.sandbox.ranking import ranking_problem
+from callsheet.managers.sandbox.settings import CoreSharing, Isolation
+from callsheet.options.declaration import declared_options
+
+
+def has_sandboxes(settings: StackSettings) -> bool:
+    """Whether a manager of the stack makes sandboxes, which its kind shows by the option for their isolation."""
+    kinds = map(MANAGER_KINDS.get, settings.managers)
+    return any(option.name == "isolation" for kind in kinds for option in declared_options(kind.settings))
+
+
+def isolation_problem(isolation: Isolation) -> str:
+    """Why bubblewrap, if it is asked for, does not work here; empty if it does. Docker's manager finds out itself."""
+    if isolation is not Isolation.BUBBLEWRAP:
+        return ""
+    found = probe_bubblewrap()
+    return "" if found.works else found.reason or "a sandbox could not be made"
+
+
+def core_sharing_problem(settings: StackSettings) -> str:
+    """Why commands that are to be ranked share the cores plainly, as a clause; empty if they are ranked."""
+    return ranking_problem(settings.isolation) if settings.share_cores is CoreSharing.RANKED else ""

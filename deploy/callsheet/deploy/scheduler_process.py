@@ -1,0 +1,72 @@
+"""A process that is the scheduler."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import anyio
+from callsheet.deploy.child import ParentLink
+from callsheet.deploy.process_options import WrongOptionError
+from callsheet.deploy.signals import cancel_on_signal
+from callsheet.options.common import LogFormatOption, LogLevel, LogLevelOption, comma_separated
+from callsheet.options.declaration import Option
+from callsheet.scheduler.service.settings import SchedulerSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerOptions:
+    """What a scheduler's process is told.
+
+    Attributes:
+        settings: The scheduler's.
+        expect: Kinds of the managers that will register.
+        log_format: Look of log lines.
+        log_level: Least important log lines to keep.
+    """
+
+    settings: SchedulerSettings
+    expect: Annotated[
+        tuple[str, ...],
+        Option(
+            "Kinds of the managers that will register. Actions for them wait until they have.",
+            variable="CALLSHEET_EXPECT",
+            metavar="ROLE,...",
+            default="",
+            text=str,
+            parse=comma_separated,
+        ),
+    ] = ()
+    log_format: LogFormatOption = None
+    log_level: LogLevelOption = LogLevel.INFO
+
+
+def run_scheduler_process(options: SchedulerOptions) -> None:
+    """Runs the scheduler until SIGINT or SIGTERM; tells the parent, if there is one, its address.
+
+    Raises:
+        WrongOptionError: An option is wrong.
+    """
+    from callsheet.deploy.logs import configure_logs
+    from callsheet.deploy.roles import Role, expected_roles
+    from callsheet.managers.open_files import raise_open_files
+
+    link = ParentLink.adopt()
+    configure_logs(options.log_format, options.log_level, role=Role.SCHEDULER)
+    try:
+        expected = expected_roles(options.expect)
+    except ValueError as error:
+        raise WrongOptionError(f"expect: {error}") from error
+    # Every client's process and every manager is a connection.
+    raise_open_files()
+    anyio.run(_serve, replace(options.settings, expect=expected), link)
+
+
+async def _serve(settings: SchedulerSettings, link: ParentLink) -> None:
+    from callsheet.scheduler.service.server import serve
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(cancel_on_signal, tasks.cancel_scope)
+        address = await tasks.start(functools.partial(serve, settings))
+        link.report_ready(address=str(address))

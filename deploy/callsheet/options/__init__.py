@@ -1,0 +1,1 @@
+"""Settings that declare how a command line offers them. Imports nothing heavy."""

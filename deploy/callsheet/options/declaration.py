@@ -1,0 +1,200 @@
+"""Declares options on the fields of settings classes, and reads them: one by one, as values, as a command line."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from enum import Enum
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathRule:
+    """What a path must be; `resolve` makes it absolute and follows links."""
+
+    exists: bool = False
+    directory: bool = True
+    resolve: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How a command line offers a field of a settings class: `slots: Annotated[int, Option("The most at once.")] = 8`.
+
+    Attributes:
+        help: What it means, for the user.
+        flag: By default "--" and the field's name; "--a/--b" for a bool with two names.
+        variable: Environment variable that it can come from.
+        metavar: What stands for its value in the help.
+        least: The least number.
+        default: Used if it is not given, where the field has no default or another one; a function is called for it.
+        default_text: What the help shows as its default.
+        text: The type that is read from the command line, where that is not the field's.
+        parse: Makes the field's value of what was read, of each one if it is repeatable. ValueError names the rule.
+        repeatable: Whether it may be given several times; the field is a tuple then.
+        path: What a path must be.
+    """
+
+    help: str
+    flag: str = ""
+    variable: str | None = None
+    metavar: str | None = None
+    least: float | None = None
+    default: object = ...
+    default_text: str = ""
+    text: type | None = None
+    parse: Callable[[Any], object] | None = None
+    repeatable: bool = False
+    path: PathRule | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOut:
+    """Marks a field that holds settings itself: these fields of it are no options here."""
+
+    names: frozenset[str]
+
+    def __init__(self, *names: str) -> None:
+        object.__setattr__(self, "names", frozenset(names))
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredOption:
+    """One option of a settings class.
+
+    Attributes:
+        name: As an identifier, for instance "data_dir" for "--data-dir".
+        type: What is read from the command line.
+        default: Its default; a function is called for it; `...` for one that must be given.
+        option: What was declared.
+    """
+
+    name: str
+    type: Any
+    default: object
+    option: Option
+
+    def value(self, read: Any) -> object:
+        """The field's value for what was read.
+
+        Raises:
+            ValueError: It breaks the option's rule; the message begins with the name.
+        """
+        parse = self.option.parse
+        try:
+            if self.option.repeatable:
+                return tuple(read if parse is None else map(parse, read))
+            return read if parse is None else parse(read)
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from error
+
+    def read(self, text: str) -> object:
+        """What a text stands for, where no command line has read it.
+
+        Raises:
+            ValueError: It does not stand for a value of the option's type.
+        """
+        kind = next(each for each in (*get_args(self.type), self.type) if each is not type(None))
+        try:
+            value = {"true": True, "false": False}[text] if kind is bool else kind(text)
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"{self.name}: {text!r} is no {kind.__name__}") from error
+        if self.option.least is not None and value < self.option.least:
+            raise ValueError(f"{self.name}: {text} must be at least {self.option.least:g}")
+        return value
+
+    def arguments(self, value: object) -> list[str]:
+        """The command line that gives it this value."""
+        positive, _, negative = (self.option.flag or f"--{self.name.replace('_', '-')}").partition("/")
+        if isinstance(value, bool):
+            if not value and not self.option.flag:
+                negative = positive.replace("--", "--no-", 1)
+            flag = positive if value else negative
+            return [flag] if flag else []
+        if isinstance(value, float):
+            return [positive, f"{value:g}"]
+        return [positive, str(value.value if isinstance(value, Enum) else value)]
+
+
+def declared_options(settings: type, left_out: frozenset[str] = frozenset()) -> Iterator[DeclaredOption]:
+    """The options of a settings class (a dataclass), those of fields that hold settings included, in their order."""
+    for field, kind, mark in _fields(settings, left_out):
+        if isinstance(mark, Option):
+            yield _declared(field, kind, mark)
+        else:
+            yield from declared_options(kind, mark.names)
+
+
+def from_values(settings: type[S], values: Mapping[str, object], left_out: frozenset[str] = frozenset()) -> S:
+    """Makes settings of values by option name; an option without a value, or with None, keeps its field's default.
+
+    Raises:
+        ValueError: A value breaks its rule, or the settings refuse it.
+    """
+    given: dict[str, object] = {}
+    for field, kind, mark in _fields(settings, left_out):
+        if isinstance(mark, LeaveOut):
+            given[field.name] = from_values(kind, values, mark.names)
+            continue
+        declared = _declared(field, kind, mark)
+        if values.get(declared.name) is not None:
+            given[field.name] = declared.value(values[declared.name])
+    return settings(**given)
+
+
+def from_texts(settings: type[S], texts: Iterable[str]) -> S:
+    """Makes settings of texts "name=value", with the names of options or their flags.
+
+    Raises:
+        ValueError: One is no option of the settings, or its value breaks its rule.
+    """
+    known = {option.name: option for option in declared_options(settings)}
+    values: dict[str, object] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        option = known.get(name.removeprefix("--").replace("-", "_"))
+        if option is None:
+            raise ValueError(f"{name!r} is none of {', '.join(known) or 'no options'}")
+        values[option.name] = option.read(value)
+    return from_values(settings, values)
+
+
+def command_line(settings: type, values: Mapping[str, object]) -> list[str]:
+    """The arguments that give the options of a settings class these values; other values, and None, are left out."""
+    known = (option for option in declared_options(settings) if values.get(option.name) is not None)
+    return [argument for option in known for argument in option.arguments(values[option.name])]
+
+
+def _fields(settings: type, left_out: frozenset[str]) -> Iterator[tuple[Field[Any], Any, Option | LeaveOut]]:
+    """The fields that are options, and those that hold some, with their types."""
+    hints = get_type_hints(settings, include_extras=True)
+    for field in fields(settings):
+        if field.name in left_out:
+            continue
+        kind, *marks = (
+            get_args(hints[field.name]) if get_origin(hints[field.name]) is Annotated else (hints[field.name],)
+        )
+        mark = next((each for each in marks if isinstance(each, Option | LeaveOut)), None)
+        if mark is not None:
+            yield field, kind, mark
+        elif isinstance(kind, type) and is_dataclass(kind) and any(declared_options(kind)):
+            yield field, kind, LeaveOut()
+
+
+def _declared(field: Field[Any], kind: Any, option: Option) -> DeclaredOption:
+    name = option.flag.partition("/")[0].removeprefix("--").replace("-", "_") or field.name
+    default = option.default
+    if default is ... and field.default_factory is not MISSING:
+        default = field.default_factory
+    elif default is ... and field.default is not MISSING:
+        default = field.default
+    read = option.text or kind
+    if option.repeatable:
+        element = option.text or get_args(kind)[0]
+        read, default = list[element] | None, None  # type: ignore[valid-type]
+    elif option.text is not None and get_origin(kind) in (Union, types.UnionType):
+        read = option.text | None
+    return DeclaredOption(name, read, default, option)

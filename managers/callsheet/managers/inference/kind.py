@@ -1,0 +1,25 @@
+"""The kind of manager that serves language models."""
+
+from __future__ import annotations
+
+from callsheet.managers.executor import Executor
+from callsheet.managers.inference.settings import InferenceSettings
+from callsheet.managers.kind import ANY_SERVICE, ManagerKind, ServedActions
+from callsheet.managers.settings import ManagerSettings
+from callsheet.v1 import action_pb2
+
+
+def _build(settings: InferenceSettings, manager: ManagerSettings) -> Executor:
+    from callsheet.managers.inference.build import build_inference_manager
+
+    return build_inference_manager(settings, manager)
+
+
+KIND = ManagerKind(
+    name="inference",
+    summary="Serve generate actions with an engine of language models.",
+    settings=InferenceSettings,
+    build=_build,
+    serves=(ServedActions(ANY_SERVICE, (action_pb2.ACTION_KIND_GENERATE,)),),
+    extra="inference",
+)

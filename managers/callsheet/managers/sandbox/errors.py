@@ -1,0 +1,68 @@
+"""What foreseeably goes wrong in a sandbox, or on the way to one."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from callsheet.v1 import outcome_pb2
+
+
+class SandboxError(Exception):
+    """Fails an attempt, as `results.describe_error` says.
+
+    Attributes:
+        kind: Whose fault it usually is.
+        reason: The word for it.
+    """
+
+    kind: ClassVar[outcome_pb2.FailureKind.ValueType] = outcome_pb2.FAILURE_KIND_ENV
+    reason = ""
+
+
+class ReasonedError(SandboxError):
+    """One of several reasons."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class SandboxCreateError(SandboxError):
+    """A sandbox could not be made here; the message says why."""
+
+    kind = outcome_pb2.FAILURE_KIND_INFRA
+    reason = "sandbox_not_created"
+
+
+class SandboxLostError(SandboxError):
+    """The sandbox is gone: its first process died or was destroyed."""
+
+    kind = outcome_pb2.FAILURE_KIND_INFRA
+    reason = "state_lost"
+
+
+class SandboxOutOfMemoryError(SandboxLostError):
+    """The sandbox is gone because the kernel, to keep its memory limit, killed everything inside: files count too."""
+
+    reason = "out_of_memory"
+
+
+class CannotExecuteError(ReasonedError):
+    """A command could not be started: no such program, no such directory, or no process left for it.
+
+    Attributes:
+        reason: "no_such_program", "cannot_execute", "bad_working_directory", "too_many_sessions" or "pids".
+    """
+
+
+class FileRefusedError(ReasonedError):
+    """A file could not be written or read.
+
+    Attributes:
+        reason: To write: "bad_path", "not_writable", "bad_archive", "disk_full" or "pids". To read: "missing",
+            "not_a_file", "too_large", "unreadable" or "pids". Without isolation also "outside_sandbox".
+    """
+
+
+class StoppedError(Exception):
+    """Stopped on request before there was a result."""

@@ -1,0 +1,42 @@
+"""The kind of manager that runs commands in sandboxes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from callsheet.managers.executor import Executor
+from callsheet.managers.kind import IMAGE_SERVICE_PREFIX, ManagerKind, ServedActions
+from callsheet.managers.sandbox.settings import SandboxSettings
+from callsheet.managers.settings import ManagerSettings
+from callsheet.v1 import action_pb2
+
+TEST_SUITES = ServedActions("test-suite", (action_pb2.ACTION_KIND_REWARD,))
+
+
+def of_manager(settings: SandboxSettings, manager: ManagerSettings) -> SandboxSettings:
+    """The settings of a manager's sandboxes on its node.
+
+    Raises:
+        ValueError: A setting breaks its rule.
+    """
+    return replace(settings, manager_id=manager.manager_id, cores=frozenset(manager.cores))
+
+
+def _build(settings: SandboxSettings, manager: ManagerSettings) -> Executor:
+    from callsheet.managers.sandbox.build import build_sandbox_executor
+
+    return build_sandbox_executor(of_manager(settings, manager))
+
+
+KIND = ManagerKind(
+    name="sandbox",
+    summary="Serve sandboxes: env_reset, env_step and test suites.",
+    settings=SandboxSettings,
+    build=_build,
+    serves=(
+        ServedActions("sandbox", (action_pb2.ACTION_KIND_ENV_RESET, action_pb2.ACTION_KIND_ENV_STEP)),
+        ServedActions(IMAGE_SERVICE_PREFIX, (action_pb2.ACTION_KIND_ENV_RESET,)),
+        TEST_SUITES,
+    ),
+    extra="sandbox",
+)
