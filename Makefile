@@ -14,7 +14,7 @@ TORCH := 2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .NOTPARALLEL:
-.PHONY: demo test check docs lint types layers protos protos-lint protos-check bench lock setup clean
+.PHONY: demo test examples check docs lint types layers protos protos-lint protos-check bench lock setup clean
 
 demo: $(SETUP)
 	scripts/system_packages.sh demo
@@ -25,6 +25,11 @@ WORKERS := --dist loadfile --no-loadscope-reorder
 test: $(SETUP)
 	scripts/system_packages.sh test
 	$(BIN)/pytest $(WORKERS) $(or $(PYTEST_ARGS),-n auto)
+
+# Not a part of `make test`; the stage of the documentation has the time for them.
+examples: $(SETUP)
+	scripts/system_packages.sh demo
+	$(BIN)/pytest tests/examples
 
 check: lint types layers protos-lint protos-check
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -11,6 +12,9 @@ from hypothesis import HealthCheck, settings
 # How fast the machine is decides no test. All else is as Hypothesis has it: with CI=true the same examples every time.
 settings.register_profile("callsheet", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("callsheet")
+
+# Connections that end as they should are no news between the dots of the tests.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 _PLUGINS = ["deadlines", "measurements", "skips", "workers"]
 pytest_plugins = ["pytester", *(f"tests.support.{name}" for name in _PLUGINS)]

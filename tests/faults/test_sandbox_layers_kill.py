@@ -14,7 +14,7 @@ import pytest
 from callsheet.managers.executor import Completed
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.janitor import marked_processes
-from callsheet.managers.sandbox.provisioning.settings import ProvisioningSettings
+from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import anyio
 import pytest
 from callsheet.benchmarks.dispatch.callsheet_load import CallsheetLoad, LoadFailedError, counted_batches
-from callsheet.benchmarks.dispatch.machine import filesystem_of, fsync_p50_us
 from callsheet.benchmarks.dispatch.raw_streams import raw_servers, stream_items_per_s, two_hops_latencies
-from callsheet.benchmarks.dispatch.statistics import percentile
+from callsheet.benchmarks.measuring.machine import filesystem_of, fsync_p50_us
+from callsheet.benchmarks.measuring.statistics import percentile
 from callsheet.client import (
     Client,
     Failed,
@@ -35,7 +35,7 @@ async def test_raw_streams_echo_and_relay() -> None:
             latencies = await two_hops_latencies(servers, b"message", samples=5, warm_up=2)
             rate = await stream_items_per_s(servers, b"x" * 100, messages=20, batch_items=10, messages_in_flight=4)
     assert len(latencies) == 5
-    assert percentile(latencies, 0.5) > 0
+    assert percentile(latencies, 50) > 0
     assert rate > 0
 
 

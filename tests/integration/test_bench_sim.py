@@ -34,7 +34,7 @@ FIGURES = {"act_mean_s", "act_p99_s", "act_p999_s", "wait_max_s", "start_wait_me
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "callsheet.cli.main", "bench", "sim", "--processes", "1", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=220)
 
 
 def _report(*arguments: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from callsheet.managers.sandbox.settings import Isolation
 
 
 @pytest.mark.anyio
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_the_demo_falls_back_to_plain_processes_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

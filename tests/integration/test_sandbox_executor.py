@@ -8,7 +8,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, StopCause, Stopped
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.build import build_sandbox_executor, build_test_suite_executor
 from callsheet.managers.sandbox.executor import SandboxExecutor
 from callsheet.managers.sandbox.janitor import ManagerRunningError
@@ -191,7 +191,6 @@ async def test_a_stopped_step_returns_what_there_is(executor: SandboxExecutor) -
 
         tasks.start_soon(run)
         await until_sleepers_are([["sleep", "1000"]])
-        attempt.stop_cause = StopCause.TIMEOUT
         attempt.stop_requested.set()
     assert isinstance(results[0], Stopped)
     assert results[0].partial is not None

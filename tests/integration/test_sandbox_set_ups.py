@@ -9,10 +9,10 @@ from pathlib import Path
 
 import anyio
 import pytest
-from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, StopCause, Stopped
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor import SandboxExecutor
-from callsheet.managers.sandbox.provisioning.settings import ProvisioningSettings
+from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 from callsheet.v1.set_ups import set_up_name
@@ -194,7 +194,6 @@ async def test_when_the_first_is_stopped_the_next_sets_up(executor: SandboxExecu
             await until_sleepers_are([nap])
             for number in range(3):
                 tasks.start_soon(one, attempt_at(slow, str(number)))
-            first.stop_cause = StopCause.CANCEL
             first.stop_requested.set()
             await is_over.wait()
             # The second run's is ended from outside, so that its set-up goes on.

@@ -1,11 +1,10 @@
-"""Deadlines, the ready queue and the books of a node, each against the simplest thing that could be right."""
+"""The ready queue and the books of a node, each against the simplest thing that could be right."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 import pytest
-from callsheet.scheduler.core.deadlines import Deadlines
 from callsheet.scheduler.core.entities import Action, Job
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import ActionKind, PriorityClass
@@ -15,49 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.core_requests import action_request, fixed, job_request
-
-KEYS = st.sampled_from("abcdef")
-TIMES = st.integers(0, 20).map(float)
-DEADLINE_STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("set"), KEYS, TIMES),
-        st.tuples(st.just("drop"), KEYS, TIMES),
-        st.tuples(st.just("pop"), KEYS, TIMES),
-    ),
-    max_size=60,
-)
-
-
-@given(DEADLINE_STEPS)
-def test_deadlines_are_a_dictionary_with_a_minimum(steps: list[tuple[str, str, float]]) -> None:
-    deadlines: Deadlines[str] = Deadlines()
-    model: dict[str, float] = {}
-    for what, key, time in steps:
-        if what == "set":
-            deadlines.set(key, time)
-            model[key] = time
-        elif what == "drop":
-            deadlines.drop(key)
-            model.pop(key, None)
-        else:
-            due = deadlines.pop_due(time)
-            assert sorted(due) == sorted(each for each, when in model.items() if when <= time)
-            assert [model[each] for each in due] == sorted(model[each] for each in due)
-            for each in due:
-                del model[each]
-        assert len(deadlines) == len(model)
-        assert deadlines.next() == min(model.values(), default=None)
-        assert all(deadlines.get(each) == model.get(each) for each in "abcdef")
-
-
-def test_deadlines_that_are_set_again_and_again_take_no_more_memory() -> None:
-    deadlines: Deadlines[str] = Deadlines()
-    for time in range(20_000):
-        deadlines.set("a", float(time))
-    assert len(deadlines._heap) < 2_000
-    assert deadlines.pop_due(19_998.0) == []
-    assert deadlines.pop_due(19_999.0) == ["a"]
-
 
 PRIORITIES = {each: Job(job_request(each.name, priority=each)) for each in PriorityClass}
 DEMANDS = [fixed(), fixed(cpu=1), fixed(cpu=2, memory=5)]

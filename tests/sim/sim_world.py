@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.invariants import check_invariants
-from callsheet.scheduler.core.machine import handle
 from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind
 from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
+from callsheet.scheduler.core.step import Stepper
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.protocol import Planner
 
@@ -127,6 +127,7 @@ class World:
             self.time.now,
         )
         check_invariants(self.state)
+        self.stepper = Stepper(self.state, self.planner.plan)
         self._tick(self._generation)
 
     def _crash_scheduler(self) -> None:
@@ -170,17 +171,18 @@ class World:
 
     def _tick(self, generation: int) -> None:
         if generation == self._generation and self.scheduler_up:
-            self._handle(generation, [events.TimerFired()])
+            self._handle(generation, [])
             self.time.after(0.25, lambda: self._tick(generation))
 
     def _handle(self, generation: int, happened: Sequence[events.Event]) -> None:
         if generation != self._generation or not self.scheduler_up:
             return
-        todo = handle(self.state, happened, self.time.now)
+        self.stepper.pending.extend(happened)
+        todo = self.stepper.step(self.time.now).commands
         check_invariants(self.state)
-        plan = self.planner.plan(self.state, self.time.now)
-        todo = todo + handle(self.state, [events.PlanReady(plan)], self.time.now)
-        check_invariants(self.state)
+        while self.stepper.has_more:
+            todo += self.stepper.step(self.time.now).commands
+            check_invariants(self.state)
         for command in todo:
             if isinstance(command, commands.Persist):
                 self._uncommitted.append(command.record)

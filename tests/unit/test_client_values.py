@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import pickle
-import random
 from typing import Any
 
 import pytest
@@ -29,14 +28,6 @@ from callsheet.client import (
 )
 from callsheet.client.channel import CHANNEL_OPTIONS
 from callsheet.client.session import FIRST_CONNECTION_WAIT_S
-from callsheet.client.settings import backoff_s
-
-
-class _HighestChance(random.Random):
-    """A source of chance that always gives the upper end."""
-
-    def uniform(self, a: float, b: float) -> float:
-        return b
 
 
 def test_demand_takes_keywords_and_entries() -> None:
@@ -123,12 +114,6 @@ def test_a_first_connection_is_tried_often_enough_to_find_a_scheduler_that_start
     longest_s = ClientOptions().connect_timeout_s / 5
     assert longest_s >= FIRST_CONNECTION_WAIT_S
     assert longest_s * 1000 >= int(CHANNEL_OPTIONS["grpc.max_reconnect_backoff_ms"])
-
-
-def test_backoff_doubles_up_to_its_ceiling() -> None:
-    options = ClientOptions(backoff_initial_s=0.1, backoff_max_s=1.0)
-    waits = [backoff_s(failures, options, _HighestChance()) for failures in (1, 2, 3, 4, 5, 1000)]
-    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
 
 
 @pytest.mark.parametrize("field", ["give_up_after_s", "backoff_initial_s", "close_timeout_s", "outbox_items"])

@@ -45,11 +45,17 @@ class Unattached:
         """Learns nothing."""
 
 
-def loop_of(world: CoreWorld) -> CoreLoop:
+def loop_of(world: CoreWorld, around: Unattached | None = None) -> CoreLoop:
     """A loop around the state of a world."""
-    nothing = Unattached()
+    around = around or Unattached()
     return CoreLoop(
-        world.state, world.planner, nothing, nothing, nothing, heartbeat_interval=3.0, max_journal_backlog=1000
+        world.state,
+        world.planner,
+        around,
+        around,
+        around.attempts_ended,
+        heartbeat_interval=3.0,
+        max_journal_backlog=1000,
     )
 
 
@@ -139,10 +145,7 @@ async def test_records_that_the_journal_does_not_take_end_the_loop(patient: bool
     world.job()
     reply_to, request = events.ReplyTo(Peer("client"), 1), action_request("a", ActionKind.REWARD, wait=True)
     submitted = events.ActionSubmitted(reply_to, request, None)
-    nothing = Unattached()
-    loop = CoreLoop(
-        world.state, world.planner, journal, nothing, nothing, heartbeat_interval=3.0, max_journal_backlog=1000
-    )
+    loop = loop_of(world, journal)
     loop.post([submitted if patient else events.JobOpenRequested(reply_to, job_request("another"))])
     with anyio.fail_after(20.0), pytest.raises(JournalBackloggedError):
         await loop.run()
@@ -179,9 +182,7 @@ async def test_an_end_is_handed_to_the_journal_at_once_but_after_what_is_dispatc
     if dispatches:
         world.submit(action_request("b", ActionKind.REWARD))
     world.plan()
-    loop = CoreLoop(
-        world.state, world.planner, watched, watched, watched, heartbeat_interval=3.0, max_journal_backlog=1000
-    )
+    loop = loop_of(world, watched)
     loop.post([end_of(world.live("a"))])
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(loop.run)

@@ -12,7 +12,6 @@ from callsheet.benchmarks.demo.measurements import (
     failures_by_kind,
     figures_by_kind,
     mean_act_s,
-    percentile,
     record_of,
 )
 from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED, Mode
@@ -70,15 +69,6 @@ def test_every_outcome_but_success_is_a_failure() -> None:
         "timeout": 2,
         "env": 1,
     }
-
-
-def test_percentiles_are_linear_between_neighbours() -> None:
-    assert percentile([3.0, 1.0, 2.0], 50) == 2.0
-    assert percentile([0.0, 10.0], 99) == pytest.approx(9.9)
-    assert percentile([4.0], 1) == 4.0
-    assert percentile([], 50) == 0.0
-    with pytest.raises(ValueError, match="percent: 101"):
-        percentile([1.0], 101)
 
 
 def test_kinds_come_in_order_and_only_those_there_are() -> None:

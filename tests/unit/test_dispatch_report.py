@@ -7,27 +7,16 @@ import json
 import math
 
 import pytest
-from callsheet.benchmarks.dispatch.machine import describe_machine
 from callsheet.benchmarks.dispatch.render import render
 from callsheet.benchmarks.dispatch.report import CallsheetFigures, DispatchReport, RawFigures, RayFigures
-from callsheet.benchmarks.dispatch.statistics import median, percentile, ratio
+from callsheet.benchmarks.measuring.machine import describe_machine
+from callsheet.benchmarks.measuring.statistics import percentile, ratio
 from rich.console import Console
 
 
-@pytest.mark.parametrize(("fraction", "expected"), [(0.5, 2.0), (0.75, 3.0), (0.99, 4.0), (1.0, 4.0), (0.01, 1.0)])
-def test_percentiles_are_samples_by_nearest_rank(fraction: float, expected: float) -> None:
-    assert percentile([4.0, 1.0, 3.0, 2.0], fraction) == expected
-
-
-def test_the_median_of_an_odd_number_is_the_middle() -> None:
-    assert median([9.0, 1.0, 5.0]) == 5.0
-
-
-def test_percentiles_refuse_what_they_cannot_answer() -> None:
-    with pytest.raises(ValueError, match="samples: empty"):
-        percentile([], 0.5)
-    with pytest.raises(ValueError, match="fraction: 0"):
-        percentile([1.0], 0)
+@pytest.mark.parametrize(("percent", "expected"), [(0, 1.0), (50, 2.5), (75, 3.25), (99, 3.97), (100, 4.0)])
+def test_percentiles_are_linear_between_neighbours(percent: float, expected: float) -> None:
+    assert percentile([4.0, 1.0, 3.0, 2.0], percent) == pytest.approx(expected)
 
 
 def test_a_ratio_to_nothing_is_infinite() -> None:

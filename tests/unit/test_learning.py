@@ -12,13 +12,13 @@ from callsheet.scheduler.core.entities import Attempt
 from callsheet.scheduler.core.events import AttemptEnded, AttemptResult
 from callsheet.scheduler.core.model import ActionKey, ActionKind, FailureKind, TimeoutKind
 from callsheet.scheduler.planner.predictors import Predictors
+from callsheet.scheduler.planner.predictors.ends import observation_of
 from callsheet.scheduler.service.learning import (
     ALIKE_ENDS,
     ENDS_PER_TURN,
     MAX_WAITING_ENDS,
     Learning,
     load_predictors,
-    observation_of,
 )
 from callsheet.v1 import outcome_pb2
 from sqlalchemy.exc import OperationalError

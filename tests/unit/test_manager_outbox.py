@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from callsheet.managers.ends import Spent, StopOrder, StopReport, bounded, describe_end, refusal
-from callsheet.managers.executor import AttemptResult, Broken, Completed, StopCause, Stopped
+from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.fencing import Token
 from callsheet.managers.outbox import MAX_BATCH_BYTES, MAX_BATCH_ITEMS, Outbox, UnacknowledgedEnds
 from callsheet.v1 import common_pb2, manager_service_pb2, outcome_pb2
@@ -117,15 +117,6 @@ def test_a_stop_becomes_what_it_was_ordered_for(partial: outcome_pb2.Succeeded |
         "manager_stopped",
         expected,
     )
-
-
-def test_executors_are_told_a_timeout_from_a_cancel() -> None:
-    causes = {report: StopOrder(report, "").cause for report in StopReport}
-    assert causes == {
-        StopReport.CANCELLED: StopCause.CANCEL,
-        StopReport.START_TO_CLOSE: StopCause.TIMEOUT,
-        StopReport.MANAGER_STOPPED: StopCause.CANCEL,
-    }
 
 
 def test_a_refusal_says_that_nothing_started() -> None:

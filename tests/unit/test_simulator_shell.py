@@ -23,12 +23,13 @@ from callsheet.benchmarks.simulator.scenario import (
 from callsheet.benchmarks.simulator.shell.attempts import Attempts
 from callsheet.benchmarks.simulator.shell.fleet import join_all
 from callsheet.benchmarks.simulator.shell.overheads import OverheadModel
-from callsheet.benchmarks.simulator.shell.prediction import Oracle, key_of
+from callsheet.benchmarks.simulator.shell.prediction import Oracle
 from callsheet.benchmarks.simulator.shell.requests import FRESH_MEMORY, GPU, RequestBook, rounded_up
 from callsheet.benchmarks.simulator.shell.routing import FIRST_GUESS_TOKENS, OutputTokens, cheapest_engine
 from callsheet.scheduler.core.commands import Dispatch
 from callsheet.scheduler.core.events import ManagerJoined
 from callsheet.scheduler.core.model import CPU, MEMORY, ActionKey, ActionKind, ActionRequest, Token
+from callsheet.scheduler.planner.predictors.requests import key_of
 
 RESET = Work(ActionKind.ENV_RESET, "reset", 1.0, in_sandbox=True, peak_memory_mb=50)
 STEP = Work(ActionKind.ENV_STEP, "test", 1.0, max_width=4, in_sandbox=True, peak_memory_mb=300)

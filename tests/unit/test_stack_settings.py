@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from callsheet.deploy.command_lines import role_arguments
 from callsheet.deploy.roles import Role
-from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
+from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.inference.settings import share_of_cores
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation
 
@@ -86,11 +86,6 @@ def test_reserved_cores_are_what_one_asks_for() -> None:
 def test_more_arguments_come_last() -> None:
     settings = StackSettings(Path("/data"), arguments={Role.NOOP: ("--execution-s", "1")})
     assert role_arguments(Role.NOOP, settings, address="a:1", cores=2)[-2:] == ["--execution-s", "1"]
-
-
-def test_backoff_doubles_up_to_its_ceiling() -> None:
-    policy = RestartPolicy(initial_backoff_s=0.5, max_backoff_s=3.0)
-    assert [policy.backoff_s(failures) for failures in (1, 2, 3, 4, 100)] == [0.5, 1.0, 2.0, 3.0, 3.0]
 
 
 def test_one_core_is_enough_without_an_engine() -> None:

@@ -14,7 +14,8 @@ import grpc
 import grpc.aio
 from callsheet.client.decode import refusal, refusal_of_status
 from callsheet.client.errors import CallsheetError, ConnectionLostError, ForkedProcessError
-from callsheet.client.settings import ClientOptions, backoff_s
+from callsheet.client.settings import ClientOptions
+from callsheet.timing.backoff import backoff_s
 from callsheet.v1.google_rpc import status_pb2
 from google.protobuf.message import DecodeError
 
@@ -122,7 +123,8 @@ async def keep_trying(call: Callable[[], Awaitable[T]], options: ClientOptions) 
             return await call()
         except ConnectionLostError:
             failures += 1
-            wait = backoff_s(failures, options, random.SystemRandom())
+            chance = random.SystemRandom().random()
+            wait = backoff_s(failures, options.backoff_initial_s, options.backoff_max_s, random=chance)
             if anyio.current_time() + wait >= give_up_at:
                 raise
             await anyio.sleep(wait)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
+from enum import Enum
 from typing import Any
 
 from callsheet.client.actions import (
@@ -33,22 +34,17 @@ MAX_INLINE_TOTAL_BYTES = 512 * 1024
 """Inline bytes of one action after which its further blobs go by reference too, to keep the streams thin."""
 
 _SCORE_PLACEHOLDER = "{score}"
-_HOLD: dict[Hold, action_pb2.Hold.ValueType] = {
-    Hold.ACTION: action_pb2.HOLD_ACTION,
-    Hold.TRAJECTORY: action_pb2.HOLD_TRAJECTORY,
-}
-_UNSERVABLE: dict[Unservable, action_pb2.Unservable.ValueType] = {
-    Unservable.REFUSE: action_pb2.UNSERVABLE_REFUSE,
-    Unservable.WAIT: action_pb2.UNSERVABLE_WAIT,
-}
-_PLACE: dict[Where, action_pb2.RewardPlace.ValueType] = {
-    Where.FRESH: action_pb2.REWARD_PLACE_FRESH,
-    Where.IN_SANDBOX: action_pb2.REWARD_PLACE_IN_SANDBOX,
-}
-_LOG_PROBS_MODE: dict[LogProbsMode, action_pb2.LogProbsMode.ValueType] = {
-    LogProbsMode.SAMPLED: action_pb2.LOG_PROBS_MODE_SAMPLED,
-    LogProbsMode.RAW: action_pb2.LOG_PROBS_MODE_RAW,
-}
+
+
+def _numbers(members: type[Enum], prefix: str, contract: Any) -> dict[Enum, Any]:
+    """Returns the contract enum's number of each member of the same name."""
+    return {member: contract.Value(prefix + member.name) for member in members}
+
+
+_HOLD = _numbers(Hold, "HOLD_", action_pb2.Hold)
+_UNSERVABLE = _numbers(Unservable, "UNSERVABLE_", action_pb2.Unservable)
+_PLACE = _numbers(Where, "REWARD_PLACE_", action_pb2.RewardPlace)
+_LOG_PROBS_MODE = _numbers(LogProbsMode, "LOG_PROBS_MODE_", action_pb2.LogProbsMode)
 
 
 class BlobWriter:
@@ -149,14 +145,10 @@ def _put_speed_up(entry: action_pb2.ResourceDemand, where: str, resource: Resour
 
 
 def _put_timeouts(message: action_pb2.Timeouts, timeouts: Timeouts) -> None:
-    if timeouts.schedule_to_start_s is not None:
-        message.schedule_to_start.CopyFrom(duration("timeouts.schedule_to_start", timeouts.schedule_to_start_s))
-    if timeouts.start_to_close_s is not None:
-        message.start_to_close.CopyFrom(duration("timeouts.start_to_close", timeouts.start_to_close_s))
-    if timeouts.schedule_to_close_s is not None:
-        message.schedule_to_close.CopyFrom(duration("timeouts.schedule_to_close", timeouts.schedule_to_close_s))
-    if timeouts.heartbeat_s is not None:
-        message.heartbeat.CopyFrom(duration("timeouts.heartbeat", timeouts.heartbeat_s))
+    for name in ("schedule_to_start", "start_to_close", "schedule_to_close", "heartbeat"):
+        given_s = getattr(timeouts, f"{name}_s")
+        if given_s is not None:
+            getattr(message, name).CopyFrom(duration(f"timeouts.{name}", given_s))
 
 
 def _put_retry(message: action_pb2.RetryPolicy, retry: Retry) -> None:
@@ -270,7 +262,8 @@ def _place(spec: action_pb2.ActionSpec, action: RewardTests | RewardScript) -> a
         raise invalid("where", where.name, "a job has no sandbox: ask the trajectory for this reward")
     if where is Where.FRESH and not action.files and not action.image:
         raise invalid("where", where.name, "a fresh sandbox is empty: give files= or image=, or where=Where.IN_SANDBOX")
-    return _PLACE[where]
+    place: action_pb2.RewardPlace.ValueType = _PLACE[where]
+    return place
 
 
 def _reward_model(spec: action_pb2.ActionSpec, action: RewardModel, blobs: BlobWriter) -> None:

@@ -24,8 +24,9 @@ from callsheet.client.handshake import greeting, mismatch
 from callsheet.client.held_jobs import HeldJobs
 from callsheet.client.ledger import ActionKey, Item, Ledger
 from callsheet.client.payloads import PayloadTransfer
-from callsheet.client.settings import ClientOptions, backoff_s
+from callsheet.client.settings import ClientOptions
 from callsheet.client.ticket import Ticket
+from callsheet.timing.backoff import backoff_s
 from callsheet.v1 import client_service_pb2, client_service_pb2_grpc, outcome_pb2
 from callsheet.v1.encoded_fields import embedded, tag
 
@@ -336,7 +337,8 @@ class Session:
         if is_hopeless(end.code) or left_s <= 0:
             self._give_up(end)
             return
-        wait_s = min(backoff_s(self._failures, self._options, self._random), left_s)
+        initial_s, longest_s = self._options.backoff_initial_s, self._options.backoff_max_s
+        wait_s = min(backoff_s(self._failures, initial_s, longest_s, random=self._random.random()), left_s)
         if not self._greeted:
             wait_s = min(wait_s, FIRST_CONNECTION_WAIT_S)
         logger.log(

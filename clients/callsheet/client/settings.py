@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -79,15 +78,3 @@ class ClientOptions:
         optional("tls", self.tls, Tls, "a Tls")
         if self.token is not None and not isinstance(self.token, str):
             raise invalid("token", type(self.token).__name__, "text, or None")
-
-
-def backoff_s(failures: int, options: ClientOptions, source: random.Random) -> float:
-    """Returns the wait before the next try: between half of the ceiling and the ceiling, so that clients spread.
-
-    Args:
-        failures: Tries that failed in a row, at least 1.
-        options: Where the ceilings come from.
-        source: Where chance comes from.
-    """
-    ceiling = min(options.backoff_max_s, options.backoff_initial_s * 2.0 ** min(failures - 1, 32))
-    return ceiling * source.uniform(0.5, 1.0)

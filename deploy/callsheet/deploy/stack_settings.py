@@ -33,10 +33,6 @@ class RestartPolicy:
     max_failures: int = 8
     healthy_after_s: float = 30.0
 
-    def backoff_s(self, failures: int) -> float:
-        """The wait after that many failures in a row, at least 1."""
-        return min(self.max_backoff_s, self.initial_backoff_s * 2.0 ** min(failures - 1, 32))
-
 
 @dataclass(frozen=True, slots=True)
 class StackSettings:

@@ -11,6 +11,7 @@ import structlog
 from callsheet.deploy.processes import ChildProcess, ProcessFailedError, ProcessSpec, describe_exit, run_process
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack_settings import RestartPolicy
+from callsheet.timing.backoff import backoff_s
 
 _log = structlog.get_logger(__name__)
 
@@ -118,7 +119,9 @@ class Supervisor:
         if failures > self._policy.max_failures:
             raise ProcessFailedError(f"{self.role} failed {failures} times in a row; its log says why")
         if self._policy.enabled and not left:
-            with anyio.move_on_after(self._policy.backoff_s(max(1, failures))):
+            policy = self._policy
+            wait_s = backoff_s(max(1, failures), policy.initial_backoff_s, policy.max_backoff_s)
+            with anyio.move_on_after(wait_s):
                 await self._start_requested.wait()
         else:
             await self._start_requested.wait()

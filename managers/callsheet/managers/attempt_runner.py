@@ -11,7 +11,6 @@ import structlog
 from anyio.abc import TaskGroup
 from callsheet.managers.cancellation import cancellation_requested
 from callsheet.managers.clock import ExecutionClock, GrantMeter
-from callsheet.managers.deadlines import Deadlines
 from callsheet.managers.ends import Spent, StopOrder, StopReport, describe_end, infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Executor, PayloadAccess, PayloadError, Stopped
 from callsheet.managers.fencing import ActionId, Token
@@ -20,6 +19,7 @@ from callsheet.managers.reports import Reports
 from callsheet.managers.sandbox_memory import SandboxMemory, runs_in_sandbox
 from callsheet.managers.settings import ManagerSettings
 from callsheet.managers.steering import Steering
+from callsheet.timing.deadlines import Deadlines
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from structlog.typing import FilteringBoundLogger
 
@@ -131,7 +131,7 @@ class AttemptRunner:
             return
         live.pause_wanted = True
         live.clock.pause(monotonic())
-        self._deadlines.discard((Due.START_TO_CLOSE, live))
+        self._deadlines.drop((Due.START_TO_CLOSE, live))
         self._steering.steer(live)
 
     def resume(self, resume: manager_service_pb2.Resume) -> None:
@@ -156,9 +156,8 @@ class AttemptRunner:
         if live.order is not None:
             return
         live.order = order
-        live.attempt.stop_cause = order.cause
         live.attempt.stop_requested.set()
-        self._deadlines.discard((Due.START_TO_CLOSE, live))
+        self._deadlines.drop((Due.START_TO_CLOSE, live))
         self._set_deadline((Due.STOP_GRACE, live), monotonic() + self._settings.stop_grace_s)
 
     def stop_all(self, order: StopOrder) -> None:
@@ -178,7 +177,7 @@ class AttemptRunner:
             self._deadline_moved = anyio.Event()
             for due, live in self._deadlines.pop_due(monotonic()):
                 self._come_due(due, live)
-            next_at = self._deadlines.next_at()
+            next_at = self._deadlines.next()
             with anyio.move_on_after(None if next_at is None else max(0.0, next_at - monotonic())):
                 await self._deadline_moved.wait()
 
@@ -242,7 +241,7 @@ class AttemptRunner:
         if self._by_action.get(live.action_id) is live:
             del self._by_action[live.action_id]
         for due in Due:
-            self._deadlines.discard((due, live))
+            self._deadlines.drop((due, live))
         spent = Spent(live.execution_s(now), live.meter.unit_seconds(now))
         self.report_end((live.attempt.grant, live.attempt.action), result, live.order, spent)
         if isinstance(result, Broken):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from callsheet.managers.executor import AttemptResult, Broken, Completed, StopCause, Stopped
+from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
 from callsheet.v1 import manager_service_pb2, outcome_pb2
 
 AttemptEnded = manager_service_pb2.AttemptEnded
@@ -26,11 +26,6 @@ class StopOrder:
 
     report: StopReport
     reason: str
-
-    @property
-    def cause(self) -> StopCause:
-        """What the executor is told."""
-        return StopCause.TIMEOUT if self.report is StopReport.START_TO_CLOSE else StopCause.CANCEL
 
 
 @dataclass(frozen=True, slots=True)

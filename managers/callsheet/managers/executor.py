@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Protocol
 
 import anyio
@@ -46,13 +45,6 @@ class Stopped:
 
 
 AttemptResult = Completed | Broken | Stopped
-
-
-class StopCause(Enum):
-    """Why an attempt is being stopped."""
-
-    CANCEL = "cancel"
-    TIMEOUT = "timeout"
 
 
 class PayloadError(Exception):
@@ -119,7 +111,6 @@ class Attempt:
         payloads: Access to payloads by reference.
         stop_requested: Set when the attempt is to end now; `run` returns `Stopped` with what there is within 5 s,
             after which its task is cancelled.
-        stop_cause: Why, once `stop_requested` is set.
         execution_clock: Set by an executor that grants an attempt less than all the time that passes: returns the
             seconds to charge it by the monotonic time `now`. It never runs faster than time and answers after the end.
             None: all time counts but pauses.
@@ -131,7 +122,6 @@ class Attempt:
     action: action_pb2.ActionSpec
     payloads: PayloadAccess
     stop_requested: anyio.Event = field(default_factory=anyio.Event)
-    stop_cause: StopCause | None = None
     execution_clock: Callable[[float], float] | None = None
     report_output: Callable[[common_pb2.OutputChunk], None] = _drop_output
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import anyio
 import grpc
 import grpc.aio
-from callsheet.managers.backoff import retry_delay
 from callsheet.managers.executor import PayloadMissingError, PayloadTooLargeError, PayloadUnavailableError
+from callsheet.timing.backoff import backoff_s
 from callsheet.v1 import common_pb2, payload_service_pb2, payload_service_pb2_grpc
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class SchedulerPayloads:
             except grpc.aio.AioRpcError as error:
                 _raise_refusal(digest, error)
                 failures += 1
-                delay = retry_delay(failures, 0.1, 2.0, random.random())
+                delay = backoff_s(failures, 0.1, 2.0, random=random.random())
                 if anyio.current_time() + delay > give_up_at:
                     raise PayloadUnavailableError(
                         f"payload {digest}: {error.code().name} for {self._retry_for_s:g} s: {error.details()}"

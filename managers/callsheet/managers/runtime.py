@@ -10,12 +10,12 @@ import grpc
 import grpc.aio
 import structlog
 from anyio.abc import TaskStatus
-from callsheet.managers.backoff import retry_delay
 from callsheet.managers.executor import Executor
 from callsheet.managers.manager import Manager
 from callsheet.managers.payloads import SchedulerPayloads
 from callsheet.managers.session import FAREWELL_S, Session, SessionEndedError
 from callsheet.managers.settings import ManagerSettings
+from callsheet.timing.backoff import backoff_s
 from structlog.typing import FilteringBoundLogger
 
 log: FilteringBoundLogger = structlog.get_logger()
@@ -24,7 +24,7 @@ MAX_MESSAGE_BYTES = 64 << 20
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # The channel's own backoff only delays ours, see retry_delay.
+    # The channel's own backoff only delays ours, see backoff_s.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -193,7 +193,9 @@ class _Life:
         if error.code is grpc.StatusCode.INVALID_ARGUMENT and not self._registered:
             raise RegistrationRefusedError(f"the scheduler refused the registration: {error}") from error
         self._failures += 1
-        delay = retry_delay(self._failures, settings.reconnect_initial_s, settings.reconnect_max_s, random.random())
+        delay = backoff_s(
+            self._failures, settings.reconnect_initial_s, settings.reconnect_max_s, random=random.random()
+        )
         log.warning("disconnected", manager=settings.manager_id, reason=str(error), redial_in_s=round(delay, 3))
         await anyio.sleep(delay)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import anyio
 import pytest
-from callsheet.managers.executor import AttemptResult, Broken, Completed, StopCause, Stopped
+from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor import SandboxExecutor
 from callsheet.managers.sandbox.settings import SandboxSettings
@@ -245,7 +245,6 @@ while True: time.sleep(1)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
             await until_sleepers_are([["sleep", "1000"]])
-            attempt.stop_cause = StopCause.TIMEOUT
             attempt.stop_requested.set()
         assert isinstance(results[0], Stopped)
         await until_sleepers_are([])

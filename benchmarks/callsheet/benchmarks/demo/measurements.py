@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeVar
 
+from callsheet.benchmarks.measuring.statistics import percentile
 from callsheet.client.actions import ActionKind
 from callsheet.client.outcomes import Cancelled, Expired, Failed, Outcome
 
@@ -69,23 +70,6 @@ def record_of(kind: ActionKind, label: str, outcome: Outcome[T]) -> ActionRecord
         cpu_s=usage.cpu_s,
         core_s=usage.granted_unit_s.get("cpu", 0.0),
     )
-
-
-def percentile(values: Iterable[float], percent: float) -> float:
-    """The value below which `percent` of all values lie, linear between neighbours; 0 if there are none.
-
-    Raises:
-        ValueError: `percent` is not between 0 and 100.
-    """
-    if not 0 <= percent <= 100:
-        raise ValueError(f"percent: {percent} must be between 0 and 100")
-    ordered = sorted(values)
-    if not ordered:
-        return 0.0
-    position = (len(ordered) - 1) * percent / 100
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
 
 
 @dataclass(frozen=True, slots=True)

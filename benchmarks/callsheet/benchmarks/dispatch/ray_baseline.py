@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import anyio
-from callsheet.benchmarks.dispatch.statistics import median
 from callsheet.deploy.child import ParentLink
 
 _DEADLINE_S = 150.0

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from callsheet.benchmarks.dispatch.statistics import ratio
+from callsheet.benchmarks.measuring.statistics import ratio
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 import psutil
 from callsheet.benchmarks.dispatch.callsheet_load import Burst, CallsheetLoad, counted_batches
-from callsheet.benchmarks.dispatch.machine import describe_machine, filesystem_of, fsync_p50_us
 from callsheet.benchmarks.dispatch.raw_streams import RawServers, raw_servers, stream_items_per_s, two_hops_latencies
 from callsheet.benchmarks.dispatch.ray_baseline import measure_ray
 from callsheet.benchmarks.dispatch.report import CallsheetFigures, DispatchReport, RawFigures, RayFigures
 from callsheet.benchmarks.dispatch.settings import DispatchSettings
-from callsheet.benchmarks.dispatch.statistics import median, percentile
+from callsheet.benchmarks.measuring.machine import describe_machine, filesystem_of, fsync_p50_us
+from callsheet.benchmarks.measuring.statistics import percentile
 from callsheet.client import Client
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack, local_stack
@@ -156,8 +157,8 @@ def _callsheet_figures(settings: DispatchSettings, samples: _Samples) -> Callshe
         cpu_us_per_action={
             name: median([used[name] for used in samples.cpu_s]) / settings.actions * 1e6 for name in samples.cpu_s[0]
         },
-        idle_p50_us=_percentile_us(samples.idle, 0.5),
-        idle_p99_us=_percentile_us(samples.idle, 0.99),
+        idle_p50_us=_percentile_us(samples.idle, 50),
+        idle_p99_us=_percentile_us(samples.idle, 99),
         idle_samples=sum(map(len, samples.idle)),
         burst_actions=settings.burst,
         burst_refused=samples.burst.refused,
@@ -169,11 +170,11 @@ def _raw_figures(samples: _Samples) -> RawFigures:
     return RawFigures(
         raw_stream_items_per_s=median(samples.raw_rates),
         raw_batch_items=round(median(samples.batch_items)),
-        raw_two_hops_p50_us=_percentile_us(samples.two_hops, 0.5),
-        raw_two_hops_p99_us=_percentile_us(samples.two_hops, 0.99),
+        raw_two_hops_p50_us=_percentile_us(samples.two_hops, 50),
+        raw_two_hops_p99_us=_percentile_us(samples.two_hops, 99),
     )
 
 
-def _percentile_us(repetitions: list[list[float]], fraction: float) -> float:
+def _percentile_us(repetitions: list[list[float]], percent: float) -> float:
     """Median over the repetitions of their percentiles, in microseconds."""
-    return median([percentile(latencies, fraction) for latencies in repetitions]) * 1e6
+    return median([percentile(latencies, percent) for latencies in repetitions]) * 1e6

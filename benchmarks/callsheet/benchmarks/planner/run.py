@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from itertools import count
 
-from callsheet.benchmarks.dispatch.statistics import percentile
+from callsheet.benchmarks.measuring.statistics import percentile
 from callsheet.benchmarks.peers import TO_CLIENT, manager_of
 from callsheet.benchmarks.planner.fleet import JOBS, draw_classes, fleet_events
 from callsheet.benchmarks.planner.report import PlannerBenchReport, QueueResult
@@ -111,10 +111,10 @@ class _World:
             nodes=len(self._state.nodes),
             pools=settings.pools,
             classes=min(classes),
-            round_p50_ms=percentile(taken, 0.5),
-            round_p99_ms=percentile(taken, 0.99),
-            round_cpu_p50_ms=percentile(used, 0.5),
-            round_cpu_p99_ms=percentile(used, 0.99),
+            round_p50_ms=percentile(taken, 50),
+            round_p99_ms=percentile(taken, 99),
+            round_cpu_p50_ms=percentile(used, 50),
+            round_cpu_p99_ms=percentile(used, 99),
             gap=max(gaps),
             starts_per_round=starts / settings.rounds,
         )

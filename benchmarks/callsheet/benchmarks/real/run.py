@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 import psutil
-from callsheet.benchmarks.dispatch.machine import describe_machine
+from callsheet.benchmarks.measuring.machine import describe_machine
 from callsheet.benchmarks.real.policies import POLICIES, RealPolicy
 from callsheet.benchmarks.real.ray_asleep import run_ray_asleep
 from callsheet.benchmarks.real.report import Pair, RealReport

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from callsheet.benchmarks.dispatch.statistics import percentile
+from callsheet.benchmarks.measuring.statistics import percentile
 from callsheet.benchmarks.sandbox.measuring import Measured
 from callsheet.benchmarks.sandbox.service import LONG_ACTION_S, ServiceSamples
 
@@ -44,23 +44,21 @@ class SandboxResult:
         return {
             "sandboxes": self.sandboxes,
             **{
-                f"{verb}_p{percent}_ms": _ms(getattr(samples, verb), percent / 100)
-                for verb in _VERBS
-                for percent in (50, 99)
+                f"{verb}_p{percent}_ms": _ms(getattr(samples, verb), percent) for verb in _VERBS for percent in (50, 99)
             },
-            "bare_create_p50_ms": _ms(samples.bare_create, 0.5),
-            "bare_exec_p50_ms": _ms(samples.bare_exec, 0.5),
-            "switch_p50_us": _significant(1e6 * percentile(samples.switch, 0.5)),
-            "switch_p99_us": _significant(1e6 * percentile(samples.switch, 0.99)),
-            "freeze_p50_us": _significant(1e6 * percentile(samples.freeze, 0.5)),
+            "bare_create_p50_ms": _ms(samples.bare_create, 50),
+            "bare_exec_p50_ms": _ms(samples.bare_exec, 50),
+            "switch_p50_us": _significant(1e6 * percentile(samples.switch, 50)),
+            "switch_p99_us": _significant(1e6 * percentile(samples.switch, 99)),
+            "freeze_p50_us": _significant(1e6 * percentile(samples.freeze, 50)),
             "idle_mb": _mb(idle.mib),
             "idle_processes_mb": _mb(idle.processes_mib),
             "idle_group_mb": _mb(idle.group_mib),
             "creates_per_s": _significant(self.sandboxes / self.measured.fill_s),
-            "service_step_p50_ms": _ms(self.service.step, 0.5),
-            "service_step_p99_ms": _ms(self.service.step, 0.99),
-            "giving_way_p50_ms": _ms(self.service.giving_way, 0.5),
-            "giving_way_p99_ms": _ms(self.service.giving_way, 0.99),
+            "service_step_p50_ms": _ms(self.service.step, 50),
+            "service_step_p99_ms": _ms(self.service.step, 99),
+            "giving_way_p50_ms": _ms(self.service.giving_way, 50),
+            "giving_way_p99_ms": _ms(self.service.giving_way, 99),
             "overhead_share": _significant(self.overhead_share),
             "plain_overhead_share": _significant(self.plain_overhead_share),
         }
@@ -94,12 +92,12 @@ class SandboxBenchReport:
 
 
 def _share_beyond_command(samples: Sequence[float]) -> float:
-    took_s = percentile(samples, 0.5)
+    took_s = percentile(samples, 50)
     return (took_s - LONG_ACTION_S) / took_s
 
 
-def _ms(seconds: Sequence[float], fraction: float) -> float | None:
-    return _significant(1e3 * percentile(seconds, fraction)) if seconds else None
+def _ms(seconds: Sequence[float], percent: float) -> float | None:
+    return _significant(1e3 * percentile(seconds, percent)) if seconds else None
 
 
 def _significant(value: float) -> float:

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from callsheet.benchmarks.dispatch.machine import describe_machine
+from callsheet.benchmarks.measuring.machine import describe_machine
 from callsheet.benchmarks.sandbox.measuring import Measured, NotMeasurableError, measure
 from callsheet.benchmarks.sandbox.report import SandboxBenchReport, SandboxResult
 from callsheet.benchmarks.sandbox.service import measure_service

@@ -12,23 +12,7 @@ import anyio
 from callsheet.managers.sandbox.images.source import ImageSource
 from callsheet.managers.sandbox.network.places import Place
 from callsheet.managers.sandbox.node_sharing import Lane
-
-
-@dataclass(frozen=True, slots=True)
-class RootFilesystem:
-    """The files that a sandbox begins with.
-
-    Attributes:
-        image: Name of the image; empty for the machine's own system, read-only.
-        layers: Prepared directories that make up the image, the lowest first.
-        snapshot: A directory that `Sandbox.save_changes` made of a sandbox of the same image, to begin with its files.
-        keeps_changes: Whether `Sandbox.save_changes` is to work.
-    """
-
-    image: str = ""
-    layers: tuple[Path, ...] = ()
-    snapshot: Path | None = None
-    keeps_changes: bool = False
+from callsheet.managers.sandbox.root_filesystem import RootFilesystem
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from callsheet.managers.sandbox.backend import RootFilesystem
-from callsheet.managers.sandbox.root_filesystem import overlays_of
+from callsheet.managers.sandbox.root_filesystem import RootFilesystem, overlays_of
 
 _SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")

@@ -16,26 +16,23 @@ _NOT_A_FILE = frozenset({errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENOTDIR,
 
 def cannot_execute(command: CommandSpec, stage: str, number: int) -> CannotExecuteError:
     """Returns why a command did not start, given the stage and the errno."""
-    why = os.strerror(number)
-    if stage == "fork":
-        return CannotExecuteError("pids", f"no process could be started: {why}")
-    if stage in {"cwd", "path"}:
-        return CannotExecuteError(
-            "bad_working_directory", f"working directory {command.working_directory[:200]!r}: {why}"
-        )
-    reason = "no_such_program" if number in _NOT_THERE else "cannot_execute"
-    return CannotExecuteError(reason, f"{command.arguments[0][:200]!r}: {why}")
+    what = f"{command.arguments[0][:200]!r}"
+    return _cannot_start(what, command.working_directory, stage, number)
 
 
 def cannot_begin_session(step: StepSpec, stage: str, number: int) -> CannotExecuteError:
     """Returns why a session did not begin, given the stage and the errno."""
+    what = f"session {step.session!r}: no {step.language.value}"
+    return _cannot_start(what, step.directory, stage, number)
+
+
+def _cannot_start(what: str, directory: str, stage: str, number: int) -> CannotExecuteError:
     why = os.strerror(number)
     if stage == "fork":
         return CannotExecuteError("pids", f"no process could be started: {why}")
     if stage in {"cwd", "path"}:
-        return CannotExecuteError("bad_working_directory", f"working directory {step.directory[:200]!r}: {why}")
-    reason = "no_such_program" if number in _NOT_THERE else "cannot_execute"
-    return CannotExecuteError(reason, f"session {step.session!r}: no {step.language.value}: {why}")
+        return CannotExecuteError("bad_working_directory", f"working directory {directory[:200]!r}: {why}")
+    return CannotExecuteError("no_such_program" if number in _NOT_THERE else "cannot_execute", f"{what}: {why}")
 
 
 def file_unreadable(path: str, stage: str, number: int) -> FileRefusedError:

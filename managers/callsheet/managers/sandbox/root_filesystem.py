@@ -1,11 +1,10 @@
-"""Which file systems a sandbox under bubblewrap sees: the machine's own, or an image as overlays of layers."""
+"""The files that a sandbox begins with, and as which overlays bubblewrap shows them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-from callsheet.managers.sandbox.backend import RootFilesystem
+from pathlib import Path
 
 WORK = "/work"
 TEMPORARY = "/tmp"
@@ -17,6 +16,23 @@ _BYTES_AN_INODE = 4096
 _FEWEST_INODES = 1024
 # What must be directories in an image, with their modes.
 _DIRECTORIES = {"dev": 0o755, "proc": 0o755, "run": 0o755, "tmp": 0o1777, "work": 0o755, "root": 0o700}
+
+
+@dataclass(frozen=True, slots=True)
+class RootFilesystem:
+    """The files that a sandbox begins with.
+
+    Attributes:
+        image: Name of the image; empty for the machine's own system, read-only.
+        layers: Prepared directories that make up the image, the lowest first.
+        snapshot: A directory that `Sandbox.save_changes` made of a sandbox of the same image, to begin with its files.
+        keeps_changes: Whether `Sandbox.save_changes` is to work.
+    """
+
+    image: str = ""
+    layers: tuple[Path, ...] = ()
+    snapshot: Path | None = None
+    keeps_changes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

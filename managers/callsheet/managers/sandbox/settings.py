@@ -11,7 +11,7 @@ from typing import Annotated
 
 from callsheet.managers.sandbox.network.places import Place
 from callsheet.managers.sandbox.node_sharing import NodeSharingSettings
-from callsheet.managers.sandbox.provisioning.settings import ProvisioningSettings
+from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 from callsheet.options.common import DataDir, default_data_dir
 from callsheet.options.declaration import Option, PathRule
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import NamedTuple, Self
 
+from callsheet.timing.backoff import backoff_s
+
 CPU = "cpu"
 MEMORY = "memory"
 GPU = "gpu"
@@ -241,13 +243,7 @@ class RetryPolicy:
 
     def backoff(self, failed_attempt: int) -> float:
         """Seconds to wait after the given attempt (from 1) failed."""
-        if not self.initial_backoff:
-            return 0.0
-        try:
-            wait = self.initial_backoff * self.backoff_multiplier ** (failed_attempt - 1)
-        except OverflowError:
-            return self.max_backoff
-        return min(self.max_backoff, wait)
+        return backoff_s(failed_attempt, self.initial_backoff, self.max_backoff, multiplier=self.backoff_multiplier)
 
 
 @dataclass(slots=True, eq=False)

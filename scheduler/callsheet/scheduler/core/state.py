@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from callsheet.scheduler.core.commands import Accept, Command, OutcomeFacts, Persist
-from callsheet.scheduler.core.deadlines import Deadlines, TimerKey
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Manager, Orphan, Trajectory
 from callsheet.scheduler.core.events import ReplyTo
 from callsheet.scheduler.core.expected import ExpectedRole
 from callsheet.scheduler.core.kept_set_ups import KeptSetUps
 from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.model import ActionKey, ActionKind, Demand, Opened, Token
+from callsheet.scheduler.core.model import ActionKey, ActionKind, Demand, Opened, Token, TrajectoryKey
 from callsheet.scheduler.core.quotas import TokenBucket
 from callsheet.scheduler.core.ready import ReadyQueue
 from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.summaries import Summaries
+from callsheet.timing.deadlines import Deadlines
+
+TimerKey = (
+    tuple[Literal["action", "backoff", "orphan"], ActionKey]
+    | tuple[Literal["attempt"], Token]
+    | tuple[Literal["trajectory"], TrajectoryKey]
+    | tuple[Literal["job", "manager"], str]
+)
+"""What the core waits for: the kind of deadline and whose it is."""
 
 OutcomeEncoder = Callable[[OutcomeFacts], bytes]
 """Encodes what is known of a finished action, as clients get it and the journal keeps it. Must not fail or block."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Protocol
@@ -11,14 +10,13 @@ from typing import Protocol
 import anyio
 import structlog
 from callsheet.scheduler.core.entities import Attempt
-from callsheet.scheduler.core.events import AttemptEnded, AttemptFailed, AttemptSucceeded
-from callsheet.scheduler.core.model import ActionKind, FailureKind, TimeoutKind
+from callsheet.scheduler.core.events import AttemptEnded
+from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.planner.predictors import Observation, Predictors
+from callsheet.scheduler.planner.predictors import Predictors
+from callsheet.scheduler.planner.predictors.ends import observation_of, with_attempts
 from callsheet.scheduler.planner.predictors.nodes import Path
-from callsheet.scheduler.planner.predictors.requests import amdahl_hint, key_of, relative_units
 from callsheet.scheduler.planner.predictors.saved import Changes, SavedNode
-from callsheet.v1 import outcome_pb2
 from sqlalchemy.exc import SQLAlchemyError
 
 # Taken from the predictors on the event loop, written in one transaction that commits wait for: a millisecond or two.
@@ -29,7 +27,6 @@ GATHERING_S = 0.02
 ALIKE_ENDS = 16
 ENDS_PER_TURN = 8
 MAX_WAITING_ENDS = 1024
-BYTES_PER_MB = 1 << 20
 
 _log = structlog.get_logger(__name__)
 
@@ -57,15 +54,12 @@ class Learning:
 
     def attempts_ended(self, state: SchedulerState, ends: Sequence[AttemptEnded]) -> None:
         """Keeps ends of attempts to learn from; called before the core handles them and forgets the attempts."""
-        for event in ends:
-            manager = state.managers.get(event.manager_id)
-            attempt = manager.attempts.get(event.token) if manager is not None else None
-            if attempt is not None:
-                request = attempt.action.request
-                likeness = (request.key.job_id, request.kind, request.label)
-                self._alike[likeness] += 1
-                if self._alike[likeness] <= ALIKE_ENDS:
-                    self._ended.append((attempt, event))
+        for attempt, event in with_attempts(state, ends):
+            request = attempt.action.request
+            likeness = (request.key.job_id, request.kind, request.label)
+            self._alike[likeness] += 1
+            if self._alike[likeness] <= ALIKE_ENDS:
+                self._ended.append((attempt, event))
         self._wake.set()
 
     async def run(self) -> None:
@@ -127,47 +121,6 @@ def load_predictors(store: PredictorStore) -> Predictors:
     left_out = predictors.restore(SavedNode(Path(*json.loads(path)), json.loads(numbers)) for path, numbers in rows)
     _log.info("predictors_loaded", nodes=len(rows) - left_out, left_out=left_out)
     return predictors
-
-
-def observation_of(attempt: Attempt, event: AttemptEnded) -> Observation | None:
-    """What the end of an attempt says; None if it says nothing of what the action needs.
-
-    Whatever its manager measured: its execution clock ended with its timeout.
-    """
-    if not event.started or event.execution_s <= 0.0:
-        return None
-    request = attempt.action.request
-    usage = event.usage if isinstance(event.usage, outcome_pb2.Usage) else outcome_pb2.Usage()
-    timed_out = _timed_out(event)
-    return Observation(
-        key_of(request),
-        min(event.execution_s, request.timeouts.start_to_close),
-        relative_units(request.demand, attempt.granted),
-        cpu_s=_amount(usage.cpu_s),
-        peak_memory_mb=_amount(usage.peak_memory_bytes / BYTES_PER_MB),
-        failed=not timed_out and not _ran_to_its_end(event),
-        timed_out=timed_out,
-        hint_s=request.expected_duration,
-        amdahl_hint=amdahl_hint(request.demand),
-    )
-
-
-def _timed_out(event: AttemptEnded) -> bool:
-    result = event.result
-    return isinstance(result, AttemptFailed) and result.timeout is TimeoutKind.START_TO_CLOSE
-
-
-def _ran_to_its_end(event: AttemptEnded) -> bool:
-    """Whether its time is its own: it succeeded, or the policy's own code failed."""
-    result = event.result
-    if isinstance(result, AttemptFailed):
-        return result.kind is FailureKind.POLICY
-    return isinstance(result, AttemptSucceeded)
-
-
-def _amount(value: float) -> float:
-    """What a manager measured; what is no amount counts as not measured."""
-    return value if math.isfinite(value) and value > 0.0 else 0.0
 
 
 def _write(store: PredictorStore, changes: Changes) -> None:

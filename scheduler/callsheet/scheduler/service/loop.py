@@ -12,23 +12,20 @@ import anyio
 import structlog
 from callsheet.scheduler.core import commands
 from callsheet.scheduler.core.entities import FinishedAction
-from callsheet.scheduler.core.events import AttemptEnded, Event, PlanReady, TimerFired
-from callsheet.scheduler.core.machine import handle, next_deadline
+from callsheet.scheduler.core.events import Event
+from callsheet.scheduler.core.machine import next_deadline
 from callsheet.scheduler.core.model import ActionKey
 from callsheet.scheduler.core.peers import Watcher
 from callsheet.scheduler.core.records import JobClosed, Record
 from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.step import EndsListener, Stepper
 from callsheet.scheduler.planner.protocol import Planner
 from callsheet.scheduler.service.manager_commands import ManagerCommand
 from callsheet.scheduler.service.sessions import ManagerStream
 from callsheet.v1 import common_pb2
 
-# A step of as many takes some 10 ms, in which sockets wait; fewer of them make more messages for the same actions.
-MAX_EVENTS_PER_STEP = 256
 MAX_PENDING_EVENTS = 50_000
 MAX_STORED_READS = 10_000
-# A round that has something for pinned actions, or admits trajectories, leaves all others to the next one.
-MAX_ROUNDS_PER_STEP = 4
 IDLE_WAIT = 3600.0
 # Seconds that the acknowledgement of a submit may wait for company in its commit: as long as a short action takes.
 COMMIT_DELAY = 0.002
@@ -61,13 +58,6 @@ class Aftercare(Protocol):
     @property
     def backlog(self) -> int:
         """Stored outcomes that wait to be read."""
-
-
-class Learner(Protocol):
-    """What learns from attempts that end."""
-
-    def attempts_ended(self, state: SchedulerState, ends: Sequence[AttemptEnded]) -> None:
-        """Looks at ends of attempts before the core handles them."""
 
 
 class Clock:
@@ -107,23 +97,20 @@ class CoreLoop:
         planner: Planner,
         commit_queue: CommitQueue,
         aftercare: Aftercare,
-        learner: Learner,
+        on_ends: EndsListener,
         *,
         heartbeat_interval: float,
         max_journal_backlog: int,
     ) -> None:
         self.state = state
         self.clock = Clock()
-        self._planner = planner
+        self.stepper = Stepper(state, planner.plan, on_ends)
         self._commit_queue = commit_queue
         self._aftercare = aftercare
-        self._learner = learner
         self._heartbeat_interval = heartbeat_interval
         self._max_journal_backlog = max_journal_backlog
-        self._pending: list[Event] = []
         self._wake = asyncio.Event()
         self._room: anyio.Event | None = None
-        self._replan = False
         self._uncommitted = _Committable()
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flush_error: Exception | None = None
@@ -149,7 +136,7 @@ class CoreLoop:
 
     def post(self, happened: Sequence[Event]) -> None:
         """Queues events. Readers of streams call `wait_for_room` first; all else is small."""
-        self._pending.extend(happened)
+        self.stepper.pending.extend(happened)
         self._wake.set()
 
     def wake(self) -> None:
@@ -170,7 +157,7 @@ class CoreLoop:
     @property
     def _has_room(self) -> bool:
         return (
-            len(self._pending) <= MAX_PENDING_EVENTS
+            len(self.stepper.pending) <= MAX_PENDING_EVENTS
             and self._commit_queue.backlog <= self._max_journal_backlog
             and self._aftercare.backlog <= MAX_STORED_READS
         )
@@ -193,7 +180,7 @@ class CoreLoop:
                 await anyio.lowlevel.checkpoint()
 
     async def _wait_for_work(self) -> None:
-        if self._pending or self._replan:
+        if self.stepper.has_more:
             return
         now = self._look_at_clock()
         deadline = next_deadline(self.state)
@@ -220,42 +207,15 @@ class CoreLoop:
         return now
 
     def step(self) -> _Committable:
-        """Handles what is pending, plans, and carries out the commands that wait for no commit."""
-        now = self._look_at_clock()
-        batch = self._pending[:MAX_EVENTS_PER_STEP]
-        del self._pending[:MAX_EVENTS_PER_STEP]
-        deadline = next_deadline(self.state)
-        if deadline is not None and max(deadline, self._timers_from) <= now:
-            batch.append(TimerFired())
-        ends = [event for event in batch if type(event) is AttemptEnded]
-        if ends:
-            self._learner.attempts_ended(self.state, ends)
-        committable = self._carry_out(handle(self.state, batch, now) + self._plan(now))
-        if self._pending:
+        """Steps, and carries out the commands that wait for no commit."""
+        done = self.stepper.step(self._look_at_clock(), timers_from=self._timers_from)
+        committable = self._carry_out(done.commands)
+        if self.stepper.has_more:
             self._wake.set()
         if self._room is not None:
             self._room.set()
             self._room = None
         return committable
-
-    def _plan(self, now: float) -> list[commands.Command]:
-        """Plans round by round: in a steady stream of pinned actions every step would begin with theirs and end there.
-
-        What is left after the last round is planned in the next step.
-        """
-        todo: list[commands.Command] = []
-        self._replan = False
-        for _ in range(MAX_ROUNDS_PER_STEP):
-            if not self.state.wants_plan:
-                self._replan = False
-                break
-            plan = self._planner.plan(self.state, now)
-            self._replan = plan.truncated
-            if not plan.empty:
-                todo += handle(self.state, [PlanReady(plan)], now)
-            if not self._replan:
-                break
-        return todo
 
     def _carry_out(self, todo: Sequence[commands.Command]) -> _Committable:
         committable = _Committable()

@@ -11,6 +11,7 @@ import grpc
 import structlog
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
+from callsheet.scheduler.planner.protocol import Planner
 from callsheet.scheduler.service.admin_servicer import AdminServicer
 from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.client_servicer import ClientServicer
@@ -23,7 +24,7 @@ from callsheet.scheduler.service.malformed import MalformedRequestRefuser
 from callsheet.scheduler.service.manager_servicer import ManagerServicer
 from callsheet.scheduler.service.outcomes import encode_outcome
 from callsheet.scheduler.service.payload_servicer import PayloadServicer
-from callsheet.scheduler.service.planning import PlanningTask, make_planning
+from callsheet.scheduler.service.planning import SolverPlanning, make_planning
 from callsheet.scheduler.service.requests import ClientRequests
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.scheduler.store.journal import Journal, open_journal
@@ -104,7 +105,7 @@ async def _serve_with(
         planning,
         writer,
         background,
-        learning,
+        learning.attempts_ended,
         heartbeat_interval=settings.heartbeat_interval,
         max_journal_backlog=settings.max_journal_backlog,
     )
@@ -113,7 +114,8 @@ async def _serve_with(
     try:
         async with _grpc_server(settings, loop, payloads, admin) as address, anyio.create_task_group() as tasks:
             tasks.start_soon(loop.run)
-            tasks.start_soon(planning.run, loop.wake)
+            if isinstance(planning, SolverPlanning):
+                tasks.start_soon(planning.run, loop.wake)
             tasks.start_soon(background.run)
             tasks.start_soon(learning.run)
             tasks.start_soon(_remove_unused, payloads)
@@ -128,7 +130,7 @@ async def _serve_with(
                 await learning.close()
 
 
-def _recover(settings: SchedulerSettings, journal: Journal, planning: PlanningTask) -> SchedulerState:
+def _recover(settings: SchedulerSettings, journal: Journal, planning: Planner) -> SchedulerState:
     epoch = journal.begin_epoch()
     core = CoreSettings(
         max_open_actions=settings.max_open_actions,
@@ -141,7 +143,8 @@ def _recover(settings: SchedulerSettings, journal: Journal, planning: PlanningTa
         expired_job_lifetime=settings.expired_job_lifetime,
     )
     state = SchedulerState(epoch, encode_outcome, core)
-    planning.attach(state)
+    if isinstance(planning, SolverPlanning):
+        planning.attach(state)
     actions = ActionDecoder()
     decoder = RequestDecoder(
         job=lambda spec: decode_job(job_pb2.JobSpec.FromString(spec)),

@@ -19,7 +19,7 @@ from callsheet.benchmarks.simulator.shell.core_loop import CoreLoop
 from callsheet.benchmarks.simulator.shell.fleet import join_all
 from callsheet.benchmarks.simulator.shell.lanes import SharedNodes
 from callsheet.benchmarks.simulator.shell.models import ModelStates
-from callsheet.benchmarks.simulator.shell.planning import make_planning
+from callsheet.benchmarks.simulator.shell.planning import make_planner
 from callsheet.benchmarks.simulator.shell.prediction import LEAST_USE, make_knowledge
 from callsheet.benchmarks.simulator.shell.requests import SANDBOX_SERVICE, RequestBook, job_request, trajectory_request
 from callsheet.benchmarks.simulator.shell.routing import OutputTokens, cheapest_engine
@@ -60,7 +60,7 @@ class Callsheet:
         self._nodes = SharedNodes(world, sharing) if ranked else None
         self._loop = CoreLoop(
             world,
-            make_planning(self.settings, self._knowledge.told_to_planner, world),
+            make_planner(self.settings, self._knowledge.told_to_planner, world),
             {
                 commands.Dispatch: self._attempts.dispatched,
                 commands.CancelAttempt: self._stop,
@@ -68,15 +68,16 @@ class Callsheet:
                 commands.Deliver: self._deliver,
                 commands.Refuse: _refused,
             },
-            self._planned,
+            planned=self._planned,
+            on_ends=self._knowledge.attempts_ended,
             checked=self.settings.checked,
         )
         self._models = ModelStates(world)
         self._outputs = OutputTokens()
         for share in scenario.jobs:
-            self._loop.note(events.JobOpenRequested(TO_CLIENT, job_request(share)))
+            self._loop.post(events.JobOpenRequested(TO_CLIENT, job_request(share)))
         for joined in join_all(scenario, cores_shared=self.settings.core_sharing is not CoreSharing.RESERVED):
-            self._loop.note(joined)
+            self._loop.post(joined)
         for node in scenario.cluster.gpu_nodes():
             self._tell_models(node)
 
@@ -101,7 +102,7 @@ class Callsheet:
             self._submit(key, task.work, task.rollout, task)
 
     def ended(self, task: Task, facts: EndFacts) -> None:
-        """Tells the core what became of an attempt, and the predictors what it took."""
+        """Tells the core what became of an attempt."""
         action = self._attempts.find(_key_of(task))
         dispatch = action.dispatch if action is not None else None
         if action is None or dispatch is None:
@@ -110,8 +111,7 @@ class Callsheet:
             self._nodes.end(task)
         if task.work.service:
             self._tell_models(task.node)
-        self._knowledge.observe(dispatch.request, task, facts)
-        self._loop.post_end(self._attempts.ended(action, dispatch, facts))
+        self._loop.post(self._attempts.ended(action, dispatch, facts))
 
     def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineLoad]) -> int:
         """The engine where the generation is expected to end first, set-up and the delay to others included."""
@@ -166,12 +166,12 @@ class Callsheet:
         self._world.start(task, node=node, width=width, lane=lane, delay=delay)
         if task.work.service:
             self._tell_models(node)
-        self._loop.note(begun(dispatch))
+        self._loop.post(begun(dispatch))
 
     def _tell_models(self, node: str) -> None:
         news = self._models.news(node)
         if news is not None:
-            self._loop.note(news)
+            self._loop.post(news)
 
     def _command(self, task: Task, dispatch: commands.Dispatch, width: int) -> Command:
         prediction = dispatch.prediction
@@ -210,4 +210,4 @@ def _key_of(task: Task) -> ActionKey:
 
 
 def _refused(command: commands.Refuse) -> None:
-    raise command.refusal
+    command.reply_to.session.put_result(command.reply_to.sequence, command.refusal)

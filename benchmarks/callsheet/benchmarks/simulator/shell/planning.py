@@ -1,16 +1,18 @@
-"""Planning in virtual time: what needs no solver is decided at once, and an answer of the solver takes its time.
+"""The solver of a planning conversation in virtual time, and the planner that a simulation's settings choose.
 
-This is how the service plans (`scheduler.service.planning`): one question is solved at a time, what does not compete
-with it goes on meanwhile, and the answer is placed on the fleet as it is when it comes. The solver itself runs in its
-deterministic time, so that equal seeds give equal plans; in virtual time an answer always takes as long as it may.
+The solver runs in its deterministic time, so that equal seeds give equal plans; in virtual time an answer always takes
+as long as it may.
 """
 
 from __future__ import annotations
+
+import math
 
 from callsheet.benchmarks.simulator.policy import World
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings, PlannerChoice
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.conversation import SolverConversation
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.predictors import Predictors
@@ -21,72 +23,56 @@ from callsheet.scheduler.planner.solvers.cp_sat import Budget
 GREEDY_ALONE = Budget(seconds=0.0)
 
 
-class SolverPlanning:
-    """The elastic planner whose solver works beside the loop.
+class VirtualSolver:
+    """A conversation whose solver takes virtual time.
 
     Args:
-        planner: Decides.
+        conversation: What plans.
         world: Wakes the loop when an answer has come, or the pause after one is over.
         solve_s: Virtual seconds from a question to its answer.
         pause_s: Virtual seconds from an answer to the next question, so that events gather.
     """
 
-    def __init__(self, planner: ElasticPlanner, world: World, solve_s: float, pause_s: float) -> None:
-        self._planner = planner
+    def __init__(self, conversation: SolverConversation, world: World, solve_s: float, pause_s: float) -> None:
+        self.conversation = conversation
         self._world = world
         self._solve_s = solve_s
         self._pause_s = pause_s
         self._question: Snapshot | None = None
-        self._ready_at = 0.0
-
-    @property
-    def due(self) -> bool:
-        """Whether an answer has come, or the pause after one is just over, so that a round should follow."""
-        return self._ready_at == self._world.now
+        self._due_at = math.inf
 
     def plan(self, state: SchedulerState, now: float) -> Plan:
-        """Proposes what is decided by now; see `Planner.plan`."""
-        if self._question is not None and self.due:
-            return self._answer(state, now, self._question)
-        free = self._question is None and self._world.now >= self._ready_at
-        proposal = self._planner.propose(state, now, solving=self._question, ask=free)
-        if proposal.question is not None:
-            self._question = proposal.question
-            self._wake_after(self._solve_s)
-        return proposal.plan
-
-    def _answer(self, state: SchedulerState, now: float, question: Snapshot) -> Plan:
-        plan = self._planner.finish(state, now, question, self._planner.solve(question.instance))
-        self._question = None
-        self._wake_after(self._pause_s)
-        # What came meanwhile has not been looked at.
-        plan.truncated = True
+        """See `SolverConversation.plan`."""
+        plan = self.conversation.plan(state, now)
+        question = self.conversation.take_question()
+        if question is not None:
+            self._question = question
+            self._due_after(self._solve_s)
         return plan
 
-    def _wake_after(self, seconds: float) -> None:
-        self._ready_at = self._world.now + seconds
-        self._world.wake_at(self._ready_at)
+    def woken(self) -> bool:
+        """Answers, or ends the pause, if that is due; whether it was, so that a round should follow."""
+        if self._world.now < self._due_at:
+            return False
+        self._due_at = math.inf
+        question, self._question = self._question, None
+        if question is None:
+            self.conversation.resume()
+        else:
+            self.conversation.answered(question, self.conversation.solve(question))
+            self._due_after(self._pause_s)
+        return True
+
+    def _due_after(self, seconds: float) -> None:
+        self._due_at = self._world.now + seconds
+        self._world.wake_at(self._due_at)
 
 
-class DirectPlanning:
-    """A planner that decides everything at once."""
-
-    due = False
-
-    def __init__(self, planner: Planner) -> None:
-        self._planner = planner
-
-    def plan(self, state: SchedulerState, now: float) -> Plan:
-        """Proposes assignments; see `Planner.plan`."""
-        return self._planner.plan(state, now)
-
-
-def make_planning(
-    settings: CallsheetSettings, predictors: Predictors | None, world: World
-) -> SolverPlanning | DirectPlanning:
-    """The planning that the settings choose."""
+def make_planner(settings: CallsheetSettings, predictors: Predictors | None, world: World) -> Planner:
+    """The planner that the settings choose."""
+    plain = FirstComePlanner()
     if settings.planner is PlannerChoice.FIRST_COME:
-        return DirectPlanning(FirstComePlanner())
+        return plain
     greedy = settings.planner is PlannerChoice.GREEDY
     elastic = ElasticSettings(
         budget=GREEDY_ALONE if greedy else Budget(deterministic=True),
@@ -98,5 +84,11 @@ def make_planning(
     )
     planner = ElasticPlanner(elastic, predictors)
     if greedy:
-        return DirectPlanning(planner)
-    return SolverPlanning(planner, world, settings.overheads.solve_s, settings.overheads.pause_s)
+        return planner
+    conversation = SolverConversation(planner, plain, _round_failed)
+    return VirtualSolver(conversation, world, settings.overheads.solve_s, settings.overheads.pause_s)
+
+
+def _round_failed(state: SchedulerState, error: Exception) -> None:
+    """A planner that fails must not go unseen in a simulation."""
+    raise error

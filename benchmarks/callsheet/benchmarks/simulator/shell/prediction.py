@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from callsheet.benchmarks.simulator.policy import EndFacts, Task
 from callsheet.benchmarks.simulator.scenario import Rollout, Work
 from callsheet.benchmarks.simulator.shell.settings import PredictionChoice
+from callsheet.scheduler.core.events import AttemptEnded
 from callsheet.scheduler.core.model import ActionRequest, SpeedUp
-from callsheet.scheduler.planner.predictors import Observation, Prediction, PredictionKey, Predictors
+from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.predictors import Prediction, PredictionKey, Predictors
+from callsheet.scheduler.planner.predictors.ends import observation_of, with_attempts
+from callsheet.scheduler.planner.predictors.requests import key_of
 
 # Cores; a command that needs no CPU at all still has to be ranked.
 LEAST_USE = 0.01
@@ -36,8 +40,8 @@ class Knowledge:
         gain = SpeedUp(prediction.amdahl_fraction).at(width, 1) if width > 1 else 1.0
         return max(prediction.use * gain, LEAST_USE)
 
-    def observe(self, request: ActionRequest, task: Task, facts: EndFacts) -> None:
-        """Tells what an attempt took."""
+    def attempts_ended(self, state: SchedulerState, ends: Sequence[AttemptEnded]) -> None:
+        """Looks at ends of attempts before the core handles them."""
 
 
 class Learning(Knowledge):
@@ -48,23 +52,12 @@ class Learning(Knowledge):
         """See `Knowledge`."""
         return self.predictors
 
-    def observe(self, request: ActionRequest, task: Task, facts: EndFacts) -> None:
-        """Tells what an attempt took."""
-        if facts.cancelled or facts.retry_after_s:
-            return
-        self.predictors.observe(
-            Observation(
-                key_of(request),
-                facts.execution_s,
-                float(task.width),
-                facts.cpu_s,
-                float(facts.peak_memory_mb),
-                failed=facts.failed,
-                timed_out=facts.timed_out,
-                hint_s=request.expected_duration,
-                amdahl_hint=_amdahl_hint(request),
-            )
-        )
+    def attempts_ended(self, state: SchedulerState, ends: Sequence[AttemptEnded]) -> None:
+        """Learns what the attempts took, as far as that says what their actions need."""
+        for attempt, event in with_attempts(state, ends):
+            observation = observation_of(attempt, event)
+            if observation is not None:
+                self.predictors.observe(observation)
 
 
 class Oracle(Learning):
@@ -104,16 +97,6 @@ class Truth(Predictors):
         return Prediction(
             seconds, math.log(seconds), _CERTAIN, use, float(work.peak_memory_mb), work.parallel_fraction, 1.0
         )
-
-
-def key_of(request: ActionRequest) -> PredictionKey:
-    """What predictors know an action by."""
-    return PredictionKey(request.key.job_id, request.kind, request.label, request.task)
-
-
-def _amdahl_hint(request: ActionRequest) -> float:
-    entries = request.demand.entries
-    return entries[0].speed_up.amdahl_fraction if entries else 1.0
 
 
 def make_knowledge(choice: PredictionChoice) -> Knowledge:

@@ -10,7 +10,6 @@ from typing import Protocol
 import anyio
 import structlog
 from anyio.abc import TaskGroup
-from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.network.places import Place
 from callsheet.managers.sandbox.network.proxy import serve_connection
@@ -23,11 +22,23 @@ _CHECKED_OPTIONS = {socket.SO_DOMAIN: socket.AF_INET, socket.SO_TYPE: socket.SOC
 _log = structlog.get_logger(__name__)
 
 
+class Reaching(Protocol):
+    """A `SandboxSpec`, as far as this module needs it."""
+
+    @property
+    def sandbox_id(self) -> str:
+        """Unique among the sandboxes of a manager."""
+
+    @property
+    def network(self) -> tuple[Place, ...]:
+        """What the sandbox can reach."""
+
+
 class Listening(Protocol):
     """A sandbox, as far as this module needs it."""
 
     @property
-    def spec(self) -> SandboxSpec:
+    def spec(self) -> Reaching:
         """What it was made as."""
 
     async def open_listener(self, port: int) -> socket.socket:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Hashable, Mapping
 from itertools import count
 
-from callsheet.managers.deadlines import Deadlines
 from callsheet.managers.sandbox.node_sharing.command import Command, Lane, LaneChange
 from callsheet.managers.sandbox.node_sharing.explanation import LaneExplanation
 from callsheet.managers.sandbox.node_sharing.member import RunningCommand
@@ -21,6 +20,7 @@ from callsheet.managers.sandbox.node_sharing.rank import (
 )
 from callsheet.managers.sandbox.node_sharing.settings import NodeSharingSettings
 from callsheet.managers.sandbox.node_sharing.stalls import check_after_s, turn
+from callsheet.timing.deadlines import Deadlines
 
 _TINY = 1e-9
 # Claims and turns are noticed this much late rather than early, when rounding would hide them.
@@ -154,7 +154,7 @@ class NodeSharing:
 
     def next_review(self, now: float) -> float | None:
         """Returns when `measured` should be called next; None if nothing depends on time."""
-        return now if self._due else self._reviews.next_at()
+        return now if self._due else self._reviews.next()
 
     def measured(self, attained: Mapping[Hashable, float], now: float) -> list[LaneChange]:
         """Takes CPU seconds that commands have attained since their start, and compares those that are due.
@@ -228,7 +228,7 @@ class NodeSharing:
     def _leave(self, member: RunningCommand) -> None:
         """Takes a command out of its lane."""
         self._note(member)
-        self._reviews.discard(member.command.command_id)
+        self._reviews.drop(member.command.command_id)
         if member.lane is Lane.BACKGROUND:
             self._background.remove(member)
             member.overdue = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callsheet.managers.backoff import retry_delay
+from callsheet.timing.backoff import backoff_s
 
 
 class CreationPace:
@@ -42,7 +42,7 @@ class CreationPace:
         if now < self._open_at:
             return
         self.failures += 1
-        self._open_at = now + retry_delay(self.failures, self._initial_s, self._longest_s, random)
+        self._open_at = now + backoff_s(self.failures, self._initial_s, self._longest_s, random=random)
 
     def worked(self) -> None:
         """Notes a success."""

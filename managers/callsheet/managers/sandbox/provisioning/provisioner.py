@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import structlog
-from callsheet.managers.sandbox.backend import CommandOutcome, RootFilesystem, Sandbox, SandboxSpec
+from callsheet.managers.sandbox.backend import CommandOutcome, Sandbox, SandboxSpec
 from callsheet.managers.sandbox.changes import ChangesTooLargeError
 from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache, LayerHold
@@ -29,6 +29,7 @@ from callsheet.managers.sandbox.provisioning.snapshots import (
     snapshot_key,
 )
 from callsheet.managers.sandbox.provisioning.warm_pool import WarmPool
+from callsheet.managers.sandbox.root_filesystem import RootFilesystem
 from callsheet.managers.sandbox.sandbox_use import SandboxUse
 from callsheet.managers.sandbox.stopping import unless_stopped
 

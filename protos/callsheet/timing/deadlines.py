@@ -1,28 +1,18 @@
-"""Deadlines by key: the earliest first, replaced and dropped without searching."""
+"""Deadlines by key, in seconds: the earliest first, replaced and dropped without searching. Pure."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable
-from typing import Generic, Literal, TypeVar
-
-from callsheet.scheduler.core.model import ActionKey, Token, TrajectoryKey
-
-TimerKey = (
-    tuple[Literal["action", "backoff", "orphan"], ActionKey]
-    | tuple[Literal["attempt"], Token]
-    | tuple[Literal["trajectory"], TrajectoryKey]
-    | tuple[Literal["job", "manager"], str]
-)
-"""What the core waits for: the kind of deadline and whose it is."""
+from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-_SLACK = 1024
+_SLACK = 64
 
 
 class Deadlines(Generic[K]):
-    """A priority queue with one time (seconds) per key.
+    """A priority queue with one time per key.
 
     Replaced and dropped entries stay in the heap until they come up or until they outnumber the live ones; then the
     heap is built anew, so memory stays proportional to the live keys.
@@ -30,19 +20,21 @@ class Deadlines(Generic[K]):
 
     def __init__(self) -> None:
         self._times: dict[K, float] = {}
+        # The number keeps keys from being compared.
         self._heap: list[tuple[float, int, K]] = []
         self._pushes = 0
 
     def __len__(self) -> int:
         return len(self._times)
 
-    def set(self, key: K, time: float) -> None:
-        """Sets or replaces a key's deadline."""
+    def set(self, key: K, time: float) -> bool:
+        """Sets or replaces a key's deadline; returns whether it may now be the earliest of all."""
         self._times[key] = time
         self._pushes += 1
         heapq.heappush(self._heap, (time, self._pushes, key))
         if len(self._heap) > 2 * len(self._times) + _SLACK:
             self._rebuild()
+        return self._heap[0][2] == key
 
     def get(self, key: K) -> float | None:
         """A key's deadline, if it has one."""

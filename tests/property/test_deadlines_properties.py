@@ -1,10 +1,10 @@
-"""Deadlines of the manager runtime against the obvious way to keep them."""
+"""Deadlines against the obvious way to keep them."""
 
 from __future__ import annotations
 
 import math
 
-from callsheet.managers.deadlines import Deadlines
+from callsheet.timing.deadlines import Deadlines
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +13,7 @@ Times = st.integers(0, 9).map(float)
 Operations = st.lists(
     st.one_of(
         st.tuples(st.just("set"), Keys, Times),
-        st.tuples(st.just("discard"), Keys, Times),
+        st.tuples(st.just("drop"), Keys, Times),
         st.tuples(st.just("pop"), Keys, Times),
     ),
     max_size=300,
@@ -30,9 +30,9 @@ def test_deadlines_behave_like_a_dictionary_that_is_searched(operations: list[tu
             model[key] = at
             if deadlines.set(key, at):
                 wakes_at = min(model.values())
-        elif name == "discard":
+        elif name == "drop":
             model.pop(key, None)
-            deadlines.discard(key)
+            deadlines.drop(key)
         else:
             due = {known for known, other in model.items() if other <= at}
             popped = deadlines.pop_due(at)
@@ -41,6 +41,16 @@ def test_deadlines_behave_like_a_dictionary_that_is_searched(operations: list[tu
             model = {known: other for known, other in model.items() if known not in due}
             wakes_at = min(model.values(), default=math.inf)
         assert len(deadlines) == len(model)
+        assert all(deadlines.get(each) == model.get(each) for each in range(4))
         # Who sleeps until the first deadline, and is told of earlier ones, never sleeps past one.
         assert wakes_at <= min(model.values(), default=math.inf)
-        assert deadlines.next_at() == min(model.values(), default=None)
+        assert deadlines.next() == min(model.values(), default=None)
+
+
+def test_deadlines_that_are_set_again_and_again_take_no_more_memory() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    for time in range(20_000):
+        deadlines.set("a", float(time))
+    assert len(deadlines._heap) < 200
+    assert deadlines.pop_due(19_998.0) == []
+    assert deadlines.pop_due(19_999.0) == ["a"]

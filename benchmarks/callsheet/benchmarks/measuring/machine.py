@@ -7,9 +7,8 @@ import platform
 import time
 from importlib import metadata
 from pathlib import Path
+from statistics import median
 from typing import Any
-
-from callsheet.benchmarks.dispatch.statistics import median
 
 _PACKAGES = ("callsheet", "grpcio", "protobuf", "anyio", "sqlalchemy", "ray")
 

@@ -1,0 +1,1 @@
+"""What all benchmarks measure with: their arithmetic, and what they tell of the machine."""

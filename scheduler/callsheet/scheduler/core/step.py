@@ -1,0 +1,107 @@
+"""One step, the same in every shell: what is pending is handled, then what waits is planned.
+
+A shell says what happened and when, carries the commands out, and asks for another step while there is more to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from callsheet.scheduler.core.commands import Command
+from callsheet.scheduler.core.events import AttemptEnded, Event, PlanReady, TimerFired
+from callsheet.scheduler.core.machine import handle, next_deadline
+from callsheet.scheduler.core.plan import Plan
+from callsheet.scheduler.core.state import SchedulerState
+
+# A step of as many takes some 10 ms, in which sockets wait; fewer of them make more messages for the same actions.
+MAX_EVENTS_PER_STEP = 256
+# A round that has something for pinned actions, or admits trajectories, leaves all others to the next one.
+MAX_ROUNDS_PER_STEP = 4
+
+PlanRound = Callable[[SchedulerState, float], Plan]
+"""Proposes a plan for a state at a time, and changes nothing; see `planner.protocol.Planner`."""
+
+EndsListener = Callable[[SchedulerState, Sequence[AttemptEnded]], None]
+"""Looks at ends of attempts before the core handles them and forgets the attempts."""
+
+
+@dataclass(slots=True)
+class Step:
+    """What a step wants done.
+
+    Attributes:
+        commands: To be carried out in this order.
+        plans: Those that the core was given, in order.
+    """
+
+    commands: list[Command]
+    plans: list[Plan]
+
+
+class Stepper:
+    """Events on their way into a core, and its steps. It reads no clock and does no I/O.
+
+    Attributes:
+        state: The core.
+        pending: Events that wait for a step.
+        rounds: Planning rounds so far.
+    """
+
+    def __init__(self, state: SchedulerState, plan: PlanRound, on_ends: EndsListener | None = None) -> None:
+        """Begins with nothing to do.
+
+        Args:
+            state: The core.
+            plan: What plans a round.
+            on_ends: Who looks at ends of attempts, if anybody does.
+        """
+        self.state = state
+        self.pending: list[Event] = []
+        self.rounds = 0
+        self._plan = plan
+        self._on_ends = on_ends
+        self._replan = False
+
+    @property
+    def has_more(self) -> bool:
+        """Whether another step should follow at once."""
+        return bool(self.pending) or self._replan
+
+    def step(self, now: float, *, timers_from: float = 0.0) -> Step:
+        """Handles what is pending and due, in order and up to a bound, and plans.
+
+        Planning goes round by round: in a steady stream of pinned actions every step would begin with theirs and end
+        there. What is left after the last round is planned in the next step.
+
+        Args:
+            now: Seconds since the epoch; never smaller than in an earlier step.
+            timers_from: Deadlines are not looked at before then, in seconds since the epoch.
+        """
+        batch = self.pending[:MAX_EVENTS_PER_STEP]
+        del self.pending[:MAX_EVENTS_PER_STEP]
+        deadline = next_deadline(self.state)
+        if deadline is not None and max(deadline, timers_from) <= now:
+            batch.append(TimerFired())
+        if self._on_ends is not None:
+            ends = [event for event in batch if type(event) is AttemptEnded]
+            if ends:
+                self._on_ends(self.state, ends)
+        done = Step(handle(self.state, batch, now), [])
+        self._replan = False
+        for _ in range(MAX_ROUNDS_PER_STEP):
+            if not self.state.wants_plan:
+                self._replan = False
+                break
+            self._plan_once(done, now)
+            if not self._replan:
+                break
+        return done
+
+    def _plan_once(self, done: Step, now: float) -> None:
+        plan = self._plan(self.state, now)
+        self.rounds += 1
+        self._replan = plan.truncated
+        if not plan.empty:
+            done.commands += handle(self.state, [PlanReady(plan)], now)
+            done.plans.append(plan)
