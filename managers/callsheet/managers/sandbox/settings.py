@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-from callsheet.managers.sandbox.network.places import Place
+from callsheet.managers.sandbox.network.destinations import Destination
 from callsheet.managers.sandbox.node_sharing import NodeSharingSettings
 from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 from callsheet.options.common import DataDir, default_data_dir
@@ -132,13 +132,13 @@ class SandboxSettings:
         ),
     ] = ""
     network: Annotated[
-        tuple[Place, ...],
+        tuple[Destination, ...],
         Option(
             "What an env_reset may ask to reach, by a proxy: a name, '*.' and a name for any below it, an address, or "
             "'*' for any name; repeatable. By default nothing.",
             metavar="HOST:PORT",
             text=str,
-            parse=Place.parse,
+            parse=Destination.parse,
             repeatable=True,
         ),
     ] = ()
