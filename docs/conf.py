@@ -24,7 +24,9 @@ autodoc_typehints_format = "short"
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(?!callsheet\.).*"),
-    ("py:.*", r"callsheet\..*\.\w*T(_co)?"),  # type variables
+    ("py:.*", r"callsheet\..*\.(S|\w*T(_co)?)"),  # type variables
+    ("py:.*", r"callsheet\.v1\..*"),  # the contract has a page of its own
+    ("py:.*", r"callsheet\.scheduler\.core\..*"),  # not for programs outside
     ("py:.*", r"callsheet\.client\.(backend\.(Backend|Connector)|sync_job\.CoroutineThread)"),  # the client's own seams
 ]
 

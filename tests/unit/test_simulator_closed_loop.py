@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import inf
 
 import pytest
+from callsheet.benchmarks.simulator.comparison.runs import figures_of
 from callsheet.benchmarks.simulator.measurements import Measurements
 from callsheet.benchmarks.simulator.policy import EndFacts, Lane, LiveRollout, Policy, Task, World
 from callsheet.benchmarks.simulator.scenario import Generation, JobShare, Scenario, Training, Turn, Work
@@ -221,9 +222,9 @@ def test_new_weights_stop_generations_and_drop_what_is_too_old() -> None:
 
 def test_the_same_arguments_give_the_same_numbers() -> None:
     first, second = (simulate(random_scenario(5), lambda world: StartAtOnce(world, 4)) for _ in range(2))
-    assert first.summary() == second.summary()
+    assert figures_of(first) == figures_of(second)
     assert first.actions.ended_at.tolist() == second.actions.ended_at.tolist()
-    assert first.summary() != simulate(random_scenario(6), lambda world: StartAtOnce(world, 4)).summary()
+    assert figures_of(first) != figures_of(simulate(random_scenario(6), lambda world: StartAtOnce(world, 4)))
 
 
 def test_a_policy_that_forgets_an_action_is_told_so() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from callsheet.benchmarks.simulator.comparison.runs import figures_of
 from callsheet.benchmarks.simulator.events import EventQueue
 from callsheet.benchmarks.simulator.level import Level
 from callsheet.benchmarks.simulator.policy import LiveRollout, Task
@@ -82,7 +83,7 @@ def test_percentiles_and_quantiles_of_act() -> None:
     assert measured.act_quantiles(3) == pytest.approx((0.5, 50.0, 100.0))
     assert measured.labels == ("reset", "step")
     assert measured.environment_busy == pytest.approx(5050.5 / 5150.5)
-    assert "trajectories_per_hour" not in measured.summary()
+    assert figures_of(measured).trajectories_per_hour is None
 
 
 def test_a_sustained_run_leaves_its_warm_up_out_and_counts_what_is_unfinished() -> None:
@@ -96,7 +97,7 @@ def test_a_sustained_run_leaves_its_warm_up_out_and_counts_what_is_unfinished() 
     assert measured.unfinished_s.max() == pytest.approx(98.5)
     assert measured.wait_max_s == pytest.approx(98.5)
     assert measured.trajectories_per_hour == pytest.approx(360, rel=0.15)
-    assert "step_s" not in measured.summary()
+    assert figures_of(measured).step_s is None
 
 
 def test_what_is_below_the_resolution_of_virtual_time_is_no_wait() -> None:

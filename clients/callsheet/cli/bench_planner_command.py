@@ -5,7 +5,7 @@ from __future__ import annotations
 from callsheet.benchmarks.planner.settings import PlannerBenchSettings
 from callsheet.cli.errors import needs
 from callsheet.cli.options import AsJson, options_of
-from callsheet.cli.output import print_json, print_report, progress_on_stderr
+from callsheet.cli.output import print_either, progress_on_stderr
 
 
 @options_of(settings=PlannerBenchSettings)
@@ -19,7 +19,4 @@ def planner(*, settings: PlannerBenchSettings, as_json: AsJson = False) -> None:
         from callsheet.benchmarks.planner.run import run_planner_bench
     with progress_on_stderr() as progress:
         report = run_planner_bench(settings, progress)
-    if as_json:
-        print_json(report.as_json())
-    else:
-        print_report(render(report))
+    print_either(as_json, report.as_json, lambda: render(report))

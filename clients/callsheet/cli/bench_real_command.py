@@ -5,7 +5,7 @@ from __future__ import annotations
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.cli.errors import CommandError, needs
 from callsheet.cli.options import AsJson, options_of
-from callsheet.cli.output import print_json, print_report, progress_on_stderr
+from callsheet.cli.output import print_either, progress_on_stderr
 from callsheet.options.common import LogFormat, LogLevel
 
 
@@ -29,7 +29,4 @@ def real(*, settings: RealSettings, as_json: AsJson = False) -> None:
             report = anyio.run(run_real, settings, progress)
     except ValueError as error:
         raise CommandError(str(error), usage=True) from error
-    if as_json:
-        print_json(report.as_json())
-    else:
-        print_report(render(report))
+    print_either(as_json, report.as_json, lambda: render(report))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.cli.errors import needs
 from callsheet.cli.options import AsJson, options_of
-from callsheet.cli.output import print_json, print_report, progress_on_stderr
+from callsheet.cli.output import print_either, progress_on_stderr
 from callsheet.options.common import LogFormat, LogLevel
 
 
@@ -24,7 +24,4 @@ def sandbox(*, settings: SandboxBenchSettings, as_json: AsJson = False) -> None:
     configure_logs(LogFormat.CONSOLE, LogLevel.WARNING)
     with progress_on_stderr() as progress:
         report = anyio.run(run_sandbox_bench, settings, progress)
-    if as_json:
-        print_json(report.as_json())
-    else:
-        print_report(render(report))
+    print_either(as_json, report.as_json, lambda: render(report))

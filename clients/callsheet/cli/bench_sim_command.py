@@ -7,29 +7,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings, ScenarioSource
 from callsheet.cli import bench_sim_options as options
 from callsheet.cli.errors import CommandError, needs
-from callsheet.cli.options import AsJson
-from callsheet.cli.output import print_json, print_report, progress_on_stderr
+from callsheet.cli.options import AsJson, options_of
+from callsheet.cli.output import print_either, progress_on_stderr
 
 if TYPE_CHECKING:
     from callsheet.benchmarks.simulator.comparison.ranges import RangeFile
-    from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings
 
 
+@options_of(source=ScenarioSource)
 def sim(
     *,
-    workload: options.Workload = "coding",
-    mode: options.Mode = options.SimMode.ONESHOT,
-    trajectories: options.Trajectories = None,
-    cores: options.Cores = None,
-    nodes: options.Nodes = None,
-    gpus: options.Gpus = None,
+    source: ScenarioSource,
     seed: options.FirstSeed = 1,
     seeds: options.Seeds = 1,
-    generation_scale: options.GenerationScale = 1.0,
-    rewards: options.Rewards = None,
-    trace: options.Trace = None,
     policy: options.Policies = None,
     ablations: options.Ablations = False,
     equal_act: options.EqualAct = False,
@@ -47,26 +40,13 @@ def sim(
     """
     at_once = processes or len(os.sched_getaffinity(0))
     if calibrate:
-        _calibrate(at_once, trace, as_json=as_json)
+        _calibrate(at_once, source.trace, as_json=as_json)
         return
     with needs("bench"):
-        from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings, ScenarioSource
         from callsheet.benchmarks.simulator.policies import POLICIES
-        from callsheet.benchmarks.simulator.scenario import Mode
     unknown = set(policy or ()) - set(POLICIES)
     if unknown:
         raise CommandError(f"--policy: must be one of {', '.join(POLICIES)}, got {min(unknown)!r}", usage=True)
-    source = ScenarioSource(
-        workload=workload,
-        mode=Mode(mode.value),
-        trajectories=trajectories,
-        cores=cores,
-        nodes=nodes,
-        gpus=gpus,
-        generation_scale=generation_scale,
-        reward_mix=rewards,
-        trace=trace,
-    )
     settings = ComparisonSettings(source, tuple(range(seed, seed + seeds)), tuple(policy or POLICIES), at_once)
     _compare(settings, ablations=ablations, equal_act=equal_act, plots=plots, check=check, as_json=as_json)
 
@@ -93,10 +73,7 @@ def _compare(
                 progress(f"plots: {write_page(plots, report)}")
     except (ValueError, OSError) as error:
         raise CommandError(str(error), usage=isinstance(error, ValueError)) from error
-    if as_json:
-        print_json(report.as_json())
-    else:
-        print_report(render(report))
+    print_either(as_json, report.as_json, lambda: render(report))
     if expected is not None:
         _check(expected, report.as_json())
 
@@ -129,7 +106,4 @@ def _calibrate(processes: int, trace: Path | None, *, as_json: bool) -> None:
         from callsheet.benchmarks.simulator.calibration.render import render
     with progress_on_stderr() as progress:
         table = calibrate(progress, processes=processes, trace=trace)
-    if as_json:
-        print_json(table.as_json())
-    else:
-        print_report(render(table))
+    print_either(as_json, table.as_json, lambda: render(table))

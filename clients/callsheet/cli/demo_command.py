@@ -6,7 +6,7 @@ import typer
 from callsheet.benchmarks.demo.settings import DemoSettings
 from callsheet.cli.errors import needs
 from callsheet.cli.options import AsJson, options_of
-from callsheet.cli.output import print_json, print_report, progress_on_stderr
+from callsheet.cli.output import print_either, progress_on_stderr
 from callsheet.options.common import LogFormat, LogLevel
 
 
@@ -25,10 +25,7 @@ def demo(*, settings: DemoSettings, as_json: AsJson = False) -> None:
     configure_logs(LogFormat.CONSOLE, LogLevel.WARNING)
     with progress_on_stderr() as progress:
         report = anyio.run(run_demo, settings, progress)
-    if as_json:
-        print_json(report.to_json())
-    else:
-        print_report(render(report))
+    print_either(as_json, report.to_json, lambda: render(report))
     problems = report.problems()
     for problem in problems:
         typer.echo(f"callsheet: {problem}", err=True)

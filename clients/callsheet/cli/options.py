@@ -52,7 +52,7 @@ def _parameter(declared: DeclaredOption) -> inspect.Parameter:
 
 def typer_option(declared: DeclaredOption) -> Any:
     """Typer's description of an option."""
-    option, path = declared.option, declared.option.path or PathRule(directory=False)
+    option, path = declared.option, declared.option.path or PathRule(file=True)
     return typer.Option(
         *([option.flag] if option.flag else []),
         help=option.help,
@@ -63,7 +63,8 @@ def typer_option(declared: DeclaredOption) -> Any:
         default_factory=declared.default if callable(declared.default) else None,
         callback=None if option.parse is None or option.repeatable else _check(option),
         exists=path.exists,
-        file_okay=not path.directory,
+        file_okay=path.file,
+        dir_okay=path.directory,
         resolve_path=path.resolve,
     )
 

@@ -29,6 +29,14 @@ def print_report(report: Any) -> None:
     console.print(report)
 
 
+def print_either(as_json: bool, value: Callable[[], Any], report: Callable[[], object]) -> None:
+    """Prints a result to standard output: as one JSON object, or rendered for people."""
+    if as_json:
+        print_json(value())
+    else:
+        print_report(report())
+
+
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     """Prints a table to standard output; columns whose name ends in " #" hold numbers."""
     from rich.table import Table

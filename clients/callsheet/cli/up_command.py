@@ -6,6 +6,7 @@ import typer
 from callsheet.cli.errors import CommandError, needs
 from callsheet.cli.options import AsJson, options_of
 from callsheet.deploy.stack_settings import StackSettings
+from callsheet.options.common import LogFormat
 
 
 @options_of(settings=StackSettings)
@@ -27,7 +28,9 @@ def up(*, settings: StackSettings, as_json: AsJson = False) -> None:
         raise CommandError(str(error), usage=True) from error
     if sandboxes:
         require_isolation(settings)
-    configure_logs(settings.log_format, settings.log_level, role="up")
+    # Its own lines are for people, unless they go where those of its processes go.
+    own_format = settings.log_format or (LogFormat.CONSOLE if settings.logs_to_files else None)
+    configure_logs(own_format, settings.log_level, role="up")
     if sandboxes:
         note_core_sharing(settings)
     run_until_signal(settings, as_json)

@@ -10,6 +10,9 @@ from callsheet.options.declaration import Option
 class WrongOptionError(Exception):
     """An option is wrong; the message names it and its rule."""
 
+    exit_code = 2
+    """What a process that was told it ends with."""
+
 
 Cpus = Annotated[int | None, Option("Cores to share.", variable="CALLSHEET_CPUS", default_text="all", least=1)]
 MemoryMib = Annotated[

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import anyio
 from callsheet.deploy.child import ParentLink
@@ -14,6 +14,9 @@ from callsheet.options.common import LogFormatOption, LogLevel, LogLevelOption, 
 from callsheet.options.declaration import Option
 from callsheet.scheduler.service.settings import SchedulerSettings
 
+if TYPE_CHECKING:
+    from callsheet.scheduler.core.expected import ExpectedRole
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerOptions:
@@ -21,9 +24,6 @@ class SchedulerOptions:
 
     Attributes:
         settings: The scheduler's.
-        expect: Kinds of the managers that will register.
-        log_format: Look of log lines.
-        log_level: Least important log lines to keep.
     """
 
     settings: SchedulerSettings
@@ -60,13 +60,13 @@ def run_scheduler_process(options: SchedulerOptions) -> None:
         raise WrongOptionError(f"expect: {error}") from error
     # Every client's process and every manager is a connection.
     raise_open_files()
-    anyio.run(_serve, replace(options.settings, expect=expected), link)
+    anyio.run(_serve, options.settings, expected, link)
 
 
-async def _serve(settings: SchedulerSettings, link: ParentLink) -> None:
+async def _serve(settings: SchedulerSettings, expected: tuple[ExpectedRole, ...], link: ParentLink) -> None:
     from callsheet.scheduler.service.server import serve
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(cancel_on_signal, tasks.cancel_scope)
-        address = await tasks.start(functools.partial(serve, settings))
+        address = await tasks.start(functools.partial(serve, settings, expected))
         link.report_ready(address=str(address))

@@ -39,20 +39,8 @@ class StackSettings:
     """A scheduler and managers on this machine, each in its own process.
 
     Attributes:
-        data_dir: The journal, payloads, sandboxes and logs; made if it is not there.
-        listen: Where the scheduler listens, "host:port"; port 0 takes a free one.
-        managers: The kinds of the managers to run.
-        cpus: Cores to share; all that this process may use by default.
-        memory_mib: Memory to share in MiB; by default what the machine has, less a margin.
-        isolation: What keeps sandboxes apart.
-        share_cores: Whether commands share the cores, all but the engine's; with RESERVED each has cores of its own.
-        engine_threads: Threads of the inference engine, which keeps as many cores for itself; see `share_of_cores`.
-        log_format: None chooses by whether standard error is a terminal.
-        log_level: The least important log lines to keep.
-        logs_to_files: Log to `data_dir`/logs/ROLE.log instead of standard error.
         restart: What happens when a process ends by itself.
         ready_timeout_s: How long one process may take until it serves.
-        drain_s: How long managers may take to finish their attempts at the end.
         arguments: More command line arguments, by role.
     """
 

@@ -1,1 +1,1 @@
-"""Settings that declare how a command line offers them. Imports nothing heavy."""
+"""Settings that declare how a command line offers them; an option's help is its documentation. Nothing heavy."""

@@ -13,9 +13,10 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathRule:
-    """What a path must be; `resolve` makes it absolute and follows links."""
+    """What a path must be, by default a directory where there is something; `resolve` makes it absolute."""
 
     exists: bool = False
+    file: bool = False
     directory: bool = True
     resolve: bool = False
 

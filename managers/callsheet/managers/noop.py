@@ -41,16 +41,15 @@ class NoopSettings:
 
     Attributes:
         services: What it registers.
-        execution_s: How long an attempt takes on its execution clock; 0 ends it on the spot.
         follow_expected_duration: An action with an `expected_duration` takes that long instead.
-        start_log: A file that gets one line of JSON for every start of an attempt, written at once with O_APPEND before
-            anything else happens, so that a test can count executions whatever is killed.
     """
 
     services: Sequence[NoopService] = (NoopService(),)
     execution_s: Annotated[float, Option("How long each attempt takes.", least=0)] = 0.0
     follow_expected_duration: bool = True
-    start_log: Annotated[Path | None, Option("Gets one line of JSON for every start.")] = None
+    start_log: Annotated[
+        Path | None, Option("Gets one line of JSON for every start, before anything else happens.")
+    ] = None
 
     def __post_init__(self) -> None:
         if not self.services:

@@ -12,7 +12,7 @@ import pytest
 from callsheet.managers.executor import Broken
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.build import build_sandbox_executor
-from callsheet.managers.sandbox.network.places import Place
+from callsheet.managers.sandbox.network.destinations import Destination
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.v1 import outcome_pb2
 
@@ -63,7 +63,7 @@ async def echo() -> AsyncIterator[int]:
 async def sandbox_that_reaches(settings: SandboxSettings, *places: str) -> AsyncIterator[AgentSandbox]:
     async with open_backend(settings) as backend, anyio.create_task_group() as tasks:
         tasks.start_soon(backend.serve)
-        spec = replace(spec_for(settings), network=tuple(map(Place.parse, places)))
+        spec = replace(spec_for(settings), network=tuple(map(Destination.parse, places)))
         sandbox = await backend.create(spec, lambda _: None)
         try:
             yield sandbox
@@ -142,7 +142,7 @@ print(len(held) < 200)
 
 
 async def test_what_the_operator_does_not_allow_is_the_environments_failure(settings: SandboxSettings) -> None:
-    executor = build_sandbox_executor(replace(settings, network=(Place("*.example.com", 443),)))
+    executor = build_sandbox_executor(replace(settings, network=(Destination("*.example.com", 443),)))
     try:
         for place in ("example.org:443", "example.com:443", "*:443", "10.0.0.1:443", "no place"):
             action = reset()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
+from callsheet.benchmarks import demo
 from callsheet.benchmarks.demo.bugs import BUGS, CodingTask, prepare_task
 from callsheet.benchmarks.demo.packages import SourceRelease
 from callsheet.benchmarks.demo.policy import (
@@ -146,4 +147,4 @@ def game_episode(name: str, seed: int) -> Episode:
 
 
 def _program(name: str) -> bytes:
-    return resources.files("callsheet.benchmarks.demo").joinpath("sandbox_files").joinpath(name).read_bytes()
+    return resources.files(demo).joinpath("sandbox_files").joinpath(name).read_bytes()

@@ -22,12 +22,7 @@ class DemoSettings:
     """What to run.
 
     Attributes:
-        seed: Of the workload: episodes, mistakes, tokens.
-        trajectories: In each mode; None chooses by the cores: six per core that is not the engine's, at least 12.
-        cpus: Cores to use; None takes all there are, but at most 8.
-        isolation: What keeps sandboxes apart; None takes bubblewrap where it works and plain processes elsewhere.
         cache: Where inputs are kept between runs.
-        data_dir: Of the scheduler and the managers; None takes a temporary directory.
     """
 
     seed: Annotated[int, Option("Seed of the workload.", least=0)] = 0

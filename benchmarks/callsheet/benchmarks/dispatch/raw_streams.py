@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import anyio
 import grpc
 import grpc.aio
+from callsheet.benchmarks.dispatch import raw_server
 from callsheet.benchmarks.dispatch.raw_server import CHANNEL_OPTIONS, open_stream
 from callsheet.deploy.processes import ProcessSpec, run_process
 
-_MODULE = "callsheet.benchmarks.dispatch.raw_server"
+_MODULE = raw_server.__name__
 _DEADLINE_S = 120.0
 
 _Stream = grpc.aio.StreamStreamCall[bytes, bytes]

@@ -17,10 +17,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
 from callsheet.deploy.child import ParentLink
+from callsheet.options.declaration import Option
 
 _DEADLINE_S = 150.0
 # Ray at its best and alone: no usage reports, no token check, no extra workers started ahead.
@@ -36,12 +37,11 @@ class RaySettings:
     """How much work Ray gets.
 
     Attributes:
-        calls: No-ops in one measurement.
         windows: Calls in flight to try, each `ray.get` taking a whole window; the best of them counts.
         repetitions: Measurements of each window; their median counts.
     """
 
-    calls: int = 4000
+    calls: Annotated[int, Option("Calls in one of Ray's repetitions.", flag="--ray-calls", least=1)] = 4000
     windows: tuple[int, ...] = (1000, 4000)
     repetitions: int = 3
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from callsheet.benchmarks.dispatch.ray_baseline import RaySettings
+from callsheet.options.declaration import Option
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,23 +14,17 @@ class DispatchSettings:
     """Sizes of the dispatch benchmark.
 
     Attributes:
-        actions: Actions in one repetition of the throughput measurement.
-        in_flight: Actions under way meanwhile.
-        repetitions: Repetitions of each measurement; medians over them count.
-        idle_samples: Actions of the idle latency, over all repetitions.
         idle_warm_up: Unmeasured actions before each repetition.
-        burst: Actions submitted at once.
-        seed: Action ids are drawn from it.
         ray: Ray's share.
     """
 
-    actions: int = 20_000
-    in_flight: int = 2_000
-    repetitions: int = 3
-    idle_samples: int = 900
+    actions: Annotated[int, Option("Actions in one repetition of the throughput.", least=1)] = 20_000
+    in_flight: Annotated[int, Option("Actions under way meanwhile.", least=1)] = 2_000
+    repetitions: Annotated[int, Option("Repetitions; their medians count.", least=1)] = 3
+    idle_samples: Annotated[int, Option("Actions of the idle latency.", least=1)] = 900
     idle_warm_up: int = 100
-    burst: int = 10_000
-    seed: int = 0
+    burst: Annotated[int, Option("Actions submitted at once.", least=1)] = 10_000
+    seed: Annotated[int, Option("Action ids are drawn from it.", least=0)] = 0
     ray: RaySettings = field(default_factory=RaySettings)
 
     def __post_init__(self) -> None:

@@ -18,15 +18,8 @@ class PlannerBenchSettings:
     """Sizes of the planner benchmark.
 
     Attributes:
-        queued: Actions that wait, one measurement for each number.
-        nodes: Nodes of the fleet.
-        pools: Pools they make, at most 8.
-        classes: Classes that the queued actions make.
-        rounds: Rounds measured for each number.
         warm_up: Rounds before them.
         ends: Attempts that end between two rounds, and the most that a round starts.
-        solver_s: The budget for solving a round.
-        seed: Everything is drawn from it.
     """
 
     queued: Annotated[
@@ -36,7 +29,7 @@ class PlannerBenchSettings:
         ),
     ] = (1_000, 10_000, 100_000, 1_000_000)
     nodes: Annotated[int, Option("Nodes of the fleet.", least=1)] = 3_000
-    pools: Annotated[int, Option("Pools they make.", least=1)] = 8
+    pools: Annotated[int, Option("Pools they make, at most 8.", least=1)] = 8
     classes: Annotated[int, Option("Classes of the queued actions.", least=1)] = 50
     rounds: Annotated[int, Option("Rounds measured for each length.", least=1)] = 200
     warm_up: int = 10

@@ -23,7 +23,7 @@ from callsheet.benchmarks.simulator.comparison.figures import Figures
 from callsheet.benchmarks.simulator.comparison.load import load_of
 from callsheet.benchmarks.simulator.comparison.runs import figures_of
 from callsheet.benchmarks.simulator.policies import POLICIES as SIMULATED
-from callsheet.benchmarks.simulator.policies.callsheet import CALLSHEET, Callsheet
+from callsheet.benchmarks.simulator.policies.callsheet import CALLSHEET, callsheet_with
 from callsheet.benchmarks.simulator.scenario import Generation, Scenario, Turn, Work
 from callsheet.benchmarks.simulator.shell.overheads import OverheadModel
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
@@ -129,7 +129,5 @@ def _cpu_s() -> float:
 
 
 def _simulate(policy: str, scenario: Scenario) -> Figures:
-    factory = SIMULATED[policy]
-    if policy == CALLSHEET.name:
-        factory = replace(factory, make=lambda world: Callsheet(world, _NO_DELAYS))
+    factory = callsheet_with(_NO_DELAYS) if policy == CALLSHEET.name else SIMULATED[policy]
     return figures_of(simulate(scenario, factory))

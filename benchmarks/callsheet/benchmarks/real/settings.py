@@ -10,16 +10,7 @@ from callsheet.options.declaration import Option
 
 @dataclass(frozen=True, slots=True)
 class RealSettings:
-    """A one-shot step of coding trajectories, short enough for real processes.
-
-    Attributes:
-        trajectories: Run at once.
-        turns: Of each trajectory, at most.
-        cores: Cores to schedule; None for all that this process may use.
-        generation_scale: Factor on the workload's generation times.
-        longest_s: Commands are cut to so many CPU seconds.
-        seed: Trajectories are drawn from it.
-    """
+    """A one-shot step of coding trajectories, short enough for real processes."""
 
     trajectories: Annotated[int, Option("Run at once.", least=1)] = 12
     turns: Annotated[int, Option("Of each trajectory, at most.", least=1)] = 8

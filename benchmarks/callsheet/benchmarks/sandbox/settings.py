@@ -15,12 +15,6 @@ class SandboxBenchSettings:
     """Sizes of the sandbox benchmark.
 
     Attributes:
-        sandboxes: Live sandboxes, one measurement for each number.
-        isolation: What keeps them apart.
-        samples: Of everything that takes milliseconds.
-        long_actions: Commands of one second, one after another, through the whole service.
-        competitors: Commands that come while a wide one has all cores.
-        memory_mib: Limit of each sandbox.
         concurrent: Sandboxes that are asked for at once where there must be many.
     """
 

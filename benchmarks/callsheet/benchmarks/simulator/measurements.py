@@ -242,21 +242,6 @@ class Measurements:
         lives = self.live.mean_between(self.warm_up_s, self.ended_at) * (self.ended_at - self.warm_up_s)
         return self._executed_in_sandboxes_s / lives if lives > 0 else 0.0
 
-    def summary(self) -> dict[str, float]:
-        """The figures that are compared between policies, by name."""
-        steady = {"trajectories_per_hour": self.trajectories_per_hour, "turns_per_hour": self.turns_per_hour}
-        return {
-            "act_mean_s": self.act_mean_s,
-            "act_p50_s": self.act_percentile_s(50),
-            "act_p99_s": self.act_percentile_s(99),
-            "act_p999_s": self.act_percentile_s(99.9),
-            "wait_max_s": self.wait_max_s,
-            "start_wait_mean_s": self.start_wait_mean_s,
-            **(steady if self.mode is Mode.SUSTAINED else {"step_s": self.step_s}),
-            "held": self.held,
-            "used": self.used,
-        }
-
     def _share(self, series: Series, capacity: int) -> float:
         return series.mean_between(self.warm_up_s, self.ended_at) / capacity if capacity else 0.0
 

@@ -19,7 +19,7 @@ from callsheet.integrations.swerex.protocol import (
     SessionAction,
     WriteFile,
 )
-from callsheet.integrations.swerex.sandbox import Sandbox
+from callsheet.integrations.swerex.sandbox import RemoteSandbox
 from callsheet.integrations.swerex.shells import Shells
 
 _MOST_OPEN_REQUESTS = 64
@@ -45,7 +45,7 @@ class _Answer:
 class Runtime:
     """The verbs of the protocol. All raise TransferredError where the client is to raise an exception."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: RemoteSandbox) -> None:
         """Args: sandbox: It may still be on its way; verbs wait for it."""
         self.sandbox = sandbox
         self._shells = Shells(sandbox)

@@ -11,7 +11,7 @@ import structlog
 from callsheet.client import Job
 from callsheet.integrations.swerex.errors import TransferredError, swerex_error, value_error
 from callsheet.integrations.swerex.runtime import Runtime
-from callsheet.integrations.swerex.sandbox import Sandbox
+from callsheet.integrations.swerex.sandbox import RemoteSandbox
 from callsheet.integrations.swerex.settings import NAME, FacadeSettings
 
 DEFAULT_NAME = "default"
@@ -76,7 +76,7 @@ class Runtimes:
         request = self._settings.sandbox
         # A trajectory's id is used once; a name again and again.
         trajectory = self._job.trajectory(f"{name}.{secrets.token_hex(4)}", idle_timeout_s=request.idle_timeout_s)
-        sandbox = Sandbox(trajectory, replace(request, image=image or request.image))
+        sandbox = RemoteSandbox(trajectory, replace(request, image=image or request.image))
         self._tasks.start_soon(sandbox.begin)
         return Runtime(sandbox)
 

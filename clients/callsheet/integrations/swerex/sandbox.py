@@ -32,7 +32,7 @@ _SHORTEST_TIMEOUT_S = 0.001
 _log = structlog.get_logger(__name__)
 
 
-class Sandbox:
+class RemoteSandbox:
     """One sandbox, from its trajectory's begin to its end. A sandbox that is lost is not replaced: its state was it."""
 
     def __init__(self, trajectory: Trajectory, request: SandboxRequest) -> None:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import re
+import secrets
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from callsheet.options.common import DEFAULT_ADDRESS, Address
+from callsheet.options.declaration import Option
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Names of runtimes; they are a part of trajectory ids."""
@@ -11,24 +16,27 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class SandboxRequest:
-    """What each runtime's sandbox is to be.
+    """What each runtime's sandbox is to be."""
 
-    Attributes:
-        image: Root file system for runtimes whose address names none; empty is the system of the manager's machine.
-        set_up: Shell text to run in a fresh sandbox; empty for none.
-        cpus: Cores of each command.
-        memory_mib: Memory of the sandbox in MiB; None takes the scheduler's default.
-        disk_mib: Size of its writable file systems in MiB; None takes the manager's default.
-        idle_timeout_s: A sandbox without any request for so many seconds is given up; None takes the scheduler's
-            default (1 hour).
-    """
-
-    image: str = ""
-    set_up: str = ""
-    cpus: int = 1
-    memory_mib: int | None = None
-    disk_mib: int | None = None
-    idle_timeout_s: float | None = None
+    image: Annotated[str, Option("Root file system, unless the address of a runtime names another.")] = ""
+    set_up: Annotated[str, Option("Shell command to set each sandbox up with.")] = ""
+    cpus: Annotated[int, Option("Cores of each command.", least=1)] = 1
+    memory_mib: Annotated[
+        int | None, Option("Memory of each sandbox in MiB.", default_text="the scheduler's", least=1)
+    ] = None
+    disk_mib: Annotated[int | None, Option("Disk of each sandbox in MiB.", default_text="the manager's", least=1)] = (
+        None
+    )
+    idle_timeout_s: Annotated[
+        float | None,
+        Option(
+            "Give up sandboxes without requests.",
+            flag="--idle-timeout",
+            metavar="SECONDS",
+            default_text="the scheduler's",
+            least=1,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         """Raises ValueError naming field, value and rule."""
@@ -45,10 +53,6 @@ class FacadeSettings:
     """How the facade works.
 
     Attributes:
-        scheduler: Address of the scheduler, "host:port".
-        listen: Where to listen, "host:port"; port 0 takes a free one.
-        auth_token: What requests must bring as X-API-Key; None lets everybody in.
-        job_id: The job of all its trajectories; it is opened at the start and closed at the end.
         sandbox: What each runtime's sandbox is to be.
         max_runtimes: Runtimes that may be open at once.
         max_request_bytes: Size of one request, uploads included.
@@ -57,10 +61,17 @@ class FacadeSettings:
         shutdown_s: How long running requests may go on when the facade is asked to end.
     """
 
-    scheduler: str
-    listen: str
-    auth_token: str | None = field(repr=False)
-    job_id: str
+    scheduler: Address = DEFAULT_ADDRESS
+    listen: Annotated[
+        str,
+        Option("Where to listen; port 0 takes a free one.", variable="CALLSHEET_FACADE_LISTEN", metavar="HOST:PORT"),
+    ] = "127.0.0.1:8000"
+    auth_token: Annotated[
+        str | None, Option("What clients must give as their auth_token.", variable="CALLSHEET_FACADE_TOKEN")
+    ] = field(default=None, repr=False)
+    job_id: Annotated[
+        str, Option("The job of all sandboxes of this facade.", default_text="swe-rex- and a random suffix")
+    ] = field(default_factory=lambda: f"swe-rex-{secrets.token_hex(4)}")
     sandbox: SandboxRequest = field(default_factory=SandboxRequest)
     max_runtimes: int = 4096
     max_request_bytes: int = 256 << 20

@@ -25,7 +25,7 @@ from callsheet.integrations.swerex.protocol import (
     RunInSession,
     observation,
 )
-from callsheet.integrations.swerex.sandbox import Sandbox
+from callsheet.integrations.swerex.sandbox import RemoteSandbox
 from callsheet.integrations.swerex.shell import (
     check_step,
     ended_error,
@@ -62,7 +62,7 @@ class _Session:
 class Shells:
     """Sessions by the names that clients give them."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: RemoteSandbox) -> None:
         self._sandbox = sandbox
         self._sessions: dict[str, _Session] = {}
         self._begun = 0

@@ -25,18 +25,9 @@ class InferenceSettings:
     """What to serve, and what every engine is told.
 
     Attributes:
-        engine: The driver of the engine, see `callsheet.managers.inference.engine_kind`.
-        engine_options: Settings of that driver's own, "name=value".
-        model: Name of the hosted service.
-        weights: Directory with the weights, in the engine's own format; None fills a model from `seed`.
-        seed: Seed of random weights.
         policy_version: Version of the weights at the start.
-        slots: The most attempts at once, and the most sequences in the batch.
-        threads: Threads of the engine's kernels, registered as reserved cores; None where `share_of_cores` chooses.
         cores: The cores to pin them to, see `callsheet.managers.inference.cores.reserved_cores`; empty does not pin.
         gpus: GPUs of the node to register as reserved; 0 on a CPU.
-        kv_cache_tokens: Tokens of the KV cache, all allocated at the start; a multiple of 16.
-        load_at_first_use: Load the model with the first request, and import the engine no earlier.
     """
 
     engine: Annotated[str, Option("Driver of the engine.", variable="CALLSHEET_ENGINE")] = "torch"

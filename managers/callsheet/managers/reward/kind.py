@@ -21,7 +21,6 @@ class RewardManagerSettings:
 
     Attributes:
         scorer: The scoring model.
-        test_suites: Whether it serves test suites too.
         sandbox: Where they run.
     """
 

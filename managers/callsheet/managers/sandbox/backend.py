@@ -10,7 +10,7 @@ from typing import Protocol
 
 import anyio
 from callsheet.managers.sandbox.images.source import ImageSource
-from callsheet.managers.sandbox.network.places import Place
+from callsheet.managers.sandbox.network.destinations import Destination
 from callsheet.managers.sandbox.node_sharing import Lane
 from callsheet.managers.sandbox.root_filesystem import RootFilesystem
 
@@ -35,7 +35,7 @@ class SandboxSpec:
     max_processes: int
     cores: frozenset[int]
     root: RootFilesystem = field(default_factory=RootFilesystem)
-    network: tuple[Place, ...] = ()
+    network: tuple[Destination, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from callsheet.managers.sandbox.cgroups import GroupLayout
 from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.host_python import python_below
 from callsheet.managers.sandbox.launcher_client import probe_overlays
-from callsheet.managers.sandbox.network.places import network_words
+from callsheet.managers.sandbox.network.destinations import network_words
 from callsheet.managers.sandbox.packets import memory_file
 from callsheet.managers.sandbox.pool_users import UserPool
 from callsheet.managers.sandbox.processes import ProcessPlan

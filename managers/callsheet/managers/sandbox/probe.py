@@ -47,7 +47,7 @@ def probe_bubblewrap() -> ProbeResult:
     bwrap = find_bwrap()
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "callsheet.managers.sandbox.probe"],
+            [sys.executable, "-m", __name__],
             check=False,
             capture_output=True,
             stdin=subprocess.DEVNULL,

@@ -15,13 +15,7 @@ class ProvisioningSettings:
     """How trajectories get their sandboxes.
 
     Attributes:
-        images: Absolute directory of root file systems, see `images.store`; None for none.
-        layer_cache_mib: The most that unpacked images and the files that set-ups left may take on disk, beside those
-            that sandboxes use now.
-        keep_set_ups: Whether later sandboxes begin with the files that the same set-up left before.
         largest_set_up_mib: The most that is kept of one set-up.
-        memory_limit_mib: What all sandboxes may hold together; None leaves that to what the scheduler books.
-        warm_memory_mib: What sandboxes that nobody asked for yet may hold together; 0 keeps none ready.
         most_creations: Sandboxes that are made or wait to be made at the same time; more are refused.
         creation_pause_s: Pause after a first failure to make a sandbox; it doubles with each further one in a row.
         longest_creation_pause_s: Up to this.

@@ -8,7 +8,7 @@ from callsheet.managers.executor import Attempt, PayloadAccess
 from callsheet.managers.sandbox.backend import CommandSpec, FileSpec, SandboxSpec, SessionLanguage, StepSpec
 from callsheet.managers.sandbox.command_defaults import CommandDefaults, check_environment, merged_environment
 from callsheet.managers.sandbox.errors import SandboxError
-from callsheet.managers.sandbox.network.places import Place, covered
+from callsheet.managers.sandbox.network.destinations import Destination, covered
 from callsheet.managers.sandbox.paths import checked_path
 from callsheet.managers.sandbox.settings import FEWEST_MEMORY_MIB, Isolation, SandboxSettings
 from callsheet.v1 import action_pb2
@@ -131,11 +131,11 @@ def sandbox_spec(sandbox_id: str, attempt: Attempt, cores: frozenset[int], setti
     )
 
 
-def _network(wanted: Iterable[str], settings: SandboxSettings) -> tuple[Place, ...]:
+def _network(wanted: Iterable[str], settings: SandboxSettings) -> tuple[Destination, ...]:
     places = []
     for text in wanted:
         try:
-            place = Place.parse(text)
+            place = Destination.parse(text)
         except ValueError as error:
             raise NetworkRefusedError(f"network: {error}") from error
         if settings.isolation is Isolation.NONE:

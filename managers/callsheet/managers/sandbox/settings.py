@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-from callsheet.managers.sandbox.network.places import Place
+from callsheet.managers.sandbox.network.destinations import Destination
 from callsheet.managers.sandbox.node_sharing import NodeSharingSettings
 from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 from callsheet.options.common import DataDir, default_data_dir
@@ -78,9 +78,6 @@ class SandboxSettings:
 
     Attributes:
         manager_id: Of the manager; what it leaves behind when it is killed is known by it.
-        data_directory: Absolute; the manager keeps its marker and the directories of plain sandboxes below it.
-        isolation: The backend.
-        stages: Directories to show in all sandboxes.
         cores: Core ids that grants may name and that a command without cores runs on.
         default_memory_mib: For a sandbox whose grant holds no memory.
         default_disk_mib: For an env_reset that names no size; half of its memory if that is less.
@@ -89,14 +86,8 @@ class SandboxSettings:
         max_download_bytes: The most that the files which one env_step returns have together.
         concurrent_creates: Sandboxes that are made at the same time.
         use_control_groups: Whether to use control groups where they are writable.
-        delegated_group: Directory of a version 2 control group that was made for this manager; by default the one it
-            runs in, if that was delegated.
-        docker_image: With DOCKER, the image of sandboxes that name none; images need a python3, 3.8 or later.
-        network: What env_resets may ask to reach; nothing by default.
         provisioning: Which images there are, what is kept of set-ups, and how many sandboxes are admitted.
         bwrap: The bwrap program; None searches as `bubblewrap.find_bwrap` says.
-        core_sharing: Whether all sandboxes share cores. Then grants name no cores.
-        shared_cores: How many of `cores` they share; all of them where it is None. Which ones the scheduler says.
         node_sharing: How commands are ranked.
         demote_rewards: Whether test suites may be put into the background as well. A stall inside a suite may trip its
             own timeouts, which makes the reward wrong.
@@ -136,18 +127,18 @@ class SandboxSettings:
     docker_image: Annotated[
         str,
         Option(
-            "With --isolation docker, the image of sandboxes that name none; images must have a python3.",
+            "With --isolation docker, the image of sandboxes that name none; images must have a python3, 3.8 or later.",
             variable="CALLSHEET_DOCKER_IMAGE",
         ),
     ] = ""
     network: Annotated[
-        tuple[Place, ...],
+        tuple[Destination, ...],
         Option(
             "What an env_reset may ask to reach, by a proxy: a name, '*.' and a name for any below it, an address, or "
             "'*' for any name; repeatable. By default nothing.",
             metavar="HOST:PORT",
             text=str,
-            parse=Place.parse,
+            parse=Destination.parse,
             repeatable=True,
         ),
     ] = ()

@@ -9,6 +9,7 @@ import anyio
 import anyio.abc
 import grpc
 import structlog
+from callsheet.scheduler.core.expected import ExpectedRole
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
 from callsheet.scheduler.planner.protocol import Planner
@@ -61,9 +62,17 @@ class JournalFailedError(RuntimeError):
 
 
 async def serve(
-    settings: SchedulerSettings, *, task_status: anyio.abc.TaskStatus[str] = anyio.TASK_STATUS_IGNORED
+    settings: SchedulerSettings,
+    expected: tuple[ExpectedRole, ...] = (),
+    *,
+    task_status: anyio.abc.TaskStatus[str] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Runs a scheduler until cancelled; reports its address ("host:port") once it takes calls.
+
+    Args:
+        settings: The scheduler's.
+        expected: Managers that will register: what only they may serve waits until they have.
+        task_status: Told the address.
 
     Raises:
         JournalError: The journal cannot be opened, for instance because another scheduler holds it.
@@ -75,7 +84,7 @@ async def serve(
         payloads = await _open_payloads(settings)
         try:
             with short_pauses():
-                await _serve_with(settings, journal, payloads, task_status)
+                await _serve_with(settings, expected, journal, payloads, task_status)
         finally:
             with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
                 await payloads.aclose()
@@ -84,7 +93,11 @@ async def serve(
 
 
 async def _serve_with(
-    settings: SchedulerSettings, journal: Journal, payloads: PayloadStore, task_status: anyio.abc.TaskStatus[str]
+    settings: SchedulerSettings,
+    expected: tuple[ExpectedRole, ...],
+    journal: Journal,
+    payloads: PayloadStore,
+    task_status: anyio.abc.TaskStatus[str],
 ) -> None:
     failure: list[BaseException] = []
     failed = anyio.Event()
@@ -95,7 +108,7 @@ async def _serve_with(
 
     predictors = await anyio.to_thread.run_sync(load_predictors, journal)
     planning = make_planning(settings.planner, settings.hold_after, predictors)
-    state = await anyio.to_thread.run_sync(_recover, settings, journal, planning)
+    state = await anyio.to_thread.run_sync(_recover, settings, expected, journal, planning)
     await payloads.release_all_but(list(state.jobs))
     writer = GroupCommitWriter(journal, on_fatal)
     learning = Learning(predictors, journal, settings.predictor_save_interval)
@@ -130,13 +143,15 @@ async def _serve_with(
                 await learning.close()
 
 
-def _recover(settings: SchedulerSettings, journal: Journal, planning: Planner) -> SchedulerState:
+def _recover(
+    settings: SchedulerSettings, expected: tuple[ExpectedRole, ...], journal: Journal, planning: Planner
+) -> SchedulerState:
     epoch = journal.begin_epoch()
     core = CoreSettings(
         max_open_actions=settings.max_open_actions,
         manager_lease=settings.manager_lease,
         cancel_grace=settings.cancel_grace,
-        expected=settings.expect,
+        expected=expected,
         closed_actions=settings.closed_actions,
         closed_actions_s=settings.closed_actions_s,
         job_grace=settings.job_grace,

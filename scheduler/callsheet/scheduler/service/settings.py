@@ -8,7 +8,6 @@ from typing import Annotated
 
 from callsheet.options.common import DEFAULT_ADDRESS, DataDir, Listen
 from callsheet.options.declaration import Option
-from callsheet.scheduler.core.expected import ExpectedRole
 
 
 class PlannerChoice(Enum):
@@ -26,25 +25,11 @@ class SchedulerSettings:
     """Settings of a scheduler; times in seconds, sizes in bytes.
 
     Attributes:
-        data_dir: Holds the journal (SQLite), payloads and the lock; made if missing.
-        listen: Address to bind, "host:port"; port 0 takes a free one.
-        database_url: SQLAlchemy URL of the journal instead of SQLite in `data_dir`.
-        redis_url: Redis for payloads instead of files in `data_dir`.
         redis_namespace: Prefix of this scheduler's keys; schedulers that share a Redis need different ones.
-        max_open_actions: Actions without an outcome; beyond it submits are refused.
-        max_payload_bytes: Size of one stored payload.
         max_journal_backlog: Records waiting for a commit; beyond it streams are not read.
-        heartbeat_interval: How often managers must say something.
-        manager_lease: Silence after which a manager is lost.
         cancel_grace: How long a manager may take to end an attempt it was told to stop.
-        job_grace: How long a job lives on without a client session unless it says so itself; then it expires.
-        expired_job_lifetime: How long an expired job stays open, for a client that comes back for its outcomes.
         predictor_save_interval: How often what the predictors learned is saved.
-        planner: What decides which actions start.
         hold_after: How long an action waits before a node is held for it.
-        expect: Managers that will register: what only they may serve waits until they have.
-        closed_actions: Most actions of closed jobs that can still be explained.
-        closed_actions_s: How long after the close they can.
         keepalive_interval: How often a peer that says nothing is asked whether it is still there.
         keepalive_timeout: How long it may take to answer; then its streams end.
         shutdown_grace: How long running rpcs may take when the process stops.
@@ -96,7 +81,6 @@ class SchedulerSettings:
         PlannerChoice, Option("Decide by price and solver, or in order of arrival.", variable="CALLSHEET_PLANNER")
     ] = PlannerChoice.ELASTIC
     hold_after: float = 5.0
-    expect: tuple[ExpectedRole, ...] = ()
     closed_actions: Annotated[
         int,
         Option("Most actions of closed jobs that explain still knows.", variable="CALLSHEET_CLOSED_ACTIONS", least=0),

@@ -14,9 +14,8 @@ from callsheet.benchmarks.simulator.comparison.figures import NO_ACTIONS, Figure
 from callsheet.benchmarks.simulator.comparison.settings import ScenarioSource
 from callsheet.benchmarks.simulator.measurements import Floats, Measurements
 from callsheet.benchmarks.simulator.policies import POLICIES
-from callsheet.benchmarks.simulator.policies.callsheet import Callsheet
+from callsheet.benchmarks.simulator.policies.callsheet import callsheet_with
 from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
-from callsheet.benchmarks.simulator.policy import World
 from callsheet.benchmarks.simulator.scenario import Mode
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 from callsheet.benchmarks.simulator.simulation import simulate
@@ -95,14 +94,7 @@ def _factory(run: Run) -> PolicyFactory:
     factory = POLICIES.get(run.policy)
     if factory is None:
         raise ValueError(f"policy: must be one of {', '.join(POLICIES)}, got {run.policy!r}")
-    variant = run.variant
-    if variant is None:
-        return factory
-
-    def make(world: World) -> Callsheet:
-        return Callsheet(world, variant)
-
-    return PolicyFactory(factory.name, make, factory.applies)
+    return factory if run.variant is None else callsheet_with(run.variant)
 
 
 def figures_of(measured: Measurements) -> Figures:

@@ -5,35 +5,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Annotated
 
 from callsheet.benchmarks.simulator.scenario import Mode, Scenario
 from callsheet.benchmarks.simulator.traces.replay import scenario as replay_scenario
 from callsheet.benchmarks.simulator.workloads import scenario as draw_scenario
+from callsheet.options.declaration import Option, PathRule
 
 
 @dataclass(frozen=True, slots=True)
 class ScenarioSource:
-    """Where the scenario of a seed comes from: a workload, or a trace that is resampled.
+    """Where the scenario of a seed comes from: a workload, or a trace that is resampled."""
 
-    Attributes:
-        trajectories: In one step, or live at once in sustained mode; None for the workload's own number.
-        cores: Cores in all; None for the workload's own.
-        nodes: CPU nodes they are on; None for as few as the workload's nodes allow.
-        gpus: GPUs of reward models in all; None for the workload's own.
-        generation_scale: Factor on all generation times.
-        reward_mix: A named mix of the workload's rewards; "none" leaves them out, None takes the usual one.
-        trace: A trace file in one of the known formats, in place of the workload's distributions.
-    """
-
-    workload: str
-    mode: Mode
-    trajectories: int | None = None
-    cores: int | None = None
-    nodes: int | None = None
-    gpus: int | None = None
-    generation_scale: float = 1.0
-    reward_mix: str | None = None
-    trace: Path | None = None
+    workload: Annotated[
+        str, Option("coding, deepsearch, math, games, mopd or mixed; names the machines of a trace.", default="coding")
+    ]
+    mode: Annotated[
+        Mode, Option("One step of N trajectories, or N live ones, replaced as they end.", default=Mode.ONESHOT)
+    ]
+    trajectories: Annotated[int | None, Option("N.", default_text="the workload's", least=1)] = None
+    cores: Annotated[int | None, Option("Cores in all.", default_text="the workload's", least=1)] = None
+    nodes: Annotated[
+        int | None, Option("CPU nodes that the cores are on.", default_text="as few as will do", least=1)
+    ] = None
+    gpus: Annotated[int | None, Option("GPUs of services, or of engines.", default_text="the workload's", least=1)] = (
+        None
+    )
+    generation_scale: Annotated[float, Option("How many times slower the policy model is.", least=0.01)] = 1.0
+    reward_mix: Annotated[
+        str | None, Option('A mix of its rewards; "none" for none.', flag="--rewards", default_text="the usual one")
+    ] = None
+    trace: Annotated[
+        Path | None,
+        Option("Trajectories from a trace file, resampled.", path=PathRule(exists=True, directory=False, file=True)),
+    ] = None
 
     def scenario(self, seed: int) -> Scenario:
         """Draws the scenario, or returns the last one if it is asked for again: thousands of trajectories take seconds.

@@ -1,7 +1,8 @@
 """How the simulated machines behave; nothing in here decides. What is assumed, for those who judge the numbers:
 
-- A command needs a fixed amount of CPU; with less CPU than it could use it takes proportionally longer, its waits
-  included. Sharing itself costs nothing: no context switches, no cold caches. Cores are alike; NUMA plays no part.
+- A command needs a fixed amount of CPU and waits for I/O a fixed time, in turn. With less CPU than it could use, its
+  computing takes longer, and its waits take as long as ever. Sharing itself costs nothing: no context switches, no cold
+  caches. Cores are alike; NUMA plays no part.
 - Its execution clock runs at the share it gets of the CPU it could use, whoever schedules it: load makes no timeouts,
   so that all policies do the same work.
 - An attempt that fails has done all its work before.

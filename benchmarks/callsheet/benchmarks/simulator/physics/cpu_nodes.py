@@ -16,7 +16,7 @@ from callsheet.benchmarks.simulator.policy import Lane, LiveRollout, Task
 from callsheet.benchmarks.simulator.scenario import Cluster, Work
 from callsheet.scheduler.core.model import ActionKind
 
-PERIOD_S = 0.25
+PERIOD_S = 0.1
 """Seconds at the CPU after which a command waits for I/O for the first time and then again.
 
 Means hardly depend on it, as in other closed networks of shared processors and delays. Source: Baskett, Chandy, Muntz

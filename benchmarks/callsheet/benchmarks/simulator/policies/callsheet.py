@@ -8,6 +8,7 @@ whatever else runs; only which engine serves it is decided here, by the planner'
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from callsheet.benchmarks.peers import CLIENT, TO_CLIENT, manager_of
@@ -198,6 +199,11 @@ def _applies(scenario: Scenario) -> bool:
 
 
 CALLSHEET = PolicyFactory(Callsheet.name, Callsheet, _applies)
+
+
+def callsheet_with(settings: CallsheetSettings) -> PolicyFactory:
+    """Callsheet with settings other than its defaults."""
+    return replace(CALLSHEET, make=lambda world: Callsheet(world, settings))
 
 
 def _reset_key(rollout: Rollout) -> ActionKey:

@@ -15,12 +15,11 @@ class TorchSettings:
 
     Attributes:
         shape: Shape of a model with random weights; unused when there are weights.
-        device: "cpu", or a torch device such as "cuda".
-        prefix_cache_tokens: Prompt tokens whose KV is kept for later prompts, beside the KV cache; 0 keeps none.
-        prefill_chunk: Prompt tokens computed in one piece; the grain of prefix reuse.
     """
 
     shape: TransformerConfig = field(default_factory=TransformerConfig)
-    device: Annotated[str, Option("Torch device.")] = "cpu"
-    prefix_cache_tokens: Annotated[int, Option("Prompt tokens whose KV is kept for later prompts.", least=0)] = 8_192
+    device: Annotated[str, Option('Torch device, such as "cuda".')] = "cpu"
+    prefix_cache_tokens: Annotated[
+        int, Option("Prompt tokens whose KV is kept for later prompts; 0 keeps none.", least=0)
+    ] = 8_192
     prefill_chunk: Annotated[int, Option("Prompt tokens computed in one piece.", least=1)] = 128

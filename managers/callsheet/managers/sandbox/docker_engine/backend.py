@@ -36,8 +36,8 @@ from callsheet.managers.sandbox.docker_engine.groups import adopt_container, con
 from callsheet.managers.sandbox.docker_engine.images import EngineImages
 from callsheet.managers.sandbox.errors import SandboxCreateError, SandboxLostError
 from callsheet.managers.sandbox.lanes import describe_lanes
+from callsheet.managers.sandbox.network.destinations import network_words
 from callsheet.managers.sandbox.network.doors import NetworkDoors, proxy_environment
-from callsheet.managers.sandbox.network.places import network_words
 from callsheet.managers.sandbox.pool_users import UserPool
 from callsheet.managers.sandbox.seccomp import UnsupportedArchitectureError, build_filter
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings

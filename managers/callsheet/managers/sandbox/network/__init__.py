@@ -1,14 +1,14 @@
-"""What a sandbox can reach: nothing, or the places that its env_reset names.
+"""What a sandbox can reach: nothing, or the destinations that its env_reset names.
 
-A sandbox has a network of its own with nothing in it but a loopback, and no privilege here could give it more. A place
-is reached through a proxy outside: the agent makes a listening socket on the sandbox's loopback and hands it to the
-manager, so that connections come out of the sandbox's network although the manager's process takes them. The proxy
-knows CONNECT alone (TLS and whatever else can be tunnelled), resolves names itself and never connects to an address of
-this machine or of a private network, unless that address itself was named.
+A sandbox has a network of its own with nothing in it but a loopback, and no privilege here could give it more. A
+destination is reached through a proxy outside: the agent makes a listening socket on the sandbox's loopback and hands
+it to the manager, so that connections come out of the sandbox's network although the manager's process takes them.
+The proxy knows CONNECT alone (TLS and whatever else can be tunnelled), resolves names itself and never connects to an
+address of this machine or of a private network, unless that address itself was named.
 
 | module | what it does |
 |---|---|
-| `places.py` | places, and which of them cover which; pure |
+| `destinations.py` | destinations, and which of them cover which; pure |
 | `addresses.py` | the addresses that a name may lead to |
 | `proxy.py` | one connection |
 | `doors.py` | the listening sockets of all sandboxes |

@@ -1,4 +1,4 @@
-"""The addresses that a place may lead to."""
+"""The addresses that a destination may lead to."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import socket
 
 import anyio
 import psutil
-from callsheet.managers.sandbox.network.places import Place
+from callsheet.managers.sandbox.network.destinations import Destination
 
 _RESOLVE_SECONDS = 10.0
 
 
-async def addresses_of(place: Place) -> list[str]:
+async def addresses_of(destination: Destination) -> list[str]:
     """Returns the addresses to connect to.
 
     A name is resolved once, here, so that it cannot lead elsewhere between a check and a connection, and to IPv4 alone,
@@ -21,13 +21,15 @@ async def addresses_of(place: Place) -> list[str]:
     Raises:
         OSError: The name is not known, or nothing that it leads to is public.
     """
-    if place.is_address:
-        return [place.host]
+    if destination.is_address:
+        return [destination.host]
     with anyio.fail_after(_RESOLVE_SECONDS):
-        found = await anyio.getaddrinfo(place.host, place.port, family=socket.AF_INET, type=socket.SOCK_STREAM)
+        found = await anyio.getaddrinfo(
+            destination.host, destination.port, family=socket.AF_INET, type=socket.SOCK_STREAM
+        )
     public = [address[0] for *_, address in found if is_public(str(address[0]))]
     if not public:
-        raise PermissionError(f"{place.host} leads to no public address")
+        raise PermissionError(f"{destination.host} leads to no public address")
     return public
 
 

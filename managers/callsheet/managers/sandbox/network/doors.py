@@ -11,7 +11,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 from callsheet.managers.sandbox.errors import SandboxCreateError
-from callsheet.managers.sandbox.network.places import Place
+from callsheet.managers.sandbox.network.destinations import Destination
 from callsheet.managers.sandbox.network.proxy import serve_connection
 
 PROXY_PORT = 3128
@@ -30,7 +30,7 @@ class Reaching(Protocol):
         """Unique among the sandboxes of a manager."""
 
     @property
-    def network(self) -> tuple[Place, ...]:
+    def network(self) -> tuple[Destination, ...]:
         """What the sandbox can reach."""
 
 
@@ -48,7 +48,7 @@ class Listening(Protocol):
         """Takes a function to call at its end."""
 
 
-def proxy_environment(network: Sequence[Place]) -> Mapping[str, str]:
+def proxy_environment(network: Sequence[Destination]) -> Mapping[str, str]:
     """Returns the variables by which programs find the proxy; none for a sandbox that can reach nothing."""
     if not network:
         return {}
@@ -59,7 +59,7 @@ def proxy_environment(network: Sequence[Place]) -> Mapping[str, str]:
 class Door:
     """The way out of one sandbox."""
 
-    def __init__(self, listener: socket.socket, allowed: Sequence[Place], sandbox_id: str) -> None:
+    def __init__(self, listener: socket.socket, allowed: Sequence[Destination], sandbox_id: str) -> None:
         """Args: listener: Of the sandbox; closed by `close`."""
         self._listener = listener
         self._allowed = allowed

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import anyio
 import structlog
 from callsheet.managers.sandbox.network.addresses import addresses_of
-from callsheet.managers.sandbox.network.places import Place, covered
+from callsheet.managers.sandbox.network.destinations import Destination, covered
 
 _HEAD_SECONDS = 10.0
 _CONNECT_SECONDS = 15.0
@@ -36,7 +36,7 @@ class _RefusedError(Exception):
         self.status = status
 
 
-async def serve_connection(inside: socket.socket, allowed: Sequence[Place], sandbox_id: str) -> None:
+async def serve_connection(inside: socket.socket, allowed: Sequence[Destination], sandbox_id: str) -> None:
     """Serves one connection out of a sandbox, and closes it.
 
     Args:
@@ -46,8 +46,8 @@ async def serve_connection(inside: socket.socket, allowed: Sequence[Place], sand
     """
     with inside:
         try:
-            place, rest = await _read_request(inside, allowed)
-            outside = await _connect(place)
+            destination, rest = await _read_request(inside, allowed)
+            outside = await _connect(destination)
         except _RefusedError as refusal:
             _log.info("connection_refused", sandbox=sandbox_id, answer=refusal.status)
             await _answer(inside, refusal.status)
@@ -60,7 +60,7 @@ async def serve_connection(inside: socket.socket, allowed: Sequence[Place], sand
                 tasks.start_soon(_copy, outside, inside)
 
 
-async def _read_request(inside: socket.socket, allowed: Sequence[Place]) -> tuple[Place, bytes]:
+async def _read_request(inside: socket.socket, allowed: Sequence[Destination]) -> tuple[Destination, bytes]:
     """Returns where to, and what followed the request already."""
     head = b""
     with anyio.move_on_after(_HEAD_SECONDS):
@@ -75,21 +75,21 @@ async def _read_request(inside: socket.socket, allowed: Sequence[Place]) -> tupl
     if match[1] != b"CONNECT":
         raise _RefusedError("405 Only CONNECT is served")
     try:
-        place = Place.parse(match[2].decode("ascii"))
+        destination = Destination.parse(match[2].decode("ascii"))
     except ValueError as error:
         raise _RefusedError("400 Bad Request") from error
-    if "*" in place.host or not covered(place, allowed):
+    if "*" in destination.host or not covered(destination, allowed):
         raise _RefusedError("403 Not in this sandbox's list")
-    return place, head.partition(b"\r\n\r\n")[2]
+    return destination, head.partition(b"\r\n\r\n")[2]
 
 
-async def _connect(place: Place) -> socket.socket:
+async def _connect(destination: Destination) -> socket.socket:
     problem = "no address"
     try:
         with anyio.fail_after(_CONNECT_SECONDS):
-            for address in await addresses_of(place):
+            for address in await addresses_of(destination):
                 try:
-                    return await _connect_to(address, place.port)
+                    return await _connect_to(address, destination.port)
                 except OSError as error:
                     problem = os.strerror(error.errno) if error.errno else str(error)
     except PermissionError as error:

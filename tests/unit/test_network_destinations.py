@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from callsheet.managers.sandbox.network.addresses import is_public
-from callsheet.managers.sandbox.network.places import Place, covered, network_words
+from callsheet.managers.sandbox.network.destinations import Destination, covered, network_words
 
 
 @pytest.mark.parametrize(
@@ -20,9 +20,9 @@ from callsheet.managers.sandbox.network.places import Place, covered, network_wo
     ],
 )
 def test_places_are_read(text: str, host: str, port: int) -> None:
-    place = Place.parse(text)
+    place = Destination.parse(text)
     assert (place.host, place.port) == (host, port)
-    assert Place.parse(str(place)) == place
+    assert Destination.parse(str(place)) == place
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_places_are_read(text: str, host: str, port: int) -> None:
 )
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
-        Place.parse(text)
+        Destination.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,10 @@ def test_what_is_no_place_is_refused(text: str) -> None:
         ("*.2.7:443", "192.0.2.7:443", False),
     ],
 )
-def test_which_place_covers_which(allowed: str, wanted: str, answer: bool) -> None:
-    assert covered(Place.parse(wanted), [Place.parse("other.example:1"), Place.parse(allowed)]) is answer
+def test_which_destination_covers_which(allowed: str, wanted: str, answer: bool) -> None:
+    assert (
+        covered(Destination.parse(wanted), [Destination.parse("other.example:1"), Destination.parse(allowed)]) is answer
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,4 +97,4 @@ def test_public_addresses_are_public(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_registration_names_what_may_be_reached() -> None:
     assert network_words([]) == "none but a loopback of its own"
-    assert network_words([Place("example.org", 443)]).endswith("example.org:443")
+    assert network_words([Destination("example.org", 443)]).endswith("example.org:443")

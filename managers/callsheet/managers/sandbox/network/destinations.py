@@ -1,4 +1,4 @@
-"""Places on the network, as env_resets and operators name them. Pure."""
+"""Destinations on the network, as env_resets and operators name them. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RULE = 'must be "HOST:PORT" with a name, "*.NAME", an address ("[...]" around o
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Destination:
     """Where to connect to by TCP.
 
     Attributes:
@@ -24,7 +24,7 @@ class Place:
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> Place:
+    def parse(cls, text: str) -> Destination:
         """Reads "HOST:PORT"; raises ValueError naming value and rule."""
         host, _, port = text.rpartition(":")
         bracketed = host.startswith("[") and host.endswith("]")
@@ -42,7 +42,7 @@ class Place:
         """Whether it names an address."""
         return _address(self.host) is not None
 
-    def covers(self, other: Place) -> bool:
+    def covers(self, other: Destination) -> bool:
         """Whether whoever may reach this one may reach another. Addresses are covered by themselves alone."""
         if self.port != other.port:
             return False
@@ -57,15 +57,15 @@ class Place:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def covered(place: Place, allowed: Iterable[Place]) -> bool:
-    """Whether one of the allowed places covers this one."""
-    return any(one.covers(place) for one in allowed)
+def covered(destination: Destination, allowed: Iterable[Destination]) -> bool:
+    """Whether one of the allowed destinations covers this one."""
+    return any(one.covers(destination) for one in allowed)
 
 
-def network_words(allowed: Iterable[Place]) -> str:
-    """Returns, for people, what sandboxes can reach where env_resets may name these places."""
-    places = ", ".join(map(str, allowed))
-    return f"none, or by a proxy what an env_reset names of {places}" if places else "none but a loopback of its own"
+def network_words(allowed: Iterable[Destination]) -> str:
+    """Returns, for people, what sandboxes can reach where env_resets may name these destinations."""
+    named = ", ".join(map(str, allowed))
+    return f"none, or by a proxy what an env_reset names of {named}" if named else "none but a loopback of its own"
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
