@@ -126,12 +126,6 @@ class CoreLoop:
             commands.AcceptManager: self._accept_manager,
             commands.RefuseManager: self._refuse_manager,
             commands.Dispatch: self._dispatch,
-            commands.ResizeAttempt: self._tell_manager,
-            commands.PauseAttempt: self._tell_manager,
-            commands.CancelAttempt: self._tell_manager,
-            commands.AcknowledgeEnd: self._tell_manager,
-            commands.ReleaseSandbox: self._tell_manager,
-            commands.DrainManager: self._tell_manager,
         }
 
     def post(self, happened: Sequence[Event]) -> None:
@@ -265,7 +259,7 @@ class CoreLoop:
                 self._aftercare.release_payloads(record.job_id)
 
     def _carry_out_one(self, command: commands.Command) -> None:
-        self._carriers[type(command)](command)
+        self._carriers.get(type(command), self._tell_manager)(command)
 
     def _accept(self, command: commands.Accept) -> None:
         session, sequence = command.reply_to.session, command.reply_to.sequence
