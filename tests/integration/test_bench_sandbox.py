@@ -61,7 +61,7 @@ def test_one_object_is_printed_for_each_number_of_sandboxes(isolation: str, numb
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--sandboxes", "many"), "sandboxes: 'many' must be whole numbers"),
+        (("--sandboxes", "many"), "'--sandboxes': 'many' must be whole numbers"),
         (("--sandboxes", "0"), "sandboxes: (0,) must be at least one number, and each at least 1"),
         (("--samples", "0"), "--samples"),
     ],

@@ -347,6 +347,13 @@ async def test_a_block_left_by_a_loss_is_lost(fake: FakeClient, job: Job) -> Non
             pass
 
 
+async def test_a_group_that_was_left_has_no_more_members_to_wait_for(job: Job) -> None:
+    async with job.group("g", size=1) as group:
+        group.start(_named)
+    assert [member async for member in group] == []
+    assert [member.value for member in group.members] == ["g/0"]
+
+
 def _run_all(group: SyncGroup, rollout: Callable[[SyncTrajectory], object]) -> None:
     with group:
         group.start(rollout)

@@ -222,8 +222,10 @@ class Group:
         if self._ended is None:
             rule = "start rollouts before waiting for members"
             raise refused(RefusalCode.FAILED_PRECONDITION, field="group_id", value=self.group_id, rule=rule)
-        async for member in self._ended:
-            yield member
+        # A mistake of a rollout may end the block while another thread waits here.
+        with suppress(anyio.ClosedResourceError):
+            async for member in self._ended:
+                yield member
 
     def _known(self) -> list[Member[Any]]:
         ended = [each for each in self._given if each.end is not None]
