@@ -28,9 +28,8 @@ from callsheet.managers.inference.torch_engine.batcher import BatchLimits
 from callsheet.managers.inference.torch_engine.driver import TorchEngineDriver
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
 from callsheet.managers.models.config import TransformerConfig
-from callsheet.managers.models.weights import save_weights
 
-from tests.support.torch_models import full_pass_log_probs, prompt, request, small_model
+from tests.support.torch_models import full_pass_log_probs, prompt, request, save_weights, small_model
 
 pytestmark = pytest.mark.anyio
 WAIT_S = 60

@@ -362,3 +362,21 @@ def test_other_databases_are_refused(place: JournalPlace) -> None:
     with pytest.raises(ValueError, match="must start with 'postgresql://'"):
         JournalPlace(place.data_dir, "mysql://host/name").open()
     place.open().close()
+
+
+def test_no_text_ends_the_journal(place: JournalPlace) -> None:
+    nul = "a\0b"
+    found = recovered_after(
+        place,
+        [
+            OPENED,
+            TrajectoryOpened("job", "trajectory", b"spec", 0, 1.0),
+            TrajectoryPlaced("job", "trajectory", nul, "manager", {}, ()),
+            TrajectoryClosed("job", "trajectory", "abandoned", nul),
+            submitted("a"),
+            ActionDispatched("job", "a", 1, 1, 7, "manager"),
+            ActionCancelRequested("job", "a", nul),
+        ],
+    )
+    (trajectory,), (action,) = found.trajectories, found.actions
+    assert trajectory.sandbox_id == trajectory.reason == action.cancel_reason == "a\N{REPLACEMENT CHARACTER}b"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 
 import pytest
 from callsheet.scheduler.core.records import JobOpened
@@ -21,7 +22,7 @@ def test_saved_nodes_are_there_after_a_restart(place: JournalPlace) -> None:
 def test_they_can_be_read_before_the_epoch_begins(place: JournalPlace) -> None:
     with place.begun() as journal:
         journal.save_predictors([("a", "1")], [])
-    with place.open() as journal:
+    with closing(place.open()) as journal:
         assert journal.load_predictors() == [("a", "1")]
 
 

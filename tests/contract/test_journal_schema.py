@@ -5,15 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from callsheet.scheduler.store import migrate
 from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, sqlite_engine
 from callsheet.scheduler.store.errors import DurabilityError
 from callsheet.scheduler.store.schema import metadata
-from sqlalchemy import Connection, inspect, make_url
+from sqlalchemy import make_url
 
 from tests.support.journals import JournalPlace
 from tests.support.servers import PostgresServer, postgres_server
@@ -26,22 +23,6 @@ def test_the_migrations_make_the_tables_of_the_metadata(place: JournalPlace) -> 
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
         assert compare_metadata(context, metadata) == []
     engine.dispose()
-
-
-def test_every_migration_can_be_taken_back_and_applied_again(place: JournalPlace) -> None:
-    place.open().close()
-    config = Config()
-    config.set_main_option("script_location", str(Path(migrate.__file__).parent / "migrations"))
-    engine = create_journal_engine(place.data_dir, place.url)
-    with engine.connect() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "base")
-        assert _tables(connection) == {"alembic_version"}
-        command.upgrade(config, "head")
-        assert _tables(connection) == {"alembic_version", *metadata.tables}
-    engine.dispose()
-    with place.begun() as journal:
-        assert journal.epoch == 1
 
 
 def test_a_migration_that_fails_leaves_nothing_behind(place: JournalPlace) -> None:
@@ -95,8 +76,3 @@ def test_logs_show_no_password(postgres: PostgresServer, tmp_path: Path, capsys:
     shown = capsys.readouterr()
     assert "journal_opened" in shown.out
     assert "hunter2" not in shown.out + shown.err
-
-
-def _tables(connection: Connection) -> set[str]:
-    with connection.begin():
-        return set(inspect(connection).get_table_names())

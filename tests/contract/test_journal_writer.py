@@ -24,28 +24,25 @@ DEADLINE_S = 30.0
 
 
 class Commits:
-    """A journal that also remembers how many records each commit had."""
+    """A journal, and how many records each of its commits had."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, patches: pytest.MonkeyPatch) -> None:
         self.journal = journal
         self.sizes: list[int] = []
         self.purged = threading.Event()
+        commit, purge = journal.commit, journal.purge
 
-    def commit(self, records: Sequence[Record]) -> None:
-        """Commits."""
-        self.journal.commit(records)
-        self.sizes.append(len(records))
+        def noted_commit(records: Sequence[Record]) -> None:
+            commit(records)
+            self.sizes.append(len(records))
 
-    @property
-    def has_garbage(self) -> bool:
-        """Whether there is something to purge."""
-        return self.journal.has_garbage
+        def noted_purge(limit: int) -> None:
+            purge(limit)
+            if not journal.has_garbage:
+                self.purged.set()
 
-    def purge(self, limit: int) -> None:
-        """Purges, and says when nothing is left."""
-        self.journal.purge(limit)
-        if not self.journal.has_garbage:
-            self.purged.set()
+        patches.setattr(journal, "commit", noted_commit)
+        patches.setattr(journal, "purge", noted_purge)
 
 
 @pytest.fixture
@@ -55,11 +52,11 @@ def place(tmp_path: Path) -> JournalPlace:
 
 
 @pytest.fixture
-def commits(place: JournalPlace) -> Iterator[Commits]:
+def commits(place: JournalPlace, monkeypatch: pytest.MonkeyPatch) -> Iterator[Commits]:
     """An open journal with one open job."""
     with place.begun() as journal:
         journal.commit([JobOpened("job", b"")])
-        yield Commits(journal)
+        yield Commits(journal, monkeypatch)
 
 
 def unexpected(error: BaseException) -> None:
@@ -76,13 +73,21 @@ async def writing(
     commits: Commits, limits: WriterLimits | None = None, on_fatal: Callable[[BaseException], None] = unexpected
 ) -> AsyncIterator[GroupCommitWriter]:
     """A writer that is started, and closed at the end."""
-    writer = GroupCommitWriter(commits, on_fatal, limits)
+    writer = GroupCommitWriter(commits.journal, on_fatal, limits)
     writer.start()
     try:
         yield writer
     finally:
         with anyio.CancelScope(shield=True):
             await writer.close(DEADLINE_S)
+
+
+async def flush(writer: GroupCommitWriter, timeout_s: float = DEADLINE_S) -> None:
+    """Waits until all that was submitted so far is committed and called back."""
+    reached = anyio.Event()
+    writer.submit((), reached.set)
+    with anyio.fail_after(timeout_s):
+        await reached.wait()
 
 
 @contextmanager
@@ -105,7 +110,7 @@ async def test_callbacks_come_in_order_after_their_commits(commits: Commits) -> 
         for number in range(20):
             writer.submit([submitted(f"a{number}")], partial(committed, number))
             await anyio.lowlevel.checkpoint()
-        await writer.flush(DEADLINE_S)
+        await flush(writer)
         assert called == [(number, True) for number in range(20)]
         assert writer.backlog == 0
 
@@ -118,7 +123,7 @@ async def test_what_arrives_during_a_commit_is_committed_together(place: Journal
                 writer.submit([submitted(f"a{number}")], partial(called.append, number))
             assert writer.backlog == 100
             assert called == []
-        await writer.flush(DEADLINE_S)
+        await flush(writer)
     assert called == list(range(100))
     # The thread takes the first submits when it wakes; all others have gathered by the time that it is free again.
     assert sum(commits.sizes) == 100
@@ -131,7 +136,7 @@ async def test_a_commit_has_a_bound(place: JournalPlace, commits: Commits, limit
         with commits_held_up(place):
             for number in range(50):
                 writer.submit([submitted(f"a{number}", spec=bytes(100))], nothing)
-        await writer.flush(DEADLINE_S)
+        await flush(writer)
     assert max(commits.sizes) == 10
     assert sum(commits.sizes) == 50
 
@@ -142,7 +147,7 @@ async def test_a_submit_without_records_keeps_its_place_and_commits_nothing(
     called: list[str] = []
     async with writing(commits) as writer:
         writer.submit((), partial(called.append, "nothing before"))
-        await writer.flush(DEADLINE_S)
+        await flush(writer)
         assert commits.sizes == []
         with commits_held_up(place):
             writer.submit([submitted("a")], partial(called.append, "a"))
@@ -150,7 +155,7 @@ async def test_a_submit_without_records_keeps_its_place_and_commits_nothing(
             writer.submit([submitted("b")], partial(called.append, "b"))
             await anyio.lowlevel.checkpoint()
             assert called == ["nothing before"]
-        await writer.flush(DEADLINE_S)
+        await flush(writer)
     assert called == ["nothing before", "a", "after a", "b"]
 
 
@@ -163,7 +168,7 @@ async def test_a_full_backlog_refuses_records_but_no_callbacks(place: JournalPla
             with pytest.raises(JournalBackloggedError, match="3 records wait"):
                 writer.submit([submitted("d")], partial(called.append, "d"))
             writer.submit((), partial(called.append, "end"))
-        await writer.flush(DEADLINE_S)
+        await flush(writer)
         writer.submit([submitted("d")], partial(called.append, "d"))
     assert called == ["a", "b", "c", "end", "d"]
 
@@ -173,7 +178,7 @@ async def test_a_flush_gives_up_at_its_deadline_and_the_commits_go_on(place: Jou
         with commits_held_up(place):
             writer.submit([submitted("a")], nothing)
             with pytest.raises(TimeoutError):
-                await writer.flush(0.01)
+                await flush(writer, 0.01)
             with pytest.raises(TimeoutError):
                 await writer.close(0.01)
         await writer.close(DEADLINE_S)
@@ -193,20 +198,26 @@ async def test_close_commits_what_was_submitted_and_takes_nothing_more(commits: 
 
 
 async def test_a_writer_that_was_never_started_can_be_closed(commits: Commits) -> None:
-    await GroupCommitWriter(commits, unexpected).close(DEADLINE_S)
+    await GroupCommitWriter(commits.journal, unexpected).close(DEADLINE_S)
 
 
 async def test_a_commit_that_fails_is_fatal(place: JournalPlace, commits: Commits) -> None:
     called: list[str] = []
     errors: list[BaseException] = []
-    async with writing(commits, on_fatal=errors.append) as writer:
+    failed = anyio.Event()
+
+    def on_fatal(error: BaseException) -> None:
+        errors.append(error)
+        failed.set()
+
+    async with writing(commits, on_fatal=on_fatal) as writer:
         writer.submit([submitted("a")], partial(called.append, "a"))
-        await writer.flush(DEADLINE_S)
+        await flush(writer)
         with place.outside() as connection:
             connection.execute("UPDATE scheduler SET epoch = epoch + 1")
         writer.submit([submitted("b")], partial(called.append, "b"))
-        with pytest.raises(JournalStoppedError):
-            await writer.flush(DEADLINE_S)
+        with anyio.fail_after(DEADLINE_S):
+            await failed.wait()
         with pytest.raises(JournalStoppedError):
             writer.submit([submitted("c")], partial(called.append, "c"))
     assert [type(error) for error in errors] == [StaleEpochError]
@@ -234,7 +245,7 @@ async def test_rows_of_closed_jobs_are_deleted_when_there_is_nothing_else_to_do(
         actions = [submitted(f"a{number}") for number in range(100)]
         writer.submit([*actions, ActionFinished("job", "a0", "succeeded", b"", 1.0)], nothing)
         writer.submit([JobClosed("job"), JobOpened("other", b""), submitted("kept", "other")], nothing)
-        await writer.flush(DEADLINE_S)
+        await flush(writer)
         assert await anyio.to_thread.run_sync(commits.purged.wait, DEADLINE_S)
     assert place.count("actions") == 1
 

@@ -70,7 +70,7 @@ async def test_many_trajectories_while_the_scheduler_is_killed(tmp_path: Path) -
                 printed += part
                 if not killed and printed.count("\n") >= 320:
                     killed = stack.pid(Role.SCHEDULER)
-                    stack.kill(Role.SCHEDULER)
+                    stack.supervisor(Role.SCHEDULER).kill()
             await example.wait()
     assert killed
     assert example.returncode == 0

@@ -17,6 +17,7 @@ from callsheet.managers.sandbox.settings import Isolation
 from tests.support.accounts import check_nothing_leaked
 from tests.support.real_sandboxes import processes, until
 from tests.support.sandboxes import DOCKER_IMAGE, require_bubblewrap, require_docker
+from tests.support.stack_processes import kill_and_wait, start
 
 pytestmark = [pytest.mark.anyio, pytest.mark.alone]
 
@@ -57,12 +58,12 @@ async def test_kill_a_sandbox_manager_with_live_sandboxes(tmp_path: Path, isolat
             await until(lambda: nappers() == 2)
 
             below = psutil.Process(stack.pid(Role.SANDBOX)).children(recursive=True)
-            await stack.kill_and_wait(Role.SANDBOX)
+            await kill_and_wait(stack, Role.SANDBOX)
             await until(lambda: nappers() == 0)
             _, alive = await anyio.to_thread.run_sync(lambda: psutil.wait_procs(below, timeout=30.0))
             assert alive == [], "processes outlived their manager"
 
-            await stack.start(Role.SANDBOX)
+            await start(stack, Role.SANDBOX)
             for outcome in (await running.outcome(), await idle.env_step(Command.argv("true"))):
                 assert isinstance(outcome, Failed), outcome
                 assert (outcome.kind, outcome.reason) == (FailureKind.INFRA, "state_lost")

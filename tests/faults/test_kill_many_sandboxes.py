@@ -34,6 +34,7 @@ from callsheet.managers.sandbox.settings import Isolation
 
 from tests.support.accounts import check_nothing_leaked
 from tests.support.real_sandboxes import processes, until
+from tests.support.stack_processes import kill_and_wait, start
 
 pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.timeout(300)]
 
@@ -109,10 +110,10 @@ async def test_kill_a_manager_with_200_live_sandboxes(tmp_path: Path) -> None:
 
             below = psutil.Process(stack.pid(Role.SANDBOX)).children(recursive=True)
             assert len(below) >= SANDBOXES
-            await stack.kill_and_wait(Role.SANDBOX)
+            await kill_and_wait(stack, Role.SANDBOX)
             _, alive = await anyio.to_thread.run_sync(lambda: psutil.wait_procs(below, timeout=60.0))
             assert alive == [], "processes outlived their manager"
-            await stack.start(Role.SANDBOX)
+            await start(stack, Role.SANDBOX)
 
             for action in running:
                 check_lost(await action.outcome())
@@ -124,8 +125,8 @@ async def test_kill_a_manager_with_200_live_sandboxes(tmp_path: Path) -> None:
                 step = await trajectory.env_step(Command.argv("echo", "again"), demand=Demand())
                 assert step.unwrap().stdout == b"again\n"
             await check_nothing_leaked(stack.address, "job")
-            await stack.kill_and_wait(Role.SANDBOX)
-            await stack.start(Role.SANDBOX)
-            await stack.kill_and_wait(Role.SANDBOX)
+            await kill_and_wait(stack, Role.SANDBOX)
+            await start(stack, Role.SANDBOX)
+            await kill_and_wait(stack, Role.SANDBOX)
         assert leftovers(tmp_path) == {"groups": [], "processes": [], "files": [], "mounts": []}
     assert naps() == 0

@@ -68,7 +68,7 @@ def containers_of(marker: str) -> list[str]:
 
     engine = DockerEngine()
     try:
-        return engine.names_labelled({MANAGER_LABEL: marker})
+        return [str(container.name) for container in engine._labelled({MANAGER_LABEL: marker})]
     finally:
         engine.close()
 

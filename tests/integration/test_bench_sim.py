@@ -111,6 +111,24 @@ def test_ranges_decide_the_exit_code(tmp_path: Path) -> None:
     assert "os_sharing step_s in [..0]" in missed.stderr
 
 
+def test_what_is_not_given_is_taken_from_the_ranges(tmp_path: Path) -> None:
+    ranges = tmp_path / "ranges.toml"
+    ranges.write_text(
+        '[arguments]\nworkload = "games"\nmode = "sustained"\ntrajectories = 4\nseeds = [1, 2]\n'
+        '[[range]]\npolicy = "os_sharing"\nfigure = "act_mean_s"\nat_least = 0.0\n'
+    )
+    done = _run("--check", str(ranges), "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["workload"], report["mode"], report["trajectories"], report["seeds"]) == (
+        "games", "sustained", 4, [1, 2],
+    )  # fmt: skip
+    assert set(report["policies"]) == {"os_sharing"}
+    refused = _run("--check", str(ranges), "--trajectories", "5")
+    assert refused.returncode == 2
+    assert "arguments.trajectories is 4, the report has 5" in " ".join(refused.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

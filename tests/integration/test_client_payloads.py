@@ -114,15 +114,19 @@ async def test_a_result_that_is_gone_or_wrong_can_be_awaited_again(
 async def test_a_put_waits_for_a_server(service: FaultyClientService) -> None:
     async with serving(service) as target:
         pass
+    ended = anyio.Event()
     async with Client(target, FAST) as client, anyio.create_task_group() as group:
-        group.start_soon(_open_and_reset, client)
+        group.start_soon(_open_and_reset, client, ended)
+        # The server stays until the client has read its last reply.
         async with serving(service, port=int(target.rpartition(":")[2])):
-            await service.wait_until(lambda: ("j", "t") in service.state.closed)
+            await ended.wait()
+    assert ("j", "t") in service.state.closed
 
 
-async def _open_and_reset(client: Client) -> None:
+async def _open_and_reset(client: Client, ended: anyio.Event) -> None:
     await client.open_job("j")
     await _reset(client, "t")
+    ended.set()
 
 
 async def test_a_put_gives_up_after_its_time() -> None:

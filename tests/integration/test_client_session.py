@@ -25,6 +25,7 @@ from callsheet.client import (
     Outcome,
     PriorityClass,
     QueueFullError,
+    RefusedError,
     RewardModel,
     Staleness,
     Succeeded,
@@ -329,7 +330,8 @@ async def test_a_stream_that_waiting_cannot_mend_fails_at_once(
 ) -> None:
     service.break_code = code
     service.break_after_items.add(1)
-    with pytest.raises(ConnectionLostError, match=code.name):
+    expected = RefusedError if code is grpc.StatusCode.UNAUTHENTICATED else ConnectionLostError
+    with pytest.raises(expected, match=code.name):
         await client.open_job("j")
 
 

@@ -24,8 +24,8 @@ from callsheet.benchmarks.demo.packages import (
     fetch_releases,
     missing_packages,
 )
-from callsheet.benchmarks.demo.policy import PLAY_PROGRAM, Observation
-from callsheet.benchmarks.demo.rollout import EpisodeRunner, Rollout
+from callsheet.benchmarks.demo.policy import PLAY_PROGRAM, DecisionResult
+from callsheet.benchmarks.demo.rollout import EpisodeResult, EpisodeRunner
 from callsheet.benchmarks.demo.workload import run_mode
 from callsheet.client import (
     Command,
@@ -78,7 +78,7 @@ def edits_of(episode: Episode, fixed_line: str) -> list[str]:
             edits.append(turn.command.program[-1] if turn.label == "edit" else "slip")
         passes = turn.label == "test" and edits[-1:] == [fixed_line]
         try:
-            turn = policy.send(Observation(0 if passes else 1, ""))
+            turn = policy.send(DecisionResult(0 if passes else 1, ""))
         except StopIteration:
             return edits
 
@@ -94,7 +94,7 @@ def coding(inputs: DemoInputs, bug: Bug, *, gives_up: bool = False) -> Episode:
     raise AssertionError("no such agent in 1000 seeds")
 
 
-async def roll_out(local: LocalEpisode, episode: Episode) -> Rollout:
+async def roll_out(local: LocalEpisode, episode: Episode) -> EpisodeResult:
     job = await local.client.open_job("job")
     return await EpisodeRunner(job, episode, CALLSHEET, lambda _: None).run()
 

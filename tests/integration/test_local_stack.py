@@ -15,6 +15,8 @@ from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import RestartPolicy, StackSettings
 
+from tests.support.stack_processes import kill_and_wait, start, wait_serving
+
 pytestmark = pytest.mark.anyio
 _DEADLINE_S = 100.0
 
@@ -58,8 +60,8 @@ async def test_killed_processes_come_back_at_the_same_address(tmp_path: Path) ->
             address = stack.address
             for role in (Role.NOOP, Role.SCHEDULER):
                 killed = stack.pid(role)
-                stack.kill(role)
-                assert await stack.wait_serving(role, other_than=killed) != killed
+                stack.supervisor(role).kill()
+                assert await wait_serving(stack, role, other_than=killed) != killed
                 await tool_call(address, f"after-{role.value}")
             assert stack.address == address
 
@@ -67,11 +69,11 @@ async def test_killed_processes_come_back_at_the_same_address(tmp_path: Path) ->
 async def test_without_restarts_a_killed_process_waits_to_be_started(tmp_path: Path) -> None:
     with anyio.fail_after(_DEADLINE_S):
         async with local_stack(settings(tmp_path, RestartPolicy(enabled=False))) as stack:
-            await stack.kill_and_wait(Role.SCHEDULER)
-            assert stack.process(Role.SCHEDULER) is None
+            await kill_and_wait(stack, Role.SCHEDULER)
+            assert stack.supervisor(Role.SCHEDULER).process is None
             with pytest.raises(LookupError, match="scheduler does not run now"):
                 stack.pid(Role.SCHEDULER)
-            await stack.start(Role.SCHEDULER)
+            await start(stack, Role.SCHEDULER)
             await tool_call(stack.address, "a-1")
 
 

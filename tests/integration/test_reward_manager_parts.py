@@ -100,8 +100,8 @@ async def test_the_cores_of_a_pool_reach_the_part_that_shares_them(tmp_path: Pat
     suites = build_test_suite_executor(settings)
     executor = build_reward_executor(RewardSettings(shape=SMALL), suites)
     executor.use_shared_cores([CORE])
-    assert suites.uses.shared_cores is not None
-    assert suites.uses.shared_cores.cores == {CORE}
+    assert suites.shared_cores is not None
+    assert suites.shared_cores.cores == {CORE}
     await executor.close()
 
 

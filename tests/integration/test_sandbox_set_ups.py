@@ -219,7 +219,7 @@ async def test_ready_sandboxes_are_taken_and_made_again(settings: SandboxSetting
         with anyio.fail_after(ANSWER_SECONDS):
             while pool.ready < 2:  # noqa: ASYNC110 - the pool is filled in the background
                 await anyio.sleep(0.01)
-        ready = pool.ids()
+        ready = {sandbox.spec.sandbox_id for shelf in pool._shelves.values() for sandbox in shelf.sandboxes}
         if archives:
             made = await make(executor, attempt_of(reset(trajectory="next"), resources={"memory": 64}))
         else:

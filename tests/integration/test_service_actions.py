@@ -36,7 +36,7 @@ from callsheet.client.admin_values import ActionState, WaitReason
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import StackSettings
-from callsheet.managers.noop import serve_noop
+from callsheet.managers.noop import NoopExecutor, NoopSettings
 from callsheet.managers.runtime import run_manager
 from callsheet.managers.settings import ManagerSettings
 from callsheet.scheduler.service.settings import SchedulerSettings
@@ -212,7 +212,7 @@ async def test_outcomes_survive_a_restart(tmp_path: Path) -> None:
     settings = SchedulerSettings(tmp_path, listen=address, shutdown_grace=0.1)
     async with Client(address) as client, AdminClient(address) as admin, anyio.create_task_group() as tasks:
         manager = ManagerSettings(address, "m", NODE, handle_signals=False, reconnect_max_s=0.1)
-        tasks.start_soon(partial(serve_noop, manager))
+        tasks.start_soon(partial(run_manager, manager, NoopExecutor(NoopSettings())))
         async with running_service(settings):
             job = await client.open_job("job")
             done = await job.submit(ToolCall("noop", "nothing"), unservable=Unservable.WAIT)

@@ -17,6 +17,7 @@ from callsheet.scheduler.store.engine import SQLITE_FILE
 from redis import Redis
 
 from tests.support.servers import PostgresServer, postgres_server, redis_server
+from tests.support.stack_processes import kill_and_wait, start
 
 pytestmark = pytest.mark.anyio
 
@@ -57,8 +58,8 @@ async def test_postgresql_and_redis_keep_what_was_acknowledged(
         for handle in (running, waiting):
             await handle.accepted()
 
-        await stack.kill_and_wait(Role.SCHEDULER)
-        await stack.start(Role.SCHEDULER)
+        await kill_and_wait(stack, Role.SCHEDULER)
+        await start(stack, Role.SCHEDULER)
 
         assert await admin.outcome("job", "done") == outcome
         assert await admin.outcome("job", "waiting") is None

@@ -42,6 +42,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.support.real_sandboxes import processes, sandbox_stack, until, until_state
+from tests.support.stack_processes import kill_and_wait, start, wait_ended
 
 pytestmark = pytest.mark.anyio
 
@@ -240,8 +241,8 @@ async def test_a_command_outlives_a_restart_of_the_scheduler(stack: Stack, job: 
         handle = await trajectory.submit(EnvStep(script))
         await until(lambda: bool(processes(*command)))
         before = (await admin.status()).epoch
-        await stack.kill_and_wait(Role.SCHEDULER)
-        await stack.start(Role.SCHEDULER)
+        await kill_and_wait(stack, Role.SCHEDULER)
+        await start(stack, Role.SCHEDULER)
         (napping,) = processes(*command)
         napping.kill()
         outcome = await handle.outcome()
@@ -263,9 +264,9 @@ async def test_a_drained_manager_leaves_once_its_attempts_are_over(stack: Stack,
     await admin.drain(manager.manager_id)
     later = await job.submit(ToolCall("noop", "later"), unservable=Unservable.WAIT)
     assert isinstance(await handle.outcome(), Succeeded)
-    await stack.wait_ended(Role.NOOP)
+    await wait_ended(stack, Role.NOOP)
     # The stack leaves a drained manager away until it is asked for it.
-    await stack.start(Role.NOOP)
+    await start(stack, Role.NOOP)
     outcome = await later.outcome()
     assert isinstance(outcome, Succeeded)
     assert outcome.attempts == 1

@@ -15,7 +15,8 @@ from callsheet.client import Client, Demand, InvalidArgumentError, NotFoundError
 from callsheet.client.actions import ActionKind
 from callsheet.client.admin import AdminClient
 from callsheet.client.admin_predictions import WhatIf
-from callsheet.managers.noop import NoopSettings, serve_noop
+from callsheet.managers.noop import NoopExecutor, NoopSettings
+from callsheet.managers.runtime import run_manager
 from callsheet.managers.settings import ManagerSettings
 from callsheet.scheduler.service.settings import SchedulerSettings
 from typer.testing import CliRunner
@@ -30,7 +31,8 @@ async def test_what_was_learned_is_told_and_survives_a_restart(tmp_path: Path) -
     address = f"127.0.0.1:{free_port()}"
     settings = SchedulerSettings(tmp_path, listen=address, shutdown_grace=0.1)
     async with Client(address) as client, AdminClient(address) as admin, anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(serve_noop, ManagerSettings(address, "m", NODE, handle_signals=False)))
+        manager = ManagerSettings(address, "m", NODE, handle_signals=False)
+        tasks.start_soon(partial(run_manager, manager, NoopExecutor(NoopSettings())))
         async with running_service(settings):
             job = await client.open_job("job")
             waits = await job.submit(ToolCall("elsewhere", "get"), label="search", unservable=Unservable.WAIT)
@@ -103,7 +105,7 @@ async def test_a_larger_fleet_is_asked_about(tmp_path: Path) -> None:
         with pytest.raises(NotFoundError, match="no manager is registered"):
             await admin.what_if("pool-0", 1)
         manager = ManagerSettings(service.address, "m", NODE, handle_signals=False)
-        tasks.start_soon(partial(serve_noop, manager))
+        tasks.start_soon(partial(run_manager, manager, NoopExecutor(NoopSettings())))
         found = await _answer_once_it_takes_actions(admin, NODE.node_id, 2)
         assert (found.pool, found.nodes) == ("pool-0", 1)
         assert found.before == found.after

@@ -126,8 +126,8 @@ class _Step:
     @property
     def lane(self) -> Lane | None:
         """Its lane as node sharing wants it."""
-        shared = self._executor.uses.shared_cores
-        return None if shared is None else shared.lane(id(self.attempt))
+        shared, name = self._executor.shared_cores, id(self.attempt)
+        return None if shared is None or name not in shared._commands else shared._sharing.lane(name)
 
     @property
     def clock_s(self) -> float:

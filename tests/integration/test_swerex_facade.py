@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
@@ -26,6 +28,7 @@ from swerex.runtime.abstract import (
 from swerex.runtime.remote import RemoteRuntime
 
 from tests.support.real_sandboxes import processes, until
+from tests.support.stack_processes import wait_serving
 from tests.support.swerex_servers import TOKEN, WAIT_S, facade_process, runtime_at, stack_of_sandboxes, until_alive
 
 pytestmark = pytest.mark.anyio
@@ -214,8 +217,8 @@ async def test_a_lost_sandbox_is_an_error_and_stays_one(stack: Stack, facade: st
     await runtime.create_session(SESSION)
     await runtime.run_in_session(step("touch there"))
     killed = stack.pid(Role.SANDBOX)
-    stack.kill(Role.SANDBOX)
-    await stack.wait_serving(Role.SANDBOX, other_than=killed)
+    stack.supervisor(Role.SANDBOX).kill()
+    await wait_serving(stack, Role.SANDBOX, other_than=killed)
     with pytest.raises(SwerexException, match="state_lost") as caught:
         await runtime.run_in_session(step("ls"))
     assert caught.value.extra_info["kind"] == "infra"  # type: ignore[attr-defined]
@@ -242,8 +245,8 @@ async def test_a_sandbox_that_cannot_be_set_up_is_not_alive(stack: Stack) -> Non
 async def test_a_facade_that_ends_closes_its_job(stack: Stack) -> None:
     async with facade_process(stack.address, "--job-id", "ending") as process:
         assert (await runtime_at(process.facts["address"]).execute(Command(command=["echo", "x"]))).stdout == "x\n"
-        await process.stop(grace_s=30)
-        assert process.returncode == 0
+        os.kill(process.pid, signal.SIGTERM)
+        assert await process.wait() == 0
     async with Client(stack.address) as client:
         with pytest.raises(NotFoundError):
             await client.job("ending").close()

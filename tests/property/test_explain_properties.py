@@ -9,10 +9,11 @@ from callsheet.scheduler.core.entities import Action
 from callsheet.scheduler.core.model import ActionKey, ActionState
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.planner.answers.explain import Explanation, WaitReason, explain
+from callsheet.scheduler.planner.answers.explain import Explanation, explain
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner
-from callsheet.scheduler.planner.protocol import Review, ReviewingPlanner
+from callsheet.scheduler.planner.protocol import ReviewingPlanner
+from callsheet.scheduler.planner.round.review import Review, WaitReason
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -64,6 +65,7 @@ def checked(world: CoreWorld) -> Callable[[], Plan]:
         taken = {each.key for each in found.assignments}
         for key, explanation in told.items():
             assert (explanation.reason is WaitReason.NEXT_ROUND) == (key in taken), (key, explanation)
+            assert all(short.free < short.needed <= short.capacity for short in explanation.shortages), explanation
         return found
 
     return plan

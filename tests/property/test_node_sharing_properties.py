@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.fluid_node import FluidCommand, FluidNode
+from tests.support.lane_explanation import explain, foreground_use
 
 _CORES = 4.0
 _WEIGHTS = st.sampled_from([0.5, 1.0, 2.0])
@@ -41,7 +42,7 @@ def _use(node: FluidNode, lane: Lane) -> float:
 def _claimed_use(node: FluidNode) -> float:
     if not node.live:
         return 0.0
-    return node.sharing.explain(next(iter(node.live)), node.now).claimed_use
+    return explain(node.sharing, next(iter(node.live)), node.now).claimed_use
 
 
 @given(st.lists(_COMMANDS, min_size=1, max_size=25))
@@ -70,7 +71,7 @@ def test_the_foreground_is_filled_by_levels_and_then_first_come(commands: list[F
 
     def order(node: FluidNode, index: int) -> tuple[int, float]:
         command = commands[index]
-        attained_s = node.sharing.explain(index, node.now).attained_s
+        attained_s = explain(node.sharing, index, node.now).attained_s
         return level_of(attained_s / command.weight, sharing_settings), command.arrives
 
     def check(node: FluidNode) -> None:
@@ -78,8 +79,8 @@ def test_the_foreground_is_filled_by_levels_and_then_first_come(commands: list[F
         if not waiting:
             return
         first = min(order(node, index) for index in waiting)
-        uses = [node.sharing.explain(index, node.now).use for index in waiting if order(node, index) == first]
-        assert max(uses) > _CORES - node.sharing.foreground_use - 1e-6
+        uses = [explain(node.sharing, index, node.now).use for index in waiting if order(node, index) == first]
+        assert max(uses) > _CORES - foreground_use(node.sharing) - 1e-6
 
     FluidNode(_CORES, sharing_settings, check).run(commands)
 
@@ -98,7 +99,7 @@ def test_slowdown_is_bounded_while_claims_fit(commands: list[FluidCommand], beta
         feasible = feasible and _claimed_use(node) <= _CORES and _use(node, Lane.FOREGROUND) <= _CORES + 1e-6
         if feasible:
             for index in node.live:
-                told = node.sharing.explain(index, node.now)
+                told = explain(node.sharing, index, node.now)
                 assert told.feasible
                 assert told.lane is Lane.FOREGROUND or told.waited_s <= (told.bound - 1.0) * told.attained_s + 1e-3
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 from callsheet.scheduler.core.model import Demand, ResourceDemand, SpeedUp, Timeouts
 from callsheet.scheduler.planner.first_come import FirstComePlanner
-from callsheet.scheduler.planner.question.instance import Option, PlanningInstance, planning_class
+from callsheet.scheduler.planner.question.instance import Option, PlanningInstance
 from callsheet.scheduler.planner.question.price import MARGINAL_EFFICIENCY_FLOOR, choose_units, option_costs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.closed_system import CURVES, JOBS, ClosedSystem, Job
 from tests.support.core_requests import action_request
 from tests.support.core_world import CoreWorld
-from tests.support.planning_instances import resource
+from tests.support.planning_instances import planning_class, resource
 
 
 @given(JOBS, st.sampled_from([0.0, 2.0, 5.0]))

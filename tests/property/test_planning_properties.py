@@ -98,9 +98,9 @@ def test_what_a_stage_leaves_out_is_in_no_solution(instance: PlanningInstance) -
 def test_rows_that_solvers_do_not_get_bind_nobody(instance: PlanningInstance) -> None:
     stage = one_stage(instance, fair=True)
     options = np.arange(len(stage.options))
-    rows = list(linear_rows(stage, options))
+    rows = [(row.most, list(zip(row.columns, row.amounts, strict=True))) for row in linear_rows(stage, options)]
     for starts in itertools.product(*(range(int(limit) + 1) for limit in stage.limit)):
-        kept = all(sum(starts[at] * units for at, units in zip(*row[1:], strict=True)) <= row.most for row in rows)
+        kept = all(sum(starts[at] * units for at, units in charges) <= most for most, charges in rows)
         assert kept == stage.feasible(np.array(starts, np.int64))
 
 

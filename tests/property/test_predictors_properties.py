@@ -7,14 +7,17 @@ import math
 
 from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.planner.predictors import (
-    Observation,
+    ObservedRun,
     PredictionKey,
     Predictors,
     PredictorSettings,
     expected_remaining,
 )
+from callsheet.scheduler.planner.predictors.tree import SavedNode, TreePath
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.synthetic_commands import saved_nodes
 
 keys = st.builds(
     PredictionKey,
@@ -25,7 +28,7 @@ keys = st.builds(
 )
 amounts = st.one_of(st.just(0.0), st.floats(1e-9, 1e12))
 observations = st.builds(
-    Observation,
+    ObservedRun,
     key=keys,
     execution_s=amounts,
     units=st.one_of(st.just(1.0), st.floats(1.0, 4096.0)),
@@ -38,7 +41,7 @@ observations = st.builds(
 )
 
 
-def fed(runs: list[Observation]) -> Predictors:
+def fed(runs: list[ObservedRun]) -> Predictors:
     predictors = Predictors(PredictorSettings(max_tasks=4, max_labels=4))
     for run in runs:
         predictors.observe(run)
@@ -47,7 +50,7 @@ def fed(runs: list[Observation]) -> Predictors:
 
 @given(st.lists(observations, max_size=40), keys, amounts, st.floats(0.1, 1e5), amounts)
 def test_every_prediction_is_usable(
-    runs: list[Observation], key: PredictionKey, hint_s: float, timeout_s: float, attained_s: float
+    runs: list[ObservedRun], key: PredictionKey, hint_s: float, timeout_s: float, attained_s: float
 ) -> None:
     prediction = fed(runs).predict(key, hint_s, timeout_s=timeout_s)
     assert all(map(math.isfinite, prediction))
@@ -62,16 +65,18 @@ def test_every_prediction_is_usable(
 
 @given(st.lists(observations, max_size=40), keys)
 def test_the_same_runs_yield_the_same_predictions_also_through_json(
-    runs: list[Observation], key: PredictionKey
+    runs: list[ObservedRun], key: PredictionKey
 ) -> None:
     predictors = fed(runs)
     assert predictors.predict(key) == fed(runs).predict(key)
-    again = Predictors.from_dict(json.loads(json.dumps(predictors.to_dict())), predictors.settings)
+    again = Predictors(predictors.settings)
+    rows = json.loads(json.dumps(saved_nodes(predictors)))
+    assert again.restore(SavedNode(TreePath(*path), numbers) for path, numbers in rows) == 0
     assert again.predict(key) == predictors.predict(key)
 
 
 @given(st.lists(observations, max_size=60))
-def test_the_number_of_nodes_is_bounded(runs: list[Observation]) -> None:
-    nodes = fed(runs).nodes
+def test_the_number_of_nodes_is_bounded(runs: list[ObservedRun]) -> None:
+    nodes = fed(runs).tree
     assert max(len(nodes.tasks), len(nodes.effects), len(nodes.labels), len(nodes.job_labels)) <= 4
     assert nodes.changed.isdisjoint(nodes.removed)

@@ -8,7 +8,7 @@ import pytest
 from callsheet.benchmarks.simulator.events import EventQueue
 from callsheet.benchmarks.simulator.level import Level
 from callsheet.benchmarks.simulator.physics.cpu_node import CpuNode
-from callsheet.benchmarks.simulator.physics.fair_share import Command
+from callsheet.benchmarks.simulator.physics.fair_share import Runnable
 from callsheet.benchmarks.simulator.policy import Lane
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -44,7 +44,7 @@ class Node:
     def __post_init__(self) -> None:
         self.used = Level(self.events)
         self.node = CpuNode("cpu-0", self.cores, 0, events=self.events, used=self.used, held=Level(self.events))
-        self.commands: dict[int, Command] = {}
+        self.commands: dict[int, Runnable] = {}
 
     def run(self, given_jobs: list[Job]) -> list[float]:
         """When each job ends."""
@@ -57,7 +57,7 @@ class Node:
 
     def _arrive(self, arrival: tuple[int, Job]) -> None:
         index, job = arrival
-        command = Command(job.cpu_s, job.width, job.cap, lambda: self._end(index))
+        command = Runnable(job.cpu_s, job.width, job.cap, lambda: self._end(index))
         self.commands[index] = command
         self.lanes[index] = job.lanes[0][1]
         self.node.start(command, self.lanes[index])

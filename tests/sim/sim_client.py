@@ -103,7 +103,7 @@ class SimClient:
         request = action_request(spec)
         self.waiting[request.key] = (spec, then)
         self.ask(
-            lambda reply: events.ActionSubmitted(reply, action_request(spec), self.link),
+            lambda reply: events.SubmitRequested(reply, action_request(spec), self.link),
             lambda: self.acknowledged.add(request.key),
         )
 
@@ -160,7 +160,7 @@ class SimClient:
             self.refusals.append(str(refusal))
             assert self.link is not None, "an answer came over no stream"
             event = request(events.ReplyTo(self.link, sequence))
-            if isinstance(event, events.ActionSubmitted) and event.request.key in self.waiting:
+            if isinstance(event, events.SubmitRequested) and event.request.key in self.waiting:
                 self.waiting.pop(event.request.key)[1]()
                 return
         if then is not None:

@@ -78,7 +78,7 @@ class World:
         self.planner: Planner = planner or FirstComePlanner()
         self._generation = 0
         self._uncommitted: list[Record] = []
-        self._deferred: list[commands.Command] = []
+        self._deferred: list[commands.CoreCommand] = []
         self._committing = False
 
     def run(self, until_s: float = 3600.0) -> None:
@@ -204,7 +204,7 @@ class World:
         for command in deferred:
             self._carry_out(command)
 
-    def _carry_out(self, command: commands.Command) -> None:
+    def _carry_out(self, command: commands.CoreCommand) -> None:
         match command:
             case commands.Accept(reply_to=reply_to):
                 reply_to.session.put_result(reply_to.sequence, None)
@@ -218,7 +218,7 @@ class World:
             case _:
                 self._to_manager(command)
 
-    def _to_manager(self, command: commands.Command) -> None:
+    def _to_manager(self, command: commands.CoreCommand) -> None:
         link = getattr(command, "session", None)
         manager = next((each for each in self.managers.values() if each.link is link and link is not None), None)
         if manager is None or link is None:

@@ -13,19 +13,20 @@ from callsheet.benchmarks.simulator.scenario import (
     CpuNodes,
     Generation,
     GpuNodes,
-    JobShare,
     Mode,
     Model,
     Quota,
     Rollout,
     Scenario,
+    ScenarioJob,
     Turn,
     Work,
 )
-from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings, PlannerChoice, PredictionChoice
+from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings, PredictionChoice
 from callsheet.benchmarks.simulator.simulation import simulate
 from callsheet.managers.sandbox.settings import CoreSharing
 from callsheet.scheduler.core.model import ActionKind, PriorityClass
+from callsheet.scheduler.service.settings import PlannerChoice
 
 RESET = Work(ActionKind.ENV_RESET, "reset", cpu_s=0.5, use=0.5, in_sandbox=True)
 CLUSTER = Cluster(
@@ -36,7 +37,7 @@ CLUSTER = Cluster(
 )
 ABLATIONS = {
     "first come": CallsheetSettings(planner=PlannerChoice.FIRST_COME),
-    "greedy": CallsheetSettings(planner=PlannerChoice.GREEDY),
+    "greedy": CallsheetSettings(solver=False),
     "elastic": CallsheetSettings(),
     "no prediction": CallsheetSettings(prediction=PredictionChoice.OFF),
     "oracle": CallsheetSettings(prediction=PredictionChoice.ORACLE),
@@ -81,7 +82,7 @@ def draw_scenario(seed: int, trajectories: int = 40) -> Scenario:
     """A small scenario with something of everything; one job's groups have a quorum."""
     random_ = random.Random(seed)
     rollouts = tuple(draw_rollout(random_, index, 0.1 * index) for index in range(trajectories))
-    jobs = (JobShare("strict"), JobShare("quorum", weight=2.0, group_size=4, quorum=3))
+    jobs = (ScenarioJob("strict"), ScenarioJob("quorum", weight=2.0, group_size=4, quorum=3))
     return Scenario("drawn", Mode.ONESHOT, seed, CLUSTER, jobs, rollouts, live=trajectories)
 
 
@@ -116,7 +117,7 @@ def test_the_better_priority_class_is_served_first(first: PriorityClass) -> None
         Rollout(f"t{index}", job, f"g{index}", job, "", 0, 0.0, None, (Turn(Generation(0.1), ()),), (call,))
         for index, job in enumerate(["train", "other"] * 30)
     )
-    jobs = (JobShare("train"), JobShare("other", priority=first))
+    jobs = (ScenarioJob("train"), ScenarioJob("other", priority=first))
     cluster = Cluster(gpu=(GpuNodes(1, 2),), models=(Model("judge", 1, 0.0, 0.0),))
     measured = simulate(Scenario("two jobs", Mode.ONESHOT, 1, cluster, jobs, rollouts, live=60), Callsheet)
     train, other = (float(measured.act_of_job_s(name).mean()) for name in ("train", "other"))
@@ -132,7 +133,7 @@ def test_a_failed_call_is_retried_though_nothing_else_happens() -> None:
     rollout = Rollout("t", "job", "g", "task", "", 0, 0.0, None, (Turn(Generation(0.1), ()),), (call,))
     cluster = Cluster(gpu=(GpuNodes(1, 2),), models=(Model("judge", 1, 0.0, 0.0),))
     measured = simulate(
-        Scenario("one call", Mode.ONESHOT, 1, cluster, (JobShare("job"),), (rollout,), live=1), Callsheet
+        Scenario("one call", Mode.ONESHOT, 1, cluster, (ScenarioJob("job"),), (rollout,), live=1), Callsheet
     )
     assert measured.actions.ended_at.max() < 10.0
 

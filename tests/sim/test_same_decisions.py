@@ -6,21 +6,17 @@ The recording is then played to the service's loop, step by step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 from callsheet.benchmarks.simulator.policies.callsheet import Callsheet
-from callsheet.benchmarks.simulator.shell.core_loop import TRUSTING, CoreLoop, encode_outcome
-from callsheet.benchmarks.simulator.shell.prediction import Learning
+from callsheet.benchmarks.simulator.shell.core_loop import TRUSTING, VirtualCoreLoop, encode_outcome
+from callsheet.benchmarks.simulator.shell.prediction import LearnedKnowledge
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 from callsheet.benchmarks.simulator.simulation import simulate
 from callsheet.managers.sandbox.settings import CoreSharing
-from callsheet.scheduler.core.commands import Command, Dispatch
+from callsheet.scheduler.core.commands import CoreCommand, Dispatch
 from callsheet.scheduler.core.events import Event
-from callsheet.scheduler.core.model import ActionKey
-from callsheet.scheduler.core.peers import Watcher
-from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.step import MAX_EVENTS_PER_STEP, Step, Stepper
 from callsheet.scheduler.planner.conversation import SolverConversation
@@ -33,6 +29,7 @@ from callsheet.scheduler.service import loop as service_loop
 from callsheet.scheduler.service.planning import SolverPlanning
 
 from tests.support.simulated import random_scenario
+from tests.support.unattached import NoBackground, NoWriter
 
 # Rewards then compete for cores in widths that leave something to decide.
 WHOLE_CORES = CallsheetSettings(core_sharing=CoreSharing.RESERVED)
@@ -44,7 +41,7 @@ class Stepped:
 
     now: float
     waiting: int
-    commands: list[Command]
+    commands: list[CoreCommand]
 
 
 class PauseOver:
@@ -71,9 +68,9 @@ class Recording:
 
     def note_what_is_told(self, patches: pytest.MonkeyPatch) -> None:
         """Notes what the simulator's loop and its conversation are told from now on."""
-        post, answered, resume = CoreLoop.post, SolverConversation.answered, SolverConversation.resume
+        post, answered, resume = VirtualCoreLoop.post, SolverConversation.answered, SolverConversation.resume
 
-        def noted_event(loop: CoreLoop, event: Event) -> None:
+        def noted_event(loop: VirtualCoreLoop, event: Event) -> None:
             self.log.append(event)
             post(loop, event)
 
@@ -85,7 +82,7 @@ class Recording:
             self.log.append(PauseOver())
             resume(conversation)
 
-        patches.setattr(CoreLoop, "post", noted_event)
+        patches.setattr(VirtualCoreLoop, "post", noted_event)
         patches.setattr(SolverConversation, "answered", noted_answer)
         patches.setattr(SolverConversation, "resume", noted_end_of_pause)
 
@@ -106,33 +103,18 @@ class SetClock(service_loop.Clock):
         return self.at
 
 
-class NoJournal:
-    """A journal and its aftercare, where nobody reads what is kept."""
-
-    backlog = 0
-
-    def submit(self, records: Sequence[Record], on_committed: Callable[[], None]) -> None:
-        """Keeps nothing."""
-
-    def deliver_stored(self, watcher: Watcher, key: ActionKey) -> None:
-        """Nobody asks."""
-
-    def release_payloads(self, job_id: str) -> None:
-        """There are none."""
-
-
 class Service:
     """The service's loop and planning with the simulator's settings; the test answers what the solver is asked."""
 
     def __init__(self, seed: int) -> None:
-        knowledge, journal = Learning(), NoJournal()
+        knowledge = LearnedKnowledge()
         settings = ElasticSettings(budget=Budget(deterministic=True), seed=seed)
         self.planning = SolverPlanning(ElasticPlanner(settings, knowledge.predictors), FirstComePlanner())
         self.loop = service_loop.CoreLoop(
             SchedulerState(1, encode_outcome, TRUSTING),
             self.planning,
-            journal,
-            journal,
+            NoWriter(),
+            NoBackground(),
             knowledge.attempts_ended,
             heartbeat_interval=3.0,
             max_journal_backlog=1000,

@@ -393,6 +393,9 @@ BAD: dict[str, Bad] = {
     "reason too long": Bad(
         Item(cancel=_CANCEL(key=key("job", "none"), reason="r" * 257)), INVALID, "reason", "rrr", "at most 256"
     ),
+    "reason with NUL": Bad(
+        Item(cancel=_CANCEL(key=key("job", "none"), reason="a\0b")), INVALID, "reason", "a\0b", "none of them NUL"
+    ),
     "negative version": Bad(
         Item(publish_policy_version=_PUBLISH(job_id="job", version=-1)), INVALID, "version", "-1", "at least 0"
     ),

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.commands import Command
+from callsheet.scheduler.core.commands import CoreCommand
 from callsheet.scheduler.core.entities import Action, FinishedAction
 from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionRequest, ActionState, RefusedError, Token
 from callsheet.scheduler.core.registration import NodeDescription
@@ -31,7 +31,7 @@ class CheckedWorld(CoreWorld):
 
     consumed = 0
 
-    def handle(self, *happened: events.Event) -> list[Command]:
+    def handle(self, *happened: events.Event) -> list[CoreCommand]:
         todo = super().handle(*happened)
         self.consumed += sum(each.resources.get("api", 0) for each in todo if isinstance(each, commands.Dispatch))
         assert self.consumed <= API_BURST + API_PER_SECOND * (self.now - START) + 1e-3

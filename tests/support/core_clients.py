@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.commands import Command
+from callsheet.scheduler.core.commands import CoreCommand
 from callsheet.scheduler.core.model import (
     ActionKey,
     ActionKind,
@@ -34,7 +34,7 @@ class CoreClients(ABC):
         self._sequence = 0
 
     @abstractmethod
-    def handle(self, *happened: events.Event) -> list[Command]:
+    def handle(self, *happened: events.Event) -> list[CoreCommand]:
         """Lets things happen to the core; what it answers is in `answers` then."""
 
     def _reply(self) -> events.ReplyTo:
@@ -101,7 +101,7 @@ class CoreClients(ABC):
         named = Peer(watcher) if isinstance(watcher, str) and not isinstance(watcher, Peer) else watcher
         self.journal.learn(request)
         reply = self._reply()
-        self._ask(events.ActionSubmitted(reply, request, named), reply)
+        self._ask(events.SubmitRequested(reply, request, named), reply)
 
     def reset(self, action_id: str, trajectory_id: str = "t") -> None:
         """Submits an env_reset with the default demand."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.commands import Cancellation, Command, Expiry, OutcomeFacts
+from callsheet.scheduler.core.commands import Cancellation, CoreCommand, Expiry, OutcomeFacts
 from callsheet.scheduler.core.entities import Action, FinishedAction
 from callsheet.scheduler.core.invariants import check_invariants
 from callsheet.scheduler.core.machine import handle, next_deadline
@@ -36,7 +36,7 @@ from tests.support.core_requests import key_of
 ALL_KINDS = frozenset(ActionKind)
 START = 1_000_000.0
 SETTINGS = CoreSettings(manager_lease=10.0, cancel_grace=5.0, timeout_grace=2.0, orphan_lease=60.0)
-C = TypeVar("C", bound=Command)
+C = TypeVar("C", bound=CoreCommand)
 
 
 def service(
@@ -69,7 +69,7 @@ class Stream:
     """One stream of a manager, and what was sent over it."""
 
     manager_id: str = "m"
-    sent: list[Command] = field(default_factory=list)
+    sent: list[CoreCommand] = field(default_factory=list)
 
     def last(self, kind: type[C]) -> C:
         """The last command of a type."""
@@ -99,7 +99,12 @@ class FakeManager:
         incarnation: str | None = None,
         heartbeat: bool = True,
     ) -> Stream:
-        """Registers on a new stream; the first heartbeat follows unless the test wants to send it itself."""
+        """Registers on a new stream; the first heartbeat follows unless the test wants to send it itself.
+
+        The stream of another incarnation, which is another process, has broken before.
+        """
+        if incarnation not in (None, self.incarnation):
+            self.disconnect()
         self.incarnation = incarnation or self.incarnation
         self.stream = Stream(self.manager_id)
         joined = events.ManagerJoined(
@@ -249,7 +254,7 @@ class CoreWorld(CoreClients):
 
     # -- the core ---------------------------------------------------------------------------------------------------
 
-    def handle(self, *happened: events.Event) -> list[Command]:
+    def handle(self, *happened: events.Event) -> list[CoreCommand]:
         """Lets things happen now and notes what comes of it."""
         todo = handle(self.state, happened, self.now)
         check_invariants(self.state)
@@ -258,7 +263,7 @@ class CoreWorld(CoreClients):
             self._carry_out(command)
         return todo
 
-    def _carry_out(self, command: Command) -> None:
+    def _carry_out(self, command: CoreCommand) -> None:
         match command:
             case commands.Accept(reply_to=reply_to, opened=opened):
                 self.answers[reply_to.sequence] = None
@@ -366,9 +371,16 @@ class CoreWorld(CoreClients):
         assert isinstance(result, Expiry), f"{action} ended as {result}"
         return result
 
+    def story(self, action: str | ActionKey) -> list[tuple[float, str]]:
+        """All that happened to an action of an open job, as (time, sentence)."""
+        key = key_of(action)
+        action_now = self.state.find_action(key)
+        known = action_now if isinstance(action_now, Action) else self.state.summaries.of_open_job(key)
+        return list(known.story) if known is not None else []
+
     def why(self, action: str | ActionKey) -> str:
         """The story of an action, for the messages of failed tests."""
-        return "; ".join(f"{time - START:.1f} {event}" for time, event in self.state.story(key_of(action)))
+        return "; ".join(f"{time - START:.1f} {event}" for time, event in self.story(action))
 
 
 def world_with_trajectory(*, manager: bool = True) -> tuple[CoreWorld, FakeManager]:

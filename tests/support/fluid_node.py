@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from callsheet.managers.sandbox.node_sharing import Command, Lane, LaneChange, NodeSharing, NodeSharingSettings
+from callsheet.managers.sandbox.node_sharing import KnownCommand, Lane, LaneChange, NodeSharing, NodeSharingSettings
 
 _DONE = 1e-9
 
@@ -109,7 +109,7 @@ class FluidNode:
     def _start(self, index: int, commands: Sequence[FluidCommand]) -> None:
         command = commands[index]
         self.live[index] = self.runs[index]
-        known = Command(index, command.use, command.demotable, command.weight)
+        known = KnownCommand(index, command.use, command.demotable, command.weight)
         self._apply(self.sharing.start(known, self.now))
 
     def _end_finished(self) -> None:

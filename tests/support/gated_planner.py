@@ -9,7 +9,7 @@ from itertools import islice
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.first_come import FirstComePlanner
-from callsheet.scheduler.planner.protocol import Review
+from callsheet.scheduler.planner.round.review import Review
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ class JournalPlace:
     @contextmanager
     def begun(self) -> Iterator[Journal]:
         """Opens the journal and begins an epoch, as a scheduler does when it starts."""
-        with open_journal(self.data_dir, self.url) as journal:
+        with closing(self.open()) as journal:
             journal.begin_epoch()
             yield journal
 

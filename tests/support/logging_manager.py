@@ -12,7 +12,8 @@ from pathlib import Path
 import anyio
 from callsheet.deploy.child import ParentLink
 from callsheet.managers.node import describe_node
-from callsheet.managers.noop import NoopSettings, serve_noop
+from callsheet.managers.noop import NoopExecutor, NoopSettings
+from callsheet.managers.runtime import run_manager
 from callsheet.managers.settings import ManagerSettings
 
 _MEMORY_MIB = 65_536
@@ -20,7 +21,7 @@ _MEMORY_MIB = 65_536
 
 async def _serve(settings: ManagerSettings, noop: NoopSettings, link: ParentLink) -> None:
     async with anyio.create_task_group() as tasks:
-        await tasks.start(functools.partial(serve_noop, settings, noop))
+        await tasks.start(functools.partial(run_manager, settings, NoopExecutor(noop)))
         link.report_ready()
 
 

@@ -11,12 +11,12 @@ from callsheet.benchmarks.simulator.scenario import (
     EngineType,
     Generation,
     GpuNodes,
-    JobShare,
     Mode,
     Model,
     Quota,
     Rollout,
     Scenario,
+    ScenarioJob,
     Turn,
     Work,
 )
@@ -45,7 +45,7 @@ def mixed_scenario(seed: int, *, trajectories: int = 32, quorum: int = 0, engine
         mode=Mode.ONESHOT,
         seed=seed,
         cluster=replace(CLUSTER, engines=ENGINES if engines else ()),
-        jobs=(JobShare("job", group_size=GROUP_SIZE, quorum=quorum),),
+        jobs=(ScenarioJob("job", group_size=GROUP_SIZE, quorum=quorum),),
         rollouts=tuple(_rollout(draw, index) for index in range(trajectories)),
         live=trajectories,
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 import anyio
-from callsheet.managers.noop import NoopSettings, serve_noop
+from callsheet.managers.noop import NoopExecutor, NoopSettings
+from callsheet.managers.runtime import run_manager
 from callsheet.managers.settings import ManagerSettings
 
 from tests.support.running_manager import NODE
@@ -14,7 +15,7 @@ from tests.support.running_manager import NODE
 def main() -> None:
     """Runs the manager until it is told to leave."""
     settings = ManagerSettings(sys.argv[1], "m", NODE, drain_timeout_s=float(sys.argv[2]), acknowledge_timeout_s=30.0)
-    anyio.run(serve_noop, settings, NoopSettings())
+    anyio.run(run_manager, settings, NoopExecutor(NoopSettings()))
 
 
 if __name__ == "__main__":

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 from callsheet.scheduler.planner.question.instance import (
     Option,
+    OptionBlock,
     PlanningClass,
     PlanningInstance,
-    Resource,
-    planning_class,
+    ResourceRow,
 )
 from callsheet.scheduler.planner.question.price import option_costs
 from callsheet.scheduler.planner.solvers.cp_sat import Budget, CpSat
@@ -22,9 +22,25 @@ from callsheet.scheduler.planner.solvers.stage import Leftovers, Stage, make_sta
 from hypothesis import strategies as st
 
 
-def resource(name: str, free: int, *, capacity: int | None = None, hold_s: float = 1.0) -> Resource:
+def resource(name: str, free: int, *, capacity: int | None = None, hold_s: float = 1.0) -> ResourceRow:
     """A resource called "kind@pool" or just by its kind."""
-    return Resource(name, name.partition("@")[0], free if capacity is None else capacity, free, hold_s=hold_s)
+    return ResourceRow(name, name.partition("@")[0], free if capacity is None else capacity, free, hold_s=hold_s)
+
+
+def planning_class(
+    key: Hashable,
+    options: Sequence[Option],
+    *,
+    count: int = 1,
+    weight: float = 1.0,
+    job: str = "job",
+    priority: int = 2,
+    overdue_s: float = 0.0,
+    limits: Sequence[int] | None = None,
+) -> PlanningClass:
+    """A class from its options; without `limits` only the rows bound it."""
+    bounds = np.full(len(options), count, np.int64) if limits is None else np.array(limits, np.int64)
+    return PlanningClass(key, job, priority, count, weight, OptionBlock.of(options), bounds, overdue_s)
 
 
 def one_stage(instance: PlanningInstance, *, fair: bool = False) -> Stage:

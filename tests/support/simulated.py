@@ -6,15 +6,15 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from callsheet.benchmarks.simulator.policy import EndFacts, EngineLoad, LiveRollout, Task, World
+from callsheet.benchmarks.simulator.policy import EndFacts, EngineStatus, LiveRollout, Task, World
 from callsheet.benchmarks.simulator.scenario import (
     Cluster,
     CpuNodes,
     Generation,
-    JobShare,
     Mode,
     Rollout,
     Scenario,
+    ScenarioJob,
     Turn,
     Work,
 )
@@ -54,7 +54,7 @@ class StartAtOnce:
         self._tell("ended", task.live)
         self.facts.append((task, facts))
 
-    def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineLoad]) -> int:
+    def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineStatus]) -> int:
         """Takes the engine with the fewest sequences."""
         return min(range(len(engines)), key=lambda index: engines[index].running + engines[index].waiting)
 
@@ -114,7 +114,7 @@ def one_node(rollouts: Sequence[Rollout], cores: int, *, nodes: int = 1) -> Scen
         mode=Mode.ONESHOT,
         seed=0,
         cluster=Cluster(cpu=(CpuNodes(nodes, cores),)),
-        jobs=(JobShare("job"),),
+        jobs=(ScenarioJob("job"),),
         rollouts=tuple(rollouts),
         live=len(rollouts),
     )

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from callsheet.scheduler.core.model import ActionKind
-from callsheet.scheduler.planner.predictors import Observation, PredictionKey
+from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
+from callsheet.scheduler.planner.predictors.tree import SavedNode
 
 # Share of calls, mean and standard deviation of log-seconds; fitted to public traces.
 CLASSES = {
@@ -42,7 +43,7 @@ class SyntheticCommands:
     slowdown: float = 1.0
     job: str = "job"
 
-    def runs(self) -> Iterator[Observation]:
+    def runs(self) -> Iterator[ObservedRun]:
         """The runs in order of their ends."""
         draw = random.Random(self.seed)
         names = list(CLASSES)
@@ -59,4 +60,11 @@ class SyntheticCommands:
             slower = self.slowdown if index >= self.slowdown_after else 1.0
             seconds = math.exp(log_seconds) * slower
             key = PredictionKey(self.job, ActionKind.ENV_STEP, name, f"task-{task}")
-            yield Observation(key, seconds, cpu_s=0.64 * seconds, peak_memory_mb=math.exp(draw.gauss(5.6, 0.2)))
+            yield ObservedRun(key, seconds, cpu_s=0.64 * seconds, peak_memory_mb=math.exp(draw.gauss(5.6, 0.2)))
+
+
+def saved_nodes(predictors: Predictors) -> list[SavedNode]:
+    """All that was learned, as it would be saved."""
+    tree = predictors.tree
+    levels = (tree.kinds, tree.labels, tree.job_labels, tree.effects, tree.tasks)
+    return [SavedNode(node.path, node.to_list()) for level in levels for node in level.values()]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import random
+from pathlib import Path
 
 import torch
 from callsheet.managers.inference.driver import GenerateRequest, Sampling
 from callsheet.managers.models.config import TransformerConfig
+from callsheet.managers.models.config_file import CONFIG_FILE, WEIGHTS_FILE
 from callsheet.managers.models.transformer import LanguageModel, initialise
+from torch import nn
 
 # Kernels this small gain nothing from a second thread, and threads that wait for each other are slow on a busy machine.
 torch.set_num_threads(1)
@@ -20,6 +25,13 @@ def small_model(seed: int = 0, config: TransformerConfig = SMALL) -> LanguageMod
     model = LanguageModel(config)
     initialise(model, seed)
     return model.eval().requires_grad_(False)
+
+
+def save_weights(model: nn.Module, config: TransformerConfig, directory: Path) -> None:
+    """Writes `config.json` and `weights.pt` into a directory, which is made if it is not there."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / CONFIG_FILE).write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n", encoding="utf-8")
+    torch.save(model.state_dict(), directory / WEIGHTS_FILE)
 
 
 def prompt(length: int, seed: int = 0) -> tuple[int, ...]:

@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from callsheet.scheduler.planner.question.instance import JobShare, Option, PlanningInstance, planning_class
+from callsheet.scheduler.planner.question.instance import JobShare, Option, PlanningInstance
 from callsheet.scheduler.planner.solvers.cp_sat import AssignmentModel, Budget
 from callsheet.scheduler.planner.solvers.relaxation import relax
 from callsheet.scheduler.planner.solvers.solve import Solution, solve
 from callsheet.scheduler.planner.solvers.solver import Status
 
-from tests.support.planning_instances import greedy, one_stage, resource
+from tests.support.planning_instances import greedy, one_stage, planning_class, resource
 
 AMPLE = Budget(seconds=1.0, deterministic=True)
 GREEDY_ONLY = Budget(seconds=0.0)
@@ -179,20 +179,6 @@ def test_the_dispatch_cap_bounds_a_round() -> None:
     option = Option("pool", {}, 1.0)
     instance = PlanningInstance((), (planning_class("a", [option], count=9),), dispatch_cap=4)
     assert sum(each.members for each in solve(instance, AMPLE).started) == 4
-
-
-def test_the_model_prints_with_names_a_reader_knows() -> None:
-    narrow = Option("pool-0", {"cpu": 1}, 2.0, charges=((0, 1),))
-    wide = Option("pool-0", {"cpu": 2}, 1.0, charges=((0, 2),))
-    instance = PlanningInstance(
-        (resource("cpu@pool-0", 3, hold_s=30.0),),
-        (planning_class("tests of job-a", [narrow, wide], count=2),),
-    )
-    stage = one_stage(instance)
-    start = greedy(stage)
-    text = str(AssignmentModel(stage, relax(stage, start), start, max_options=10))
-    for name in ("x[tests of job-a | pool-0 | 2 cpu]", "members of tests of job-a", "cpu@pool-0"):
-        assert name in text
 
 
 @pytest.fixture

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
-from callsheet.benchmarks.simulator.policies.parts.api_calls import BackOff, Planned, TokenBucket
+from callsheet.benchmarks.simulator.policies.parts.api_calls import BackOff, Planned
 from callsheet.benchmarks.simulator.policies.parts.needs import largest_peak_mb, pod_memory_mb
-from callsheet.benchmarks.simulator.policies.parts.places import IMAGE_BONUS, Places, Room
+from callsheet.benchmarks.simulator.policies.parts.places import IMAGE_BONUS, Footprint, Places
 from callsheet.benchmarks.simulator.policies.parts.waiting import Line
 from callsheet.benchmarks.simulator.policy import LiveRollout, Task
+from callsheet.benchmarks.simulator.quota_books import QuotaBooks
 from callsheet.benchmarks.simulator.scenario import Cluster, CpuNodes, Quota, Rollout, Work
 from callsheet.scheduler.core.model import ActionKind
 from hypothesis import given
@@ -48,22 +50,24 @@ class TestLine:
         assert line.first() is second
 
 
-class TestTokenBucket:
-    @given(st.floats(0.1, 100.0), st.floats(1.0, 50.0), st.lists(st.floats(0.0, 3.0), min_size=1, max_size=50))
-    def test_what_waits_as_told_never_exceeds_the_quota(self, rate: float, burst: float, gaps: list[float]) -> None:
-        bucket = TokenBucket(rate, burst)
+class TestQuotaBooks:
+    @given(st.floats(0.1, 100.0), st.integers(1, 50), st.lists(st.floats(0.0, 3.0), min_size=1, max_size=50))
+    def test_what_waits_as_told_never_exceeds_the_quota(self, rate: float, burst: int, gaps: list[float]) -> None:
+        books = QuotaBooks(Quota("web", 10, rate, burst))
         now = 0.0
         for sent, gap in enumerate(gaps):
             now += gap
-            now += bucket.wait_s(1.0, now)
-            bucket.take(1.0, now)
+            now += books.wait_s(0, now)
+            books.wait_s(0, now)
+            books.take(0)
             assert sent + 1 <= burst + rate * now + 1e-6
 
-    def test_more_than_the_burst_needs_a_full_bucket_and_leaves_a_debt(self) -> None:
-        bucket = TokenBucket(1.0, 5.0)
-        assert bucket.wait_s(8.0, 0.0) == 0.0
-        bucket.take(8.0, 0.0)
-        assert bucket.wait_s(1.0, 0.0) == pytest.approx(4.0)
+    def test_more_than_is_kept_at_most_needs_and_takes_all_of_it(self) -> None:
+        books = QuotaBooks(Quota("web", 10, per_second=inf, burst=1.0, tokens_per_minute=60.0))
+        assert books.wait_s(80, 0.0) == 0.0
+        books.take(80)
+        assert books.wait_s(80, 0.0) == pytest.approx(60.0)
+        assert books.wait_s(4, 0.0) == pytest.approx(4.0)
 
 
 class TestPace:
@@ -89,31 +93,31 @@ class TestPlaces:
         places = Places(Cluster(cpu=(CpuNodes(1, 8), CpuNodes(2, 4))))
         rollouts = [member(f"t{index}") for index in range(4)]
         for rollout in rollouts:
-            assert places.take(rollout, Room(100))
+            assert places.take(rollout, Footprint(100))
         homes = [places.home(task_of(rollout)) for rollout in rollouts]
         assert homes == ["cpu-0", "cpu-1", "cpu-2", "cpu-0"]
         stranger = member("stranger", group="other")
-        assert places.take(stranger, Room(100))
+        assert places.take(stranger, Footprint(100))
         assert places.home(task_of(stranger)) == "cpu-0"  # 2 of 8 as on the others, and tied with them on strangers
 
     def test_on_large_nodes_the_one_with_the_image(self) -> None:
         cores = int(3 / IMAGE_BONUS)
         places = Places(Cluster(cpu=(CpuNodes(2, cores),)))
         for index in range(4):
-            places.take(member(f"t{index}", image="repo"), Room(100))
+            places.take(member(f"t{index}", image="repo"), Footprint(100))
         homes = [places.home(task_of(member(f"t{index}"))) for index in range(4)]
         assert homes == ["cpu-0", "cpu-0", "cpu-0", "cpu-1"]
 
     def test_room_is_taken_and_given_back(self) -> None:
         places = Places(Cluster(cpu=(CpuNodes(1, 4, memory_mb=1_000),)), headroom_mb=300)
         first, second = member("a"), member("b")
-        assert places.take(first, Room(600, cores=4))
-        assert not places.take(second, Room(100, cores=1))
+        assert places.take(first, Footprint(600, cores=4))
+        assert not places.take(second, Footprint(100, cores=1))
         assert not places.has_cores(1)
         places.leave(LiveRollout(first, 0.0))
         places.leave(LiveRollout(first, 0.0))
-        assert not places.take(second, Room(800))
-        assert places.take(second, Room(700, cores=4))
+        assert not places.take(second, Footprint(800))
+        assert places.take(second, Footprint(700, cores=4))
 
     def test_commands_take_memory_while_they_run(self) -> None:
         places = Places(Cluster(cpu=(CpuNodes(1, 4, memory_mb=1_000),)))

@@ -10,17 +10,17 @@ from callsheet.benchmarks.simulator.calibration.fitting import bisect
 from callsheet.benchmarks.simulator.calibration.gpu_mix import H20, H800, engine_of, scenario_of
 from callsheet.benchmarks.simulator.calibration.lockstep import LOCKSTEP
 from callsheet.benchmarks.simulator.calibration.render import render
-from callsheet.benchmarks.simulator.calibration.table import Experiment, FittedParameter, Role, fitted_row, row
+from callsheet.benchmarks.simulator.calibration.table import Experiment, FittedParameter, fitted_row, row
 from callsheet.benchmarks.simulator.policies.callsheet import CALLSHEET
 from callsheet.benchmarks.simulator.policies.os_sharing import OS_SHARING
 from callsheet.benchmarks.simulator.scenario import (
     Cluster,
     CpuNodes,
     Generation,
-    JobShare,
     Mode,
     Rollout,
     Scenario,
+    ScenarioJob,
     Turn,
     Work,
 )
@@ -60,7 +60,7 @@ def _scenario(*steps: tuple[float, ...]) -> Scenario:
         for number, of_one in enumerate(steps)
     )
     cluster = Cluster(cpu=(CpuNodes(1, 8),))
-    return Scenario("test", Mode.ONESHOT, 1, cluster, (JobShare("job"),), rollouts, len(rollouts))
+    return Scenario("test", Mode.ONESHOT, 1, cluster, (ScenarioJob("job"),), rollouts, len(rollouts))
 
 
 def test_lockstep_waits_for_the_slowest_environment_of_every_turn() -> None:
@@ -101,7 +101,7 @@ def _table() -> CalibrationTable:
 def test_hits_count_only_what_was_predicted() -> None:
     table = _table()
     assert (table.predicted, table.hits) == (3, 2)
-    assert table.experiments[0].rows[0].role is Role.FITTED
+    assert table.experiments[0].rows[0].fitted
 
 
 def test_table_as_json_has_every_figure() -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import anyio
 import pytest
 from callsheet.managers.sandbox.backend import Sandbox
-from callsheet.managers.sandbox.node_sharing import Command, Lane, NodeSharingSettings
+from callsheet.managers.sandbox.node_sharing import KnownCommand, Lane, NodeSharingSettings
 from callsheet.managers.sandbox.shared_cores import SharedClock, SharedCores
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +50,7 @@ async def _running(shared: SharedCores, sandbox: _Sandbox, among: frozenset[int]
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(shared.serve)
-            async with shared.taking_part(Command("it", 1.0), cast("Sandbox", given), SharedClock(0.0), among):
+            async with shared.taking_part(KnownCommand("it", 1.0), cast("Sandbox", given), SharedClock(0.0), among):
                 yield
             tasks.cancel_scope.cancel()
 

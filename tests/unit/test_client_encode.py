@@ -37,7 +37,8 @@ from callsheet.client import (
     Where,
 )
 from callsheet.client.actions import Submission
-from callsheet.client.encode import MAX_INLINE_BYTES, MAX_INLINE_TOTAL_BYTES, encode_submission
+from callsheet.client.blobs import MAX_INLINE_BYTES, MAX_INLINE_TOTAL_BYTES
+from callsheet.client.encode import encode_submission
 from callsheet.client.encode_jobs import encode_job, encode_trajectory
 from callsheet.client.fields import duration
 from callsheet.v1 import action_pb2, job_pb2

@@ -6,20 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from callsheet.benchmarks.simulator.bounds import ActBounds
+from callsheet.benchmarks.measuring.statistics import significant
 from callsheet.benchmarks.simulator.comparison.figures import (
+    CoresOverTime,
     Figures,
     JobFigures,
     PolicyResult,
     SeedResult,
-    Series,
     paired_ratio,
-    significant,
 )
 from callsheet.benchmarks.simulator.comparison.load import load_of
 from callsheet.benchmarks.simulator.comparison.ranges import (
     DIRECTORY,
-    Range,
+    FigureRange,
     RangeFile,
     RangeFileError,
     check,
@@ -28,6 +27,7 @@ from callsheet.benchmarks.simulator.comparison.ranges import (
 )
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings, ScenarioSource
 from callsheet.benchmarks.simulator.comparison.sweeps import OURS, cores_for_equal_act
+from callsheet.benchmarks.simulator.measurements import ActFigures
 from callsheet.benchmarks.simulator.policies import POLICIES
 from callsheet.benchmarks.simulator.scenario import Mode, Work
 from callsheet.scheduler.core.model import ActionKind
@@ -60,9 +60,9 @@ def _result(name: str, *means: float) -> PolicyResult:
             seed,
             replace(FIGURES, act_mean_s=mean, wait_max_s=mean),
             {"job": JobFigures(seed, mean, mean, None)},
-            ActBounds(mean, mean, mean, mean),
+            ActFigures(mean, mean, mean, mean),
             (0.0, mean),
-            Series((), (), ()),
+            CoresOverTime((), (), ()),
             0.1,
         )
         for seed, mean in enumerate(means, 1)
@@ -84,15 +84,15 @@ def test_jobs_have_means_over_the_seeds_that_have_figures_of_them() -> None:
 
 
 def test_ratios_are_taken_seed_by_seed() -> None:
-    ratio = paired_ratio(_result("a", 2.0, 9.0), _result("b", 1.0, 3.0), lambda figures: figures.act_mean_s)
+    ratio = paired_ratio(_result("a", 2.0, 9.0), _result("b", 1.0, 3.0), "act_mean_s")
     assert ratio is not None
     assert (ratio.least, ratio.mean, ratio.greatest) == (2.0, 2.5, 3.0)
 
 
 def test_there_is_no_ratio_over_what_does_not_exist() -> None:
     one = _result("a", 1.0)
-    assert paired_ratio(one, one, lambda figures: figures.trajectories_per_hour) is None
-    assert paired_ratio(one, one, lambda figures: figures.start_wait_mean_s) is None
+    assert paired_ratio(one, one, "trajectories_per_hour") is None
+    assert paired_ratio(one, one, "start_wait_mean_s") is None
 
 
 def test_only_the_span_of_the_mode_is_reported() -> None:
@@ -131,21 +131,21 @@ REPORT = {
 @pytest.mark.parametrize(
     ("expected", "value", "met"),
     [
-        (Range("callsheet", "act_mean_s", "", 0.5, 1.5), 1.0, True),
-        (Range("callsheet", "act_mean_s", "", 1.1, None), 1.0, False),
-        (Range("callsheet", "act_mean_s", "os_sharing", None, 0.5), 0.5, True),
-        (Range("bounds", "act_mean_s", "callsheet", None, 1.0), 0.5, True),
-        (Range("static_services", "act_mean_s", "", None, 9.0), None, False),
-        (Range("callsheet", "act_mean_s", "static_services", None, 9.0), None, False),
+        (FigureRange("callsheet", "act_mean_s", "", 0.5, 1.5), 1.0, True),
+        (FigureRange("callsheet", "act_mean_s", "", 1.1, None), 1.0, False),
+        (FigureRange("callsheet", "act_mean_s", "os_sharing", None, 0.5), 0.5, True),
+        (FigureRange("bounds", "act_mean_s", "callsheet", None, 1.0), 0.5, True),
+        (FigureRange("static_services", "act_mean_s", "", None, 9.0), None, False),
+        (FigureRange("callsheet", "act_mean_s", "static_services", None, 9.0), None, False),
     ],
 )
-def test_a_figure_lies_within_its_range_or_not(expected: Range, value: float | None, met: bool) -> None:
+def test_a_figure_lies_within_its_range_or_not(expected: FigureRange, value: float | None, met: bool) -> None:
     (verdict,) = check(RangeFile(Path("x"), {}, (expected,)), REPORT)
     assert (verdict.value, verdict.met) == (value, met)
 
 
 def test_a_report_of_other_arguments_is_not_compared() -> None:
-    expected = Range("callsheet", "act_mean_s", "", 0.5, 1.5)
+    expected = FigureRange("callsheet", "act_mean_s", "", 0.5, 1.5)
     same = RangeFile(Path("x.toml"), {"seeds": [1, 2]}, (expected,))
     assert [verdict.met for verdict in check(same, {**REPORT, "seeds": [1, 2]})] == [True]
     with pytest.raises(RangeFileError, match=r"x\.toml: arguments\.seeds is \[1, 2\], the report has \[1\]"):

@@ -6,7 +6,8 @@ import pytest
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.model import ActionKind, ActionState, GroupRequest, RefusedError, Timeouts
 from callsheet.scheduler.core.plan import Plan
-from callsheet.scheduler.planner.answers.explain import WaitReason, explain
+from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.planner.round.review import WaitReason
 
 from tests.support.core_requests import JOB, action_request, key_of, trajectory_request
 from tests.support.core_world import CoreWorld, FakeManager, Stream
@@ -79,7 +80,7 @@ def test_the_wait_to_start_is_part_of_the_queue_time_and_ends_with_the_admission
     facts = {name: world.outcomes[key_of(name)] for name in ("second", "step", "late")}
     assert {name: each.start_wait_s for name, each in facts.items()} == {"second": 7.0, "step": 7.0, "late": 5.0}
     assert facts["step"].queue_s == 8.0
-    told = [event for _, event in world.state.story(key_of("second"))]
+    told = [event for _, event in world.story(key_of("second"))]
     assert told[:2] == ["submitted", "its trajectory was admitted"]
 
 

@@ -258,6 +258,6 @@ def test_the_story_of_an_action_is_bounded() -> None:
     for _ in range(MAX_STORY):
         world.pause("a")
         world.pause("a", paused=False)
-    story = world.state.story(key_of("a"))
+    story = world.story(key_of("a"))
     assert len(story) == MAX_STORY
     assert (story[0][1], story[-1][1]) == ("submitted", "resumed")

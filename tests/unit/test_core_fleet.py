@@ -7,7 +7,15 @@ from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState, R
 from callsheet.scheduler.core.registration import NodeDescription, RunningAttempt, SandboxRef
 
 from tests.support.core_requests import action_request, fixed, kept, key_of
-from tests.support.core_world import CoreWorld, Stream, node, service, world_with_sandbox, world_with_trajectory
+from tests.support.core_world import (
+    CoreWorld,
+    FakeManager,
+    Stream,
+    node,
+    service,
+    world_with_sandbox,
+    world_with_trajectory,
+)
 
 
 def test_managers_of_one_node_must_describe_it_alike() -> None:
@@ -208,6 +216,39 @@ def test_a_new_incarnation_has_lost_what_the_old_one_ran() -> None:
     assert manager.grant("free").attempt == 2
     assert manager.free == {"cpu": 4, "memory": 4096}
     assert world.state.managers["m"].incarnation == "second"
+
+
+def test_a_second_process_under_an_id_waits_until_the_first_is_silent() -> None:
+    world, manager = world_with_sandbox()
+    world.step("step")
+    world.plan()
+    manager.start("step")
+    other = FakeManager(world, "m", manager.node, manager.services, incarnation="second")
+    for _ in range(3):
+        other.join(heartbeat=False)
+        (refused,) = other.stream.all(commands.RefuseManager)
+        assert refused.refusal.code is RefusalCode.ALREADY_EXISTS
+        assert "another process that answers" in refused.refusal.rule
+        manager.live(5.0)
+    assert world.state.managers["m"].session is manager.stream
+    step = world.state.find_action(key_of("step"))
+    assert step is not None
+    assert step.state is ActionState.RUNNING
+    # Its machine is gone: the stream stands, and nobody speaks.
+    world.wait(world.state.settings.manager_lease / 2.0 + 0.1)
+    other.join()
+    assert world.state.managers["m"].incarnation == "second"
+    assert world.failure("step").reason == "state_lost"
+
+
+def test_the_break_of_a_refused_stream_changes_nothing() -> None:
+    world, manager = world_with_trajectory()
+    other = FakeManager(world, "m", manager.node, manager.services, incarnation="second")
+    other.join(heartbeat=False)
+    other.heartbeat()
+    other.disconnect()
+    assert world.state.managers["m"].accepting
+    assert world.state.managers["m"].session is manager.stream
 
 
 def test_a_manager_that_is_given_up_and_comes_back_runs_its_attempt_on() -> None:

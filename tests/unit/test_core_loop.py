@@ -9,8 +9,7 @@ import anyio
 import pytest
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.entities import Action
-from callsheet.scheduler.core.model import ActionKey, ActionKind, ActionState
-from callsheet.scheduler.core.peers import Watcher
+from callsheet.scheduler.core.model import ActionKind, ActionState
 from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.elastic import ElasticPlanner
@@ -20,26 +19,13 @@ from callsheet.scheduler.store.errors import JournalBackloggedError
 from tests.support.core_requests import action_request, job_request
 from tests.support.core_world import CoreWorld, service
 from tests.support.peers import Peer
+from tests.support.unattached import NoBackground, NoWriter
 
 SANDBOX = service("sandbox", [ActionKind.ENV_RESET, ActionKind.ENV_STEP], shared={"cpu": 2})
 
 
-class Unattached:
+class Unattached(NoWriter):
     """Takes what the loop hands on, where nobody waits for it."""
-
-    @property
-    def backlog(self) -> int:
-        """Nothing waits."""
-        return 0
-
-    def submit(self, records: Sequence[Record], on_committed: Callable[[], None]) -> None:
-        """Keeps no journal."""
-
-    def deliver_stored(self, watcher: Watcher, key: ActionKey) -> None:
-        """Nobody asks."""
-
-    def release_payloads(self, job_id: str) -> None:
-        """There are none."""
 
     def attempts_ended(self, state: SchedulerState, ends: Sequence[events.AttemptEnded]) -> None:
         """Learns nothing."""
@@ -52,7 +38,7 @@ def loop_of(world: CoreWorld, around: Unattached | None = None) -> CoreLoop:
         world.state,
         world.planner,
         around,
-        around,
+        NoBackground(),
         around.attempts_ended,
         heartbeat_interval=3.0,
         max_journal_backlog=1000,
@@ -84,7 +70,7 @@ def test_a_steady_stream_of_pinned_actions_holds_up_nobody() -> None:
         reply = events.ReplyTo(Peer("client"), 0)
         following = action_request(f"s{number + 1}", ActionKind.ENV_STEP, "t")
         # In every step one command has just ended and the next one has come.
-        loop.post([end_of(world.live(f"s{number}")), events.ActionSubmitted(reply, following, None)])
+        loop.post([end_of(world.live(f"s{number}")), events.SubmitRequested(reply, following, None)])
     assert world.state_of("reward") is ActionState.DISPATCHED
 
 
@@ -144,7 +130,7 @@ async def test_records_that_the_journal_does_not_take_end_the_loop(patient: bool
     world, journal = CoreWorld(), FullJournal()
     world.job()
     reply_to, request = events.ReplyTo(Peer("client"), 1), action_request("a", ActionKind.REWARD, wait=True)
-    submitted = events.ActionSubmitted(reply_to, request, None)
+    submitted = events.SubmitRequested(reply_to, request, None)
     loop = loop_of(world, journal)
     loop.post([submitted if patient else events.JobOpenRequested(reply_to, job_request("another"))])
     with anyio.fail_after(20.0), pytest.raises(JournalBackloggedError):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from callsheet.scheduler.core import commands
 from callsheet.scheduler.core.model import ActionKind, RefusedError
-from callsheet.scheduler.planner.answers.explain import WaitReason, explain
+from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.planner.round.review import WaitReason
 
 from tests.support.core_requests import action_request, elastic, fixed, kept, key_of
 from tests.support.core_world import CoreWorld, FakeManager, Stream, node, service

@@ -7,7 +7,8 @@ from callsheet.scheduler.core.machine import handle, next_deadline
 from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, RefusedError
 from callsheet.scheduler.core.quotas import TokenBucket
 from callsheet.scheduler.core.registration import QuotaDescription
-from callsheet.scheduler.planner.answers.explain import WaitReason, explain
+from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.planner.round.review import WaitReason
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -238,7 +238,7 @@ def test_the_story_tells_the_whole_life() -> None:
     manager.fail("a")
     world.wait(1.0)
     manager.run("a")
-    told = [event for _, event in world.state.story(manager.grant("a").request.key)]
+    told = [event for _, event in world.story(manager.grant("a").request.key)]
     assert told == [
         "submitted",
         "attempt 1 dispatched to m",
@@ -248,7 +248,7 @@ def test_the_story_tells_the_whole_life() -> None:
         "attempt 2 started",
         "outcome: succeeded",
     ]
-    times = [time for time, _ in world.state.story(manager.grant("a").request.key)]
+    times = [time for time, _ in world.story(manager.grant("a").request.key)]
     assert times == sorted(times)
 
 

@@ -377,7 +377,7 @@ def test_a_handled_submit_returns_its_record_before_its_acknowledgement() -> Non
     world, _ = world_with_trajectory()
     request = action_request("a")
     world.journal.learn(request)
-    todo = world.handle(events.ActionSubmitted(events.ReplyTo(Peer("client"), 99), request, None))
+    todo = world.handle(events.SubmitRequested(events.ReplyTo(Peer("client"), 99), request, None))
     kinds = [type(command.record) if isinstance(command, commands.Persist) else type(command) for command in todo]
     assert kinds == [records.ActionSubmitted, commands.Accept]
 
@@ -389,8 +389,8 @@ def test_only_the_acknowledgement_of_a_submit_may_wait() -> None:
     reply_to = events.ReplyTo(Peer("client"), 99)
     happened: list[tuple[events.Event, bool]] = [
         (events.TrajectoryOpenRequested(reply_to, trajectory_request("another")), False),
-        (events.ActionSubmitted(reply_to, request, None), True),
-        (events.ActionSubmitted(reply_to, request, None), False),
+        (events.SubmitRequested(reply_to, request, None), True),
+        (events.SubmitRequested(reply_to, request, None), False),
         (events.CancelRequested(reply_to, request.key, "enough"), False),
     ]
     for event, patient in happened:

@@ -6,7 +6,6 @@ import io
 import json
 
 import pytest
-from callsheet.benchmarks.demo.episodes import game_episode
 from callsheet.benchmarks.demo.measurements import (
     ActionRecord,
     failures_by_kind,
@@ -14,10 +13,10 @@ from callsheet.benchmarks.demo.measurements import (
     mean_act_s,
     record_of,
 )
-from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED, Mode
+from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED, DemoMode
 from callsheet.benchmarks.demo.render import render, seconds
 from callsheet.benchmarks.demo.report import DemoReport, report_of
-from callsheet.benchmarks.demo.rollout import Rollout
+from callsheet.benchmarks.demo.rollout import EpisodeResult
 from callsheet.benchmarks.demo.workload import ModeRun
 from callsheet.client import Cancelled, CommandResult, Expired, Failed, FailureKind, Succeeded, Timeline, Usage
 from callsheet.client.actions import ActionKind
@@ -30,15 +29,15 @@ def record(
     return ActionRecord(kind, "look", failure, queue_s, execution_s, 0.5, cpu_s=0.25, core_s=execution_s)
 
 
-def run_of(mode: Mode, queue_s: float) -> ModeRun:
+def run_of(mode: DemoMode, queue_s: float) -> ModeRun:
     records = [
         record(ActionKind.GENERATE, queue_s=50.0),
         record(ActionKind.ENV_RESET, queue_s=queue_s),
         record(failure="timeout"),
         record(ActionKind.REWARD),
     ]
-    done = Rollout(game_episode("a", 1), records, held_core_s=8.0, score=1.0, bug_confirmed=True)
-    failed = Rollout(game_episode("b", 2), [record()], held_core_s=2.0, score=0.5)
+    done = EpisodeResult(records, held_core_s=8.0, score=1.0, bug_confirmed=True)
+    failed = EpisodeResult([record()], held_core_s=2.0, score=0.5)
     return ModeRun(mode, (done, failed), wall_s=5.0)
 
 
@@ -97,7 +96,7 @@ def test_held_cores_are_grants_or_reservations() -> None:
 
 
 def test_the_json_has_what_was_promised() -> None:
-    value = json.loads(json.dumps(demo_report().to_json(), allow_nan=False))
+    value = json.loads(json.dumps(demo_report().as_json(), allow_nan=False))
     assert set(value["kinds"]) == {"generate", "env_reset", "env_step", "reward"}
     for figures in (*value["kinds"].values(), *value["reserved"]["kinds"].values()):
         assert {"count", "queue_p50_s", "exec_p50_s", "overhead_p50_s", "act_mean_s", "act_p99_s"} <= set(figures)
@@ -111,7 +110,10 @@ def test_the_json_has_what_was_promised() -> None:
 
 def test_lost_episodes_and_bugs_that_no_test_caught_are_problems() -> None:
     assert demo_report().problems() == []
-    bad = [Rollout(game_episode("a", 1), lost="infra: state_lost"), Rollout(game_episode("b", 2), bug_confirmed=False)]
+    bad = [
+        EpisodeResult(lost="infra: state_lost"),
+        EpisodeResult(bug_confirmed=False),
+    ]
     mode = report_of(ModeRun(CALLSHEET, tuple(bad), 1.0), 1)
     problems = DemoReport(mode, mode, 2, 0, "none", 1.0).problems()
     assert problems[:2] == [

@@ -74,3 +74,36 @@ def test_the_glossary_answers_ten_questions() -> None:
     questions = [line for line in section.splitlines() if "?" in line]
     assert len(questions) == 10
     assert not [line for line in questions if not _ANSWER.search(line)], "each answer names a file and a definition"
+
+
+# Of clients, the scheduler and managers none may import another: what crosses between them has a class on each side.
+_ON_BOTH_SIDES = frozenset(
+    """
+    Action ActionKind ActionState Attempt CommandDefaults Demand Explanation FailureKind FinishReason Generation
+    Group Holder Job Lane LiveOutput LogProbsMode Manager Opened Opening Outbox Outlook PayloadError
+    PayloadTooLargeError PriorityClass RefusalCode RefusedError Sampling Session SharedCores Shortage TimeoutKind
+    Timeouts Token Trajectory TrajectoryEnd Usage WaitReason
+    """.split()  # noqa: SIM905
+)
+
+
+def _rooms_by_class() -> dict[str, list[str]]:
+    """Rooms in which a public class of this name is defined: "client", "scheduler", "managers" and the like."""
+    found: dict[str, list[str]] = {}
+    for root in ("benchmarks", "clients", "deploy", "managers", "protos", "scheduler"):
+        for path in sorted((_ROOT / root / "callsheet").rglob("*.py")):
+            if "_pb2" not in path.name:
+                room = path.relative_to(_ROOT / root / "callsheet").parts[0]
+                classes = (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef))
+                for node in classes:
+                    if not node.name.startswith("_"):
+                        found.setdefault(node.name, []).append(room)
+    return found
+
+
+def test_the_name_of_a_class_has_one_meaning() -> None:
+    repeated = {name: rooms for name, rooms in _rooms_by_class().items() if len(rooms) > 1}
+    within = [name for name, rooms in repeated.items() if len(set(rooms)) < len(rooms)]
+    assert not within, "a room has two classes of a name; the glossary's word belongs to one of them"
+    assert set(repeated) <= _ON_BOTH_SIDES, "give the new class a name of its own, or name it as meant the same"
+    assert set(repeated) >= _ON_BOTH_SIDES, "these names are no longer on both sides"

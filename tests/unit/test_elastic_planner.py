@@ -8,8 +8,8 @@ from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.model import ActionKind, GroupRequest, PriorityClass, SpeedUp
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.registration import ServiceDescription, ServiceState
-from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings, plan
-from callsheet.scheduler.planner.predictors import Observation, PredictionKey, Predictors
+from callsheet.scheduler.planner.elastic import ElasticPlan, ElasticPlanner, ElasticSettings
+from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
 from callsheet.scheduler.planner.round.snapshot import describe
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from callsheet.scheduler.planner.solvers.solver import Status
@@ -131,7 +131,7 @@ def test_the_short_go_first_by_what_predictors_learned() -> None:
     for _ in range(50):
         for label, seconds in (("quick", 1.0), ("slow", 60.0)):
             key = PredictionKey("job", ActionKind.REWARD, label, "")
-            predictors.observe(Observation(key, seconds, cpu_s=seconds))
+            predictors.observe(ObservedRun(key, seconds, cpu_s=seconds))
     world = elastic_world(predictors)
     manager = world.manager(cores=4)
     for index in range(8):
@@ -262,10 +262,14 @@ def test_a_plan_says_how_it_was_decided() -> None:
     world.manager("a", cores=4)
     for index in range(9):
         world.submit(action_request(f"a{index}", demand=elastic(1, 4), expected=1.0 + index % 3))
-    found = plan(world.state, world.now, EXACT, seed=3)
+
+    def planned() -> ElasticPlan:
+        return ElasticPlanner(ElasticSettings(budget=EXACT, seed=3)).plan(world.state, world.now)
+
+    found = planned()
     assert found.report.status in (Status.BOUND, Status.OPTIMAL)
     assert found.report.bound <= found.report.objective
-    assert plan(world.state, world.now, EXACT, seed=3).assignments == found.assignments
+    assert planned().assignments == found.assignments
 
 
 def test_classes_have_names_for_readers() -> None:

@@ -6,7 +6,8 @@ import pytest
 from callsheet.deploy.roles import expected_roles
 from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, RefusedError, Timeouts
 from callsheet.scheduler.core.state import CoreSettings
-from callsheet.scheduler.planner.answers.explain import WaitReason, explain
+from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.planner.round.review import WaitReason
 from hypothesis import given
 from hypothesis import strategies as st
 

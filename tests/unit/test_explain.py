@@ -5,8 +5,9 @@ from __future__ import annotations
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.core.registration import ServiceDescription, ServiceState
-from callsheet.scheduler.planner.answers.explain import Explanation, Shortage, WaitReason, explain
+from callsheet.scheduler.planner.answers.explain import Explanation, explain
 from callsheet.scheduler.planner.elastic import ElasticPlanner
+from callsheet.scheduler.planner.round.review import Shortage, WaitReason
 from callsheet.v1 import admin_service_pb2
 
 from tests.support.core_requests import action_request, fixed, kept

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 from callsheet.scheduler.planner.answers.forecast import forecast
-from callsheet.scheduler.planner.question.instance import Option, PlanningInstance, planning_class
+from callsheet.scheduler.planner.question.instance import Option, PlanningInstance
 
-from tests.support.planning_instances import resource
+from tests.support.planning_instances import planning_class, resource
 
 
 def commands(count: int, seconds: float, units: int = 1, name: str = "c") -> PlanningInstance:

@@ -7,7 +7,7 @@ from callsheet.scheduler.core.model import CPU, ActionKind, Demand, ResourceDema
 from callsheet.scheduler.planner.answers.what_if import ask
 from callsheet.scheduler.planner.elastic import ElasticPlanner
 from callsheet.scheduler.planner.fleet.pools import SHARED_BURST
-from callsheet.scheduler.planner.predictors import Observation, PredictionKey, Predictors
+from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
 
 from tests.support.core_requests import JOB, action_request
 from tests.support.core_world import CoreWorld, node, service
@@ -21,7 +21,7 @@ def busy_suites() -> Predictors:
     """Test suites use a core each."""
     predictors = Predictors()
     for _ in range(200):
-        predictors.observe(Observation(PredictionKey(JOB, ActionKind.REWARD, "", ""), 10.0, cpu_s=10.0))
+        predictors.observe(ObservedRun(PredictionKey(JOB, ActionKind.REWARD, "", ""), 10.0, cpu_s=10.0))
     return predictors
 
 

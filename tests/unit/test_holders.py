@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from callsheet.scheduler.core.model import ActionKind
-from callsheet.scheduler.planner.answers.explain import WaitReason, explain
-from callsheet.scheduler.planner.answers.holders import MAX_HOLDERS, Holder, Lease, holders
+from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.planner.answers.holders import MAX_HOLDERS, Holder, Liveness, holders
+from callsheet.scheduler.planner.round.review import WaitReason
 
 from tests.support.core_requests import action_request, fixed, job_request, kept
 from tests.support.core_world import CoreWorld, service, world_with_sandbox
@@ -30,12 +31,12 @@ def test_units_are_held_by_actions_of_any_job_the_longest_first() -> None:
     world.submit(action_request("bystander", demand=fixed(memory=1)))
     world.submit(action_request("waits", demand=fixed(cpu=2)))
     world.plan()
-    lease = Lease(sessions=1)
+    alive = Liveness(sessions=1)
     assert held(world, "waits") == (
         WaitReason.RESOURCES,
         (
-            Holder("other", "first", "", "node-m", {"cpu": 1.0}, 160.0, lease),
-            Holder("job", "second", "", "node-m", {"cpu": 3.0}, 10.0, lease),
+            Holder("other", "first", "", "node-m", {"cpu": 1.0}, 160.0, alive),
+            Holder("job", "second", "", "node-m", {"cpu": 3.0}, 10.0, alive),
         ),
     )
 

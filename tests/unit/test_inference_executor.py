@@ -17,11 +17,10 @@ from callsheet.managers.inference.torch_engine.settings import TorchSettings
 from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.config_file import WeightsError
 from callsheet.managers.models.transformer import LanguageModel, initialise
-from callsheet.managers.models.weights import save_weights
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
 from tests.support.attempts_of_models import generate_attempt
-from tests.support.torch_models import full_pass_log_probs, prompt, small_model
+from tests.support.torch_models import full_pass_log_probs, prompt, save_weights, small_model
 
 pytestmark = pytest.mark.anyio
 CONFIG = TransformerConfig(context_length=16_384, layers=1, width=32, heads=2, hidden_width=48)

@@ -16,8 +16,15 @@ from callsheet.managers.sandbox import janitor
 def left_behind(marker: str, sandbox_id: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process as a sandbox starts them."""
     environment = {"CALLSHEET_SANDBOX_OF": marker, "CALLSHEET_SANDBOX": sandbox_id}
-    with subprocess.Popen(["/bin/sleep", "600"], env=environment) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(["/bin/cat"], env=environment, stdin=pipe, stdout=pipe) as process:
         try:
+            # While it becomes another program nobody can read its environment.
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(b"ready\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == b"ready\n"
             yield process
         finally:
             process.kill()

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.kept_set_ups import KeptSetUps
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription, ServiceState
+from callsheet.scheduler.core.set_up_index import SetUpIndex
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.fleet.begun_set_ups import MOST_BEGUN, BegunSetUps
 from callsheet.scheduler.planner.fleet.pools import MOST_SET_UPS
@@ -81,7 +81,7 @@ def test_what_is_never_kept_has_no_name() -> None:
 
 
 def test_a_set_up_is_known_for_as_long_as_anybody_keeps_it() -> None:
-    kept_set_ups = KeptSetUps()
+    kept_set_ups = SetUpIndex()
     kept_set_ups.change({}, {"x": 4.0, "y": 1.0})
     kept_set_ups.change({}, {"x": 6.0})
     assert kept_set_ups.took_s("x") == 6.0

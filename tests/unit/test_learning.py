@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import anyio
 import pytest
@@ -20,33 +22,28 @@ from callsheet.scheduler.service.learning import (
     Learning,
     load_predictors,
 )
+from callsheet.scheduler.store.journal import Journal
 from callsheet.v1 import outcome_pb2
-from sqlalchemy.exc import OperationalError
 
 from tests.support.core_requests import JOB, action_request, elastic
 from tests.support.core_world import CoreWorld
+from tests.support.journals import JournalPlace
+from tests.support.synthetic_commands import saved_nodes
 
 SUCCEEDED = events.AttemptSucceeded(b"")
 
 
-class MemoryStore:
-    """A store of nodes in memory; it fails when it is told to."""
+@pytest.fixture
+def place(tmp_path: Path) -> JournalPlace:
+    """A place for a journal on SQLite."""
+    return JournalPlace(tmp_path, None)
 
-    def __init__(self) -> None:
-        self.rows: dict[str, str] = {}
-        self.failing = False
 
-    def save_predictors(self, saved: object, removed: object) -> None:
-        if self.failing:
-            raise OperationalError("INSERT", {}, Exception("disk full"))
-        assert isinstance(saved, list)
-        assert isinstance(removed, list)
-        self.rows.update(saved)
-        for path in removed:
-            self.rows.pop(path, None)
-
-    def load_predictors(self) -> list[tuple[str, str]]:
-        return list(self.rows.items())
+@pytest.fixture
+def journal(place: JournalPlace) -> Iterator[Journal]:
+    """A journal in an epoch of its own."""
+    with place.begun() as begun:
+        yield begun
 
 
 def world_running(given: int = 4) -> tuple[CoreWorld, Attempt]:
@@ -130,21 +127,21 @@ def test_no_run_is_taken_to_be_longer_than_its_timeout() -> None:
     assert observation.execution_s == attempt.action.request.timeouts.start_to_close
 
 
-def test_an_end_that_cannot_be_learned_from_is_passed_over() -> None:
+def test_an_end_that_cannot_be_learned_from_is_passed_over(journal: Journal) -> None:
     world, attempt = world_running()
-    learning = Learning(Predictors(), MemoryStore(), 1.0)
+    learning = Learning(Predictors(), journal, 1.0)
     learning.attempts_ended(world.state, [end(attempt, execution_s=math.nan), end(attempt)])
     learning.learn(2)
     assert seen(learning) == 1
 
 
 @pytest.mark.anyio
-async def test_of_a_flood_of_alike_ends_the_first_are_learned_and_others_not_missed() -> None:
+async def test_of_a_flood_of_alike_ends_the_first_are_learned_and_others_not_missed(journal: Journal) -> None:
     world, attempt = world_running()
     world.submit(replace(action_request("b", ActionKind.REWARD, demand=elastic(2, 8)), label="rare"))
     world.propose("b", "m", cpu=4)
     rare = next(each for each in world.state.managers["m"].attempts.values() if each is not attempt)
-    learning = Learning(Predictors(), MemoryStore(), 1000.0)
+    learning = Learning(Predictors(), journal, 1000.0)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(learning.run)
         for turn in range(2):
@@ -157,9 +154,9 @@ async def test_of_a_flood_of_alike_ends_the_first_are_learned_and_others_not_mis
 
 
 @pytest.mark.anyio
-async def test_ends_are_learned_from_beside_the_loop() -> None:
+async def test_ends_are_learned_from_beside_the_loop(journal: Journal) -> None:
     world, attempt = world_running()
-    learning = Learning(Predictors(), MemoryStore(), 1000.0)
+    learning = Learning(Predictors(), journal, 1000.0)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(learning.run)
         for turn in range(3):
@@ -170,9 +167,9 @@ async def test_ends_are_learned_from_beside_the_loop() -> None:
         tasks.cancel_scope.cancel()
 
 
-def test_an_end_nobody_knows_of_is_passed_over() -> None:
+def test_an_end_nobody_knows_of_is_passed_over(journal: Journal) -> None:
     world, attempt = world_running()
-    learning = Learning(Predictors(), MemoryStore(), 1.0)
+    learning = Learning(Predictors(), journal, 1.0)
     stray = end(attempt)
     stray.manager_id = "other"
     learning.attempts_ended(world.state, [stray])
@@ -181,38 +178,39 @@ def test_an_end_nobody_knows_of_is_passed_over() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_was_learned_is_loaded_again() -> None:
+async def test_what_was_learned_is_loaded_again(journal: Journal) -> None:
     world, attempt = world_running()
-    store = MemoryStore()
-    learning = Learning(Predictors(), store, 1.0)
+    learning = Learning(Predictors(), journal, 1.0)
     learning.attempts_ended(world.state, [end(attempt)] * 5)
     await learning.close()
     observation = observation_of(attempt, end(attempt))
     assert observation is not None
-    again = load_predictors(store)
+    again = load_predictors(journal)
     assert again.predict(observation.key) == learning.predictors.predict(observation.key)
-    store.rows.clear()
+    journal.save_predictors([], [path for path, _ in journal.load_predictors()])
     await learning.save()
-    assert store.rows == {}
+    assert journal.load_predictors() == []
 
 
 @pytest.mark.anyio
-async def test_a_save_that_fails_is_logged_and_the_next_one_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_save_that_fails_is_logged_and_the_next_one_goes_on(
+    place: JournalPlace, journal: Journal, capsys: pytest.CaptureFixture[str]
+) -> None:
     world, attempt = world_running()
-    store = MemoryStore()
-    learning = Learning(Predictors(), store, 1.0)
+    learning = Learning(Predictors(), journal, 1.0)
     learning.attempts_ended(world.state, [end(attempt)])
-    store.failing = True
+    with place.outside() as connection:
+        connection.execute("ALTER TABLE predictor_nodes RENAME TO elsewhere")
     await learning.close()
     assert "predictors_not_saved" in capsys.readouterr().out
-    store.failing = False
+    with place.outside() as connection:
+        connection.execute("ALTER TABLE elsewhere RENAME TO predictor_nodes")
     learning.attempts_ended(world.state, [end(attempt)])
     await learning.close()
-    assert len(store.rows) >= 3
+    assert len(journal.load_predictors()) >= 3
 
 
-def test_saved_rows_of_another_form_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    store = MemoryStore()
-    store.rows = {"[3]": "[1.0, 2.0]", '[77, "label"]': "[]"}
-    assert load_predictors(store).to_dict() == Predictors().to_dict()
+def test_saved_rows_of_another_form_are_left_out(journal: Journal, capsys: pytest.CaptureFixture[str]) -> None:
+    journal.save_predictors([("[3]", "[1.0, 2.0]"), ('[77, "label"]', "[]")], [])
+    assert saved_nodes(load_predictors(journal)) == []
     assert "left_out=2" in capsys.readouterr().out

@@ -32,7 +32,7 @@ def test_earlier_epochs_are_stale_once_a_later_one_is_registered() -> None:
     fence = Fence()
     assert fence.judge(A, Token(1, 1)) is DispatchVerdict.RUN
     fence.enter_epoch(2)
-    assert fence.epoch == 2
+    assert fence._epoch == 2
     assert fence.judge(B, Token(1, 2)) is DispatchVerdict.STALE
     assert fence.judge(A, Token(1, 1)) is DispatchVerdict.REPEATED
     assert fence.judge(B, Token(2, 1)) is DispatchVerdict.RUN

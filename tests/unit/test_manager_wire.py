@@ -22,8 +22,8 @@ from callsheet.scheduler.core.registration import (
     ServiceDescription,
     ServiceState,
 )
-from callsheet.scheduler.service.decode import ActionDecoder
-from callsheet.scheduler.service.manager_commands import ItemCommand, encode_command
+from callsheet.scheduler.service.decode import decode_action
+from callsheet.scheduler.service.manager_commands import encode_command
 from callsheet.scheduler.service.manager_wire import decode_item, decode_registration, references_of
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from google.protobuf import text_format
@@ -31,6 +31,7 @@ from google.protobuf import text_format
 from tests.support.peers import Peer
 
 SERVICE = 'services { name: "s" kinds: ACTION_KIND_GENERATE } '
+KEY = 'key { job_id: "j" action_id: "a" }'
 NODE = 'node { node_id: "n" } '
 WHO = 'manager_id: "m" incarnation: "i" '
 
@@ -132,6 +133,27 @@ REFUSED = [
         "[-1]",
         "none below 0",
     ),
+    *[
+        (WHO + NODE + SERVICE + text, field, value, rule)
+        for text, field, value, rule in [
+            ('running { key { job_id: "j" } attempt: 1 }', "registration.running.key.action_id", "", "1 to 256"),
+            (f"running {{ {KEY} }}", "registration.running.attempt", "0", "at least 1"),
+            (f"running {{ {KEY} attempt: 1 cores: -1 }}", "registration.running.cores", "-1", "at least 0"),
+            (
+                f'running {{ {KEY} attempt: 1 resources {{ key: "gpu" value: -1 }} }}',
+                "registration.running.resources[gpu]",
+                "-1",
+                "between 0 and",
+            ),
+            (
+                'sandboxes { job_id: "j" trajectory_id: "t" sandbox_id: "a\\000b" }',
+                "sandbox.sandbox_id",
+                "a\0b",
+                "printable",
+            ),
+            ('sandboxes { job_id: "j" sandbox_id: "x" }', "sandbox.trajectory_id", "", "1 to 256"),
+        ]
+    ],
 ]
 
 
@@ -257,6 +279,11 @@ def test_a_reset_names_its_sandbox() -> None:
     assert (result.sandbox_id, result.trajectory_id) == ("x", "t")
 
 
+def test_a_reset_whose_sandbox_has_no_proper_id_failed() -> None:
+    result = ended('succeeded { env_reset { sandbox_id: "a\\000b" trajectory_id: "t" } }').result
+    assert result == events.AttemptFailed(FailureKind.INFRA, "no_result", "the id of the sandbox is none")
+
+
 def test_failures() -> None:
     event = ended(
         'failed { kind: FAILURE_KIND_QUOTA reason: "r" message: "m" retry_after_s: 4 timeout: TIMEOUT_KIND_HEARTBEAT '
@@ -317,7 +344,7 @@ def test_stored_payloads_of_results_are_found(result: str, digests: list[str]) -
     assert references_of(item(f"ended {{ {result} }}").ended) == digests
 
 
-def filled(command: ItemCommand) -> manager_service_pb2.SchedulerItem:
+def filled(command: commands.ManagerCommand) -> manager_service_pb2.SchedulerItem:
     return manager_service_pb2.SchedulerItem.FromString(encode_command(command))
 
 
@@ -327,7 +354,7 @@ def test_a_dispatch_carries_its_grant_and_its_action() -> None:
         "timeouts { start_to_close { seconds: 9 } heartbeat { seconds: 3 } }"
     )
     spec = text_format.Parse(text, action_pb2.ActionSpec())
-    request, _ = ActionDecoder().decode(spec)
+    request, _ = decode_action(spec)
     prediction = GrantPrediction(execution_s=1.25, use=0.7)
     dispatch = commands.Dispatch(
         Peer("session"), request, Token(4, 5), 2, "s", {"cpu": 2}, (6, 7), 9.0, "x", prediction
@@ -346,7 +373,7 @@ def test_a_dispatch_carries_its_grant_and_its_action() -> None:
 
 def test_a_dispatch_without_a_heartbeat_has_none() -> None:
     text = 'job_id: "j" action_id: "a" service: "s" tool_call { method: "m" }'
-    request, _ = ActionDecoder().decode(text_format.Parse(text, action_pb2.ActionSpec()))
+    request, _ = decode_action(text_format.Parse(text, action_pb2.ActionSpec()))
     message = filled(commands.Dispatch(Peer("m"), request, Token(1, 1), 1, "s", {}, (), 0.25, ""))
     assert not message.dispatch.grant.HasField("heartbeat")
     assert not message.dispatch.grant.HasField("expected_execution")
@@ -370,5 +397,5 @@ def test_a_dispatch_without_a_heartbeat_has_none() -> None:
         (commands.DrainManager(Peer("s")), "drain {}"),
     ],
 )
-def test_commands_are_items(command: ItemCommand, text: str) -> None:
+def test_commands_are_items(command: commands.ManagerCommand, text: str) -> None:
     assert filled(command) == text_format.Parse(text, manager_service_pb2.SchedulerItem())

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
+import anyio.from_thread
 import pytest
 from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.inference.build import build_inference_executor
+from callsheet.managers.inference.driver import EngineDriver
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.torch_engine.abilities import torch_abilities
 from callsheet.managers.inference.torch_engine.kind import torch_engine
 from callsheet.managers.inference.torch_engine.settings import TorchSettings
 from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.first_use import FirstUse, LoadError
-from callsheet.managers.models.weights import save_weights
 from callsheet.managers.reward.build import build_reward_executor
 from callsheet.managers.reward.settings import RewardSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 
 from tests.support.attempts_of_models import generate_attempt, score_attempt
-from tests.support.torch_models import prompt, small_model
+from tests.support.torch_models import prompt, save_weights, small_model
 
 pytestmark = pytest.mark.anyio
 CONFIG = TransformerConfig(context_length=256, layers=1, width=32, heads=2, hidden_width=48)
@@ -93,7 +96,15 @@ async def test_an_engine_says_the_same_of_itself_before_and_after() -> None:
 
 
 async def test_a_stop_while_the_model_loads_reaches_the_request() -> None:
-    executor = build_inference_executor(LAZY, torch_engine(TORCH, LAZY))
+    engine = torch_engine(TORCH, LAZY)
+    loading, stopped = anyio.Event(), threading.Event()
+
+    def load() -> EngineDriver:
+        anyio.from_thread.run_sync(loading.set)
+        assert stopped.wait(WAIT_S)
+        return engine.load()
+
+    executor = build_inference_executor(LAZY, replace(engine, load=load))
     attempt = generate_attempt(1, prompt(9), action_pb2.SamplingParameters(max_new_tokens=200))
     results: list[AttemptResult] = []
 
@@ -103,8 +114,9 @@ async def test_a_stop_while_the_model_loads_reaches_the_request() -> None:
     with anyio.fail_after(WAIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
-            await anyio.wait_all_tasks_blocked()
+            await loading.wait()
             attempt.stop_requested.set()
+            stopped.set()
     assert isinstance(results[0], Stopped)
     await executor.close()
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from callsheet.scheduler.core.entities import Action
 from callsheet.scheduler.core.ready import ClassKey, ReadyClass
-from callsheet.scheduler.planner.fleet.members import MembersByClass
+from callsheet.scheduler.planner.fleet.members import Members
 from callsheet.scheduler.planner.fleet.placed import PlacedActions
 from callsheet.scheduler.planner.fleet.pools import Fleet
 from callsheet.scheduler.planner.round.estimates import Estimates
-from callsheet.scheduler.planner.round.snapshot import BLOCK_LIFE_S, Snapshots, SnapshotSettings
+from callsheet.scheduler.planner.round.snapshot import BLOCK_LIFE_S, Snapshots
 
 from tests.support.core_requests import action_request, fixed
 from tests.support.core_world import CoreWorld
@@ -45,12 +45,11 @@ class Watched(ReadyClass):
 
 
 def test_members_are_handed_out_once_and_in_order() -> None:
-    ready = waiting(3)
-    members = MembersByClass()
+    members = Members(waiting(3))
     names = []
-    while members.of(ready).left:
-        expected = members.of(ready).head()
-        taken = members.of(ready).pop()
+    while members.left:
+        expected = members.head()
+        taken = members.pop()
         assert taken is expected
         names.append(taken.key.action_id)
     assert names == ["a0", "a1", "a2"]
@@ -58,12 +57,12 @@ def test_members_are_handed_out_once_and_in_order() -> None:
 
 def test_only_those_members_that_are_wanted_are_looked_at() -> None:
     ready = Watched(waiting(50))
-    members = MembersByClass()
-    assert members.of(ready).left == 50
-    assert members.of(ready).pop().key.action_id == "a0"
-    assert members.of(ready).pop().key.action_id == "a1"
+    members = Members(ready)
+    assert members.left == 50
+    assert members.pop().key.action_id == "a0"
+    assert members.pop().key.action_id == "a1"
     assert ready.looked_at == 2
-    assert members.of(ready).left == 48
+    assert members.left == 48
 
 
 @pytest.mark.parametrize("step_s", [0.05, 0.25])
@@ -78,7 +77,7 @@ def test_options_made_in_one_round_are_not_made_anew_in_another(step_s: float) -
     assert len(keys) == classes
     fleet = Fleet()
     fleet.refresh(world.state, PlacedActions(), lambda _: 1.0)
-    snapshots = Snapshots(SnapshotSettings(dispatch_cap=256, ageing=0.2, hold_after=5.0), Estimates())
+    snapshots = Snapshots(Estimates(), dispatch_cap=256, ageing=0.2, hold_after=5.0)
     known = [snapshots.block(key, fleet, 0.0) for key in keys]
     made_anew = []
     for number in range(1, rounds + 1):

@@ -12,16 +12,15 @@ from typing import Any
 import pytest
 from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.planner.predictors import (
-    Observation,
+    ObservedRun,
     Prediction,
     PredictionKey,
     Predictors,
     PredictorSettings,
 )
-from callsheet.scheduler.planner.predictors.nodes import Path
-from callsheet.scheduler.planner.predictors.saved import SavedNode
+from callsheet.scheduler.planner.predictors.tree import SavedNode, TreePath
 
-from tests.support.synthetic_commands import SyntheticCommands
+from tests.support.synthetic_commands import SyntheticCommands, saved_nodes
 
 STEP = PredictionKey("job", ActionKind.ENV_STEP, "test", "task")
 REWARD = PredictionKey("job", ActionKind.REWARD, "suite", "task")
@@ -30,7 +29,7 @@ REWARD = PredictionKey("job", ActionKind.REWARD, "suite", "task")
 def learned(key: PredictionKey, seconds: list[float], predictors: Predictors | None = None) -> Predictors:
     predictors = predictors or Predictors()
     for each in seconds:
-        predictors.observe(Observation(key, each, cpu_s=0.5 * each, peak_memory_mb=300.0))
+        predictors.observe(ObservedRun(key, each, cpu_s=0.5 * each, peak_memory_mb=300.0))
     return predictors
 
 
@@ -120,8 +119,8 @@ def test_timeouts_count_as_longer_than_they_took() -> None:
     knowing, blind = Predictors(), Predictors()
     for index, seconds in enumerate(truth):
         key = STEP._replace(task=f"t{index}")
-        knowing.observe(Observation(key, min(seconds, limit), timed_out=seconds > limit))
-        blind.observe(Observation(key, min(seconds, limit)))
+        knowing.observe(ObservedRun(key, min(seconds, limit), timed_out=seconds > limit))
+        blind.observe(ObservedRun(key, min(seconds, limit)))
     new = STEP._replace(task="new")
     assert knowing.predict(new).log_mean == pytest.approx(2.0, abs=0.15)
     assert knowing.predict(new).log_mean > blind.predict(new).log_mean + 0.15
@@ -130,7 +129,7 @@ def test_timeouts_count_as_longer_than_they_took() -> None:
 def test_a_run_cut_off_at_once_says_nothing() -> None:
     predictors = learned(STEP, [10.0] * 5)
     before = predictors.predict(STEP)
-    predictors.observe(Observation(STEP, 0.001, failed=True))
+    predictors.observe(ObservedRun(STEP, 0.001, failed=True))
     assert predictors.predict(STEP).log_mean == pytest.approx(before.log_mean, abs=0.01)
 
 
@@ -153,7 +152,7 @@ def test_hints_that_come_true_are_trusted_and_their_bias_is_learned() -> None:
     predictors = Predictors()
     for index in range(200):
         seconds = math.exp(draw.gauss(2.0, 1.5))
-        run = Observation(REWARD._replace(task=f"t{index}"), seconds, hint_s=3.0 * seconds)
+        run = ObservedRun(REWARD._replace(task=f"t{index}"), seconds, hint_s=3.0 * seconds)
         predictors.observe(run)
     new = REWARD._replace(task="new")
     assert math.exp(predictors.predict(new, 300.0).log_mean) == pytest.approx(100.0, rel=0.2)
@@ -169,7 +168,7 @@ def test_the_amdahl_fraction_is_learned_from_siblings_of_different_widths(truth:
         for _ in range(8):
             units = draw.choice([1, 2, 4, 8, 16])
             seconds = alone * ((1 - truth) + truth / units) * math.exp(draw.gauss(0.0, 0.3))
-            predictors.observe(Observation(REWARD._replace(task=f"g{group}"), seconds, units, amdahl_hint=0.6))
+            predictors.observe(ObservedRun(REWARD._replace(task=f"g{group}"), seconds, units, amdahl_hint=0.6))
     assert predictors.predict(REWARD, amdahl_hint=0.6).amdahl_fraction == pytest.approx(truth, abs=0.07)
     assert math.exp(predictors.predict(REWARD._replace(task="new")).log_mean) == pytest.approx(math.exp(3.0), rel=0.4)
 
@@ -180,14 +179,14 @@ def test_wide_runs_of_large_tasks_say_nothing_of_the_speed_up() -> None:
     for group in range(100):
         seconds, units = (100.0, 8) if group % 2 else (5.0, 1)
         for _ in range(4):
-            predictors.observe(Observation(REWARD._replace(task=f"g{group}"), seconds, units, amdahl_hint=0.9))
+            predictors.observe(ObservedRun(REWARD._replace(task=f"g{group}"), seconds, units, amdahl_hint=0.9))
     assert predictors.predict(REWARD, amdahl_hint=0.9).amdahl_fraction == pytest.approx(0.9, abs=0.01)
 
 
 def test_use_is_brought_to_one_core() -> None:
     predictors = Predictors()
     for _ in range(50):
-        predictors.observe(Observation(REWARD, 10.0, 4, cpu_s=0.8 * 40.0, amdahl_hint=0.99))
+        predictors.observe(ObservedRun(REWARD, 10.0, 4, cpu_s=0.8 * 40.0, amdahl_hint=0.99))
     assert predictors.predict(REWARD, amdahl_hint=0.99).use == pytest.approx(0.8, abs=0.1)
 
 
@@ -201,7 +200,7 @@ def test_the_predicted_peak_is_rarely_exceeded() -> None:
 def test_runs_that_nobody_measured_leave_use_and_memory_alone() -> None:
     predictors = learned(STEP, [1.0] * 10)
     before = predictors.predict(STEP)
-    predictors.observe(Observation(STEP, 1.0))
+    predictors.observe(ObservedRun(STEP, 1.0))
     after = predictors.predict(STEP)
     assert (after.use, after.peak_memory_mb) == (before.use, before.peak_memory_mb)
 
@@ -211,8 +210,8 @@ def test_tasks_are_bounded_and_the_oldest_falls_back_to_its_label() -> None:
     learned(STEP._replace(task="first"), [100.0] * 3, predictors)
     for task in range(30):
         learned(STEP._replace(task=f"t{task}"), [1.0], predictors)
-    assert len(predictors.nodes.tasks) == 10
-    assert len(predictors.nodes.effects) == 10
+    assert len(predictors.tree.tasks) == 10
+    assert len(predictors.tree.effects) == 10
     first, other = STEP._replace(task="first"), STEP._replace(task="never")
     assert predictors.predict(first) == predictors.predict(other)
 
@@ -220,7 +219,7 @@ def test_tasks_are_bounded_and_the_oldest_falls_back_to_its_label() -> None:
 def test_errors_are_measured_before_learning() -> None:
     predictors = Predictors()
     predicted = predictors.predict(STEP).log_mean
-    predictors.observe(Observation(STEP, 30.0))
+    predictors.observe(ObservedRun(STEP, 30.0))
     error = predictors.errors()[ActionKind.ENV_STEP]
     assert error.mean_absolute == pytest.approx(math.log(30.0) - predicted)
     assert error.observations == 1
@@ -233,7 +232,7 @@ def test_errors_are_measured_before_learning() -> None:
 def test_odd_numbers_are_refused_by_name(field: str, value: float) -> None:
     values: dict[str, Any] = {"execution_s": 1.0, field: value}
     with pytest.raises(ValueError, match=field):
-        Predictors().observe(Observation(STEP, **values))
+        Predictors().observe(ObservedRun(STEP, **values))
 
 
 def test_settings_are_refused_by_name() -> None:
@@ -247,13 +246,14 @@ def test_what_was_learned_survives_saving() -> None:
     for run in SyntheticCommands(tasks=8).runs():
         predictors.observe(run)
         keys.add(run.key)
-    again = Predictors.from_dict(predictors.to_dict())
+    again = Predictors()
+    assert again.restore(saved_nodes(predictors)) == 0
     assert {key: again.predict(key) for key in keys} == {key: predictors.predict(key) for key in keys}
 
 
 def test_changes_are_taken_once_and_are_enough_to_continue() -> None:
     predictors = Predictors(PredictorSettings(max_tasks=5))
-    nodes: dict[Path, list[float]] = {}
+    nodes: dict[TreePath, list[float]] = {}
     for index, run in enumerate(SyntheticCommands(tasks=9).runs()):
         predictors.observe(run)
         if index % 100 == 0:
@@ -268,13 +268,23 @@ def test_changes_are_taken_once_and_are_enough_to_continue() -> None:
             nodes.pop(path, None)
     again = Predictors(predictors.settings)
     assert again.restore(starmap(SavedNode, nodes.items())) == 0
-    predictions: dict[PredictionKey, Prediction] = {key: predictors.predict(key) for key in predictors.nodes.tasks}
-    assert predictions == {key: again.predict(key) for key in predictors.nodes.tasks}
+    kept = [run.key for run in SyntheticCommands(tasks=9).runs() if predictors.tree.find(run.key).task is not None]
+    predictions: dict[PredictionKey, Prediction] = {key: predictors.predict(key) for key in kept}
+    assert len(predictions) == 5
+    assert predictions == {key: again.predict(key) for key in kept}
 
 
 def test_saved_nodes_of_another_version_are_left_out() -> None:
     predictors = learned(STEP, [1.0])
-    saved = predictors.to_dict()
-    saved["nodes"][0][1].append(1.0)
-    with pytest.raises(ValueError, match="1 of 5"):
-        Predictors.from_dict(saved)
+    saved = saved_nodes(predictors)
+    saved[0].numbers.append(1.0)
+    assert len(saved) == 5
+    assert Predictors().restore(saved) == 1
+
+
+def test_a_path_that_names_no_node_is_left_out() -> None:
+    numbers = saved_nodes(learned(STEP, [1.0]))[0].numbers
+    kind = int(ActionKind.ENV_STEP)
+    names = [(77,), (kind, None, "job"), (kind, None, None, "task"), (kind, "label", None, "task")]
+    paths = list(starmap(TreePath, names))
+    assert Predictors().restore(SavedNode(path, numbers) for path in paths) == len(paths)

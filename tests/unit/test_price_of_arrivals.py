@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from callsheet.scheduler.planner.question.instance import Arrivals, Option, PlanningInstance, planning_class
+from callsheet.scheduler.planner.question.instance import Arrivals, Option, PlanningInstance
 from callsheet.scheduler.planner.question.price import option_costs
 
-from tests.support.planning_instances import resource
+from tests.support.planning_instances import planning_class, resource
 
 _MANY = Arrivals(rate=10.0, limit=100.0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from callsheet.benchmarks.real.holding import Span, held_core_s
-from callsheet.benchmarks.real.measuring import ActionRecord, Measured
+from callsheet.benchmarks.real.measuring import RealRun, TimedAction
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.real.workload import Costs, asleep, real_scenario, with_service, without_resets
 from callsheet.benchmarks.simulator.comparison.runs import figures_of
@@ -33,7 +33,7 @@ def test_no_more_cores_are_held_than_there_are(spans: list[Span], held: float) -
 
 
 def test_cores_that_are_shared_are_held_once() -> None:
-    measured = Measured(actions=[ActionRecord(10.0, 5.0, 5.0)] * 4, held=[Span(100.0, 110.0, 1)] * 4, step_s=10.0)
+    measured = RealRun(actions=[TimedAction(10.0, 5.0, 5.0)] * 4, held=[Span(100.0, 110.0, 1)] * 4, step_s=10.0)
     assert measured.figures(cores=2).held == pytest.approx(1.0)
 
 

@@ -1,21 +1,24 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.managers.inference.cores import reserved_cores
-from callsheet.v1 import manager_service_pb2
+from callsheet.managers.inference.settings import InferenceSettings, on_cores
 
-NODE = manager_service_pb2.NodeSpec(
-    node_id="n",
-    numa_nodes=[manager_service_pb2.NumaNode(cores=[0, 2, 4]), manager_service_pb2.NumaNode(cores=[1, 3])],
-)
+CORES = (0, 2, 4, 1, 3)
 
 
-@pytest.mark.parametrize(("threads", "cores"), [(1, (3,)), (2, (1, 3)), (3, (4, 1, 3)), (5, (0, 2, 4, 1, 3))])
+@pytest.mark.parametrize(("threads", "cores"), [(1, (3,)), (2, (1, 3)), (3, (4, 1, 3)), (4, (2, 4, 1, 3))])
 def test_the_last_cores_of_the_node(threads: int, cores: tuple[int, ...]) -> None:
-    assert reserved_cores(NODE, threads) == cores
+    settings = on_cores(InferenceSettings(threads=threads), CORES)
+    assert (settings.threads, settings.cores) == (threads, cores)
 
 
-@pytest.mark.parametrize("threads", [0, -1, 6])
-def test_more_than_there_are_or_none(threads: int) -> None:
-    with pytest.raises(ValueError, match=f"threads is {threads}.*5"):
-        reserved_cores(NODE, threads)
+@pytest.mark.parametrize("threads", [5, 6])
+def test_all_that_there_are_or_more(threads: int) -> None:
+    with pytest.raises(ValueError, match=f"engine threads: {threads} of 5"):
+        on_cores(InferenceSettings(threads=threads), CORES)
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_none(threads: int) -> None:
+    with pytest.raises(ValueError, match=f"threads: {threads}"):
+        InferenceSettings(threads=threads)

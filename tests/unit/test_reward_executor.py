@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import anyio
@@ -13,14 +13,13 @@ import torch
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.transformer import ScoringModel, initialise
-from callsheet.managers.models.weights import save_weights
 from callsheet.managers.reward.build import build_reward_executor
 from callsheet.managers.reward.executor import RewardExecutor
 from callsheet.managers.reward.settings import RewardSettings
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
 from tests.support.attempts_of_models import attempt_of, score_attempt
-from tests.support.torch_models import SMALL, prompt
+from tests.support.torch_models import SMALL, prompt, save_weights
 
 pytestmark = pytest.mark.anyio
 CORE = min(os.sched_getaffinity(0))
@@ -141,6 +140,70 @@ async def test_test_suites_are_refused_where_there_are_none(executor: RewardExec
 def test_bad_settings_are_refused_by_name(field: str, value: int) -> None:
     with pytest.raises(ValueError, match=field):
         RewardSettings(**{field: value})  # type: ignore[arg-type]
+
+
+class _Part(Executor):
+    """A part that dies when it is told to, or that cannot die."""
+
+    def __init__(self, name: str, mortal: bool = True) -> None:
+        self.name = name
+        self.mortal = mortal
+        self.dead = anyio.Event()
+        self.change: Callable[[], None] | None = None
+
+    def services(self) -> list[manager_service_pb2.HostedService]:
+        return [manager_service_pb2.HostedService(name=self.name)]
+
+    async def run(self, attempt: Attempt) -> AttemptResult:
+        raise NotImplementedError
+
+    def service_states(self) -> list[manager_service_pb2.ServiceState]:
+        return [manager_service_pb2.ServiceState(name=self.name, setup_s=1.0)]
+
+    def on_service_change(self, report: Callable[[], None]) -> None:
+        self.change = report
+
+    async def wait_failed(self) -> str | None:
+        if not self.mortal:
+            return None
+        await self.dead.wait()
+        return f"{self.name} is dead"
+
+
+@pytest.mark.parametrize("dies", [0, 1])
+async def test_the_manager_leaves_once_a_part_is_dead(dies: int) -> None:
+    parts = [_Part("scorer"), _Part("test-suite")]
+    found: list[str | None] = []
+
+    async def wait() -> None:
+        found.append(await RewardExecutor(*parts).wait_failed())
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            parts[dies].dead.set()
+    assert found == [f"{parts[dies].name} is dead"]
+
+
+async def test_a_part_that_cannot_die_does_not_hide_one_that_does() -> None:
+    mortal = _Part("scorer")
+    mortal.dead.set()
+    with anyio.fail_after(60):
+        assert await RewardExecutor(mortal, _Part("test-suite", mortal=False)).wait_failed() == "scorer is dead"
+        immortal = RewardExecutor(_Part("scorer", mortal=False), _Part("test-suite", mortal=False))
+        assert await immortal.wait_failed() is None
+
+
+def test_states_of_all_parts_are_told() -> None:
+    parts = [_Part("scorer"), _Part("test-suite")]
+    executor = RewardExecutor(*parts)
+    assert [state.name for state in executor.service_states()] == ["scorer", "test-suite"]
+    told: list[str] = []
+    executor.on_service_change(lambda: told.append("changed"))
+    for part in parts:
+        assert part.change is not None
+        part.change()
+    assert told == ["changed"] * 2
 
 
 def test_executors_can_be_built_before_the_event_loop_runs() -> None:

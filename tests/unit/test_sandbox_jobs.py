@@ -84,16 +84,14 @@ def _jobs(
         raise AssertionError("nothing has to be killed here")
 
     connection: Any = agent
-    groups: Any = group
-    return SandboxJobs(
-        cast("AgentConnection", connection),
-        groups,
-        {},
-        anyio.CapacityLimiter(4),
+    parts: Any = SimpleNamespace(
+        group=group,
+        limits={},
+        threads=anyio.CapacityLimiter(4),
         pin=lambda _, cores: pin(cores),
         by_process=by_process,
-        give_up=give_up,
     )
+    return SandboxJobs(cast("AgentConnection", connection), parts, give_up)
 
 
 async def _start_beside_a_grant(jobs: SandboxJobs, agent: _Agent) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.managers.sandbox.paths import PathRefusedError, checked_path, is_below
+from callsheet.managers.sandbox.errors import InputRefusedError
+from callsheet.managers.sandbox.paths import checked_path, is_below
 
 
 @pytest.mark.parametrize(
@@ -34,8 +35,9 @@ def test_relative_paths_begin_from_a_directory(path: str, below: str, checked: s
     "path", ["", ".", "/", "//.", "..", "a/..", "/..", "/a/../../b", "a\0b", "x" * 256, "/" + "x" * 256, "a/" * 3000]
 )
 def test_paths_that_climb_or_name_nothing_are_refused(path: str) -> None:
-    with pytest.raises(PathRefusedError, match="path"):
+    with pytest.raises(InputRefusedError, match="path") as refused:
         checked_path(path)
+    assert refused.value.reason == "bad_path"
 
 
 def test_a_directory_itself_is_allowed_where_asked_for() -> None:

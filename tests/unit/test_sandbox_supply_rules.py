@@ -104,11 +104,11 @@ def test_the_history_of_demand_is_bounded() -> None:
 
 
 def test_the_least_recently_used_layers_go_first_and_none_that_is_in_use() -> None:
-    layers = [
-        CachedLayer("oldest", 40, 1.0, in_use=True),
-        CachedLayer("old", 40, 2.0, in_use=False),
-        CachedLayer("new", 40, 3.0, in_use=False),
-    ]
+    layers = {
+        "oldest": CachedLayer(40, 1.0, users=1),
+        "old": CachedLayer(40, 2.0),
+        "new": CachedLayer(40, 3.0),
+    }
     assert layers_to_evict(layers, 120) == []
     assert layers_to_evict(layers, 100) == ["old"]
     assert layers_to_evict(layers, 0) == ["old", "new"]

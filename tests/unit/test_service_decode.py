@@ -16,7 +16,7 @@ from callsheet.scheduler.core.model import (
     RetryPolicy,
     Timeouts,
 )
-from callsheet.scheduler.service.decode import MAX_SPEC_BYTES, ActionDecoder, decode_job, decode_trajectory
+from callsheet.scheduler.service.decode import MAX_SPEC_BYTES, decode_action, decode_job, decode_trajectory
 from callsheet.v1 import action_pb2, common_pb2, job_pb2
 from callsheet.v1.encoded_fields import embedded, tag
 from google.protobuf import text_format
@@ -172,6 +172,12 @@ REFUSED = [
         "5 elastic entries",
         "at most 4",
     ),
+    (
+        demand(" ".join(f'resources {{ resource: "r{n}" min_milli_units: 1000 }}' for n in range(65))),
+        "demand.resources",
+        "65 entries",
+        "at most 64",
+    ),
     # Deadlines.
     (timeouts("schedule_to_start { seconds: -1 }"), "timeouts.schedule_to_start", "-1", "between 0 and 30 days"),
     (timeouts("start_to_close { nanos: -1 }"), "timeouts.start_to_close", "-1e-09", "between 0 and 30 days"),
@@ -213,7 +219,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("text", "field", "value", "rule"), REFUSED, ids=[f"{case[1]}-{case[3]}" for case in REFUSED])
 def test_a_broken_rule_is_named(text: str, field: str, value: str, rule: str) -> None:
-    refused = refusal(lambda: ActionDecoder().decode(spec(text)))
+    refused = refusal(lambda: decode_action(spec(text)))
     assert refused.field == field
     assert refused.value.startswith(value) or value in refused.value
     assert rule in refused.rule
@@ -223,17 +229,17 @@ def test_an_oversized_action_is_refused_before_anything_else_is_looked_at() -> N
     large = spec(SANDBOXED + STEP)
     for number in range(40):
         large.env_step.files.add(path=f"f{number}", content=common_pb2.Blob(inline=b"x" * 60_000))
-    refused = refusal(lambda: ActionDecoder().decode(large))
+    refused = refusal(lambda: decode_action(large))
     assert (refused.field, refused.rule) == ("action", f"must have at most {MAX_SPEC_BYTES} bytes")
 
 
 def test_a_long_value_is_shortened() -> None:
-    refused = refusal(lambda: ActionDecoder().decode(spec(f'job_id: "{"x" * 5000}" action_id: "a" {GENERATE}')))
+    refused = refusal(lambda: decode_action(spec(f'job_id: "{"x" * 5000}" action_id: "a" {GENERATE}')))
     assert len(refused.value) == 200
 
 
 def test_what_is_left_out_takes_the_defaults() -> None:
-    request, references = ActionDecoder().decode(spec(BASE + GENERATE))
+    request, references = decode_action(spec(BASE + GENERATE))
     assert references == []
     assert (request.key, request.kind, request.trajectory_id) == (ActionKey("j", "a"), ActionKind.GENERATE, "")
     assert request.demand.entries == ()
@@ -281,7 +287,7 @@ def test_what_is_left_out_takes_the_defaults() -> None:
 def test_the_payload_decides_the_kind_and_its_defaults(
     payload: str, kind: ActionKind, units: dict[str, int], in_sandbox: bool, service: str
 ) -> None:
-    request, _ = ActionDecoder().decode(spec(SANDBOXED + payload))
+    request, _ = decode_action(spec(SANDBOXED + payload))
     assert (request.kind, request.demand.minimum(), request.in_sandbox, request.service) == (
         kind,
         units,
@@ -293,17 +299,17 @@ def test_the_payload_decides_the_kind_and_its_defaults(
 def test_a_tool_call_is_made_once_unless_it_is_idempotent() -> None:
     for declared, expected in (("", True), ("idempotent: true", False)):
         text = f'{BASE} service: "api" tool_call {{ method: "m" {declared} }}'
-        assert ActionDecoder().decode(spec(text))[0].called_once is expected
-    assert not ActionDecoder().decode(spec(BASE + GENERATE))[0].called_once
+        assert decode_action(spec(text))[0].called_once is expected
+    assert not decode_action(spec(BASE + GENERATE))[0].called_once
 
 
 def test_a_reset_may_give_its_commands_an_execution_timeout() -> None:
-    request, _ = ActionDecoder().decode(spec(SANDBOXED + "env_reset { defaults { start_to_close { seconds: 45 } } }"))
+    request, _ = decode_action(spec(SANDBOXED + "env_reset { defaults { start_to_close { seconds: 45 } } }"))
     assert request.command_timeout == 45.0
 
 
 def test_only_the_memory_of_a_reset_is_kept_by_default() -> None:
-    request, _ = ActionDecoder().decode(spec(SANDBOXED + "env_reset {}"))
+    request, _ = decode_action(spec(SANDBOXED + "env_reset {}"))
     assert {entry.resource: entry.held_by_trajectory for entry in request.demand.entries} == {
         "cpu": False,
         "memory": True,
@@ -327,11 +333,11 @@ def test_only_the_memory_of_a_reset_is_kept_by_default() -> None:
     ],
 )
 def test_deadlines_that_were_asked_for_make_room_for_themselves(text: str, expected: Timeouts) -> None:
-    assert ActionDecoder().decode(spec(timeouts(text)))[0].timeouts == expected
+    assert decode_action(spec(timeouts(text)))[0].timeouts == expected
 
 
 def test_zero_is_a_backoff_and_unset_is_the_default() -> None:
-    decoded = ActionDecoder().decode(spec(retry("max_attempts: 1 initial_backoff {} max_backoff {}")))[0].retry
+    decoded = decode_action(spec(retry("max_attempts: 1 initial_backoff {} max_backoff {}")))[0].retry
     assert decoded == RetryPolicy(1, 0.0, 2.0, 0.0)
 
 
@@ -341,7 +347,7 @@ def test_a_demand_is_decoded_with_its_curve_and_its_hold() -> None:
         "speed_up { table { points { units: 2 speed_up: 1.9 } points { units: 8 speed_up: 4 } } } } "
         'resources { resource: "gpu" min_milli_units: 1000 } }'
     )
-    request, _ = ActionDecoder().decode(spec(SANDBOXED + "env_reset {} " + text))
+    request, _ = decode_action(spec(SANDBOXED + "env_reset {} " + text))
     cpu, gpu = request.demand.entries
     assert (cpu.min_units, cpu.max_units, cpu.held_by_trajectory) == (1, 8, True)
     assert cpu.speed_up.points == ((2, 1.9), (8, 4.0))
@@ -349,47 +355,44 @@ def test_a_demand_is_decoded_with_its_curve_and_its_hold() -> None:
 
 
 def test_equal_parts_are_decoded_once_and_shared() -> None:
-    decoder = ActionDecoder()
     first, second = (
-        decoder.decode(spec(f'job_id: "j" action_id: "{name}" {GENERATE} demand {{ resources {{ {CPU} }} }}'))[0]
+        decode_action(spec(f'job_id: "j" action_id: "{name}" {GENERATE} demand {{ resources {{ {CPU} }} }}'))[0]
         for name in "ab"
     )
     assert first.demand is second.demand
     assert first.timeouts is second.timeouts
     assert first.retry is second.retry
-    reset = decoder.decode(
+    reset = decode_action(
         spec(SANDBOXED + "env_reset {} " + f"demand {{ resources {{ {CPU} hold: HOLD_TRAJECTORY }} }}")
     )[0]
     assert reset.demand.entries[0].held_by_trajectory
-    assert "hold" in refusal(lambda: decoder.decode(spec(demand(f"resources {{ {CPU} hold: HOLD_TRAJECTORY }}")))).field
+    assert "hold" in refusal(lambda: decode_action(spec(demand(f"resources {{ {CPU} hold: HOLD_TRAJECTORY }}")))).field
 
 
 @pytest.mark.parametrize("name", ["demand", "timeouts", "retry"])
 def test_a_part_with_large_unknown_fields_is_decoded_and_not_kept(name: str) -> None:
-    decoder = ActionDecoder()
     part = f"demand {{ resources {{ {CPU} }} }} timeouts {{ heartbeat {{ seconds: 3 }} }} retry {{ max_attempts: 7 }}"
     action = spec(f'job_id: "j" action_id: "a" {GENERATE} {part}')
-    plain, _ = decoder.decode(action)
+    plain, _ = decode_action(action)
     getattr(action, name).MergeFromString(embedded(tag(1000), bytes(100_000)))
-    first, second = (getattr(decoder.decode(action)[0], name) for _ in range(2))
+    first, second = (getattr(decode_action(action)[0], name) for _ in range(2))
     assert first == second == getattr(plain, name)
     assert first is not second
 
 
 def test_the_hash_of_the_body_tells_bodies_apart_and_nothing_else() -> None:
-    decoder = ActionDecoder()
     environment = {f"V{number}": "x" for number in range(50)}
     first, second = spec(SANDBOXED + STEP), spec(SANDBOXED + STEP)
     first.env_step.command.environment.update(environment)
     second.env_step.command.environment.update(dict(reversed(environment.items())))
-    assert decoder.decode(first)[0].body_hash == decoder.decode(second)[0].body_hash
+    assert decode_action(first)[0].body_hash == decode_action(second)[0].body_hash
     second.env_step.command.environment["V1"] = "y"
-    assert decoder.decode(first)[0].body_hash != decoder.decode(second)[0].body_hash
+    assert decode_action(first)[0].body_hash != decode_action(second)[0].body_hash
 
 
 def test_a_decoded_spec_decodes_to_the_same_request() -> None:
-    request, _ = ActionDecoder().decode(spec(SANDBOXED + STEP + " weight: 2 label: 'ls'"))
-    again, _ = ActionDecoder().decode(action_pb2.ActionSpec.FromString(request.spec))
+    request, _ = decode_action(spec(SANDBOXED + STEP + " weight: 2 label: 'ls'"))
+    again, _ = decode_action(action_pb2.ActionSpec.FromString(request.spec))
     for name in ("key", "kind", "demand", "timeouts", "retry", "weight", "label", "in_sandbox", "body_hash", "spec"):
         assert getattr(again, name) == getattr(request, name)
 
@@ -399,7 +402,7 @@ def test_references_to_stored_payloads_are_collected() -> None:
     step = spec(SANDBOXED + STEP)
     step.env_step.files.add(path="f", content=stored)
     step.env_step.command.stdin.CopyFrom(stored)
-    assert [each.size for each in ActionDecoder().decode(step)[1]] == [7, 7]
+    assert [each.size for each in decode_action(step)[1]] == [7, 7]
 
 
 JOBS_REFUSED = [
@@ -475,7 +478,7 @@ def test_a_fraction_of_a_core_is_rounded_up_and_bounds_its_use(
 ) -> None:
     least, most = milli
     text = f'resources {{ resource: "cpu" min_milli_units: {least} max_milli_units: {most} }}'
-    request = ActionDecoder().decode(spec(demand(text)))[0]
+    request = decode_action(spec(demand(text)))[0]
     (cpu,) = request.demand.entries
     assert (cpu.min_units, cpu.max_units) == units
     assert request.demand.most_cores() == most_cores

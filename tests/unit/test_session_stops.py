@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -48,7 +49,8 @@ async def test_a_session_is_killed_from_outside_if_its_agent_does_not_answer(mon
         raise AssertionError("the sandbox lives on")
 
     limiter = anyio.CapacityLimiter(1)
-    jobs = SandboxJobs(agent, None, {}, limiter, pin=lambda *_: None, by_process=True, give_up=give_up)
+    parts: Any = SimpleNamespace(group=None, limits={}, threads=limiter, pin=lambda *_: None, by_process=True)
+    jobs = SandboxJobs(agent, parts, give_up)
     session: Any = _Session()
     end = SandboxSessions(jobs, {}, "")._ender(session, since=0.0)
 

@@ -7,16 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from callsheet.benchmarks.simulator.best_case import action_s
-from callsheet.benchmarks.simulator.bounds import ActBounds, act_bounds, bounds_of, least, long_run_of
+from callsheet.benchmarks.simulator.bounds import bounds_of, least, long_run_of
+from callsheet.benchmarks.simulator.measurements import ActFigures, act_figures
 from callsheet.benchmarks.simulator.scenario import (
     Cluster,
     CpuNodes,
     EngineType,
     Generation,
     GpuNodes,
-    JobShare,
     Model,
     Quota,
+    ScenarioJob,
     Turn,
     Work,
 )
@@ -56,11 +57,11 @@ def test_a_step_is_bounded_by_the_work_where_that_is_more() -> None:
 
 def test_a_quorum_needs_the_cheapest_siblings_only() -> None:
     rollouts = [replace(trajectory(f"t{cpu_s}", (step(cpu_s),)), group="g") for cpu_s in (1.0, 2.0, 30.0)]
-    scenario = replace(one_node(rollouts, 1), jobs=(JobShare("job", group_size=3, quorum=2),))
+    scenario = replace(one_node(rollouts, 1), jobs=(ScenarioJob("job", group_size=3, quorum=2),))
     bounds = bounds_of(scenario)
     assert bounds.longest_trajectory_s == pytest.approx(0.5 + 1.0 + 2.0)
     assert bounds.work_s == pytest.approx(1.5 + 2.5)
-    one_group = replace(scenario, jobs=(JobShare("job", group_size=1, groups_needed=1),))
+    one_group = replace(scenario, jobs=(ScenarioJob("job", group_size=1, groups_needed=1),))
     assert bounds_of(one_group).work_s == pytest.approx(1.5)
 
 
@@ -107,17 +108,19 @@ def test_the_long_run_is_the_closed_loop() -> None:
 
 def test_where_trajectories_may_be_cancelled_no_throughput_is_promised() -> None:
     scenario = sustained(one_node([trajectory("t", (step(1.0),))], 1), live=1, horizon_s=10.0)
-    assert bounds_of(replace(scenario, jobs=(JobShare("job", group_size=2, quorum=1),))).trajectories_per_hour is None
+    assert (
+        bounds_of(replace(scenario, jobs=(ScenarioJob("job", group_size=2, quorum=1),))).trajectories_per_hour is None
+    )
 
 
 def test_without_actions_there_is_nothing_to_bound() -> None:
     rollout = replace(trajectory("t", ()), reset=None)
     bounds = bounds_of(replace(one_node([rollout], 1), cluster=Cluster(cpu=(CpuNodes(1, 1),))))
     assert bounds.step_s == 0.0
-    assert act_bounds(np.array([])) == least([]) == ActBounds(0.0, 0.0, 0.0, 0.0)
+    assert act_figures(np.array([])) == least([]) == ActFigures(0.0, 0.0, 0.0, 0.0)
 
 
 def test_none_of_several_runs_beats_the_least_of_their_bounds() -> None:
-    few_long, many_short = act_bounds(np.array([1.0, 9.0])), act_bounds(np.array([2.0] * 8))
+    few_long, many_short = act_figures(np.array([1.0, 9.0])), act_figures(np.array([2.0] * 8))
     assert few_long.act_mean_s == 5.0
-    assert least([few_long, many_short]) == ActBounds(2.0, 2.0, 2.0, 2.0)
+    assert least([few_long, many_short]) == ActFigures(2.0, 2.0, 2.0, 2.0)

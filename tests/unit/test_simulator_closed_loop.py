@@ -10,7 +10,7 @@ import pytest
 from callsheet.benchmarks.simulator.comparison.runs import figures_of
 from callsheet.benchmarks.simulator.measurements import Measurements
 from callsheet.benchmarks.simulator.policy import EndFacts, Lane, LiveRollout, Policy, Task, World
-from callsheet.benchmarks.simulator.scenario import Generation, JobShare, Scenario, Training, Turn, Work
+from callsheet.benchmarks.simulator.scenario import Generation, Scenario, ScenarioJob, Training, Turn, Work
 from callsheet.benchmarks.simulator.simulation import simulate
 from callsheet.scheduler.core.model import ActionKind
 
@@ -172,7 +172,7 @@ def test_a_command_that_does_not_adapt_keeps_the_width_of_its_start() -> None:
 
 def test_siblings_beyond_the_quorum_are_cancelled() -> None:
     rollouts = [replace(trajectory(f"t{index}", [step(index + 1.0)]), group="g") for index in range(4)]
-    scenario = replace(one_node(rollouts, 8), jobs=(JobShare("job", group_size=4, quorum=2),))
+    scenario = replace(one_node(rollouts, 8), jobs=(ScenarioJob("job", group_size=4, quorum=2),))
     measured, policy = run(scenario)
     assert measured.rollouts.cancelled.tolist() == [False, False, True, True]
     assert measured.step_s == pytest.approx(3.5)
@@ -187,7 +187,7 @@ def test_siblings_beyond_the_quorum_are_cancelled() -> None:
 
 def test_groups_beyond_those_needed_are_cancelled_even_before_they_arrive() -> None:
     rollouts = [replace(trajectory(f"t{index}", [step(1.0)]), arrives=3.0 * index) for index in range(4)]
-    scenario = replace(one_node(rollouts, 8), jobs=(JobShare("job", groups_needed=2),))
+    scenario = replace(one_node(rollouts, 8), jobs=(ScenarioJob("job", groups_needed=2),))
     measured, _ = run(scenario)
     assert measured.counts["redundant"] == 2
     assert measured.step_s == pytest.approx(5.5)
@@ -205,7 +205,7 @@ def test_a_sustained_run_replaces_what_finishes_and_starts_again_after_the_last(
 
 def test_new_weights_stop_generations_and_drop_what_is_too_old() -> None:
     rollouts = [trajectory("a", [step(1.0)]), trajectory("b", [step(1.0)], generation_s=100.0), trajectory("c", [])]
-    jobs = (JobShare("job", max_staleness=1),)
+    jobs = (ScenarioJob("job", max_staleness=1),)
     stopped = replace(one_node(rollouts, 4), jobs=jobs, training=Training(batch=1, update_s=5.0))
     measured, _ = run(stopped)
     assert measured.counts["updates"] == 2  # by c, then by a; the second leaves b two versions behind

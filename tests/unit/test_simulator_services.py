@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from callsheet.benchmarks.simulator.physics.gpu_node import GpuNode
-from callsheet.benchmarks.simulator.policy import EngineLoad, LiveRollout, Task, World
+from callsheet.benchmarks.simulator.policy import EngineStatus, LiveRollout, Task, World
 from callsheet.benchmarks.simulator.scenario import (
     Cluster,
     CpuNodes,
@@ -223,10 +223,10 @@ class TestEngines:
         assert self.ends(self.on_engine(turns, keeps_prefixes=False)) == pytest.approx([3.0 + 1.1 + 2.0])
 
     def test_a_policy_routes_by_what_engines_tell(self) -> None:
-        seen: list[list[EngineLoad]] = []
+        seen: list[list[EngineStatus]] = []
 
         class Routing(StartAtOnce):
-            def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineLoad]) -> int:
+            def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineStatus]) -> int:
                 seen.append(list(engines))
                 return len(seen) - 1 if len(seen) < 3 else 0
 
@@ -240,7 +240,7 @@ class TestEngines:
         others = [self.generating(name, (1000, 100), (1200, 100)) for name in "ab"]
 
         class Spreading(StartAtOnce):
-            def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineLoad]) -> int:
+            def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineStatus]) -> int:
                 return {"a": 0, "b": 1}.get(live.rollout.name, 2)
 
         class Rolling(Spreading):

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 from callsheet.benchmarks.peers import NamedManager
-from callsheet.benchmarks.simulator.policy import EngineLoad, LiveRollout, Task
+from callsheet.benchmarks.simulator.policy import EngineStatus, LiveRollout, Task
 from callsheet.benchmarks.simulator.scenario import (
     Cluster,
     CpuNodes,
     EngineType,
     Generation,
     GpuNodes,
-    JobShare,
     Mode,
     Model,
     Quota,
     Rollout,
     Scenario,
+    ScenarioJob,
     Turn,
     Work,
 )
@@ -82,7 +82,7 @@ def test_memory_is_rounded_up_to_three_binary_digits(memory_mb: int, rounded: in
 
 
 def test_every_machine_has_a_manager_and_all_cores_are_shared() -> None:
-    scenario = Scenario("w", Mode.ONESHOT, 1, CLUSTER, (JobShare("job"),), (ROLLOUT,), 1)
+    scenario = Scenario("w", Mode.ONESHOT, 1, CLUSTER, (ScenarioJob("job"),), (ROLLOUT,), 1)
     joined = {event.manager_id: event for event in join_all(scenario) if isinstance(event, ManagerJoined)}
     assert set(joined) == {"cpu-0", "cpu-1", "gpu-0", "api/search"}
     node, (service,) = joined["cpu-0"].node, joined["cpu-0"].services
@@ -100,16 +100,16 @@ BANDWIDTH = EngineType("bandwidth", 1, 8, 10_000.0, 0.01, 0.0002, 64, 1_000_000)
 
 
 def test_prefill_goes_to_compute_and_decode_to_bandwidth() -> None:
-    idle = [EngineLoad(COMPUTE, 0, 0, 0), EngineLoad(BANDWIDTH, 0, 0, 0)]
+    idle = [EngineStatus(COMPUTE, 0, 0, 0), EngineStatus(BANDWIDTH, 0, 0, 0)]
     assert cheapest_engine(30_000, 10.0, idle) == 0
     assert cheapest_engine(100, 2_000.0, idle) == 1
 
 
 def test_a_cached_prefix_keeps_a_trajectory_until_its_engine_is_too_busy() -> None:
-    cached = EngineLoad(COMPUTE, 8, 0, 0, cached_tokens=29_000)
-    assert cheapest_engine(30_000, 200.0, [cached, EngineLoad(COMPUTE, 4, 0, 0)]) == 0
-    busy = EngineLoad(COMPUTE, 64, 64, 0, cached_tokens=29_000)
-    assert cheapest_engine(30_000, 200.0, [busy, EngineLoad(COMPUTE, 4, 0, 0)]) == 1
+    cached = EngineStatus(COMPUTE, 8, 0, 0, cached_tokens=29_000)
+    assert cheapest_engine(30_000, 200.0, [cached, EngineStatus(COMPUTE, 4, 0, 0)]) == 0
+    busy = EngineStatus(COMPUTE, 64, 64, 0, cached_tokens=29_000)
+    assert cheapest_engine(30_000, 200.0, [busy, EngineStatus(COMPUTE, 4, 0, 0)]) == 1
 
 
 def test_what_a_generation_will_write_is_learned_from_those_that_ended() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from callsheet.scheduler.planner.question.instance import Option, PlanningInstance, planning_class
+from callsheet.scheduler.planner.question.instance import Option, PlanningInstance
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from callsheet.scheduler.planner.solvers.solve import solve_stage
 
-from tests.support.planning_instances import one_stage, optimum, optimum_of_all_options, resource
+from tests.support.planning_instances import one_stage, optimum, optimum_of_all_options, planning_class, resource
 
 CPU, GPU = 0, 1
 

@@ -8,9 +8,8 @@ import torch
 from callsheet.managers.inference.driver import EngineFailedError, PauseMode, UpdateMode, WeightUpdate
 from callsheet.managers.inference.torch_engine.driver import TorchEngineDriver
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
-from callsheet.managers.models.weights import save_weights
 
-from tests.support.torch_models import SMALL, prompt, request, small_model
+from tests.support.torch_models import SMALL, prompt, request, save_weights, small_model
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from callsheet.scheduler.planner.answers.larger_fleet import with_more_nodes
 from callsheet.scheduler.planner.answers.question_now import question_of
 from callsheet.scheduler.planner.answers.remaining import Lives
 from callsheet.scheduler.planner.answers.what_if import Comparison, ask
-from callsheet.scheduler.planner.predictors import Observation, PredictionKey, Predictors
+from callsheet.scheduler.planner.predictors import ObservedRun, PredictionKey, Predictors
 from callsheet.scheduler.service.admin_answers import prediction_errors, what_if_response
 
 from tests.support.core_requests import JOB, action_request, elastic, fixed
@@ -21,7 +21,7 @@ SANDBOX = [ActionKind.ENV_RESET, ActionKind.ENV_STEP]
 def taught(kind: ActionKind, seconds: float) -> Predictors:
     predictors = Predictors()
     for _ in range(100):
-        predictors.observe(Observation(PredictionKey(JOB, kind, "", ""), seconds, cpu_s=seconds))
+        predictors.observe(ObservedRun(PredictionKey(JOB, kind, "", ""), seconds, cpu_s=seconds))
     return predictors
 
 

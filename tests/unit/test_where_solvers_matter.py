@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
-from callsheet.scheduler.planner.question.instance import Option, PlanningClass, PlanningInstance, planning_class
+from callsheet.scheduler.planner.question.instance import Option, PlanningClass, PlanningInstance
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from callsheet.scheduler.planner.solvers.relaxation import relax
 from callsheet.scheduler.planner.solvers.solve import solve_stage
 from callsheet.scheduler.planner.solvers.solver import Counts, Status
 from callsheet.scheduler.planner.solvers.stage import Stage
 
-from tests.support.planning_instances import greedy, one_stage, optimum, resource, with_cp_sat
+from tests.support.planning_instances import greedy, one_stage, optimum, planning_class, resource, with_cp_sat
 
 AMPLE = Budget(seconds=1.0, deterministic=True)
 

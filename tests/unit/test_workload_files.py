@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from callsheet.benchmarks.simulator import workloads
 from callsheet.benchmarks.simulator.input_table import InputError
@@ -122,9 +120,3 @@ def test_actions_in_a_sandbox_need_a_reset() -> None:
 def test_unknown_workload_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InputError, match=r"workload: 'codding': must be one of coding, deepsearch"):
         workloads.load("codding")
-
-
-def test_a_file_of_ones_own_is_named_by_its_stem(tmp_path: Path) -> None:
-    path = tmp_path / "own.toml"
-    path.write_text(_GOOD, encoding="utf-8")
-    assert workloads.load_file(path).name == "own"

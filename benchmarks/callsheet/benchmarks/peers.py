@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from callsheet.scheduler.core.commands import Dispatch
-from callsheet.scheduler.core.events import ReplyTo
+from callsheet.scheduler.core.events import Event, ManagerHeartbeat, ManagerJoined, ReplyTo
 from callsheet.scheduler.core.model import Opened, RefusedError
+from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription
 
 
-class Client:
+class AcceptingClient:
     """A client whose requests are all to be accepted, and which is told of outcomes another way."""
 
     gone = False
@@ -33,7 +35,13 @@ class NamedManager:
     manager_id: str
 
 
-CLIENT = Client()
+def joining(node: NodeDescription, *services: ServiceDescription) -> Iterator[Event]:
+    """The events by which a manager registers; it is called like its node."""
+    yield ManagerJoined(NamedManager(node.node_id), node.node_id, "only", node, services)
+    yield ManagerHeartbeat(node.node_id)
+
+
+CLIENT = AcceptingClient()
 TO_CLIENT = ReplyTo(CLIENT, 0)
 
 

@@ -6,19 +6,18 @@ from importlib import metadata
 from typing import Annotated
 
 import typer
-from callsheet.cli import (
-    bench_command,
-    demo_command,
-    facade_command,
-    inspect_commands,
-    job_commands,
-    log_command,
-    manager_commands,
-    scheduler_command,
-    submit_commands,
-    up_command,
-)
+from callsheet.cli.bench_command import bench_app
+from callsheet.cli.demo_command import demo
 from callsheet.cli.errors import CallsheetGroup
+from callsheet.cli.facade_command import facade_app
+from callsheet.cli.inspect_commands import explain, predictions, status, what_if
+from callsheet.cli.job_commands import cancel, close, drain, jobs
+from callsheet.cli.log_command import logs
+from callsheet.cli.manager_commands import manager_app
+from callsheet.cli.scheduler_command import scheduler
+from callsheet.cli.submit_commands import submit_app
+from callsheet.cli.token_commands import token_app
+from callsheet.cli.up_command import up
 
 app = typer.Typer(
     name="callsheet",
@@ -46,19 +45,13 @@ def _callsheet(
     """Schedules single actions of agentic-RL trajectories."""
 
 
-app.command("up")(up_command.up)
-app.command("scheduler")(scheduler_command.scheduler)
-app.add_typer(manager_commands.manager_app, name="manager")
-app.add_typer(facade_command.facade_app, name="facade")
-app.add_typer(submit_commands.submit_app, name="submit")
-app.command("status")(inspect_commands.status)
-app.command("explain")(inspect_commands.explain)
-app.command("jobs")(job_commands.jobs)
-app.command("cancel")(job_commands.cancel)
-app.command("close")(job_commands.close)
-app.command("drain")(job_commands.drain)
-app.command("logs")(log_command.logs)
-app.command("predictions")(inspect_commands.predictions)
-app.command("what-if")(inspect_commands.what_if)
-app.command("demo")(demo_command.demo)
-app.add_typer(bench_command.bench_app, name="bench")
+for command in (up, scheduler, status, explain, jobs, cancel, close, drain, logs, predictions, what_if, demo):
+    app.command()(command)
+for name, group in (
+    ("manager", manager_app),
+    ("facade", facade_app),
+    ("submit", submit_app),
+    ("token", token_app),
+    ("bench", bench_app),
+):
+    app.add_typer(group, name=name)

@@ -30,18 +30,10 @@ def _bench() -> None:
 
 
 def _benchmarks() -> Mapping[str, Any]:
-    from callsheet.cli import (
-        bench_dispatch_command,
-        bench_planner_command,
-        bench_real_command,
-        bench_sandbox_command,
-        bench_sim_command,
-    )
+    from callsheet.cli.bench_commands import dispatch, planner, real, sandbox
+    from callsheet.cli.bench_sim_command import sim
 
     loaded = typer.Typer(rich_markup_mode=None)
-    loaded.command("dispatch")(bench_dispatch_command.dispatch)
-    loaded.command("planner")(bench_planner_command.planner)
-    loaded.command("real")(bench_real_command.real)
-    loaded.command("sandbox")(bench_sandbox_command.sandbox)
-    loaded.command("sim")(bench_sim_command.sim)
+    for command in (dispatch, planner, real, sandbox, sim):
+        loaded.command()(command)
     return typer.main.get_group(loaded).commands

@@ -6,7 +6,7 @@ import typer
 from callsheet.benchmarks.demo.settings import DemoSettings
 from callsheet.cli.errors import needs
 from callsheet.cli.options import AsJson, options_of
-from callsheet.cli.output import print_either, progress_on_stderr
+from callsheet.cli.output import measure
 from callsheet.options.common import LogFormat, LogLevel
 
 
@@ -23,9 +23,7 @@ def demo(*, settings: DemoSettings, as_json: AsJson = False) -> None:
         from callsheet.benchmarks.demo.run import run_demo
         from callsheet.deploy.logs import configure_logs
     configure_logs(LogFormat.CONSOLE, LogLevel.WARNING)
-    with progress_on_stderr() as progress:
-        report = anyio.run(run_demo, settings, progress)
-    print_either(as_json, report.to_json, lambda: render(report))
+    report = measure(as_json, lambda progress: anyio.run(run_demo, settings, progress), render)
     problems = report.problems()
     for problem in problems:
         typer.echo(f"callsheet: {problem}", err=True)

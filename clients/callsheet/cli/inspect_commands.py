@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from callsheet.cli.options import Address, AsJson
-from callsheet.cli.output import print_json, print_table
+from callsheet.cli.output import pairs, print_table
+from callsheet.cli.questions import ask, show
 from callsheet.options.common import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
-    from callsheet.client.admin import AdminClient
     from callsheet.client.admin_predictions import ExpectedRun, PredictionErrors, WhatIf
     from callsheet.client.admin_values import Explanation, Holder, SchedulerStatus
-
-T = TypeVar("T")
 
 
 def status(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:
     """Show jobs, managers and nodes."""
-    from callsheet.cli.plain import to_plain
 
-    found = _ask(scheduler, lambda admin: admin.status())
-    if as_json:
-        print_json(to_plain(found))
-        return
-    typer.echo(f"scheduler {scheduler}, epoch {found.epoch}, since {_time(found.started_at)}")
-    _print_managers(found)
-    _print_nodes(found)
-    _print_jobs(found)
+    def for_people(found: SchedulerStatus) -> None:
+        typer.echo(f"scheduler {scheduler}, epoch {found.epoch}, since {_time(found.started_at)}")
+        _print_managers(found)
+        _print_nodes(found)
+        _print_jobs(found)
+
+    show(ask(scheduler, lambda admin: admin.status()), as_json, for_people)
 
 
 def explain(
@@ -41,24 +36,13 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Tell why an action is where it is, and its whole story."""
-    from callsheet.cli.plain import to_plain
-
-    found = _ask(scheduler, lambda admin: admin.explain(job, action))
-    if as_json:
-        print_json(to_plain(found))
-    else:
-        _print_explanation(found)
+    show(ask(scheduler, lambda admin: admin.explain(job, action)), as_json, _print_explanation)
 
 
 def predictions(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:
     """Show how good the predictions of recent actions were."""
-    from callsheet.cli.plain import to_plain
-
-    found = _ask(scheduler, lambda admin: admin.prediction_errors())
-    if as_json:
-        print_json({"kinds": to_plain(found)})
-    else:
-        _print_errors(found)
+    found = {"kinds": ask(scheduler, lambda admin: admin.prediction_errors())}
+    show(found, as_json, lambda found: _print_errors(found["kinds"]))
 
 
 def what_if(
@@ -71,25 +55,7 @@ def what_if(
 
     It compares the completion times of all that waits and runs now.
     """
-    from callsheet.cli.plain import to_plain
-
-    found = _ask(scheduler, lambda admin: admin.what_if(pool, nodes))
-    if as_json:
-        print_json(to_plain(found))
-    else:
-        _print_what_if(found)
-
-
-def _ask(scheduler: str, question: Callable[[AdminClient], Awaitable[T]]) -> T:
-    """Asks one question of a scheduler."""
-    import anyio
-    from callsheet.client.admin import AdminClient
-
-    async def ask() -> T:
-        async with AdminClient(scheduler) as admin:
-            return await question(admin)
-
-    return anyio.run(ask)
+    show(ask(scheduler, lambda admin: admin.what_if(pool, nodes)), as_json, _print_what_if)
 
 
 def _print_managers(found: SchedulerStatus) -> None:
@@ -127,7 +93,7 @@ def _print_nodes(found: SchedulerStatus) -> None:
 
 def _print_jobs(found: SchedulerStatus) -> None:
     rows = [
-        [job.job_id, str(job.open_trajectories), _pairs(job.actions), _pairs(job.failures), str(job.policy_version)]
+        [job.job_id, str(job.open_trajectories), pairs(job.actions), pairs(job.failures), str(job.policy_version)]
         for job in found.jobs
     ]
     print_table("Open jobs", ["job", "trajectories #", "actions", "failures", "policy version #"], rows)
@@ -212,10 +178,6 @@ def _print_what_if(found: WhatIf) -> None:
             "end then, s #",
         ]
         print_table(f"{found.pool}, {found.nodes} nodes", columns, rows)
-
-
-def _pairs(values: Mapping[str, object]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in sorted(values.items()))
 
 
 def _time(seconds: float) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from callsheet.cli.errors import CommandError
 from callsheet.cli.options import Address, AsJson
-from callsheet.cli.output import print_json, print_table
+from callsheet.cli.output import pairs, print_json, print_table
+from callsheet.cli.questions import ask
 from callsheet.options.common import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
-    from callsheet.client.admin import AdminClient
     from callsheet.client.status import JobStatus
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.", show_default=False)]
@@ -20,11 +20,9 @@ JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.", show
 
 def jobs(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:
     """List open jobs: who holds them and when they expire."""
-    import anyio
     from callsheet.cli.plain import to_plain
-    from callsheet.client.admin_jobs import list_jobs
 
-    found = anyio.run(list_jobs, scheduler)
+    found = ask(scheduler, lambda admin: admin.jobs())
     if as_json:
         print_json({"jobs": [{"job_id": job.job_id, **to_plain(job)} for job in found]})
         return
@@ -33,8 +31,8 @@ def jobs(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:
             job.job_id,
             str(job.sessions),
             str(job.open_trajectories),
-            _pairs(job.actions),
-            _pairs(job.failures),
+            pairs(job.actions),
+            pairs(job.failures),
             life_of(job),
         ]
         for job in found
@@ -53,19 +51,15 @@ def cancel(
     as_json: AsJson = False,
 ) -> None:
     """Give up what is unfinished in a job, or in a part of it. The job stays open."""
-    import anyio
-    from callsheet.client.admin_jobs import cancel_work
-
     if sum(map(bool, (group, trajectory, action))) > 1:
         raise CommandError("cancel: give at most one of --group, --trajectory and --action", usage=True)
     if action:
-        _tell(scheduler, lambda admin: admin.cancel(job, action, reason))
+        ask(scheduler, lambda admin: admin.cancel(job, action, reason))
     else:
-
-        async def give_up() -> None:
-            await cancel_work(scheduler, job, group_id=group, trajectory_id=trajectory, reason=reason)
-
-        anyio.run(give_up)
+        ask(
+            scheduler,
+            lambda admin: admin.cancel_work(job, group_id=group, trajectory_id=trajectory, reason=reason),
+        )
     given = (("group", group), ("trajectory", trajectory), ("action", action))
     named = {name: value for name, value in given if value}
     part = "".join(f"{name} {value} of " for name, value in named.items())
@@ -77,7 +71,7 @@ def close(job: JobId, *, scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson =
 
     Its trajectories are closed, its actions cancelled and its ids forgotten.
     """
-    _tell(scheduler, lambda admin: admin.close_job(job))
+    ask(scheduler, lambda admin: admin.close_job(job))
     _done(f"closed job {job}", {"job": job}, as_json)
 
 
@@ -88,7 +82,7 @@ def drain(
     as_json: AsJson = False,
 ) -> None:
     """Take a manager out of service once its attempts are over."""
-    _tell(scheduler, lambda admin: admin.drain(manager))
+    ask(scheduler, lambda admin: admin.drain(manager))
     _done(f"manager {manager} drains and leaves once its attempts are over", {"manager": manager}, as_json)
 
 
@@ -110,23 +104,8 @@ def span(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def _tell(scheduler: str, order: Callable[[AdminClient], Awaitable[None]]) -> None:
-    import anyio
-    from callsheet.client.admin import AdminClient
-
-    async def tell() -> None:
-        async with AdminClient(scheduler) as admin:
-            await order(admin)
-
-    anyio.run(tell)
-
-
 def _done(sentence: str, facts: Mapping[str, str], as_json: bool) -> None:
     if as_json:
         print_json(facts)
     else:
         typer.echo(sentence)
-
-
-def _pairs(values: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in sorted(values.items()))

@@ -12,7 +12,7 @@ import typer
 from callsheet.cli.errors import CommandError
 from callsheet.options import common
 from callsheet.options.common import LogFormat, LogLevel
-from callsheet.options.declaration import DeclaredOption, Option, PathRule, declared_options, from_values
+from callsheet.options.declaration import DeclaredOption, PathRule, Setting, declared_options, from_values
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -34,8 +34,12 @@ def options_of(**settings: type) -> Callable[[F], F]:
 
         parameters = inspect.signature(command, eval_str=True).parameters
         own = [name for name in parameters if name not in settings]
-        declared = [_parameter(option) for kind in settings.values() for option in declared_options(kind)]
-        run.__signature__ = inspect.Signature([*declared, *(parameters[name] for name in own)])  # type: ignore[attr-defined]
+        offered = [
+            each
+            for name, parameter in parameters.items()
+            for each in (map(_parameter, declared_options(settings[name])) if name in settings else [parameter])
+        ]
+        run.__signature__ = inspect.Signature(offered)  # type: ignore[attr-defined]
         run.__annotations__ = {}
         return run  # type: ignore[return-value]
 
@@ -52,16 +56,16 @@ def _parameter(declared: DeclaredOption) -> inspect.Parameter:
 
 def typer_option(declared: DeclaredOption) -> Any:
     """Typer's description of an option."""
-    option, path = declared.option, declared.option.path or PathRule(file=True)
+    setting, path = declared.setting, declared.setting.path or PathRule(file=True)
     return typer.Option(
-        *([option.flag] if option.flag else []),
-        help=option.help,
-        envvar=option.variable,
-        metavar=option.metavar,
-        min=option.least,
-        show_default=option.default_text or True,
+        *([setting.flag] if setting.flag else []),
+        help=setting.help,
+        envvar=setting.variable,
+        metavar=setting.metavar,
+        min=setting.least,
+        show_default=setting.default_text or True,
         default_factory=declared.default if callable(declared.default) else None,
-        callback=None if option.parse is None or option.repeatable else _check(option),
+        callback=None if setting.parse is None or setting.repeatable else _check(setting),
         exists=path.exists,
         file_okay=path.file,
         dir_okay=path.directory,
@@ -69,13 +73,13 @@ def typer_option(declared: DeclaredOption) -> Any:
     )
 
 
-def _check(option: Option) -> Callable[[Any], Any]:
+def _check(setting: Setting) -> Callable[[Any], Any]:
     """Has a value that breaks the option's rule refused under the option's name."""
 
     def check(value: Any) -> Any:
         try:
-            if value is not None and option.parse is not None:
-                option.parse(value)
+            if value is not None and setting.parse is not None:
+                setting.parse(value)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
         return value
@@ -85,12 +89,12 @@ def _check(option: Option) -> Callable[[Any], Any]:
 
 def offered(alias: Any) -> Any:
     """Typer's description of an option that `callsheet.options` declares, for a command that takes no settings."""
-    (option,) = alias.__metadata__
-    return typer_option(DeclaredOption("", alias.__origin__, option.default, option))
+    (setting,) = alias.__metadata__
+    return typer_option(DeclaredOption("", alias.__origin__, setting.default, setting))
 
 
 Address = Annotated[str, offered(common.Address)]
 DataDir = Annotated[Path, offered(common.DataDir)]
 LogFormatOption = Annotated[LogFormat | None, offered(common.LogFormatOption)]
 LogLevelOption = Annotated[LogLevel, offered(common.LogLevelOption)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on standard output.")]
+AsJson = Annotated[bool, offered(common.AsJson)]

@@ -6,12 +6,22 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 import typer
 
 _PIPED_WIDTH = 160
 _NAME_WIDTH = 40
+
+
+class Report(Protocol):
+    """What a measurement found."""
+
+    def as_json(self) -> Any:
+        """As one JSON object."""
+
+
+ReportT = TypeVar("ReportT", bound=Report)
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
@@ -54,6 +64,11 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     print_report(table)
 
 
+def pairs(values: Mapping[str, object]) -> str:
+    """Names with their values, in the order of the names, for a cell of a table."""
+    return ", ".join(f"{name} {value}" for name, value in sorted(values.items()))
+
+
 @contextmanager
 def progress_on_stderr() -> Iterator[Callable[[str], None]]:
     """Shows what is being done, a line each; on a terminal also a spinner beside the latest."""
@@ -68,3 +83,13 @@ def progress_on_stderr() -> Iterator[Callable[[str], None]]:
                 status.update(text)
 
         yield show
+
+
+def measure(
+    as_json: bool, run: Callable[[Callable[[str], None]], ReportT], render: Callable[[ReportT], object]
+) -> ReportT:
+    """Runs what tells its progress, prints its report, and returns that."""
+    with progress_on_stderr() as progress:
+        report = run(progress)
+    print_either(as_json, report.as_json, lambda: render(report))
+    return report

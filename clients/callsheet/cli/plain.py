@@ -8,19 +8,12 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from callsheet.client.outcomes import Cancelled, Expired, Failed, Outcome, Succeeded
-
-_OUTCOME_NAMES: dict[type, str] = {
-    Succeeded: "succeeded",
-    Failed: "failed",
-    Cancelled: "cancelled",
-    Expired: "expired",
-}
+from callsheet.client.outcomes import Outcome
 
 
 def outcome_name(outcome: Outcome[Any]) -> str:
     """Which of the four outcomes it is, in lower case."""
-    return _OUTCOME_NAMES[type(outcome)]
+    return type(outcome).__name__.lower()
 
 
 def plain_outcome(outcome: Outcome[Any]) -> dict[str, Any]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from callsheet.cli.errors import CommandError
-from callsheet.cli.options import Address, AsJson
+from callsheet.cli.options import options_of
 from callsheet.cli.output import print_json
-from callsheet.cli.submit_lines import RESET_SUFFIX
-from callsheet.options.common import DEFAULT_ADDRESS
+from callsheet.options.common import DEFAULT_ADDRESS, Address, AsJson
+from callsheet.options.declaration import Setting
 
 if TYPE_CHECKING:
-    from callsheet.client import ActionOptions, Job, Outcome, SandboxFile, Trajectory
+    from callsheet.client import ActionOptions, Job, Outcome, SandboxFile
 
 submit_app = typer.Typer(
     help="Submit one action in a job of its own and print its outcome. Exits with 1 unless it succeeds.",
@@ -28,75 +29,65 @@ Files = Annotated[
     list[Path] | None,
     typer.Option("--file", exists=True, dir_okay=False, show_default=False, help="Put into the sandbox; repeatable."),
 ]
-Timeout = Annotated[
-    float | None,
-    typer.Option(min=0.001, metavar="SECONDS", show_default="the server's", help="Execution clock of one attempt."),
-]
-Patience = Annotated[
-    float, typer.Option(min=0.001, metavar="SECONDS", help="How long to go on without a connection to the scheduler.")
-]
+Image = Annotated[str, typer.Option(help="Root file system, by its name in the managers' image stores.")]
 ExitCode = Annotated[
     bool, typer.Option("--exit-code", help="Exit with what the command exited with; 128 and a signal's number for one.")
 ]
-_PATIENCE_S = 10.0
+_RESET_SUFFIX = "-reset"
 
 
-class Target(NamedTuple):
-    """Which scheduler is asked, how long to wait for it, and how to answer."""
+@dataclass(frozen=True, slots=True)
+class SubmitSettings:
+    """How an action is submitted and its outcome told, whatever its kind."""
 
-    scheduler: str
-    patience_s: float
-    as_json: bool
+    timeout: Annotated[
+        float | None,
+        Setting("Execution clock of one attempt.", metavar="SECONDS", default_text="the server's", least=0.001),
+    ] = None
+    scheduler: Address = DEFAULT_ADDRESS
+    patience: Annotated[
+        float,
+        Setting("How long to go on without a connection to the scheduler.", metavar="SECONDS", least=0.001),
+    ] = 10.0
+    as_json: AsJson = False
 
 
 @submit_app.command("env-reset")
+@options_of(settings=SubmitSettings)
 def env_reset(
     *,
     set_up: Annotated[str, typer.Option(help="Shell command to set the sandbox up with.")] = "",
-    image: Annotated[str, typer.Option(help="Root file system, by its name in the managers' image stores.")] = "",
+    image: Image = "",
     files: Files = None,
-    timeout: Timeout = None,
-    scheduler: Address = DEFAULT_ADDRESS,
-    patience: Patience = _PATIENCE_S,
-    as_json: AsJson = False,
+    settings: SubmitSettings,
 ) -> None:
     """Create a sandbox (it goes away with the job, at once)."""
-    from callsheet.client import Command
 
-    command = Command.shell(set_up) if set_up else None
+    async def submit(job: Job, options: ActionOptions) -> Outcome[Any]:
+        async with job.trajectory("trajectory") as trajectory:
+            return await trajectory.env_reset(files=_read(files), set_up=set_up or None, image=image, **options)
 
-    async def submit(trajectory: Trajectory, action_id: str) -> Outcome[Any]:
-        return await trajectory.env_reset(
-            files=_read(files), set_up=command, image=image, **_options(action_id, timeout)
-        )
-
-    _run(Target(scheduler, patience, as_json), _in_trajectory(submit))
+    _run(settings, submit)
 
 
 @submit_app.command("env-step")
-def env_step(
-    argv: Argv,
-    *,
-    files: Files = None,
-    timeout: Timeout = None,
-    exit_code: ExitCode = False,
-    scheduler: Address = DEFAULT_ADDRESS,
-    patience: Patience = _PATIENCE_S,
-    as_json: AsJson = False,
-) -> None:
+@options_of(settings=SubmitSettings)
+def env_step(argv: Argv, *, files: Files = None, exit_code: ExitCode = False, settings: SubmitSettings) -> None:
     """Run a program in a fresh sandbox."""
-    from callsheet.client import Command, Succeeded
+    from callsheet.client import Succeeded
 
-    async def submit(trajectory: Trajectory, action_id: str) -> Outcome[Any]:
-        reset = await trajectory.env_reset(files=_read(files), action_id=action_id + RESET_SUFFIX)
-        if not isinstance(reset, Succeeded):
-            return reset
-        return await trajectory.env_step(Command.argv(*argv), **_options(action_id, timeout))
+    async def submit(job: Job, options: ActionOptions) -> Outcome[Any]:
+        async with job.trajectory("trajectory") as trajectory:
+            reset = await trajectory.env_reset(files=_read(files), action_id=f"{options['action_id']}{_RESET_SUFFIX}")
+            if not isinstance(reset, Succeeded):
+                return reset
+            return await trajectory.env_step(argv, **options)
 
-    _run(Target(scheduler, patience, as_json), _in_trajectory(submit), pass_exit_code=exit_code)
+    _run(settings, submit, pass_exit_code=exit_code)
 
 
 @submit_app.command("generate")
+@options_of(settings=SubmitSettings)
 def generate(
     text: Annotated[str, typer.Argument(help="The prompt; its UTF-8 bytes are the tokens.")],
     *,
@@ -104,98 +95,62 @@ def generate(
     temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 1.0,
     seed: Annotated[int | None, typer.Option(min=0, show_default="drawn by the engine")] = None,
     model: Annotated[str, typer.Option(help="Name of the hosted model.")] = "policy",
-    timeout: Timeout = None,
-    scheduler: Address = DEFAULT_ADDRESS,
-    patience: Patience = _PATIENCE_S,
-    as_json: AsJson = False,
+    settings: SubmitSettings,
 ) -> None:
     """Run a language model."""
     from callsheet.client import Sampling
 
-    async def submit(job: Job, action_id: str) -> Outcome[Any]:
-        return await job.generate(
-            list(text.encode()),
-            Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed),
-            model=model,
-            **_options(action_id, timeout),
-        )
-
-    _run(Target(scheduler, patience, as_json), submit)
+    sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
+    tokens = list(text.encode())
+    _run(settings, lambda job, options: job.generate(tokens, sampling, model=model, **options))
 
 
 @submit_app.command("reward-tests")
+@options_of(settings=SubmitSettings)
 def reward_tests(
     argv: Argv,
     *,
     files: Files = None,
-    timeout: Timeout = None,
-    image: Annotated[str, typer.Option(help="Root file system, by its name in the managers' image stores.")] = "",
+    image: Image = "",
     exit_code: ExitCode = False,
-    scheduler: Address = DEFAULT_ADDRESS,
-    patience: Patience = _PATIENCE_S,
-    as_json: AsJson = False,
+    settings: SubmitSettings,
 ) -> None:
     """Score by a test suite in a sandbox of its own.
 
     It needs --file or --image.
     """
-    from callsheet.client import Command
-
     if not files and not image:
         raise CommandError("file: a test suite's sandbox needs at least one --file, or an --image", usage=True)
-
-    async def submit(job: Job, action_id: str) -> Outcome[Any]:
-        return await job.reward_tests(
-            Command.argv(*argv), files=_read(files), image=image, **_options(action_id, timeout)
-        )
-
-    _run(Target(scheduler, patience, as_json), submit, pass_exit_code=exit_code)
+    _run(
+        settings,
+        lambda job, options: job.reward_tests(argv, files=_read(files), image=image, **options),
+        pass_exit_code=exit_code,
+    )
 
 
 @submit_app.command("reward-model")
+@options_of(settings=SubmitSettings)
 def reward_model(
     text: Annotated[str, typer.Argument(help="The conversation; its UTF-8 bytes are the tokens.")],
     *,
     model: Annotated[str, typer.Option(help="Name of the hosted model.")] = "scorer",
-    timeout: Timeout = None,
-    scheduler: Address = DEFAULT_ADDRESS,
-    patience: Patience = _PATIENCE_S,
-    as_json: AsJson = False,
+    settings: SubmitSettings,
 ) -> None:
     """Score by a model."""
-
-    async def submit(job: Job, action_id: str) -> Outcome[Any]:
-        return await job.reward_model(list(text.encode()), model=model, **_options(action_id, timeout))
-
-    _run(Target(scheduler, patience, as_json), submit)
+    _run(settings, lambda job, options: job.reward_model(list(text.encode()), model=model, **options))
 
 
 @submit_app.command("tool-call")
+@options_of(settings=SubmitSettings)
 def tool_call(
     service: Annotated[str, typer.Argument(help="Name of the hosted service.")],
     method: Annotated[str, typer.Argument(help="Method or path, as the service defines it.")],
     arguments: Annotated[str, typer.Argument(help="Arguments, as the service defines them.")] = "",
     *,
-    timeout: Timeout = None,
-    scheduler: Address = DEFAULT_ADDRESS,
-    patience: Patience = _PATIENCE_S,
-    as_json: AsJson = False,
+    settings: SubmitSettings,
 ) -> None:
     """Call an outside API."""
-
-    async def submit(job: Job, action_id: str) -> Outcome[Any]:
-        return await job.tool_call(service, method, arguments.encode(), **_options(action_id, timeout))
-
-    _run(Target(scheduler, patience, as_json), submit)
-
-
-def _options(action_id: str, timeout_s: float | None) -> ActionOptions:
-    from callsheet.client import Timeouts
-
-    options: ActionOptions = {"action_id": action_id}
-    if timeout_s is not None:
-        options["timeouts"] = Timeouts(start_to_close_s=timeout_s)
-    return options
+    _run(settings, lambda job, options: job.tool_call(service, method, arguments.encode(), **options))
 
 
 def _read(files: list[Path] | None) -> list[SandboxFile]:
@@ -204,18 +159,11 @@ def _read(files: list[Path] | None) -> list[SandboxFile]:
     return [SandboxFile(path.name, path.read_bytes(), mode=path.stat().st_mode & 0o777) for path in files or ()]
 
 
-def _in_trajectory(
-    submit: Callable[[Trajectory, str], Awaitable[Outcome[Any]]],
-) -> Callable[[Job, str], Awaitable[Outcome[Any]]]:
-    async def open_and_submit(job: Job, action_id: str) -> Outcome[Any]:
-        async with job.trajectory("trajectory") as trajectory:
-            return await submit(trajectory, action_id)
-
-    return open_and_submit
-
-
 def _run(
-    target: Target, submit: Callable[[Job, str], Awaitable[Outcome[Any]]], *, pass_exit_code: bool = False
+    settings: SubmitSettings,
+    submit: Callable[[Job, ActionOptions], Awaitable[Outcome[Any]]],
+    *,
+    pass_exit_code: bool = False,
 ) -> None:
     """Submits in a job of its own and prints the outcome.
 
@@ -223,20 +171,23 @@ def _run(
     """
     import anyio
     from callsheet.cli.plain import plain_outcome
+    from callsheet.cli.questions import connection_options
     from callsheet.cli.submit_progress import watched
-    from callsheet.client import Client, ClientOptions, Succeeded
+    from callsheet.client import Client, Succeeded, Timeouts
 
     # The action's id is unique among jobs, so that it alone is what `callsheet explain` needs.
     job_id = f"submit-{uuid.uuid4().hex[:12]}"
     action_id = f"{job_id}-action"
+    options: ActionOptions = {"action_id": action_id, "timeouts": Timeouts(start_to_close_s=settings.timeout)}
 
     async def run() -> Outcome[Any]:
-        options = ClientOptions(connect_timeout_s=target.patience_s, give_up_after_s=target.patience_s)
-        async with Client(target.scheduler, options) as client, await client.open_job(job_id) as job:
-            return await watched(target.scheduler, job_id, action_id, lambda: submit(job, action_id))
+        patience = connection_options(connect_timeout_s=settings.patience, give_up_after_s=settings.patience)
+        async with Client(settings.scheduler, patience) as client, await client.open_job(job_id) as job:
+            shown = (action_id, action_id + _RESET_SUFFIX)
+            return await watched(settings.scheduler, job_id, shown, lambda: submit(job, options))
 
     outcome = anyio.run(run)
-    if target.as_json:
+    if settings.as_json:
         print_json({"job_id": job_id, **plain_outcome(outcome)})
     else:
         _print_outcome(outcome, job_id)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import anyio
 import typer
-from callsheet.cli.submit_lines import RESET_SUFFIX
+from callsheet.cli.questions import connection_options
 from callsheet.client.admin import AdminClient
 from callsheet.client.admin_values import ActionState, Explanation
 from callsheet.client.errors import CallsheetError
@@ -16,20 +16,20 @@ T = TypeVar("T")
 _POLL_S = 0.5
 
 
-async def watched(scheduler: str, job_id: str, action_id: str, submit: Callable[[], Awaitable[T]]) -> T:
-    """Returns what `submit` returns, and shows meanwhile how its action is doing."""
-    async with AdminClient(scheduler) as admin, anyio.create_task_group() as tasks:
-        tasks.start_soon(_show_changes, admin, job_id, action_id)
+async def watched(scheduler: str, job_id: str, action_ids: Sequence[str], submit: Callable[[], Awaitable[T]]) -> T:
+    """Returns what `submit` returns, and shows meanwhile how these actions of it are doing."""
+    async with AdminClient(scheduler, connection_options()) as admin, anyio.create_task_group() as tasks:
+        tasks.start_soon(_show_changes, admin, job_id, action_ids)
         result = await submit()
         tasks.cancel_scope.cancel()
     return result
 
 
-async def _show_changes(admin: AdminClient, job_id: str, action_id: str) -> None:
+async def _show_changes(admin: AdminClient, job_id: str, action_ids: Sequence[str]) -> None:
     last = ""
     while True:
         await anyio.sleep(_POLL_S)
-        for each in (action_id, action_id + RESET_SUFFIX):
+        for each in action_ids:
             try:
                 said = progress_line(await admin.explain(job_id, each))
             except CallsheetError:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 from callsheet.cli.errors import CommandError, needs
 from callsheet.cli.options import AsJson, options_of
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.options.common import LogFormat
+
+if TYPE_CHECKING:
+    from callsheet.client.settings import ClientOptions
 
 
 @options_of(settings=StackSettings)
@@ -68,13 +73,24 @@ def run_until_signal(settings: StackSettings, as_json: bool) -> None:
         from callsheet.deploy.signals import cancel_on_signal
         from callsheet.deploy.stack import local_stack
 
-        watcher = UpProgress(show_progress, lambda address: announce(settings, address, as_json))
+        watcher = UpProgress(
+            show_progress, lambda address: announce(settings, address, as_json), lambda: _own_options(settings)
+        )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(cancel_on_signal, tasks.cancel_scope)
             async with local_stack(settings, watcher=watcher, wait_for_managers=False):
                 await anyio.sleep_forever()
 
     anyio.run(run)
+
+
+def _own_options(settings: StackSettings) -> ClientOptions:
+    """How this process itself asks its scheduler."""
+    from callsheet.client.settings import ClientOptions, Tls
+    from callsheet.deploy.tokens import token_path
+
+    token = token_path(settings.data_dir, "admin").read_text() if settings.access.tokens is not None else None
+    return ClientOptions(tls=Tls(settings.tls_ca) if settings.access.tls_cert is not None else None, token=token)
 
 
 def announce(settings: StackSettings, address: str, as_json: bool) -> None:
@@ -86,8 +102,21 @@ def announce(settings: StackSettings, address: str, as_json: bool) -> None:
         typer.echo(json.dumps({"address": address, "managers": list(names), "data_dir": str(settings.data_dir)}))
         return
     typer.echo(f"callsheet is up on {address}; Ctrl-C ends it")
+    show_access(settings)
     if names:
         show_progress(f"waiting for the managers: {', '.join(names)}")
+
+
+def show_access(settings: StackSettings) -> None:
+    """Says on standard error who may call."""
+    if settings.access.tokens is not None:
+        from callsheet.deploy.tokens import token_path
+
+        show_progress(f"callers need a token; CALLSHEET_TOKEN_FILE={token_path(settings.data_dir, 'admin')} may do all")
+    elif (warning := settings.access.check_listen(settings.listen)) is None:
+        show_progress("programs on this machine need no token (--tokens asks for one)")
+    else:
+        show_progress(warning)
 
 
 def show_progress(text: str) -> None:

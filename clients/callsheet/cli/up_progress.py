@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import anyio
 from callsheet.cli.errors import describe
+
+if TYPE_CHECKING:
+    from callsheet.client.settings import ClientOptions
 
 _QUIET_S = 0.5
 _POLL_S = 1.0
@@ -16,13 +20,20 @@ _ASK_TIMEOUT_S = 5.0
 class UpProgress:
     """A `StackWatcher` that shows what it is told."""
 
-    def __init__(self, show: Callable[[str], None], announce: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        show: Callable[[str], None],
+        announce: Callable[[str], None],
+        options: Callable[[], ClientOptions | None] = lambda: None,
+    ) -> None:
         """Takes where to show things.
 
         Args:
             show: Shows a line of progress.
             announce: Told the address once the scheduler serves.
+            options: How to ask the scheduler what is left.
         """
+        self._options = options
         self._show = show
         self._announce = announce
 
@@ -47,7 +58,7 @@ class UpProgress:
     async def _show_what_is_left(self, address: str, ends: float) -> None:
         from callsheet.client.admin import AdminClient
 
-        async with AdminClient(address) as admin:
+        async with AdminClient(address, self._options()) as admin:
             while True:
                 with anyio.fail_after(_ASK_TIMEOUT_S):
                     status = await admin.status()

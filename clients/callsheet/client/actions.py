@@ -1,7 +1,7 @@
 """The actions a client can submit.
 
 Each action is a frozen value whose type names its result: `EnvStep` is an `Action[CommandResult]`. A new kind is a
-class here, its result in `results`, one row of the table in `encode` and one in `decode`; users get a verb in `verbs`.
+class here, its result in `results` and a row of `kinds.KINDS`; users get a verb in `verbs`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from callsheet.client.commands import Command, CommandDefaults, CommandLike, SandboxFile, as_command
 from callsheet.client.options import ActionOptions
@@ -40,9 +40,10 @@ class Where(Enum):
     """In the trajectory's sandbox, beside its files."""
 
 
-def _set_fields(action: object, **values: object) -> None:
-    """Sets fields of a frozen value that is being made."""
-    for name, value in values.items():
+def _set_fields(action: Action[Any], *values: object) -> None:
+    """Sets the fields of a frozen value that is being made, in their order."""
+    names: tuple[str, ...] = action.__slots__
+    for name, value in zip(names, values, strict=True):
         object.__setattr__(action, name, value)
 
 
@@ -116,18 +117,8 @@ class EnvReset(Action[EnvResetResult]):
         defaults: CommandDefaults | None = None,
     ) -> None:
         """Takes a command as people type it."""
-        _set_fields(
-            self,
-            files=files,
-            set_up=None if set_up is None else as_command(set_up, "set_up"),
-            disk_mib=disk_mib,
-            max_processes=max_processes,
-            service=service,
-            image=image,
-            repeat_set_up=repeat_set_up,
-            network=network,
-            defaults=defaults,
-        )
+        command = None if set_up is None else as_command(set_up, "set_up")
+        _set_fields(self, files, command, disk_mib, max_processes, service, image, repeat_set_up, network, defaults)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -162,14 +153,7 @@ class EnvStep(Action[CommandResult]):
         stream_output: bool = False,
     ) -> None:
         """Takes a command as people type it."""
-        _set_fields(
-            self,
-            command=as_command(command, "command"),
-            files=files,
-            session=session,
-            download=download,
-            stream_output=stream_output,
-        )
+        _set_fields(self, as_command(command, "command"), files, session, download, stream_output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,14 +205,7 @@ class RewardTests(Action[RewardResult]):
         service: str = "",
     ) -> None:
         """Takes a command as people type it."""
-        _set_fields(
-            self,
-            command=as_command(command, "command"),
-            where=where,
-            files=files,
-            image=image,
-            service=service,
-        )
+        _set_fields(self, as_command(command, "command"), where, files, image, service)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -269,15 +246,7 @@ class RewardScript(Action[RewardResult]):
         service: str = "",
     ) -> None:
         """Takes a command as people type it."""
-        _set_fields(
-            self,
-            command=as_command(command, "command"),
-            where=where,
-            score_file=score_file,
-            files=files,
-            image=image,
-            service=service,
-        )
+        _set_fields(self, as_command(command, "command"), where, score_file, files, image, service)
 
 
 @dataclass(frozen=True, slots=True)

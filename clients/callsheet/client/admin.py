@@ -22,12 +22,14 @@ from callsheet.client.admin_decode import (
 from callsheet.client.admin_predictions import PredictionErrors, WhatIf
 from callsheet.client.admin_values import Explanation, SchedulerStatus
 from callsheet.client.channel import answer_of, open_channel
+from callsheet.client.decode_jobs import decode_job_status
 from callsheet.client.errors import ClientClosedError, invalid
 from callsheet.client.fields import duration, put
 from callsheet.client.outcomes import Outcome
 from callsheet.client.payloads import PayloadTransfer, read_outcome
 from callsheet.client.per_loop import PerLoop
 from callsheet.client.settings import ClientOptions
+from callsheet.client.status import JobStatus
 from callsheet.client.target import check_target
 from callsheet.v1 import (
     admin_service_pb2,
@@ -151,6 +153,22 @@ class AdminClient:
         request = client_service_pb2.CancelActionRequest(key=_key(job_id, action_id), reason=reason[:256])
         await self._call(self._connection().client.CancelAction, request)
 
+    async def jobs(self) -> tuple[JobStatus, ...]:
+        """Returns the open jobs, in the order in which they were opened."""
+        response = await self._call(self._connection().client.ListJobs, client_service_pb2.ListJobsRequest())
+        return tuple(map(decode_job_status, response.jobs))
+
+    async def cancel_work(self, job_id: str, *, group_id: str = "", trajectory_id: str = "", reason: str = "") -> None:
+        """Gives up what is unfinished in a job, or in one group or trajectory of it. The job stays open.
+
+        Raises:
+            NotFoundError: There is none.
+        """
+        request = client_service_pb2.CancelWorkRequest(
+            job_id=job_id, group_id=group_id, trajectory_id=trajectory_id, reason=reason
+        )
+        await self._call(self._connection().client.CancelWork, request)
+
     async def close_job(self, job_id: str) -> None:
         """Closes a job: closes its trajectories and cancels its actions.
 
@@ -212,7 +230,9 @@ class AdminClient:
         self.__init__(state["target"], state["options"])  # type: ignore[misc]
 
     async def _call(self, rpc: Callable[..., Any], request: Any, *, wait_s: float = 0.0) -> Any:
-        return await answer_of(rpc(request, timeout=self.options.call_timeout_s + wait_s))
+        return await answer_of(
+            rpc(request, timeout=self.options.call_timeout_s + wait_s, metadata=self.options.credentials.metadata())
+        )
 
     def _connection(self) -> _Connection:
         connection = self._connections.get()

@@ -13,8 +13,9 @@ import anyio.lowlevel
 import grpc
 import grpc.aio
 from callsheet.client.decode import refusal, refusal_of_status
-from callsheet.client.errors import CallsheetError, ConnectionLostError, ForkedProcessError
+from callsheet.client.errors import CallsheetError, ConnectionLostError, ForkedProcessError, invalid
 from callsheet.client.settings import ClientOptions
+from callsheet.credentials.channel import HINT_FOR_TLS
 from callsheet.timing.backoff import backoff_s
 from callsheet.v1.google_rpc import status_pb2
 from google.protobuf.message import DecodeError
@@ -43,15 +44,13 @@ CHANNEL_OPTIONS: dict[str, int | str] = {
     "grpc.use_local_subchannel_pool": 1,
 }
 
+NOT_LET_IN = frozenset({grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED})
+"""The token is none, or not for this."""
+
 # A response with one of these cannot get better by waiting.
-_HOPELESS = frozenset(
-    {
-        grpc.StatusCode.INVALID_ARGUMENT,
-        grpc.StatusCode.PERMISSION_DENIED,
-        grpc.StatusCode.UNAUTHENTICATED,
-        grpc.StatusCode.UNIMPLEMENTED,
-    }
-)
+_HOPELESS = frozenset({grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED, *NOT_LET_IN})
+# What a peer that expects TLS, or a certificate, looks like from here.
+_CLOSED_AT_ONCE = ("Socket closed", "SSL", "handshake")
 _NO_CONNECTION = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
 
 
@@ -76,6 +75,7 @@ def open_channel(target: str, options: ClientOptions) -> grpc.aio.Channel:
 
     Raises:
         ForkedProcessError: The process was forked after its parent had opened a channel: gRPC would hang or crash.
+        InvalidArgumentError: A file of the options cannot be read.
     """
     if _fork_guard.forked:
         raise ForkedProcessError(
@@ -84,7 +84,10 @@ def open_channel(target: str, options: ClientOptions) -> grpc.aio.Channel:
         )
     _fork_guard.used = True
     merged = CHANNEL_OPTIONS | dict(options.channel_options)
-    return grpc.aio.insecure_channel(target, options=tuple(merged.items()))
+    try:
+        return options.credentials.open_channel(target, tuple(merged.items()))
+    except OSError as error:
+        raise invalid("tls", error.filename, f"must name files that can be read: {error.strerror}") from error
 
 
 def is_hopeless(code: grpc.StatusCode) -> bool:
@@ -139,7 +142,8 @@ def error_of_call(error: grpc.aio.AioRpcError) -> CallsheetError:
                 return found
     text = error.details() or "no details"
     if error.code() in _NO_CONNECTION:
-        return ConnectionLostError(f"{error.code().name}: {text}")
+        hint = f"; {HINT_FOR_TLS}" if any(word in text for word in _CLOSED_AT_ONCE) else ""
+        return ConnectionLostError(f"{error.code().name}: {text}{hint}")
     return refusal(error.code().value[0], text, None)
 
 

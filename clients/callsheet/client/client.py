@@ -72,14 +72,14 @@ class Client:
         """Returns a client as environment variables say; it connects when it is first used.
 
         CALLSHEET_SCHEDULER is the address (127.0.0.1:7077), CALLSHEET_TOKEN or CALLSHEET_TOKEN_FILE the token,
-        CALLSHEET_TLS_CA, CALLSHEET_TLS_CERT and CALLSHEET_TLS_KEY are the files of `Tls`.
+        CALLSHEET_TLS_CA, CALLSHEET_TLS_CERT and CALLSHEET_TLS_KEY are the files of `Tls`; "system" in place of the
+        first stands for the authorities that the operating system trusts.
 
         Args:
             environ: The variables; None takes those of the process.
 
         Raises:
             InvalidArgumentError: A variable is wrong.
-            UnimplementedError: A token or TLS is asked for, which is not built yet.
         """
         return cls(*from_environment(os.environ if environ is None else environ))
 

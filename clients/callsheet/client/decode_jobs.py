@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callsheet.client.decode import by_number
+from callsheet.client.fields import by_number, take, take_seconds
 from callsheet.client.jobs import (
     GroupDescription,
     JobDescription,
@@ -15,7 +15,6 @@ from callsheet.client.jobs import (
 )
 from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
 from callsheet.v1 import job_pb2
-from google.protobuf import duration_pb2
 
 _PRIORITY_CLASS = by_number(PriorityClass, "PRIORITY_CLASS_", job_pb2.PriorityClass)
 _ON_INFRA = by_number(OnInfra, "ON_INFRA_", job_pb2.OnInfra)
@@ -35,52 +34,30 @@ def end_of(number: int) -> TrajectoryEnd | None:
 
 def decode_job_status(message: job_pb2.JobStatus) -> JobStatus:
     """Returns the status of a job."""
-    return JobStatus(
-        _job(message.spec),
-        message.open_trajectories,
-        message.waiting_trajectories,
-        dict(message.actions),
-        dict(message.failures),
-        message.policy_version,
-        message.sessions,
-        _seconds(message.expires_in) if message.HasField("expires_in") else None,
-        message.expired,
-        _seconds(message.closes_in) if message.HasField("closes_in") else None,
+    return take(
+        JobStatus,
+        message,
+        spec=_job(message.spec),
+        expires_in_s=take_seconds(message, "expires_in"),
+        closes_in_s=take_seconds(message, "closes_in"),
     )
 
 
 def decode_trajectory_status(message: job_pb2.TrajectoryStatus) -> TrajectoryStatus:
     """Returns the status of a trajectory."""
-    spec = message.spec
-    described = TrajectoryDescription(
-        spec.job_id,
-        spec.trajectory_id,
-        _group(spec.group) if spec.HasField("group") else None,
-        _seconds(spec.idle_timeout) if spec.HasField("idle_timeout") else None,
-        _seconds(spec.deadline) if spec.HasField("deadline") else None,
+    described = take(
+        TrajectoryDescription,
+        message.spec,
+        group=_group(message.spec.group) if message.spec.HasField("group") else None,
+        idle_timeout_s=take_seconds(message.spec, "idle_timeout"),
+        deadline_s=take_seconds(message.spec, "deadline"),
     )
-    return TrajectoryStatus(
-        described,
-        end_of(message.end),
-        message.reason,
-        message.open_actions,
-        message.admitted,
-        message.sandbox_id,
-        message.manager_id,
-        message.policy_version,
-    )
+    return take(TrajectoryStatus, message, spec=described, end=end_of(message.end))
 
 
 def decode_group_status(message: job_pb2.GroupStatus) -> GroupStatus:
     """Returns the status of a group."""
-    return GroupStatus(
-        _group(message.spec),
-        tuple(message.open),
-        tuple(message.completed),
-        tuple(message.abandoned),
-        tuple(message.lost),
-        message.has_quorum,
-    )
+    return take(GroupStatus, message, spec=_group(message.spec))
 
 
 def _job(spec: job_pb2.JobSpec) -> JobDescription:
@@ -91,7 +68,7 @@ def _job(spec: job_pb2.JobSpec) -> JobDescription:
         _PRIORITY_CLASS.get(spec.priority_class, PriorityClass.TRAIN),
         spec.max_actions or None,
         Staleness(bound) if bound else None,
-        _seconds(spec.grace) if spec.HasField("grace") else None,
+        take_seconds(spec, "grace"),
         spec.detached,
     )
 
@@ -100,7 +77,3 @@ def _group(spec: job_pb2.GroupSpec) -> GroupDescription:
     return GroupDescription(
         spec.group_id, spec.size, spec.quorum or None, _ON_INFRA.get(spec.on_infra, OnInfra.REPLACE)
     )
-
-
-def _seconds(duration: duration_pb2.Duration) -> float:
-    return duration.seconds + duration.nanos / 1e9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from callsheet.client.arguments import identifier, instance, optional
 from callsheet.client.errors import invalid
-from callsheet.client.fields import at_least_one, duration, positive, put
+from callsheet.client.fields import at_least_one, numbers, positive, put, put_durations
 from callsheet.client.jobs import (
     GroupDescription,
     JobDescription,
@@ -16,22 +16,9 @@ from callsheet.client.jobs import (
 )
 from callsheet.v1 import job_pb2
 
-_PRIORITY_CLASS: dict[PriorityClass, job_pb2.PriorityClass.ValueType] = {
-    PriorityClass.EVAL: job_pb2.PRIORITY_CLASS_EVAL,
-    PriorityClass.TRAIN: job_pb2.PRIORITY_CLASS_TRAIN,
-    PriorityClass.BATCH: job_pb2.PRIORITY_CLASS_BATCH,
-}
-_ON_INFRA: dict[OnInfra, job_pb2.OnInfra.ValueType] = {
-    OnInfra.REPLACE: job_pb2.ON_INFRA_REPLACE,
-    OnInfra.RETRY: job_pb2.ON_INFRA_RETRY,
-    OnInfra.MASK: job_pb2.ON_INFRA_MASK,
-    OnInfra.DROP: job_pb2.ON_INFRA_DROP,
-}
-_TRAJECTORY_END: dict[TrajectoryEnd, job_pb2.TrajectoryEnd.ValueType] = {
-    TrajectoryEnd.COMPLETED: job_pb2.TRAJECTORY_END_COMPLETED,
-    TrajectoryEnd.ABANDONED: job_pb2.TRAJECTORY_END_ABANDONED,
-    TrajectoryEnd.LOST: job_pb2.TRAJECTORY_END_LOST,
-}
+_PRIORITY_CLASS = numbers(PriorityClass, "PRIORITY_CLASS_", job_pb2.PriorityClass)
+_ON_INFRA = numbers(OnInfra, "ON_INFRA_", job_pb2.OnInfra)
+_TRAJECTORY_END = numbers(TrajectoryEnd, "TRAJECTORY_END_", job_pb2.TrajectoryEnd)
 
 
 def encode_job(job: JobDescription) -> job_pb2.JobSpec:
@@ -56,8 +43,7 @@ def encode_job(job: JobDescription) -> job_pb2.JobSpec:
             raise invalid("staleness.max_versions", None, "at least 1")
         most = at_least_one("staleness.max_versions", staleness.max_versions)
         put(spec.staleness, "staleness", max_versions=most)
-    if job.grace_s is not None:
-        spec.grace.CopyFrom(duration("grace", job.grace_s))
+    put_durations(spec, "", grace=job.grace_s)
     return spec
 
 
@@ -67,10 +53,7 @@ def encode_trajectory(trajectory: TrajectoryDescription) -> job_pb2.TrajectorySp
     put(spec, "", job_id=trajectory.job_id, trajectory_id=identifier("trajectory_id", trajectory.trajectory_id))
     if trajectory.group is not None:
         encode_group(spec.group, trajectory.group)
-    if trajectory.idle_timeout_s is not None:
-        spec.idle_timeout.CopyFrom(duration("idle_timeout", trajectory.idle_timeout_s))
-    if trajectory.deadline_s is not None:
-        spec.deadline.CopyFrom(duration("deadline", trajectory.deadline_s))
+    put_durations(spec, "", idle_timeout=trajectory.idle_timeout_s, deadline=trajectory.deadline_s)
     return spec
 
 
@@ -90,4 +73,5 @@ def encode_group(message: job_pb2.GroupSpec, group: GroupDescription) -> None:
 
 def encode_trajectory_end(end: TrajectoryEnd) -> job_pb2.TrajectoryEnd.ValueType:
     """Returns the contract's value."""
-    return _TRAJECTORY_END[instance("end", end, TrajectoryEnd, "a TrajectoryEnd")]
+    number: job_pb2.TrajectoryEnd.ValueType = _TRAJECTORY_END[instance("end", end, TrajectoryEnd, "a TrajectoryEnd")]
+    return number

@@ -34,7 +34,7 @@ from typing import Any
 
 
 class RefusalCode(StrEnum):
-    """Why a request was refused: the canonical codes of gRPC."""
+    """Why a request was refused: the canonical codes of gRPC, in the order of their numbers from 1."""
 
     CANCELLED = "CANCELLED"
     UNKNOWN = "UNKNOWN"
@@ -227,6 +227,16 @@ def invalid(field: str, value: object, rule: str) -> InvalidArgumentError:
         rule: The rule it breaks, as a sentence.
     """
     return InvalidArgumentError(RefusalCode.INVALID_ARGUMENT, field=field, value=str(value)[:200], rule=rule)
+
+
+def not_found(field: str, value: str, rule: str) -> RefusedError:
+    """Returns the refusal of a name of what is not there."""
+    return refused(RefusalCode.NOT_FOUND, field=field, value=value, rule=rule)
+
+
+def unfit(field: str, value: str, rule: str) -> RefusedError:
+    """Returns the refusal of what does not fit the present state."""
+    return refused(RefusalCode.FAILED_PRECONDITION, field=field, value=value, rule=rule)
 
 
 def not_built_yet(field: str, value: object) -> RefusedError:

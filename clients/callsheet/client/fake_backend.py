@@ -11,7 +11,7 @@ from callsheet.client.arguments import instance
 from callsheet.client.backend import ActionHandle, CancelTarget, Opened
 from callsheet.client.encode import encode_submission
 from callsheet.client.encode_jobs import encode_job, encode_trajectory, encode_trajectory_end
-from callsheet.client.errors import RefusalCode, RefusedError, invalid, not_built_yet, refused
+from callsheet.client.errors import RefusalCode, RefusedError, invalid, not_built_yet, not_found, refused, unfit
 from callsheet.client.fake_handle import FakeHandle
 from callsheet.client.jobs import GroupDescription, JobDescription, Opening, TrajectoryDescription, TrajectoryEnd
 from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
@@ -91,7 +91,7 @@ class FakeBackend:
         newest = self._policy_version(job_id)
         if version < newest:
             rule = f"not older than the newest ({newest})"
-            raise _unfit("version", str(version), rule)
+            raise unfit("version", str(version), rule)
         self.published.append((job_id, version))
         staleness = self.open_jobs[job_id].staleness
         for each in self._of_job(job_id):
@@ -139,7 +139,7 @@ class FakeBackend:
         if work.group_id:
             group = self._groups.get((work.job_id, work.group_id))
             if group is None:
-                raise _not_found("group_id", work.group_id, "there is no such group")
+                raise not_found("group_id", work.group_id, "there is no such group")
             group.cancelled = True
             members = group.members
         for each in members:
@@ -171,7 +171,7 @@ class FakeBackend:
         names = sorted(name for job, name in self._groups if job == job_id and group_id in {"", name})
         found = [self._groups[job_id, name] for name in names]
         if group_id and not found:
-            raise _not_found("group_id", group_id, "there is no such group")
+            raise not_found("group_id", group_id, "there is no such group")
         return [group.status() for group in found]
 
     def new_action_id(self) -> str:
@@ -205,7 +205,7 @@ class FakeBackend:
             raise _taken("group.group_id", spec.group_id, "the group was opened with another body")
         seats = len(group.members) - len(group.ids(TrajectoryEnd.LOST))
         if group.cancelled or seats >= spec.size:
-            raise _unfit("group.group_id", spec.group_id, "the group takes no more members")
+            raise unfit("group.group_id", spec.group_id, "the group takes no more members")
         group.members.append(member)
 
     def _end(self, trajectory: _Trajectory, end: TrajectoryEnd, reason: str) -> None:
@@ -254,19 +254,19 @@ class FakeBackend:
         self._check_job(job_id)
         trajectory = self._trajectories.get((job_id, trajectory_id))
         if trajectory is None:
-            raise _not_found("trajectory_id", trajectory_id, "there is no such trajectory")
+            raise not_found("trajectory_id", trajectory_id, "there is no such trajectory")
         return trajectory
 
     def _check_open(self, job_id: str, trajectory_id: str) -> None:
         trajectory = self._trajectories.get((job_id, trajectory_id))
         if trajectory is None:
-            raise _not_found("trajectory_id", trajectory_id, "the trajectory is not open")
+            raise not_found("trajectory_id", trajectory_id, "the trajectory is not open")
         if trajectory.end is not None:
-            raise _unfit("trajectory_id", trajectory_id, f"the trajectory was closed: {trajectory.reason}")
+            raise unfit("trajectory_id", trajectory_id, f"the trajectory was closed: {trajectory.reason}")
 
     def _check_job(self, job_id: str) -> None:
         if job_id not in self.open_jobs:
-            raise _not_found("job_id", job_id, "the job is not open")
+            raise not_found("job_id", job_id, "the job is not open")
 
 
 def _body(submission: Submission[Any]) -> object:
@@ -275,11 +275,3 @@ def _body(submission: Submission[Any]) -> object:
 
 def _taken(field: str, value: str, rule: str) -> RefusedError:
     return refused(RefusalCode.ALREADY_EXISTS, field=field, value=value, rule=rule)
-
-
-def _unfit(field: str, value: str, rule: str) -> RefusedError:
-    return refused(RefusalCode.FAILED_PRECONDITION, field=field, value=value, rule=rule)
-
-
-def _not_found(field: str, value: str, rule: str) -> RefusedError:
-    return refused(RefusalCode.NOT_FOUND, field=field, value=value, rule=rule)

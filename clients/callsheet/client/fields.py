@@ -1,16 +1,24 @@
-"""Puts values into fields of messages; where one does not fit, the error names the field, the value and the rule."""
+"""Puts values into fields of messages, and takes them out again.
+
+Where one does not fit, the error names the field, the value and the rule.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableSequence
+from dataclasses import fields
+from enum import Enum
 from numbers import Real
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from callsheet.client.errors import invalid
-from google.protobuf import duration_pb2
+from google.protobuf import duration_pb2, timestamp_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+
+T = TypeVar("T")
+EnumT = TypeVar("EnumT", bound=Enum)
 
 _NUMBER: Final = "a number"
 _RULES: Final = {
@@ -69,6 +77,13 @@ def put_map(message: Message, where: str, name: str, values: Any) -> None:
         raise invalid(_path(where, name), values, "names and values are text that UTF-8 can write") from error
 
 
+def put_durations(message: Message, where: str, **seconds: float | None) -> None:
+    """Sets durations, None left out; see `put` and `duration`."""
+    for name, given in seconds.items():
+        if given is not None:
+            getattr(message, name).CopyFrom(duration(_path(where, name), given))
+
+
 def duration(field: str, seconds: float) -> duration_pb2.Duration:
     """Returns a duration.
 
@@ -79,6 +94,44 @@ def duration(field: str, seconds: float) -> duration_pb2.Duration:
         raise invalid(field, seconds, f"seconds are from 0 to {_MAX_SECONDS}")
     whole = int(seconds)
     return duration_pb2.Duration(seconds=whole, nanos=min(round((seconds - whole) * 1e9), 999_999_999))
+
+
+def take(made: type[T], message: Message, /, **others: object) -> T:
+    """Makes a value (a dataclass) of a message's fields of the same names; one that is not set is None.
+
+    Args:
+        made: The value's class.
+        message: The message; of its fields that are messages themselves only maps are taken.
+        others: The value's other fields.
+    """
+    names = [field.name for field in fields(made) if field.name not in others]  # type: ignore[arg-type]
+    return made(**{name: _taken(message, name) for name in names}, **others)
+
+
+def take_seconds(message: Message, name: str) -> float | None:
+    """Returns a duration, or a time since 1970, in seconds; None where the field is not set."""
+    return in_seconds(getattr(message, name)) if message.HasField(name) else None
+
+
+def in_seconds(value: duration_pb2.Duration | timestamp_pb2.Timestamp) -> float:
+    """Returns a duration, or a time since 1970, in seconds."""
+    return value.seconds + value.nanos / 1e9
+
+
+def numbers(members: type[EnumT], prefix: str, contract: Any) -> dict[EnumT, Any]:
+    """Returns the contract's number of each member of an enum.
+
+    Args:
+        members: The client's enum.
+        prefix: What the contract puts before each name, for instance "FAILURE_KIND_".
+        contract: The contract's enum.
+    """
+    return {member: contract.Value(prefix + member.name) for member in members}
+
+
+def by_number(members: type[EnumT], prefix: str, contract: Any) -> dict[int, EnumT]:
+    """Returns the member of each number; see `numbers`."""
+    return {number: member for member, number in numbers(members, prefix, contract).items()}
 
 
 def is_number(value: object) -> bool:
@@ -114,6 +167,15 @@ def _first_misfit(scratch: Message, name: str, values: Any) -> tuple[int | None,
         except _MISFITS:
             return index, value
     return None, values
+
+
+def _taken(message: Message, name: str) -> object:
+    value = getattr(message, name)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, MutableSequence):
+        return tuple(value)
+    return None if message.DESCRIPTOR.fields_by_name[name].has_presence and not message.HasField(name) else value
 
 
 def _path(where: str, name: str) -> str:

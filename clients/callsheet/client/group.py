@@ -21,11 +21,11 @@ from callsheet.client.errors import (
     FailedPreconditionError,
     NotFoundError,
     NotSucceededError,
-    RefusalCode,
     RefusedError,
     invalid,
     not_built_yet,
-    refused,
+    not_found,
+    unfit,
 )
 from callsheet.client.jobs import GroupDescription, OnInfra, Opening, TrajectoryDescription, TrajectoryEnd
 from callsheet.client.status import GroupStatus
@@ -134,7 +134,7 @@ class Group:
             raise invalid("rollout", rollout, "an async function of a trajectory")
         if self._tasks is None or self._ended is not None:
             rule = "rollouts start once, within the group's `async with` block"
-            raise refused(RefusalCode.FAILED_PRECONDITION, field="group_id", value=self.group_id, rule=rule)
+            raise unfit("group_id", self.group_id, rule)
         ended, self._ended = anyio.create_memory_object_stream[Member[Any]](self.size)
         with ended:
             for _ in range(self.size):
@@ -173,7 +173,7 @@ class Group:
         for status in await self.client.backend().groups(self.job_id, self.group_id):
             self._has_quorum_there = status.has_quorum
             return status
-        raise refused(RefusalCode.NOT_FOUND, field="group_id", value=self.group_id, rule="there is no such group")
+        raise not_found("group_id", self.group_id, "there is no such group")
 
     async def cancel(self, reason: str = "") -> None:
         """Closes its open members as abandoned, cancels their actions, and takes no more.
@@ -221,7 +221,7 @@ class Group:
     async def _members_as_they_end(self) -> AsyncIterator[Member[Any]]:
         if self._ended is None:
             rule = "start rollouts before waiting for members"
-            raise refused(RefusalCode.FAILED_PRECONDITION, field="group_id", value=self.group_id, rule=rule)
+            raise unfit("group_id", self.group_id, rule)
         # A mistake of a rollout may end the block while another thread waits here.
         with suppress(anyio.ClosedResourceError):
             async for member in self._ended:

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from callsheet.client.backend import CancelTarget, Connector
-from callsheet.client.errors import RefusalCode, refused
+from callsheet.client.errors import not_found
 from callsheet.client.group import Group
 from callsheet.client.jobs import GroupDescription, OnInfra, Opening, TrajectoryDescription
 from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
@@ -72,7 +72,7 @@ class Job(ActionVerbs):
         """Returns what the scheduler knows of the job; raises NotFoundError if it is not open."""
         for status in await self.client.backend().jobs(self.job_id):
             return status
-        raise refused(RefusalCode.NOT_FOUND, field="job_id", value=self.job_id, rule="the job is not open")
+        raise not_found("job_id", self.job_id, "the job is not open")
 
     async def trajectories(self, *, closed: bool = False) -> list[TrajectoryStatus]:
         """Returns its open trajectories, by name order; raises NotFoundError if the job is not open.

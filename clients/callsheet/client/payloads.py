@@ -10,8 +10,9 @@ from typing import Any
 
 import anyio
 import grpc.aio
+from callsheet.client.blobs import BlobReader
 from callsheet.client.channel import answer_of, keep_trying
-from callsheet.client.decode import BlobReader, decode_outcome
+from callsheet.client.decode import decode_outcome
 from callsheet.client.errors import NotFoundError, PayloadError
 from callsheet.client.outcomes import Outcome
 from callsheet.client.settings import ClientOptions
@@ -99,20 +100,21 @@ class PayloadTransfer:
 
     async def _put(self, sha256: str, content: bytes) -> None:
         reference = common_pb2.PayloadReference(sha256=sha256, size=len(content))
-        await answer_of(self._stub.PutPayload(_chunks(reference, content), timeout=self._timeout_s(len(content))))
+        await answer_of(self._stub.PutPayload(_chunks(reference, content), **self._call_of(len(content))))
 
     async def _get(self, reference: common_pb2.PayloadReference) -> bytes:
         request = payload_service_pb2.GetPayloadRequest(reference=reference)
         try:
-            content = await answer_of(_joined(self._stub.GetPayload(request, timeout=self._timeout_s(reference.size))))
+            content = await answer_of(_joined(self._stub.GetPayload(request, **self._call_of(reference.size))))
         except NotFoundError as error:
             raise PayloadError(f"payload {reference.sha256} is no longer stored") from error
         if len(content) != reference.size or hashlib.sha256(content).hexdigest() != reference.sha256:
             raise PayloadError(f"the {len(content)} bytes that came are not payload {reference.sha256}")
         return content
 
-    def _timeout_s(self, size: int) -> float:
-        return self._options.call_timeout_s + size / _SLOWEST_BYTES_PER_S
+    def _call_of(self, size: int) -> dict[str, Any]:
+        timeout_s = self._options.call_timeout_s + size / _SLOWEST_BYTES_PER_S
+        return {"timeout": timeout_s, "metadata": self._options.credentials.metadata()}
 
 
 async def _chunks(

@@ -221,7 +221,9 @@ class SchedulerBackend:
         await self._session.connect()
 
         async def call() -> Any:
-            return await answer_of(rpc(request, timeout=self._options.call_timeout_s))
+            return await answer_of(
+                rpc(request, timeout=self._options.call_timeout_s, metadata=self._options.credentials.metadata())
+            )
 
         return await keep_trying(call, self._options)
 

@@ -17,9 +17,15 @@ from typing import Any, TypeAlias
 import anyio
 import grpc
 import grpc.aio
-from callsheet.client.channel import is_hopeless, open_channel
+from callsheet.client.channel import NOT_LET_IN, error_of_call, is_hopeless, open_channel
 from callsheet.client.decode import output_stream, refusal_of_status
-from callsheet.client.errors import CallsheetError, ClientClosedError, ConnectionLostError, RefusalCode, invalid
+from callsheet.client.errors import (
+    CallsheetError,
+    ClientClosedError,
+    ConnectionLostError,
+    RefusalCode,
+    invalid,
+)
 from callsheet.client.handshake import greeting, mismatch
 from callsheet.client.held_jobs import HeldJobs
 from callsheet.client.ledger import ActionKey, Item, Ledger
@@ -52,11 +58,10 @@ Reply: TypeAlias = outcome_pb2.Outcome | client_service_pb2.ItemOpened
 
 @dataclass(frozen=True, slots=True)
 class StreamEnd:
-    """How a stream ended: its status, and whether the scheduler had said anything on it."""
+    """How a stream ended: its status, and what that means."""
 
     code: grpc.StatusCode
-    details: str
-    answered: bool
+    error: CallsheetError
 
 
 class Session:
@@ -153,7 +158,7 @@ class Session:
         message = embedded(_ITEM, numbered)
         if len(message) > MAX_ITEM_BYTES:
             raise invalid("item", f"{len(message)} bytes", f"an item has at most {MAX_ITEM_BYTES} bytes")
-        ticket: Ticket[Reply] = Ticket() if key is not None else _ControlTicket(self._control_ended)
+        ticket: Ticket[Reply] = Ticket(None if key is not None else self._control_ended)
         if key is None:
             self._controls += 1
             self._no_controls.clear()
@@ -222,10 +227,12 @@ class Session:
         self._down_since = now if self._down_since is None else self._down_since
         left_s = self._down_since + self._options.connect_timeout_s - now
         try:
-            info = await self.stub.GetServerInfo(greeting(), timeout=max(left_s, _SHORTEST_S))
+            info = await self.stub.GetServerInfo(
+                greeting(), timeout=max(left_s, _SHORTEST_S), metadata=self._options.credentials.metadata()
+            )
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
-                return StreamEnd(error.code(), error.details() or "", answered=False)
+                return StreamEnd(error.code(), error_of_call(error))
             info = client_service_pb2.GetServerInfoResponse()  # older than this rpc
         problem = mismatch(self._target, info)
         if problem is not None:
@@ -254,7 +261,7 @@ class Session:
         open_stream: Any = self._channel.stream_stream(
             _METHOD, response_deserializer=client_service_pb2.ClientSessionResponse.FromString
         )
-        call: Any = open_stream()
+        call: Any = open_stream(metadata=self._options.credentials.metadata())
         self._streaming = True
         try:
             async with anyio.create_task_group() as group:
@@ -294,9 +301,10 @@ class Session:
                     answered = True
                     self._connected()
                 self._take(response)
-            return StreamEnd(await call.code(), await call.details(), answered)
+            code = await call.code()
+            return StreamEnd(code, ConnectionLostError(f"{code.name}: {await call.details()}"))
         except grpc.aio.AioRpcError as error:
-            return StreamEnd(error.code(), error.details() or "", answered)
+            return StreamEnd(error.code(), error_of_call(error))
 
     def _take(self, response: client_service_pb2.ClientSessionResponse) -> None:
         ledger = self._ledger
@@ -344,7 +352,7 @@ class Session:
         logger.log(
             logging.WARNING if self._failures == 1 and self._ledger else logging.DEBUG,
             "session lost target=%s code=%s details=%r open_items=%d retry_in_s=%.3f",
-            self._target, end.code.name, end.details, len(self._ledger), wait_s,
+            self._target, end.code.name, str(end.error), len(self._ledger), wait_s,
         )  # fmt: skip
         await anyio.sleep(wait_s)
 
@@ -355,7 +363,7 @@ class Session:
         what = f"no connection to {self._target}"
         if not self._greeted and not is_hopeless(end.code):
             what = f"no scheduler answers at {self._target}: is `callsheet up` running?"
-        self._fail_all(ConnectionLostError(f"{what} ({end.code.name}: {end.details})"))
+        self._fail_all(end.error if end.code in NOT_LET_IN else ConnectionLostError(f"{what} ({end.error})"))
         self._failures = 0
         self._down_since = None
 
@@ -390,18 +398,3 @@ class Session:
             if not waiter.done():
                 waiter.set_result(None)
                 free -= 1
-
-
-class _ControlTicket(Ticket[Reply]):
-    """The ticket of an item that is no submit: also counted, so that closing can wait for its answer."""
-
-    __slots__ = ("_on_end",)
-
-    def __init__(self, on_end: Any) -> None:
-        super().__init__()
-        self._on_end = on_end
-
-    def settle(self, ended: Reply | CallsheetError | None) -> None:
-        """Tells the end of the item."""
-        super().settle(ended)
-        self._on_end()

@@ -8,6 +8,7 @@ from typing import Final
 from callsheet.client.arguments import optional
 from callsheet.client.errors import invalid
 from callsheet.client.fields import is_number
+from callsheet.credentials.channel import SYSTEM, Credentials
 
 _SECONDS: Final = (
     "connect_timeout_s",
@@ -21,17 +22,24 @@ _SECONDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How to encrypt the connection. Not built yet: a client that is given one refuses it.
+    """How to encrypt the connection.
 
     Attributes:
         ca_file: Certificates of authorities to trust, as PEM; None takes the system's.
         cert_file: The client's own certificate, as PEM.
         key_file: The key of that certificate, as PEM.
+
+    Raises:
+        InvalidArgumentError: One of the last two is there without the other.
     """
 
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise invalid("tls", self, "cert_file and key_file go together")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +57,8 @@ class ClientOptions:
         close_timeout_s: How long closing a client or leaving a trajectory may wait for the scheduler.
         outbox_items: Items that may wait to be written before callers have to wait.
         channel_options: gRPC channel options that override the client's own.
-        tls: How to encrypt the connection. Not built yet.
-        token: Who the client is, for schedulers that ask. Not built yet.
+        tls: How to encrypt the connection; None does not.
+        token: Who the client is, for schedulers that ask.
 
     Raises:
         InvalidArgumentError: A number out of its range.
@@ -78,3 +86,10 @@ class ClientOptions:
         optional("tls", self.tls, Tls, "a Tls")
         if self.token is not None and not isinstance(self.token, str):
             raise invalid("token", type(self.token).__name__, "text, or None")
+
+    @property
+    def credentials(self) -> Credentials:
+        """How channels are made, and what each rpc carries."""
+        if self.tls is None:
+            return Credentials(token=self.token)
+        return Credentials(self.tls.ca_file or SYSTEM, self.tls.cert_file, self.tls.key_file, self.token)

@@ -18,11 +18,9 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from callsheet.client.client import Client
-from callsheet.client.jobs import PriorityClass, Staleness
 from callsheet.client.loop_thread import LoopThread
 from callsheet.client.settings import ClientOptions
-from callsheet.client.status import JobStatus
-from callsheet.client.sync_job import SyncJob
+from callsheet.client.sync_job import SyncJob, blocking, giving, plain
 
 T = TypeVar("T")
 
@@ -38,9 +36,9 @@ class SyncClient:
     """
 
     def __init__(self, target: str | Client, options: ClientOptions | None = None) -> None:
-        self._client = target if isinstance(target, Client) else Client(target, options)
+        self._wrapped = target if isinstance(target, Client) else Client(target, options)
         self._lock = threading.Lock()
-        self._thread: LoopThread | None = None
+        self._loop_thread: LoopThread | None = None
         self._pid = os.getpid()
 
     @classmethod
@@ -59,36 +57,13 @@ class SyncClient:
         """See `Client.from_env`."""
         return cls(Client.from_env(environ))
 
-    def open_job(
-        self,
-        job_id: str,
-        *,
-        share: float = 1.0,
-        priority_class: PriorityClass = PriorityClass.TRAIN,
-        max_actions: int | None = None,
-        staleness: Staleness | None = None,
-        grace_s: float | None = None,
-        detached: bool = False,
-    ) -> SyncJob:
-        """See `Client.open_job`."""
-        opening = self._client.open_job(
-            job_id,
-            share=share,
-            priority_class=priority_class,
-            max_actions=max_actions,
-            staleness=staleness,
-            grace_s=grace_s,
-            detached=detached,
-        )
-        return SyncJob(self, self.run(opening))
+    open_job = giving(SyncJob, blocking(Client.open_job))
+    job = giving(SyncJob, plain(Client.job))
+    jobs = blocking(Client.jobs)
 
-    def job(self, job_id: str) -> SyncJob:
-        """See `Client.job`."""
-        return SyncJob(self, self._client.job(job_id))
-
-    def jobs(self) -> list[JobStatus]:
-        """See `Client.jobs`."""
-        return self.run(self._client.jobs())
+    @property
+    def _thread(self) -> Self:
+        return self
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine in the client's thread and returns its result."""
@@ -101,10 +76,10 @@ class SyncClient:
     def close(self) -> None:
         """Closes the client and ends its thread. Calls that wait in other threads raise ClientClosedError."""
         thread = self._started()
-        thread.run(self._client.close())
+        thread.run(self._wrapped.close())
         thread.stop()
         with self._lock:
-            self._thread = None
+            self._loop_thread = None
 
     def __enter__(self) -> Self:
         """Returns the client; it connects when it is first used."""
@@ -117,18 +92,18 @@ class SyncClient:
         self.close()
 
     async def _connected(self) -> None:
-        await self._client.backend().connect()
+        await self._wrapped.backend().connect()
 
     def _started(self) -> LoopThread:
         with self._lock:
-            if self._thread is None or self._pid != os.getpid():
+            if self._loop_thread is None or self._pid != os.getpid():
                 self._pid = os.getpid()
-                self._thread = LoopThread(f"callsheet client of {self._client.target}")
-            return self._thread
+                self._loop_thread = LoopThread(f"callsheet client of {self._wrapped.target}")
+            return self._loop_thread
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickles the client alone."""
-        return {"client": self._client}
+        return {"client": self._wrapped}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Makes a client that has not started its thread yet."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from functools import update_wrapper
+from inspect import signature
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack
 
@@ -15,7 +16,7 @@ from callsheet.client.actions import Action
 from callsheet.client.backend import ActionHandle
 from callsheet.client.group import Group, Member
 from callsheet.client.job import Job
-from callsheet.client.jobs import OnInfra, Opening, TrajectoryEnd
+from callsheet.client.jobs import Opening, TrajectoryEnd
 from callsheet.client.options import ActionOptions
 from callsheet.client.outcomes import Outcome
 from callsheet.client.results import OutputChunk
@@ -26,7 +27,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 WrappedT = TypeVar("WrappedT")
 WrappedT_co = TypeVar("WrappedT_co", covariant=True)
-VerbsT_co = TypeVar("VerbsT_co", bound=ActionVerbs, covariant=True)
+SyncT = TypeVar("SyncT")
+VerbsT_co = TypeVar("VerbsT_co", bound=Job | Trajectory, covariant=True)
 
 
 class CoroutineThread(Protocol):
@@ -39,23 +41,59 @@ class CoroutineThread(Protocol):
         """Runs a coroutine there, beside the caller."""
 
 
-class _Blocking(Generic[WrappedT_co]):
-    """Something async and the client whose thread runs it."""
+class Forwarding(Protocol[WrappedT_co]):
+    """What has something async, and a thread that runs it for its callers."""
 
-    def __init__(self, client: CoroutineThread, wrapped: WrappedT_co) -> None:
-        self._client = client
-        self._wrapped = wrapped
+    @property
+    def _wrapped(self) -> WrappedT_co:
+        """What is async."""
+
+    @property
+    def _thread(self) -> CoroutineThread:
+        """What runs it."""
 
 
-def _blocking(
-    method: Callable[Concatenate[WrappedT, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[_Blocking[WrappedT], P], T]:
-    """Returns an async method as a blocking one, with its signature and documentation."""
+def plain(method: Callable[Concatenate[WrappedT, P], T]) -> Callable[Concatenate[Forwarding[WrappedT], P], T]:
+    """Returns a method that does not wait as one of what forwards it, with its signature and documentation."""
 
-    def call(self: _Blocking[WrappedT], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._client.run(method(self._wrapped, *args, **kwargs))
+    def call(self: Forwarding[WrappedT], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = getattr(self._wrapped, method.__name__)(*args, **kwargs)
+        return result
 
     return update_wrapper(call, method)
+
+
+def blocking(
+    method: Callable[Concatenate[WrappedT, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Forwarding[WrappedT], P], T]:
+    """Returns an async method as a blocking one; see `plain`."""
+    begin = plain(method)
+
+    def call(self: Forwarding[WrappedT], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._thread.run(begin(self, *args, **kwargs))
+
+    return update_wrapper(call, method)
+
+
+def giving(
+    kind: Callable[[CoroutineThread, T], SyncT], method: Callable[Concatenate[Forwarding[WrappedT], P], T]
+) -> Callable[Concatenate[Forwarding[WrappedT], P], SyncT]:
+    """Returns a forwarded method whose result is forwarded itself, by a value of `kind`."""
+
+    def call(self: Forwarding[WrappedT], /, *args: P.args, **kwargs: P.kwargs) -> SyncT:
+        return kind(self._thread, method(self, *args, **kwargs))
+
+    update_wrapper(call, method)
+    call.__signature__ = signature(method).replace(return_annotation=kind)  # type: ignore[attr-defined]
+    return call
+
+
+class _Blocking(Generic[WrappedT_co]):
+    """What forwards to something async."""
+
+    def __init__(self, client: CoroutineThread, wrapped: WrappedT_co) -> None:
+        self._thread = client
+        self._wrapped = wrapped
 
 
 async def _next_of(values: AsyncIterator[T]) -> T | None:
@@ -80,23 +118,18 @@ class SyncActionHandle(_Blocking[ActionHandle[T]]):
         """See `ActionHandle.done`."""
         return self._wrapped.done
 
-    def accepted(self) -> None:
-        """See `ActionHandle.accepted`."""
-        self._client.run(self._wrapped.accepted())
+    accepted = blocking(ActionHandle.accepted)
+    cancel = blocking(ActionHandle.cancel)
 
     def outcome(self) -> Outcome[T]:
         """See `ActionHandle.outcome`."""
-        return self._client.run(self._wrapped.outcome())
+        return self._thread.run(self._wrapped.outcome())
 
     def output(self) -> Iterator[OutputChunk]:
         """See `ActionHandle.output`."""
         chunks = self._wrapped.output()
-        while (chunk := self._client.run(_next_of(chunks))) is not None:
+        while (chunk := self._thread.run(_next_of(chunks))) is not None:
             yield chunk
-
-    def cancel(self, reason: str = "") -> None:
-        """See `ActionHandle.cancel`."""
-        self._client.run(self._wrapped.cancel(reason))
 
 
 class _SyncVerbs(_Blocking[VerbsT_co]):
@@ -109,13 +142,24 @@ class _SyncVerbs(_Blocking[VerbsT_co]):
 
     def submit(self, action: Action[T], **options: Unpack[ActionOptions]) -> SyncActionHandle[T]:
         """See `ActionVerbs.submit`."""
-        return SyncActionHandle(self._client, self._client.run(self._wrapped.submit(action, **options)))
+        return SyncActionHandle(self._thread, self._thread.run(self._wrapped.submit(action, **options)))
 
-    generate = _blocking(ActionVerbs.generate)
-    tool_call = _blocking(ActionVerbs.tool_call)
-    reward_tests = _blocking(ActionVerbs.reward_tests)
-    reward_script = _blocking(ActionVerbs.reward_script)
-    reward_model = _blocking(ActionVerbs.reward_model)
+    generate = blocking(ActionVerbs.generate)
+    tool_call = blocking(ActionVerbs.tool_call)
+    reward_tests = blocking(ActionVerbs.reward_tests)
+    reward_script = blocking(ActionVerbs.reward_script)
+    reward_model = blocking(ActionVerbs.reward_model)
+
+    def __enter__(self) -> Self:
+        """Opens a trajectory; a job is open."""
+        self._thread.run(self._wrapped.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Closes the job, or the trajectory by how the block ends."""
+        self._thread.run(self._wrapped.__aexit__(kind, error, traceback))
 
 
 class SyncTrajectory(_SyncVerbs[Trajectory]):
@@ -136,23 +180,12 @@ class SyncTrajectory(_SyncVerbs[Trajectory]):
         """How this process ended it, or found it ended; None before."""
         return self._wrapped.end
 
-    open = _blocking(Trajectory.open)
-    close = _blocking(Trajectory.close)
-    status = _blocking(Trajectory.status)
-    cancel = _blocking(Trajectory.cancel)
-    env_reset = _blocking(Trajectory.env_reset)
-    env_step = _blocking(Trajectory.env_step)
-
-    def __enter__(self) -> Self:
-        """Opens the trajectory."""
-        self._client.run(self._wrapped.__aenter__())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Closes the trajectory, by how the block ends."""
-        self._client.run(self._wrapped.__aexit__(kind, error, traceback))
+    open = blocking(Trajectory.open)
+    close = blocking(Trajectory.close)
+    status = blocking(Trajectory.status)
+    cancel = blocking(Trajectory.cancel)
+    env_reset = blocking(Trajectory.env_reset)
+    env_step = blocking(Trajectory.env_step)
 
 
 class SyncGroup(_Blocking[Group]):
@@ -188,43 +221,33 @@ class SyncGroup(_Blocking[Group]):
         """See `Group.has_quorum`."""
         return self._wrapped.has_quorum
 
-    status = _blocking(Group.status)
-    cancel = _blocking(Group.cancel)
-
-    def trajectory(
-        self,
-        trajectory_id: str | None = None,
-        *,
-        idle_timeout_s: float | None = None,
-        deadline_s: float | None = None,
-    ) -> SyncTrajectory:
-        """See `Group.trajectory`."""
-        wrapped = self._wrapped.trajectory(trajectory_id, idle_timeout_s=idle_timeout_s, deadline_s=deadline_s)
-        return SyncTrajectory(self._client, wrapped)
+    status = blocking(Group.status)
+    cancel = blocking(Group.cancel)
+    trajectory = giving(SyncTrajectory, plain(Group.trajectory))
 
     def start(self, rollout: Callable[[SyncTrajectory], Any]) -> None:
         """See `Group.start`; each rollout runs in a thread of its own."""
         threads = anyio.CapacityLimiter(self._wrapped.size)
 
         async def in_thread(trajectory: Trajectory) -> Any:
-            blocking = SyncTrajectory(self._client, trajectory)
-            return await anyio.to_thread.run_sync(rollout, blocking, abandon_on_cancel=True, limiter=threads)
+            member = SyncTrajectory(self._thread, trajectory)
+            return await anyio.to_thread.run_sync(rollout, member, abandon_on_cancel=True, limiter=threads)
 
         async def start() -> None:
             self._wrapped.start(in_thread)
 
-        self._client.run(start())
+        self._thread.run(start())
 
     def __iter__(self) -> Iterator[Member[Any]]:
         """Members as they end, until the quorum has completed or no seat can end any more; after `start`."""
         members = aiter(self._wrapped)
-        while (member := self._client.run(_next_of(members))) is not None:
+        while (member := self._thread.run(_next_of(members))) is not None:
             yield member
 
     def __enter__(self) -> Self:
         """Makes room for rollouts; nothing is opened yet."""
         entered: Future[None] = Future()
-        self._block = self._client.start(self._hold_block(entered))
+        self._block = self._thread.start(self._hold_block(entered))
         entered.result()
         return self
 
@@ -233,7 +256,7 @@ class SyncGroup(_Blocking[Group]):
     ) -> None:
         """Waits for the rollouts; after an error in the block it cancels them first."""
         assert self._block is not None
-        self._client.run(self._leave(stop=error is not None))
+        self._thread.run(self._leave(stop=error is not None))
         try:
             self._block.result()
         except BaseException:
@@ -263,41 +286,11 @@ class SyncJob(_SyncVerbs[Job]):
         """See `Job`."""
         return self._wrapped.opening
 
-    publish = _blocking(Job.publish)
-    close = _blocking(Job.close)
-    cancel = _blocking(Job.cancel)
-    status = _blocking(Job.status)
-    trajectories = _blocking(Job.trajectories)
-    groups = _blocking(Job.groups)
-
-    def trajectory(
-        self, trajectory_id: str, *, idle_timeout_s: float | None = None, deadline_s: float | None = None
-    ) -> SyncTrajectory:
-        """See `Job.trajectory`."""
-        wrapped = self._wrapped.trajectory(trajectory_id, idle_timeout_s=idle_timeout_s, deadline_s=deadline_s)
-        return SyncTrajectory(self._client, wrapped)
-
-    def group(
-        self,
-        group_id: str,
-        *,
-        size: int,
-        quorum: int | None = None,
-        on_infra: OnInfra = OnInfra.REPLACE,
-        max_replacements: int | None = None,
-    ) -> SyncGroup:
-        """See `Job.group`."""
-        wrapped = self._wrapped.group(
-            group_id, size=size, quorum=quorum, on_infra=on_infra, max_replacements=max_replacements
-        )
-        return SyncGroup(self._client, wrapped)
-
-    def __enter__(self) -> Self:
-        """Nothing more to do: the job is open."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Closes the job."""
-        self._client.run(self._wrapped.__aexit__(kind, error, traceback))
+    publish = blocking(Job.publish)
+    close = blocking(Job.close)
+    cancel = blocking(Job.cancel)
+    status = blocking(Job.status)
+    trajectories = blocking(Job.trajectories)
+    groups = blocking(Job.groups)
+    trajectory = giving(SyncTrajectory, plain(Job.trajectory))
+    group = giving(SyncGroup, plain(Job.group))

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from callsheet.client.arguments import instance
-from callsheet.client.errors import invalid, not_built_yet
+from callsheet.client.errors import invalid
 from callsheet.client.settings import ClientOptions, Tls
+from callsheet.credentials.channel import SYSTEM
 
 DEFAULT_TARGET: Final = "127.0.0.1:7077"
 """Where `callsheet up` serves by default."""
@@ -30,14 +31,9 @@ def check_target(target: object, options: ClientOptions) -> str:
 
     Raises:
         InvalidArgumentError: It is none of these.
-        UnimplementedError: The options ask for what is not built yet.
     """
     text = instance("target", target, str, _RULE)
     instance("options", options, ClientOptions, "a ClientOptions")
-    if options.tls is not None:
-        raise not_built_yet("tls", options.tls)
-    if options.token is not None:
-        raise not_built_yet("token", "(hidden)")
     form = next((form for form in _GRPC_NAMES if text.startswith(form)), None)
     if form is None:
         _check_host_and_port(text, text)
@@ -57,7 +53,8 @@ def from_environment(environ: Mapping[str, str]) -> tuple[str, ClientOptions]:
     options = ClientOptions(token=_token(environ))
     files = {name: environ.get(f"CALLSHEET_TLS_{name}") or None for name in ("CA", "CERT", "KEY")}
     if any(files.values()):
-        options = replace(options, tls=Tls(files["CA"], files["CERT"], files["KEY"]))
+        ca = None if files["CA"] == SYSTEM else files["CA"]
+        options = replace(options, tls=Tls(ca, files["CERT"], files["KEY"]))
     return environ.get("CALLSHEET_SCHEDULER") or DEFAULT_TARGET, options
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from callsheet.client.errors import CallsheetError
@@ -11,6 +13,7 @@ from callsheet.client.live_output import LiveOutput
 T = TypeVar("T")
 
 
+@dataclass(slots=True, eq=False)
 class Ticket(Generic[T]):
     """Waits for one item of a session.
 
@@ -18,27 +21,22 @@ class Ticket(Generic[T]):
     are kept as values until somebody awaits, so a ticket that nobody awaits makes no noise.
 
     Attributes:
+        on_end: Called once the end is known.
         owners: Callers that want the end of the item.
         cancel_requested: Whether a cancel of the action is on its way.
         output: Takes what the action prints, if it is to be sent.
+        has_ended: Whether the end is known.
     """
 
-    __slots__ = ("_acceptance", "_accepted", "_end", "_ended", "_value", "cancel_requested", "output", "owners")
-
-    def __init__(self) -> None:
-        self.owners = 1
-        self.cancel_requested = False
-        self.output: LiveOutput | None = None
-        self._accepted = False
-        self._ended = False
-        self._value: T | CallsheetError | None = None
-        self._acceptance: list[asyncio.Future[None]] = []
-        self._end: list[asyncio.Future[None]] = []
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the end is known."""
-        return self._ended
+    on_end: Callable[[], None] | None = None
+    owners: int = 1
+    cancel_requested: bool = False
+    output: LiveOutput | None = None
+    has_ended: bool = False
+    _accepted: bool = False
+    _value: T | CallsheetError | None = None
+    _acceptance: list[asyncio.Future[None]] = field(default_factory=list)
+    _end: list[asyncio.Future[None]] = field(default_factory=list)
 
     def accept(self) -> None:
         """Tells that the scheduler has made the item durable."""
@@ -48,11 +46,13 @@ class Ticket(Generic[T]):
     def settle(self, ended: T | CallsheetError | None) -> None:
         """Tells the end of the item."""
         self._value = ended
-        self._ended = True
+        self.has_ended = True
         if self.output is not None:
             self.output.end()
         _wake(self._acceptance)
         _wake(self._end)
+        if self.on_end is not None:
+            self.on_end()
 
     async def accepted(self) -> None:
         """Returns once the item is durable.
@@ -60,7 +60,7 @@ class Ticket(Generic[T]):
         Raises:
             CallsheetError: It ended in an error.
         """
-        if not (self._accepted or self._ended):
+        if not (self._accepted or self.has_ended):
             await _wait(self._acceptance)
         if isinstance(self._value, CallsheetError):
             raise self._value
@@ -71,7 +71,7 @@ class Ticket(Generic[T]):
         Raises:
             CallsheetError: It ended in an error.
         """
-        if not self._ended:
+        if not self.has_ended:
             await _wait(self._end)
         if isinstance(self._value, CallsheetError):
             raise self._value

@@ -17,8 +17,8 @@ from callsheet.client.errors import (
     FailedPreconditionError,
     InfraError,
     NotFoundError,
-    RefusalCode,
-    refused,
+    not_found,
+    unfit,
 )
 from callsheet.client.jobs import Opening, TrajectoryDescription, TrajectoryEnd
 from callsheet.client.options import ActionOptions
@@ -93,9 +93,7 @@ class Trajectory(ActionVerbs):
         found = await self.client.backend().trajectories(self.job_id, trajectory_id=self.trajectory_id, closed=True)
         for status in found:
             return status
-        raise refused(
-            RefusalCode.NOT_FOUND, field="trajectory_id", value=self.trajectory_id, rule="there is no such trajectory"
-        )
+        raise not_found("trajectory_id", self.trajectory_id, "there is no such trajectory")
 
     async def cancel(self, reason: str = "") -> None:
         """Cancels its open actions and closes it as abandoned.
@@ -119,7 +117,7 @@ class Trajectory(ActionVerbs):
         if await self.open() is Opening.CLOSED:
             ended = self.end.name if self.end else "closed"
             rule = f"it has ended before as {ended} and cannot be opened again: take a new id"
-            raise refused(RefusalCode.FAILED_PRECONDITION, field="trajectory_id", value=self.trajectory_id, rule=rule)
+            raise unfit("trajectory_id", self.trajectory_id, rule)
         return self
 
     async def __aexit__(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from callsheet.deploy.manager_process import ManagerOptions
 from callsheet.deploy.roles import Role
 from callsheet.deploy.scheduler_process import SchedulerOptions
 from callsheet.deploy.stack_settings import StackSettings
+from callsheet.deploy.tokens import token_path
 from callsheet.managers.inference.settings import share_of_cores
 from callsheet.managers.kind import MANAGER_KINDS
 from callsheet.managers.sandbox.settings import CoreSharing
@@ -30,15 +33,23 @@ def role_arguments(role: str, settings: StackSettings, *, address: str, cores: i
     extra = list(settings.arguments.get(role, ()))
     if role == Role.SCHEDULER:
         own = {"listen": address, "data_dir": settings.data_dir, "expect": ",".join(settings.managers) or None}
-        return ["scheduler", *command_line(SchedulerOptions, own | logs), *extra]
+        access = {each.name: getattr(settings.access, each.name) for each in fields(settings.access)}
+        return ["scheduler", *command_line(SchedulerOptions, own | access | logs), *extra]
     common = {
-        "scheduler": address,
+        "scheduler": _to_dial(address) if settings.access.tls_cert is not None else address,
+        "tls_ca": settings.tls_ca if settings.access.tls_cert is not None else None,
+        "token_file": token_path(settings.data_dir, role) if settings.access.tokens is not None else None,
         "cpus": cores,
         "memory_mib": settings.memory_mib,
         "drain_timeout": float(settings.drain_s),
     }
     divided = command_line(MANAGER_KINDS.get(role).settings, _divided(settings, cores))
     return ["manager", role, *command_line(ManagerOptions, common | logs), *divided, *extra]
+
+
+def _to_dial(address: str) -> str:
+    """The name that the scheduler's certificate has for managers on its machine."""
+    return f"localhost:{address.rpartition(':')[2]}"
 
 
 def _divided(settings: StackSettings, cores: int) -> dict[str, object]:

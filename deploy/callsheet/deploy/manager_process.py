@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
+import os
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 import anyio
+from callsheet.credentials.channel import Credentials
 from callsheet.deploy.child import ParentLink
-from callsheet.deploy.process_options import Cpus, MemoryMib, WrongOptionError
+from callsheet.deploy.process_options import Cpus, MemoryMib, TlsCa, WrongOptionError
 from callsheet.managers.executor import Executor
 from callsheet.managers.kind import ManagerKind
 from callsheet.managers.node import describe_node
 from callsheet.managers.settings import ManagerSettings
 from callsheet.options.common import DEFAULT_ADDRESS, Address, LogFormatOption, LogLevel, LogLevelOption
-from callsheet.options.declaration import Option
+from callsheet.options.declaration import Setting
 
 S = TypeVar("S")
 
@@ -26,7 +28,7 @@ class ManagerOptions:
     scheduler: Address = DEFAULT_ADDRESS
     manager_id: Annotated[
         str | None,
-        Option(
+        Setting(
             "Unique among managers, stable over restarts.",
             variable="CALLSHEET_MANAGER_ID",
             default_text="NODE-KIND",
@@ -34,7 +36,7 @@ class ManagerOptions:
     ] = None
     node_id: Annotated[
         str | None,
-        Option(
+        Setting(
             "Name of this machine; managers that share a machine give the same, and the same cores and memory.",
             variable="CALLSHEET_NODE_ID",
             default_text="the host name",
@@ -44,15 +46,33 @@ class ManagerOptions:
     memory_mib: MemoryMib = None
     drain_timeout: Annotated[
         float,
-        Option(
+        Setting(
             "How long running attempts may go on after SIGTERM.",
             variable="CALLSHEET_DRAIN_TIMEOUT",
             metavar="SECONDS",
             least=0,
         ),
     ] = 30.0
+    tls_ca: TlsCa = None
+    tls_cert: Annotated[
+        str | None,
+        Setting("A certificate to show the scheduler, as PEM.", variable="CALLSHEET_TLS_CERT", default_text="none"),
+    ] = None
+    tls_key: Annotated[
+        str | None, Setting("The key of that certificate, as PEM.", variable="CALLSHEET_TLS_KEY", default_text="none")
+    ] = None
+    token_file: Annotated[
+        str | None,
+        Setting("Its token's file, or see CALLSHEET_TOKEN.", variable="CALLSHEET_TOKEN_FILE", default_text="none"),
+    ] = None
     log_format: LogFormatOption = None
     log_level: LogLevelOption = LogLevel.INFO
+
+    @property
+    def credentials(self) -> Credentials:
+        """How the manager recognises the scheduler and says who it is."""
+        token = os.environ.get("CALLSHEET_TOKEN") if self.token_file is None else None
+        return Credentials(self.tls_ca, self.tls_cert, self.tls_key, token, self.token_file)
 
 
 def run_manager_process(kind: ManagerKind[S], options: ManagerOptions, settings: S) -> None:
@@ -86,6 +106,7 @@ def _manager_settings(kind: str, options: ManagerOptions) -> ManagerSettings:
         manager_id=options.manager_id or f"{node.node_id}-{kind}",
         node=node,
         drain_timeout_s=options.drain_timeout,
+        credentials=options.credentials,
     )
 
 

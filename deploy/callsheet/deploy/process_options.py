@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from callsheet.options.declaration import Option
+from callsheet.options.declaration import Setting
 
 
 class WrongOptionError(Exception):
@@ -14,13 +14,21 @@ class WrongOptionError(Exception):
     """What a process that was told it ends with."""
 
 
-Cpus = Annotated[int | None, Option("Cores to share.", variable="CALLSHEET_CPUS", default_text="all", least=1)]
+Cpus = Annotated[int | None, Setting("Cores to share.", variable="CALLSHEET_CPUS", default_text="all", least=1)]
 MemoryMib = Annotated[
     int | None,
-    Option(
+    Setting(
         "Memory to share in MiB.",
         variable="CALLSHEET_MEMORY_MIB",
         default_text="the machine's, less a margin",
         least=1,
+    ),
+]
+TlsCa = Annotated[
+    str | None,
+    Setting(
+        "Authorities of the scheduler's certificate, as PEM; system for this machine's.",
+        variable="CALLSHEET_TLS_CA",
+        default_text="no TLS",
     ),
 ]

@@ -76,10 +76,6 @@ class ChildProcess:
         if self._process.returncode is None:
             self._process.kill()
 
-    async def stop(self, grace_s: float) -> None:
-        """Sends SIGTERM, and SIGKILL if it has not ended `grace_s` seconds later."""
-        await _stop(self._process, grace_s)
-
 
 @asynccontextmanager
 async def run_process(spec: ProcessSpec, grace_s: float = 10.0) -> AsyncIterator[ChildProcess]:

@@ -11,7 +11,7 @@ from callsheet.deploy.child import ParentLink
 from callsheet.deploy.process_options import WrongOptionError
 from callsheet.deploy.signals import cancel_on_signal
 from callsheet.options.common import LogFormatOption, LogLevel, LogLevelOption, comma_separated
-from callsheet.options.declaration import Option
+from callsheet.options.declaration import Setting
 from callsheet.scheduler.service.settings import SchedulerSettings
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class SchedulerOptions:
     settings: SchedulerSettings
     expect: Annotated[
         tuple[str, ...],
-        Option(
+        Setting(
             "Kinds of the managers that will register. Actions for them wait until they have.",
             variable="CALLSHEET_EXPECT",
             metavar="ROLE,...",

@@ -13,15 +13,21 @@ from typing import Protocol
 import anyio
 import anyio.abc
 from callsheet.deploy.command_lines import role_arguments
-from callsheet.deploy.processes import ChildProcess, ProcessSpec
+from callsheet.deploy.processes import ProcessSpec
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.deploy.supervisor import Supervisor
+from callsheet.deploy.tokens import issue_for_stack
 from callsheet.managers.inference.settings import share_of_cores
+from callsheet.managers.node import describe_node
 
 _SCHEDULER_GRACE_S = 10.0
 # On top of a manager's own drain: its last acknowledgements and the release of its executor.
 _MANAGER_GRACE_MARGIN_S = 15.0
+# The user's own may be for another scheduler. Empty ones count as unset, and options go before them.
+_OF_CALLERS = ("TLS_CA", "TLS_CERT", "TLS_KEY", "TOKEN", "TOKEN_FILE")
+_OF_SCHEDULERS = ("SERVER_CERT", "SERVER_KEY", "CLIENT_CA", "TOKENS")
+_NO_CREDENTIALS = {f"CALLSHEET_{name}": "" for name in _OF_CALLERS + _OF_SCHEDULERS}
 _LOG_BYTES = 64 << 20
 
 
@@ -68,9 +74,9 @@ class Stack:
         roles: tuple[str, ...] = (Role.SCHEDULER, *settings.managers)
         self._supervisors = {role: self._supervisor(role) for role in roles}
 
-    def process(self, role: str) -> ChildProcess | None:
-        """The process that serves a role now; None between the end of one and the start of the next."""
-        return self._supervisors[role].process
+    def supervisor(self, role: str) -> Supervisor:
+        """What keeps the process of a role running."""
+        return self._supervisors[role]
 
     def pid(self, role: str) -> int:
         """The process id of a role.
@@ -78,46 +84,10 @@ class Stack:
         Raises:
             LookupError: It does not run now.
         """
-        process = self.process(role)
+        process = self._supervisors[role].process
         if process is None:
             raise LookupError(f"{role} does not run now")
         return process.pid
-
-    def kill(self, role: str) -> None:
-        """Sends SIGKILL to a role's process. It is started again as the restart policy says.
-
-        Raises:
-            ProcessFailedError: It does not run now.
-        """
-        self._supervisors[role].kill()
-
-    async def kill_and_wait(self, role: str) -> None:
-        """Sends SIGKILL to a role's process and waits until it has ended."""
-        pid = self.pid(role)
-        self.kill(role)
-        await self._supervisors[role].wait_for(lambda process: process is None or process.pid != pid)
-
-    async def wait_ended(self, role: str) -> None:
-        """Waits until no process of a role runs, as after a drain."""
-        await self._supervisors[role].wait_for(lambda process: process is None)
-
-    async def start(self, role: str) -> None:
-        """Starts a role's process now if it has ended, and waits until it serves."""
-        supervisor = self._supervisors[role]
-        if supervisor.process is None:
-            supervisor.request_start()
-        await supervisor.wait_for(lambda process: process is not None)
-
-    async def wait_serving(self, role: str, *, other_than: int = 0) -> int:
-        """Waits until a process of a role serves, and returns its id.
-
-        Args:
-            role: Which one.
-            other_than: Id of an earlier process that does not count.
-        """
-        supervisor = self._supervisors[role]
-        await supervisor.wait_for(lambda process: process is not None and process.pid != other_than)
-        return self.pid(role)
 
     def _supervisor(self, role: str) -> Supervisor:
         grace_s = _SCHEDULER_GRACE_S if role == Role.SCHEDULER else self.settings.drain_s + _MANAGER_GRACE_MARGIN_S
@@ -129,6 +99,7 @@ class Stack:
             name=role,
             module=_command_module(),
             arguments=role_arguments(role, self.settings, address=self.address, cores=self._cores),
+            environment=_NO_CREDENTIALS,
             log_path=bounded_log(log_path) if log_path is not None else None,
             ready_timeout_s=self.settings.ready_timeout_s,
         )
@@ -208,10 +179,15 @@ async def local_stack(
     Raises:
         ProcessFailedError: A process did not become ready, or failed too often (inside an exception group).
         ValueError: The settings do not fit this machine.
+        TokenFileError: The file of tokens cannot be used.
     """
     stack = Stack(settings)
     if settings.logs_to_files:
-        (settings.data_dir / "logs").mkdir(parents=True, exist_ok=True)
+        (settings.data_dir / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
+    if settings.access.tokens is not None:
+        node_id = describe_node().node_id
+        manager_ids = {role: f"{node_id}-{role}" for role in settings.managers}
+        issue_for_stack(settings.access.tokens, settings.data_dir, manager_ids)
     async with AsyncExitStack() as exits:
         scheduler = await exits.enter_async_context(anyio.create_task_group())
         exits.callback(stack.stop, Role.SCHEDULER)

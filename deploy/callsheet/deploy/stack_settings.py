@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from callsheet.deploy.process_options import Cpus, MemoryMib
+from callsheet.deploy.process_options import Cpus, MemoryMib, TlsCa
 from callsheet.managers.inference.settings import EngineThreads
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation, IsolationOption, ShareCores
 from callsheet.options.common import DataDir, Listen, LogFormatOption, LogLevel, LogLevelOption, comma_separated
-from callsheet.options.declaration import Option
+from callsheet.options.declaration import Setting
+from callsheet.scheduler.access.settings import AccessSettings
 
 STANDARD_MANAGERS = ("sandbox", "inference", "reward")
 
@@ -20,7 +21,7 @@ class RestartPolicy:
     """When a process that ended by itself is started again.
 
     Attributes:
-        enabled: False leaves it ended until `Stack.start`.
+        enabled: False leaves it ended until `Supervisor.request_start`.
         initial_backoff_s: Wait before the first restart; it doubles with each further failure in a row.
         max_backoff_s: Longest wait.
         max_failures: More failures in a row end the stack.
@@ -39,6 +40,8 @@ class StackSettings:
     """A scheduler and managers on this machine, each in its own process.
 
     Attributes:
+        access: Who may call the scheduler. With TLS its certificate must be for localhost, too. Its managers get tokens
+            of their own, and commands one in DATA_DIR/tokens.
         restart: What happens when a process ends by itself.
         ready_timeout_s: How long one process may take until it serves.
         arguments: More command line arguments, by role.
@@ -46,9 +49,11 @@ class StackSettings:
 
     data_dir: DataDir
     listen: Listen = "127.0.0.1:0"
+    access: AccessSettings = field(default_factory=AccessSettings)
+    tls_ca: TlsCa = None
     managers: Annotated[
         tuple[str, ...],
-        Option(
+        Setting(
             "The managers to run, separated by commas.",
             variable="CALLSHEET_MANAGERS",
             default=",".join(STANDARD_MANAGERS),
@@ -65,7 +70,7 @@ class StackSettings:
     log_level: LogLevelOption = LogLevel.INFO
     logs_to_files: Annotated[
         bool,
-        Option(
+        Setting(
             "Log to DATA_DIR/logs/ROLE.log, where callsheet logs reads it, or to standard error.",
             flag="--log-files/--log-stderr",
         ),
@@ -73,11 +78,14 @@ class StackSettings:
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     ready_timeout_s: float = 90.0
     drain_s: Annotated[
-        float, Option("Seconds that running attempts may go on at the end.", flag="--drain-s", least=0)
+        float, Setting("Seconds that running attempts may go on at the end.", flag="--drain-s", least=0)
     ] = 10.0
     arguments: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.access.check_listen(self.listen)
+        if self.access.tls_cert is not None and self.tls_ca is None:
+            raise ValueError("tls_ca: must be given with tls_cert, for the managers")
         from callsheet.managers.kind import MANAGER_KINDS  # Not above: a command line's help does without it.
 
         known = MANAGER_KINDS.names()

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from callsheet.options.declaration import Option, PathRule
+from callsheet.options.declaration import PathRule, Setting
 
 DEFAULT_ADDRESS = "127.0.0.1:7077"
 _HIGHEST_PORT = 65535
@@ -64,7 +64,7 @@ def whole_numbers(text: str) -> tuple[int, ...]:
 
 Address = Annotated[
     str,
-    Option(
+    Setting(
         "Where the scheduler is.",
         flag="--scheduler",
         variable="CALLSHEET_SCHEDULER",
@@ -74,7 +74,7 @@ Address = Annotated[
 ]
 Listen = Annotated[
     str,
-    Option(
+    Setting(
         "Where to listen; port 0 takes a free one.",
         variable="CALLSHEET_LISTEN",
         metavar="HOST:PORT",
@@ -84,7 +84,7 @@ Listen = Annotated[
 ]
 DataDir = Annotated[
     Path,
-    Option(
+    Setting(
         "Journal, payloads, sandboxes and logs.",
         flag="--data-dir",
         variable="CALLSHEET_DATA_DIR",
@@ -96,6 +96,7 @@ DataDir = Annotated[
 ]
 LogFormatOption = Annotated[
     LogFormat | None,
-    Option("Look of log lines.", variable="CALLSHEET_LOG_FORMAT", default_text="console on a terminal"),
+    Setting("Look of log lines.", variable="CALLSHEET_LOG_FORMAT", default_text="console on a terminal"),
 ]
-LogLevelOption = Annotated[LogLevel, Option("Least important log lines to keep.", variable="CALLSHEET_LOG_LEVEL")]
+LogLevelOption = Annotated[LogLevel, Setting("Least important log lines to keep.", variable="CALLSHEET_LOG_LEVEL")]
+AsJson = Annotated[bool, Setting("Print one JSON object and nothing else on standard output.", flag="--json")]

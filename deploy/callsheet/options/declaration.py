@@ -22,8 +22,8 @@ class PathRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
-    """How a command line offers a field of a settings class: `slots: Annotated[int, Option("The most at once.")] = 8`.
+class Setting:
+    """How a command line offers a field of a settings class: `slots: Annotated[int, Setting("The most at once.")] = 8`.
 
     Attributes:
         help: What it means, for the user.
@@ -53,6 +53,17 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
+class AtLeast:
+    """Bounds a field that is no option: `slots: Annotated[int, AtLeast(1)] = 8`.
+
+    Attributes:
+        least: The least number.
+    """
+
+    least: float
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveOut:
     """Marks a field that holds settings itself: these fields of it are no options here."""
 
@@ -70,13 +81,13 @@ class DeclaredOption:
         name: As an identifier, for instance "data_dir" for "--data-dir".
         type: What is read from the command line.
         default: Its default; a function is called for it; `...` for one that must be given.
-        option: What was declared.
+        setting: What was declared.
     """
 
     name: str
     type: Any
     default: object
-    option: Option
+    setting: Setting
 
     def value(self, read: Any) -> object:
         """The field's value for what was read.
@@ -84,9 +95,10 @@ class DeclaredOption:
         Raises:
             ValueError: It breaks the option's rule; the message begins with the name.
         """
-        parse = self.option.parse
+        parse = self.setting.parse
+        _check_least(self.name, read, self.setting.least)
         try:
-            if self.option.repeatable:
+            if self.setting.repeatable:
                 return tuple(read if parse is None else map(parse, read))
             return read if parse is None else parse(read)
         except ValueError as error:
@@ -100,18 +112,16 @@ class DeclaredOption:
         """
         kind = next(each for each in (*get_args(self.type), self.type) if each is not type(None))
         try:
-            value = {"true": True, "false": False}[text] if kind is bool else kind(text)
+            value: object = {"true": True, "false": False}[text] if kind is bool else kind(text)
         except (KeyError, ValueError) as error:
             raise ValueError(f"{self.name}: {text!r} is no {kind.__name__}") from error
-        if self.option.least is not None and value < self.option.least:
-            raise ValueError(f"{self.name}: {text} must be at least {self.option.least:g}")
         return value
 
     def arguments(self, value: object) -> list[str]:
         """The command line that gives it this value."""
-        positive, _, negative = (self.option.flag or f"--{self.name.replace('_', '-')}").partition("/")
+        positive, _, negative = (self.setting.flag or f"--{self.name.replace('_', '-')}").partition("/")
         if isinstance(value, bool):
-            if not value and not self.option.flag:
+            if not value and not self.setting.flag:
                 negative = positive.replace("--", "--no-", 1)
             flag = positive if value else negative
             return [flag] if flag else []
@@ -120,10 +130,28 @@ class DeclaredOption:
         return [positive, str(value.value if isinstance(value, Enum) else value)]
 
 
+def check_least(settings: Any) -> None:
+    """Refuses settings of which a number is below what its field declares; for `__post_init__`.
+
+    Raises:
+        ValueError: The message names field, value and rule.
+    """
+    for name, hint in get_type_hints(type(settings), include_extras=True).items():
+        for mark in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
+            # What is parsed is bounded as it is read, not as the field's value.
+            if isinstance(mark, AtLeast) or (isinstance(mark, Setting) and mark.parse is None):
+                _check_least(name, getattr(settings, name), mark.least)
+
+
+def _check_least(name: str, value: Any, least: float | None) -> None:
+    if least is not None and value is not None and not value >= least:
+        raise ValueError(f"{name}: {value}: must be at least {least:g}")
+
+
 def declared_options(settings: type, left_out: frozenset[str] = frozenset()) -> Iterator[DeclaredOption]:
     """The options of a settings class (a dataclass), those of fields that hold settings included, in their order."""
     for field, kind, mark in _fields(settings, left_out):
-        if isinstance(mark, Option):
+        if isinstance(mark, Setting):
             yield _declared(field, kind, mark)
         else:
             yield from declared_options(kind, mark.names)
@@ -169,7 +197,7 @@ def command_line(settings: type, values: Mapping[str, object]) -> list[str]:
     return [argument for option in known for argument in option.arguments(values[option.name])]
 
 
-def _fields(settings: type, left_out: frozenset[str]) -> Iterator[tuple[Field[Any], Any, Option | LeaveOut]]:
+def _fields(settings: type, left_out: frozenset[str]) -> Iterator[tuple[Field[Any], Any, Setting | LeaveOut]]:
     """The fields that are options, and those that hold some, with their types."""
     hints = get_type_hints(settings, include_extras=True)
     for field in fields(settings):
@@ -178,24 +206,24 @@ def _fields(settings: type, left_out: frozenset[str]) -> Iterator[tuple[Field[An
         kind, *marks = (
             get_args(hints[field.name]) if get_origin(hints[field.name]) is Annotated else (hints[field.name],)
         )
-        mark = next((each for each in marks if isinstance(each, Option | LeaveOut)), None)
+        mark = next((each for each in marks if isinstance(each, Setting | LeaveOut)), None)
         if mark is not None:
             yield field, kind, mark
         elif isinstance(kind, type) and is_dataclass(kind) and any(declared_options(kind)):
             yield field, kind, LeaveOut()
 
 
-def _declared(field: Field[Any], kind: Any, option: Option) -> DeclaredOption:
-    name = option.flag.partition("/")[0].removeprefix("--").replace("-", "_") or field.name
-    default = option.default
+def _declared(field: Field[Any], kind: Any, setting: Setting) -> DeclaredOption:
+    name = setting.flag.partition("/")[0].removeprefix("--").replace("-", "_") or field.name
+    default = setting.default
     if default is ... and field.default_factory is not MISSING:
         default = field.default_factory
     elif default is ... and field.default is not MISSING:
         default = field.default
-    read = option.text or kind
-    if option.repeatable:
-        element = option.text or get_args(kind)[0]
+    read = setting.text or kind
+    if setting.repeatable:
+        element = setting.text or get_args(kind)[0]
         read, default = list[element] | None, None  # type: ignore[valid-type]
-    elif option.text is not None and get_origin(kind) in (Union, types.UnionType):
-        read = option.text | None
-    return DeclaredOption(name, read, default, option)
+    elif setting.text is not None and get_origin(kind) in (Union, types.UnionType):
+        read = setting.text | None
+    return DeclaredOption(name, read, default, setting)

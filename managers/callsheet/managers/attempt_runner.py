@@ -112,9 +112,7 @@ class AttemptRunner:
 
     def resize(self, resize: manager_service_pb2.Resize) -> None:
         """Changes what an attempt may use."""
-        live = self._live.get(Token.of(resize.token))
-        if live is None:
-            _log_unknown("resize", resize.token)
+        if (live := self._known("resize", resize.token)) is None:
             return
         grant = manager_service_pb2.Grant()
         grant.CopyFrom(live.attempt.grant)
@@ -125,9 +123,7 @@ class AttemptRunner:
 
     def pause(self, pause: manager_service_pb2.Pause) -> None:
         """Stops an attempt's clock at once, and its progress as soon as its executor can."""
-        live = self._live.get(Token.of(pause.token))
-        if live is None:
-            _log_unknown("pause", pause.token)
+        if (live := self._known("pause", pause.token)) is None:
             return
         live.pause_wanted = True
         live.clock.pause(monotonic())
@@ -136,18 +132,14 @@ class AttemptRunner:
 
     def resume(self, resume: manager_service_pb2.Resume) -> None:
         """Undoes a pause; the clock goes on once the executor has resumed."""
-        live = self._live.get(Token.of(resume.token))
-        if live is None:
-            _log_unknown("resume", resume.token)
+        if (live := self._known("resume", resume.token)) is None:
             return
         live.pause_wanted = False
         self._steering.steer(live)
 
     def cancel(self, cancel: manager_service_pb2.CancelAttempt) -> None:
         """Has an attempt stop and end as cancelled."""
-        live = self._live.get(Token.of(cancel.token))
-        if live is None:
-            _log_unknown("cancel", cancel.token)
+        if (live := self._known("cancel", cancel.token)) is None:
             return
         self.stop(live, StopOrder(StopReport.CANCELLED, cancel.reason))
 
@@ -194,6 +186,13 @@ class AttemptRunner:
         self._reports.ended(end)
         if grant.sandbox_id and runs_in_sandbox(action):
             self._memory.remember(action, grant.sandbox_id, end)
+
+    def _known(self, verb: str, token: manager_service_pb2.FencingToken) -> LiveAttempt | None:
+        """Returns the running attempt that the scheduler wants something of; logs that there is none."""
+        live = self._live.get(Token.of(token))
+        if live is None:
+            log.info("ignored_for_unknown_attempt", verb=verb, token=tuple(Token.of(token)))
+        return live
 
     def _enter(self, live: LiveAttempt, now: float) -> None:
         token = live.token
@@ -316,7 +315,3 @@ def _running_attempt(live: LiveAttempt, now: float) -> manager_service_pb2.Runni
         paused=live.pause_wanted,
         execution_s=live.execution_s(now),
     )
-
-
-def _log_unknown(verb: str, token: manager_service_pb2.FencingToken) -> None:
-    log.info("ignored_for_unknown_attempt", verb=verb, token=tuple(Token.of(token)))

@@ -88,14 +88,14 @@ def infra_failure(reason: str, message: str) -> outcome_pb2.Failed:
     return outcome_pb2.Failed(kind=outcome_pb2.FAILURE_KIND_INFRA, reason=reason, message=message)
 
 
-def refusal(grant: manager_service_pb2.Grant, reason: str, message: str) -> AttemptEnded:
-    """Returns the end of an attempt that was never started."""
+def refusal(grant: manager_service_pb2.Grant, reason: str, message: str, *, started: bool = False) -> AttemptEnded:
+    """Returns the end of an attempt that is not run; `started` if its action was, by an earlier one."""
     return AttemptEnded(
         token=grant.token,
         key=grant.key,
         attempt=grant.attempt,
         failed=infra_failure(reason, message),
-        started=False,
+        started=started,
         body_hash=grant.body_hash,
     )
 

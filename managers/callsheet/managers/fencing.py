@@ -47,11 +47,6 @@ class Fence:
         self._epoch = 0
         self._newest: dict[ActionId, Token] = {}
 
-    @property
-    def epoch(self) -> int:
-        """The epoch of the last registration; 0 before the first."""
-        return self._epoch
-
     def enter_epoch(self, epoch: int) -> None:
         """Notes the epoch that the scheduler answered a registration with."""
         self._epoch = epoch

@@ -25,7 +25,7 @@ log: FilteringBoundLogger = structlog.get_logger()
 
 
 class Manager:
-    """What stays while streams come and go; the `Party` of each of them.
+    """What stays while streams come and go; each of them is a `Session`.
 
     Args:
         settings: Its settings.

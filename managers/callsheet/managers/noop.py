@@ -12,14 +12,12 @@ from time import monotonic
 from typing import Annotated
 
 import anyio
-from anyio.abc import TaskStatus
 from callsheet.managers.clock import ExecutionClock
 from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.managers.kind import ManagerKind, ServedActions
 from callsheet.managers.sandbox_memory import runs_in_sandbox
-from callsheet.managers.settings import ManagerSettings
-from callsheet.options.declaration import Option
+from callsheet.options.declaration import Setting, check_least
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from typing_extensions import override
 
@@ -45,30 +43,16 @@ class NoopSettings:
     """
 
     services: Sequence[NoopService] = (NoopService(),)
-    execution_s: Annotated[float, Option("How long each attempt takes.", least=0)] = 0.0
+    execution_s: Annotated[float, Setting("How long each attempt takes.", least=0)] = 0.0
     follow_expected_duration: bool = True
     start_log: Annotated[
-        Path | None, Option("Gets one line of JSON for every start, before anything else happens.")
+        Path | None, Setting("Gets one line of JSON for every start, before anything else happens.")
     ] = None
 
     def __post_init__(self) -> None:
         if not self.services:
             raise ValueError("services: () is empty; at least one must be given")
-        if self.execution_s < 0:
-            raise ValueError(f"execution_s: {self.execution_s} must be 0 or more")
-
-
-async def serve_noop(
-    settings: ManagerSettings,
-    noop: NoopSettings | None = None,
-    *,
-    stop: anyio.Event | None = None,
-    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
-) -> None:
-    """Runs a no-op manager until it is told to leave; see `run_manager`."""
-    from callsheet.managers.runtime import run_manager
-
-    await run_manager(settings, NoopExecutor(noop or NoopSettings()), stop=stop, task_status=task_status)
+        check_least(self)
 
 
 @dataclass(slots=True, eq=False)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import anyio
 import grpc
 import grpc.aio
+from callsheet.credentials.channel import Credentials
 from callsheet.managers.executor import PayloadMissingError, PayloadTooLargeError, PayloadUnavailableError
 from callsheet.timing.backoff import backoff_s
 from callsheet.v1 import common_pb2, payload_service_pb2, payload_service_pb2_grpc
@@ -43,13 +44,17 @@ class SchedulerPayloads:
         channel: A channel to the scheduler.
         max_bytes: The largest payload that is read or written.
         retry_for_s: How long to keep trying while the scheduler cannot be reached.
+        credentials: Who says so.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, max_bytes: int, retry_for_s: float) -> None:
+    def __init__(
+        self, channel: grpc.aio.Channel, max_bytes: int, retry_for_s: float, credentials: Credentials | None = None
+    ) -> None:
         stub = payload_service_pb2_grpc.PayloadServiceStub(channel)
         self._stub = cast("PayloadServiceAsyncStub", stub)
         self._max_bytes = max_bytes
         self._retry_for_s = retry_for_s
+        self._credentials = credentials or Credentials()
 
     async def read(self, blob: common_pb2.Blob) -> bytes:
         """Returns the bytes of a blob, inline or by reference; a blob without content is empty.
@@ -104,7 +109,7 @@ class SchedulerPayloads:
     async def _get(self, reference: common_pb2.PayloadReference) -> bytes:
         request = payload_service_pb2.GetPayloadRequest(reference=reference)
         content = bytearray()
-        call = self._stub.GetPayload(request, timeout=_timeout_s(reference.size))
+        call = self._stub.GetPayload(request, timeout=_timeout_s(reference.size), metadata=self._credentials.metadata())
         try:
             async for response in call:
                 content += response.chunk
@@ -120,7 +125,9 @@ class SchedulerPayloads:
         return bytes(content)
 
     async def _put(self, content: bytes, expected: common_pb2.PayloadReference) -> None:
-        response = await self._stub.PutPayload(_chunks(content, expected), timeout=_timeout_s(len(content)))
+        response = await self._stub.PutPayload(
+            _chunks(content, expected), timeout=_timeout_s(len(content)), metadata=self._credentials.metadata()
+        )
         if response.reference != expected:
             raise PayloadMissingError(f"payload {expected.sha256}: stored as {response.reference.sha256}")
 

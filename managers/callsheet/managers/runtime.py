@@ -67,7 +67,7 @@ async def run_manager(
         RegistrationRefusedError: The scheduler refused the first registration with INVALID_ARGUMENT.
         ExecutorFailedError: The executor died; the manager has left in good order.
     """
-    channel = grpc.aio.insecure_channel(settings.scheduler_address, options=CHANNEL_OPTIONS)
+    channel = settings.credentials.open_channel(settings.scheduler_address, CHANNEL_OPTIONS)
     try:
         await _Life(settings, executor, channel, task_status).run(stop)
     finally:
@@ -111,7 +111,10 @@ class _Life:
         try:
             async with anyio.create_task_group() as tasks:
                 payloads = SchedulerPayloads(
-                    self._channel, self._settings.max_payload_bytes, self._settings.payload_timeout_s
+                    self._channel,
+                    self._settings.max_payload_bytes,
+                    self._settings.payload_timeout_s,
+                    self._settings.credentials,
                 )
                 manager = Manager(
                     settings=self._settings,
@@ -170,23 +173,13 @@ class _Life:
 
     async def _stay_connected(self, manager: Manager) -> None:
         """Keeps a session up until it is time to leave."""
-        session = self._session(manager)
+        session = Session(self._channel, manager, self._settings, self._leave)
         while not self._leave.is_set():
             try:
                 await session.run()
             except SessionEndedError as error:
                 await self._wait_to_redial(error)
         self._left.set()
-
-    def _session(self, manager: Manager) -> Session:
-        return Session(
-            channel=self._channel,
-            party=manager,
-            leave=self._leave,
-            registration_timeout_s=self._settings.registration_timeout_s,
-            stall_timeout_s=self._settings.stall_timeout_s,
-            max_outbox_items=self._settings.max_outbox_items,
-        )
 
     async def _wait_to_redial(self, error: SessionEndedError) -> None:
         settings = self._settings

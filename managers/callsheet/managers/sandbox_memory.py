@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from callsheet.managers.ends import infra_failure
+from callsheet.managers.ends import refusal
 from callsheet.managers.fencing import Token
 from callsheet.v1 import action_pb2, manager_service_pb2
 from callsheet.v1.rewards import scores_in_sandbox
@@ -59,7 +59,8 @@ class SandboxMemory:
             return None
         stored = sandbox.finished[action.action_id]
         if stored is None:
-            return _forgotten(grant)
+            message = "the action has run in this sandbox before and its result is no longer kept"
+            return refusal(grant, "already_ran", message, started=True)
         return _retold(stored, grant)
 
     def forget(self, sandbox: manager_service_pb2.SandboxState) -> None:
@@ -86,16 +87,3 @@ def _retold(
     end.token.CopyFrom(Token.of(grant.token).message())
     end.attempt = grant.attempt
     return end
-
-
-def _forgotten(grant: manager_service_pb2.Grant) -> manager_service_pb2.AttemptEnded:
-    return manager_service_pb2.AttemptEnded(
-        token=grant.token,
-        key=grant.key,
-        attempt=grant.attempt,
-        failed=infra_failure(
-            "already_ran", "the action has run in this sandbox before and its result is no longer kept"
-        ),
-        started=True,
-        body_hash=grant.body_hash,
-    )

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import grpc
 import grpc.aio
 from callsheet.managers.cancellation import cancellation_requested
+from callsheet.managers.manager import Manager
 from callsheet.managers.reports import Mailbox
+from callsheet.managers.settings import ManagerSettings
 from callsheet.v1 import manager_service_pb2
 
 if TYPE_CHECKING:
@@ -34,44 +36,21 @@ class SessionEndedError(Exception):
         self.code = code
 
 
-class Party(Protocol):
-    """The manager as its session sees it."""
-
-    def registration(self) -> manager_service_pb2.Registration:
-        """Returns what to introduce itself with."""
-
-    def connected(self, registered: manager_service_pb2.Registered, mailbox: Mailbox) -> None:
-        """Takes the answer to the registration, and where to put what is to be sent."""
-
-    def disconnected(self) -> None:
-        """Notes that `mailbox` leads nowhere any more."""
-
-    def heartbeat(self) -> None:
-        """Reports that it is alive."""
-
-    def handle(self, item: manager_service_pb2.SchedulerItem) -> None:
-        """Takes an item of the scheduler."""
-
-
 @dataclass(slots=True)
 class Session:
     """One stream.
 
     Attributes:
         channel: To the scheduler.
-        party: Whose session it is.
+        manager: Whose session it is.
+        settings: Time limits and bounds.
         leave: Once set, what is waiting is sent and the stream is closed.
-        registration_timeout_s: How long the scheduler may take to answer the registration.
-        stall_timeout_s: How long it may leave `max_outbox_items` unread.
-        max_outbox_items: Items waiting beyond which nothing more is read.
     """
 
     channel: grpc.aio.Channel
-    party: Party
+    manager: Manager
+    settings: ManagerSettings
     leave: anyio.Event
-    registration_timeout_s: float
-    stall_timeout_s: float
-    max_outbox_items: int
 
     async def run(self) -> None:
         """Serves the stream until `leave` is set.
@@ -83,23 +62,23 @@ class Session:
         open_stream: grpc.aio.StreamStreamMultiCallable[bytes, Any] = self.channel.stream_stream(
             _METHOD, response_deserializer=manager_service_pb2.ManagerSessionResponse.FromString
         )
-        call: Call = open_stream()
+        call: Call = open_stream(metadata=self.settings.credentials.metadata())
         try:
             registered, *others = await self._register(call)
             mailbox = Mailbox()
-            self.party.connected(registered.registered, mailbox)
+            self.manager.connected(registered.registered, mailbox)
             try:
                 for item in others:
-                    self.party.handle(item)
+                    self.manager.handle(item)
                 await self._serve(call, mailbox, registered.registered)
             finally:
-                self.party.disconnected()
+                self.manager.disconnected()
         finally:
             call.cancel()
 
     async def _register(self, call: Call) -> Sequence[manager_service_pb2.SchedulerItem]:
         """Returns the first batch of the scheduler, which begins with `registered`."""
-        item = manager_service_pb2.ManagerItem(registration=self.party.registration())
+        item = manager_service_pb2.ManagerItem(registration=self.manager.registration())
         request = manager_service_pb2.ManagerSessionRequest(items=[item])
         writing = asyncio.ensure_future(call.write(request.SerializeToString()))
 
@@ -109,7 +88,7 @@ class Session:
             writing.cancel()
 
         # Not a cancel scope: see `cancellation_requested`.
-        timer = asyncio.get_running_loop().call_later(self.registration_timeout_s, give_up)
+        timer = asyncio.get_running_loop().call_later(self.settings.registration_timeout_s, give_up)
         try:
             await _written(writing)
             response = await _read(call)
@@ -143,17 +122,17 @@ class Session:
             if response is None:
                 raise SessionEndedError("the scheduler closed the stream")
             for item in response.items:
-                self.party.handle(item)
+                self.manager.handle(item)
             try:
-                with anyio.fail_after(self.stall_timeout_s):
-                    await mailbox.wait_below(self.max_outbox_items)
+                with anyio.fail_after(self.settings.stall_timeout_s):
+                    await mailbox.wait_below(self.settings.max_outbox_items)
             except TimeoutError:
-                raise SessionEndedError(f"the scheduler read nothing for {self.stall_timeout_s:g} s") from None
+                raise SessionEndedError(f"the scheduler read nothing for {self.settings.stall_timeout_s:g} s") from None
 
     async def _beat(self, interval_s: float) -> None:
         while True:
             await anyio.sleep(max(SHORTEST_HEARTBEAT_S, interval_s * HEARTBEAT_HASTE))
-            self.party.heartbeat()
+            self.manager.heartbeat()
 
 
 async def _send(call: Call, mailbox: Mailbox) -> None:

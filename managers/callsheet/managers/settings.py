@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
+from callsheet.credentials.channel import Credentials
 from callsheet.v1 import manager_service_pb2
 
 
@@ -32,6 +33,7 @@ class ManagerSettings:
         max_end_bytes: Size of one end; a larger one is reported as "result_too_large".
         max_payload_bytes: Size of one payload that is read or written.
         payload_timeout_s: How long to keep trying to read or write one payload while the scheduler is away.
+        credentials: How it recognises the scheduler and says who it is.
         handle_signals: Drain on SIGTERM and SIGINT. Works in the main thread only, and for one manager in a process.
     """
 
@@ -54,6 +56,7 @@ class ManagerSettings:
     max_end_bytes: int = 8 << 20
     max_payload_bytes: int = 1 << 30
     payload_timeout_s: float = 60.0
+    credentials: Credentials = field(default_factory=Credentials)
     handle_signals: bool = True
 
     def __post_init__(self) -> None:

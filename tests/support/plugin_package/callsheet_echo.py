@@ -27,7 +27,7 @@ from callsheet.managers.inference.engine_kind import EngineKind, UnloadedEngine
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.kind import ManagerKind, ServedActions
 from callsheet.managers.settings import ManagerSettings
-from callsheet.options.declaration import Option
+from callsheet.options.declaration import Setting
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
 _SERVICE = "echo"
@@ -38,7 +38,7 @@ _KINDS = (action_pb2.ACTION_KIND_TOOL_CALL,)
 class EchoSettings:
     """What an echo says first."""
 
-    prefix: Annotated[str, Option("What each answer begins with.", variable="ECHO_PREFIX")] = ""
+    prefix: Annotated[str, Setting("What each answer begins with.", variable="ECHO_PREFIX")] = ""
 
 
 class EchoExecutor(Executor):
@@ -75,7 +75,7 @@ ECHO = ManagerKind(
 class ParrotSettings:
     """How much a parrot changes what it hears."""
 
-    shift: Annotated[int, Option("Added to each token.")] = 0
+    shift: Annotated[int, Setting("Added to each token.")] = 0
 
 
 class Parrot:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from callsheet.benchmarks.demo.packages import (
     SourceRelease,
     fetch_releases,
 )
+from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.managers.sandbox.staging import StagingError, stage_python_packages
 
 
@@ -30,7 +30,7 @@ class DemoInputs:
     staged: Path
 
 
-def prepare_inputs(cache: Path, progress: Callable[[str], None]) -> DemoInputs:
+def prepare_inputs(cache: Path, progress: Progress) -> DemoInputs:
     """Returns the inputs, from the cache where they are there; blocks for as long as pip takes.
 
     Args:
@@ -40,22 +40,16 @@ def prepare_inputs(cache: Path, progress: Callable[[str], None]) -> DemoInputs:
     Raises:
         DemoInputError: Something cannot be fetched, or the cache cannot be written.
     """
-    try:
-        return _prepare(cache, progress)
-    except OSError as error:
-        raise DemoInputError(f"cache: {cache}: {error}; XDG_CACHE_HOME names another place") from error
-
-
-def _prepare(cache: Path, progress: Callable[[str], None]) -> DemoInputs:
-    progress("inputs: source releases of " + ", ".join(package.root for package in PACKAGES))
-    releases = fetch_releases(PACKAGES, cache / "sources")
     requirements = (*TEST_REQUIREMENTS, *GAME_REQUIREMENTS)
-    progress("inputs: " + ", ".join(requirements) + " for the sandboxes")
     try:
-        staged = stage_python_packages(requirements, cache / "python")
+        progress("inputs: source releases of " + ", ".join(package.root for package in PACKAGES))
+        releases = fetch_releases(PACKAGES, cache / "sources")
+        progress("inputs: " + ", ".join(requirements) + " for the sandboxes")
+        return DemoInputs(releases, stage_python_packages(requirements, cache / "python"))
     except StagingError as error:
         raise DemoInputError(
             f"{', '.join(requirements)}: could not be installed for the sandboxes; the first run needs the package "
             f"index: {error}"
         ) from error
-    return DemoInputs(releases, staged)
+    except OSError as error:
+        raise DemoInputError(f"cache: {cache}: {error}; XDG_CACHE_HOME names another place") from error

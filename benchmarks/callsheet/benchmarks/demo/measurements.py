@@ -94,17 +94,14 @@ def figures_by_kind(records: Sequence[ActionRecord]) -> dict[str, KindFigures]:
 
 
 def _figures(records: Sequence[ActionRecord]) -> KindFigures:
-    queues = [record.queue_s for record in records]
-    executions = [record.execution_s for record in records]
-    overheads = [record.overhead_s for record in records]
+    times = {
+        "queue": [record.queue_s for record in records],
+        "exec": [record.execution_s for record in records],
+        "overhead": [record.overhead_s for record in records],
+    }
     return KindFigures(
         count=len(records),
-        queue_p50_s=percentile(queues, 50),
-        queue_p99_s=percentile(queues, 99),
-        exec_p50_s=percentile(executions, 50),
-        exec_p99_s=percentile(executions, 99),
-        overhead_p50_s=percentile(overheads, 50),
-        overhead_p99_s=percentile(overheads, 99),
+        **{f"{name}_p{percent}_s": percentile(of, percent) for name, of in times.items() for percent in (50, 99)},
         act_mean_s=mean_act_s(records),
         act_p99_s=percentile([record.act_s for record in records], 99),
     )

@@ -11,7 +11,7 @@ SANDBOX_MEMORY_MIB = 192
 
 
 @dataclass(frozen=True, slots=True)
-class Mode:
+class DemoMode:
     """What each kind of action demands.
 
     Attributes:
@@ -19,7 +19,6 @@ class Mode:
         description: One line for people.
         reset: Demand of env_reset.
         in_sandbox: Demand of env_step and of test suites in the sandbox.
-        scoring: Demand of a scoring model, which runs when the sandbox is gone.
         share_cores: How the sandbox manager divides its cores.
         holds_core: Whether a trajectory keeps its core from env_reset to its end.
     """
@@ -28,29 +27,26 @@ class Mode:
     description: str
     reset: Demand
     in_sandbox: Demand
-    scoring: Demand
     share_cores: CoreSharing
     holds_core: bool
 
 
 _MEMORY = Resource("memory", SANDBOX_MEMORY_MIB, hold=Hold.TRAJECTORY)
 
-CALLSHEET = Mode(
+CALLSHEET = DemoMode(
     name="callsheet",
     description="all actions share the cores, ranked; a trajectory holds memory only",
     reset=Demand(_MEMORY, cpu=1),
     in_sandbox=Demand(cpu=1),
-    scoring=Demand(),
     share_cores=CoreSharing.RANKED,
     holds_core=False,
 )
-RESERVED = Mode(
+RESERVED = DemoMode(
     name="reserved",
     description="a trajectory holds one core from its env_reset to its end",
     reset=Demand(_MEMORY, Resource("cpu", 1, hold=Hold.TRAJECTORY)),
     # These run on the core that the sandbox holds.
     in_sandbox=Demand(),
-    scoring=Demand(),
     share_cores=CoreSharing.RESERVED,
     holds_core=True,
 )

@@ -9,9 +9,10 @@ from __future__ import annotations
 import ast
 import random
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 
 class MutationOperator(Enum):
@@ -170,22 +171,14 @@ def _has_starred(value: ast.Tuple) -> bool:
     return any(isinstance(element, ast.Starred) for element in value.elts)
 
 
-def _sites(node: ast.AST, text: _Text) -> Iterator[Site]:
-    match node:
-        case ast.Compare():
-            yield from _compare_sites(node, text)
-        case ast.BinOp():
-            yield from _arithmetic_sites(node, text)
-        case ast.BoolOp():
-            yield from _boolean_sites(node, text)
-        case ast.UnaryOp():
-            yield from _negation_sites(node, text)
-        case ast.Constant():
-            yield from _constant_sites(node, text)
-        case ast.Return():
-            yield from _return_sites(node, text)
-        case _:
-            pass
+_SITES: dict[type[ast.AST], Callable[[Any, _Text], Iterator[Site]]] = {
+    ast.Compare: _compare_sites,
+    ast.BinOp: _arithmetic_sites,
+    ast.BoolOp: _boolean_sites,
+    ast.UnaryOp: _negation_sites,
+    ast.Constant: _constant_sites,
+    ast.Return: _return_sites,
+}
 
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -217,7 +210,7 @@ def _function_mutations(name: str, function: _Function, text: _Text) -> Iterator
     alone = _FunctionAlone(function, text)
     for statement in function.body:
         for node in _with_descendants(statement):
-            for operator, start, end, replacement in _sites(node, text):
+            for operator, start, end, replacement in _SITES[type(node)](node, text) if type(node) in _SITES else ():
                 line = text.source.count("\n", 0, start) + 1
                 mutation = Mutation(operator, name, line, start, end, text.source[start:end], replacement)
                 if alone.changes_one_node(mutation):

@@ -16,7 +16,7 @@ from callsheet.client.commands import Command
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Decision:
     """One decision.
 
     Attributes:
@@ -31,8 +31,8 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
-    """What came of a turn.
+class DecisionResult:
+    """What came of a decision.
 
     Attributes:
         exit_code: Of the command; None if it had no end of its own, for instance as it ran out of time.
@@ -43,7 +43,7 @@ class Observation:
     output: str
 
 
-Policy: TypeAlias = Generator[Turn, Observation, None]
+Policy: TypeAlias = Generator[Decision, DecisionResult, None]
 """Sent the observation of each turn; returns when the agent is done."""
 
 _MOST_LOOKS = 8
@@ -82,24 +82,24 @@ def coding_policy(assignment: CodingAssignment, rng: random.Random) -> Policy:
     Seeded mistakes: a program that does not exist, a command that never ends, up to three wrong edits, and giving up
     while the last edit is wrong.
     """
-    yield Turn("test", assignment.test)
+    yield Decision("test", assignment.test)
     for look in _looks(assignment, rng):
-        yield Turn("look", look)
+        yield Decision("look", look)
     if rng.random() < 0.25:
-        yield Turn("slip", Command.argv("code-search", assignment.function, working_directory=assignment.project))
+        yield Decision("slip", Command.argv("code-search", assignment.function, working_directory=assignment.project))
     if rng.random() < 0.15:
-        yield Turn(
+        yield Decision(
             "slip", Command.argv("tail", "-f", assignment.path, working_directory=assignment.project), _HANGING_S
         )
     while rng.random() < 0.4:
         yield _edit(assignment, rng.choice(assignment.wrong_lines))
-        observation = yield Turn("test", assignment.test)
+        observation = yield Decision("test", assignment.test)
         if observation.exit_code == 0 or rng.random() < 0.25:
             return
     yield _edit(assignment, assignment.fixed_line)
-    observation = yield Turn("test", assignment.test)
+    observation = yield Decision("test", assignment.test)
     if observation.exit_code != 0:
-        yield Turn("look", _show(assignment, 4))
+        yield Decision("look", _show(assignment, 4))
 
 
 def _looks(assignment: CodingAssignment, rng: random.Random) -> list[Command]:
@@ -121,9 +121,9 @@ def _show(assignment: CodingAssignment, around: int) -> Command:
     return Command.argv("sed", "-n", f"{first},{last}p", assignment.path, working_directory=assignment.project)
 
 
-def _edit(assignment: CodingAssignment, text: str) -> Turn:
+def _edit(assignment: CodingAssignment, text: str) -> Decision:
     target = f"{assignment.project}/{assignment.path}"
-    return Turn("edit", Command.argv("python3", "-I", "-S", EDIT_PROGRAM, target, str(assignment.line), text))
+    return Decision("edit", Command.argv("python3", "-I", "-S", EDIT_PROGRAM, target, str(assignment.line), text))
 
 
 MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
@@ -173,11 +173,11 @@ def game_policy(rng: random.Random, most_turns: int = 24) -> Policy:
         rows = _rows(observation) or rows
 
 
-def _rows(observation: Observation) -> list[str]:
+def _rows(observation: DecisionResult) -> list[str]:
     """The map in an answer of the game, below its status and its steps; empty if the request was not valid."""
     return observation.output.split()[3:] if observation.exit_code == 0 else []
 
 
-def _play(request: str) -> Turn:
+def _play(request: str) -> Decision:
     label = "move" if request in MOVES else "look" if request == "look" else "slip"
-    return Turn(label, Command.argv("python3", "-I", "-S", PLAY_PROGRAM, request))
+    return Decision(label, Command.argv("python3", "-I", "-S", PLAY_PROGRAM, request))

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import astuple
+
 from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED
 from callsheet.benchmarks.demo.report import DECISIONS, SCORES, TOKENS, DemoReport, ModeReport
+from callsheet.benchmarks.measuring.tables import new_table
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 _TIME_COLUMNS = ("queue\np50", "\np99", "execution\np50", "\np99", "overhead\np50", "\np99", "ACT\nmean", "\np99")
+
+
+_COMPARED: tuple[tuple[str, Callable[[ModeReport], str]], ...] = (
+    ("mean ACT of external actions", lambda mode: seconds(mode.act_mean_s)),
+    ("mean wait of a trajectory to start", lambda mode: seconds(mode.start_wait_mean_s)),
+    ("wall-clock time", lambda mode: seconds(mode.wall_s)),
+    ("CPU time used", lambda mode: seconds(mode.resources.cpu_s)),
+    ("core time held", lambda mode: seconds(mode.resources.held_core_s)),
+    ("held but idle", lambda mode: share(mode.resources.idle_while_held)),
+    ("utilisation of the cores", lambda mode: share(mode.resources.utilisation)),
+    ("solved", lambda mode: f"{mode.rewards.solved} of {mode.rewards.total}"),
+)
 
 
 def render(report: DemoReport) -> RenderableType:
@@ -33,30 +49,11 @@ def _kinds_table(title: str, mode: ModeReport) -> Table:
         padding=(0, 1, 0, 0),
     )
     table.add_column("kind", no_wrap=True)
-    for column in (
-        "n",
-        "queue\np50",
-        "\np99",
-        "execution\np50",
-        "\np99",
-        "overhead\np50",
-        "\np99",
-        "ACT\nmean",
-        "\np99",
-    ):
+    for column in ("n", *_TIME_COLUMNS):
         table.add_column(column, justify="right", no_wrap=True)
     for kind, figures in mode.kinds.items():
-        times = (
-            figures.queue_p50_s,
-            figures.queue_p99_s,
-            figures.exec_p50_s,
-            figures.exec_p99_s,
-            figures.overhead_p50_s,
-            figures.overhead_p99_s,
-            figures.act_mean_s,
-            figures.act_p99_s,
-        )
-        table.add_row(kind, str(figures.count), *map(seconds, times))
+        count, *times = astuple(figures)
+        table.add_row(kind, str(count), *map(seconds, times))
     return table
 
 
@@ -70,26 +67,9 @@ def _comparison(report: DemoReport) -> Table:
     ours, theirs = report.callsheet, report.reserved
     cores = ours.resources.cores
     title = f"{report.trajectories} trajectories on {cores} core{'s' if cores > 1 else ''} (the engine has its own)"
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    for column in ("Callsheet", "reserved"):
-        table.add_column(column, justify="right")
-    rows = [
-        ("mean ACT of external actions", seconds(ours.act_mean_s), seconds(theirs.act_mean_s)),
-        ("mean wait of a trajectory to start", seconds(ours.start_wait_mean_s), seconds(theirs.start_wait_mean_s)),
-        ("wall-clock time", seconds(ours.wall_s), seconds(theirs.wall_s)),
-        ("CPU time used", seconds(ours.resources.cpu_s), seconds(theirs.resources.cpu_s)),
-        ("core time held", seconds(ours.resources.held_core_s), seconds(theirs.resources.held_core_s)),
-        ("held but idle", share(ours.resources.idle_while_held), share(theirs.resources.idle_while_held)),
-        ("utilisation of the cores", share(ours.resources.utilisation), share(theirs.resources.utilisation)),
-        (
-            "solved",
-            f"{ours.rewards.solved} of {ours.rewards.total}",
-            f"{theirs.rewards.solved} of {theirs.rewards.total}",
-        ),
-    ]
-    for row in rows:
-        table.add_row(*row)
+    table = new_table(title, "", ">Callsheet", ">reserved")
+    for what, cell in _COMPARED:
+        table.add_row(what, cell(ours), cell(theirs))
     return table
 
 

@@ -103,7 +103,7 @@ class DemoReport:
         """Mean completion time of external actions, reserved over Callsheet."""
         return self.reserved.act_mean_s / self.callsheet.act_mean_s if self.callsheet.act_mean_s else 0.0
 
-    def to_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """The report as one JSON object; the figures of Callsheet's mode are at its top."""
         return {
             **asdict(self.callsheet),

@@ -11,12 +11,13 @@ from typing import TypeVar
 from callsheet.benchmarks.demo.conversation import Conversation, thinking_tokens
 from callsheet.benchmarks.demo.episodes import Episode
 from callsheet.benchmarks.demo.measurements import ActionRecord, record_of
-from callsheet.benchmarks.demo.modes import Mode
-from callsheet.benchmarks.demo.policy import Observation, Turn
+from callsheet.benchmarks.demo.modes import DemoMode
+from callsheet.benchmarks.demo.policy import Decision, DecisionResult
 from callsheet.client import (
     ActionKind,
     Command,
     CommandResult,
+    Demand,
     Failed,
     FailureKind,
     Job,
@@ -36,11 +37,10 @@ _PROGRAM_TIMEOUT_S = 120.0
 
 
 @dataclass(slots=True)
-class Rollout:
+class EpisodeResult:
     """How an episode went.
 
     Attributes:
-        episode: The episode.
         records: Its actions, in the order of their ends.
         turns: Decisions of its agent.
         start_wait_s: How long its env_reset was queued.
@@ -52,7 +52,6 @@ class Rollout:
         lost: Why it was given up; empty if it came to its end.
     """
 
-    episode: Episode
     records: list[ActionRecord] = field(default_factory=list)
     turns: int = 0
     start_wait_s: float = 0.0
@@ -79,8 +78,8 @@ class EpisodeRunner:
         rollout: How it went, so far.
     """
 
-    def __init__(self, job: Job, episode: Episode, mode: Mode, on_action: Callable[[ActionRecord], None]) -> None:
-        self.rollout = Rollout(episode)
+    def __init__(self, job: Job, episode: Episode, mode: DemoMode, on_action: Callable[[ActionRecord], None]) -> None:
+        self.rollout = EpisodeResult()
         self._job = job
         self._episode = episode
         self._mode = mode
@@ -88,7 +87,7 @@ class EpisodeRunner:
         self._conversation = Conversation(episode.introduction)
         self._thinking = random.Random(episode.seed)
 
-    async def run(self) -> Rollout:
+    async def run(self) -> EpisodeResult:
         """Runs it to its end; a trajectory that is lost on the way is a result, not an error."""
         try:
             async with self._job.trajectory(self._episode.name) as trajectory:
@@ -144,7 +143,7 @@ class EpisodeRunner:
         self._record(ActionKind.GENERATE, "think", outcome)
         self._conversation.add_thinking(_value(outcome).token_ids)
 
-    async def _step(self, trajectory: Trajectory, turn: Turn) -> Observation:
+    async def _step(self, trajectory: Trajectory, turn: Decision) -> DecisionResult:
         self._conversation.add_text(_shown(turn.command))
         outcome = await trajectory.env_step(
             turn.command,
@@ -175,7 +174,7 @@ class EpisodeRunner:
     async def _ask_scorer(self) -> None:
         outcome = await self._job.reward_model(
             self._conversation.prompt(),
-            demand=self._mode.scoring,
+            demand=Demand(),
             label="scorer",
             task=self._episode.task,
             timeouts=_timeouts(_PROGRAM_TIMEOUT_S),
@@ -211,13 +210,13 @@ def _is_own_failure(outcome: Outcome[T]) -> bool:
     return isinstance(outcome, Failed) and outcome.kind is not FailureKind.INFRA
 
 
-def _observe(outcome: Outcome[CommandResult]) -> Observation:
+def _observe(outcome: Outcome[CommandResult]) -> DecisionResult:
     """What the agent sees of a command. A failure that is not the service's own is something to learn from."""
     if isinstance(outcome, Failed) and _is_own_failure(outcome):
-        return Observation(None, f"{outcome.kind.value}: {outcome.message}\n")
+        return DecisionResult(None, f"{outcome.kind.value}: {outcome.message}\n")
     result = _value(outcome)
     output = (result.stdout + result.stderr).decode(errors="replace")
-    return Observation(result.exit_code if result.signal is None else None, output)
+    return DecisionResult(result.exit_code if result.signal is None else None, output)
 
 
 def _shown(command: Command) -> str:

@@ -13,10 +13,11 @@ from pathlib import Path
 import anyio.to_thread
 from callsheet.benchmarks.demo.episodes import make_episodes
 from callsheet.benchmarks.demo.inputs import DemoInputs, prepare_inputs
-from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED, Mode
+from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED, DemoMode
 from callsheet.benchmarks.demo.report import DemoReport, report_of
 from callsheet.benchmarks.demo.settings import DemoSettings, choose_cpus, choose_trajectories
-from callsheet.benchmarks.demo.workload import ModeRun, ProgressReport, run_mode
+from callsheet.benchmarks.demo.workload import ModeRun, run_mode
+from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.client.client import Client
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
@@ -26,7 +27,7 @@ from callsheet.managers.sandbox.probe import probe_bubblewrap
 from callsheet.managers.sandbox.settings import Isolation
 
 
-async def run_demo(settings: DemoSettings, progress: ProgressReport) -> DemoReport:
+async def run_demo(settings: DemoSettings, progress: Progress) -> DemoReport:
     """Runs the demo.
 
     Args:
@@ -47,7 +48,7 @@ async def run_demo(settings: DemoSettings, progress: ProgressReport) -> DemoRepo
     episodes = make_episodes(choose_trajectories(settings, cores), settings.seed, inputs.releases)
     with _data_directory(settings) as data_dir:
 
-        async def run(mode: Mode) -> ModeRun:
+        async def run(mode: DemoMode) -> ModeRun:
             progress("starting the scheduler and the sandbox, inference and reward managers")
             stack_settings = StackSettings(
                 data_dir=data_dir,
@@ -74,7 +75,7 @@ async def run_demo(settings: DemoSettings, progress: ProgressReport) -> DemoRepo
     )
 
 
-async def _choose_isolation(settings: DemoSettings, progress: ProgressReport) -> Isolation:
+async def _choose_isolation(settings: DemoSettings, progress: Progress) -> Isolation:
     if settings.isolation in {Isolation.DOCKER, Isolation.NONE}:
         return settings.isolation
     probe = await anyio.to_thread.run_sync(probe_bubblewrap)
@@ -98,6 +99,6 @@ def _data_directory(settings: DemoSettings) -> Iterator[Path]:
         yield Path(directory)
 
 
-async def _warm_up(client: Client, job_id: str, mode: Mode, inputs: DemoInputs) -> None:
+async def _warm_up(client: Client, job_id: str, mode: DemoMode, inputs: DemoInputs) -> None:
     """Runs one episode of each family, uncounted, so that neither mode pays for cold caches."""
     await run_mode(client, job_id, make_episodes(2, 1, inputs.releases), mode, lambda _: None)

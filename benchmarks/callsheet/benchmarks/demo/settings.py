@@ -9,7 +9,7 @@ from typing import Annotated
 
 from callsheet.benchmarks.demo.packages import default_cache_directory
 from callsheet.managers.sandbox.settings import Isolation
-from callsheet.options.declaration import Option, PathRule
+from callsheet.options.declaration import PathRule, Setting, check_least
 
 # More would make the demo longer, not clearer.
 MOST_DEFAULT_CPUS = 8
@@ -25,16 +25,16 @@ class DemoSettings:
         cache: Where inputs are kept between runs.
     """
 
-    seed: Annotated[int, Option("Seed of the workload.", least=0)] = 0
+    seed: Annotated[int, Setting("Seed of the workload.", least=0)] = 0
     trajectories: Annotated[
-        int | None, Option("Number in each mode.", default_text="six per free core, at least 12", least=1)
+        int | None, Setting("Number in each mode.", default_text="six per free core, at least 12", least=1)
     ] = None
     cpus: Annotated[
-        int | None, Option("Cores to use.", variable="CALLSHEET_CPUS", default_text="all, at most 8", least=2)
+        int | None, Setting("Cores to use.", variable="CALLSHEET_CPUS", default_text="all, at most 8", least=2)
     ] = None
     isolation: Annotated[
         Isolation | None,
-        Option(
+        Setting(
             "What keeps sandboxes apart.",
             variable="CALLSHEET_ISOLATION",
             default_text="bubblewrap where it works, else none",
@@ -43,7 +43,7 @@ class DemoSettings:
     cache: Path = field(default_factory=lambda: default_cache_directory(os.environ))
     data_dir: Annotated[
         Path | None,
-        Option(
+        Setting(
             "Where the stack keeps its journal, payloads, sandboxes and logs.",
             default_text="a temporary directory",
             path=PathRule(),
@@ -52,12 +52,7 @@ class DemoSettings:
 
     def __post_init__(self) -> None:
         """Raises ValueError naming field, value and rule."""
-        if self.seed < 0:
-            raise ValueError(f"seed: {self.seed}: must be 0 or more")
-        if self.trajectories is not None and self.trajectories < 1:
-            raise ValueError(f"trajectories: {self.trajectories}: must be at least 1")
-        if self.cpus is not None and self.cpus < 2:
-            raise ValueError(f"cpus: {self.cpus}: must be at least 2, one for the engine and one for actions")
+        check_least(self)
 
 
 def choose_trajectories(settings: DemoSettings, cores: int) -> int:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import anyio
 from callsheet.benchmarks.demo.episodes import Episode
 from callsheet.benchmarks.demo.measurements import ActionRecord
-from callsheet.benchmarks.demo.modes import Mode
-from callsheet.benchmarks.demo.rollout import EpisodeRunner, Rollout
+from callsheet.benchmarks.demo.modes import DemoMode
+from callsheet.benchmarks.demo.rollout import EpisodeResult, EpisodeRunner
+from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.client.client import Client
-
-ProgressReport = Callable[[str], None]
-"""Told in a few words what is going on; called often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +25,8 @@ class ModeRun:
         wall_s: From the start of the first to the end of the last.
     """
 
-    mode: Mode
-    rollouts: tuple[Rollout, ...]
+    mode: DemoMode
+    rollouts: tuple[EpisodeResult, ...]
     wall_s: float
 
     @property
@@ -38,7 +36,7 @@ class ModeRun:
 
 
 async def run_mode(
-    client: Client, job_id: str, episodes: Sequence[Episode], mode: Mode, progress: ProgressReport
+    client: Client, job_id: str, episodes: Sequence[Episode], mode: DemoMode, progress: Progress
 ) -> ModeRun:
     """Runs all episodes concurrently as trajectories of one job, which is closed at the end.
 
@@ -52,7 +50,7 @@ async def run_mode(
     Raises:
         CallsheetError: The scheduler refused something, or cannot be reached (inside an exception group).
     """
-    rollouts: list[Rollout] = []
+    rollouts: list[EpisodeResult] = []
     actions = 0
 
     def count(_: ActionRecord) -> None:
@@ -74,7 +72,7 @@ async def run_mode(
     return ModeRun(mode, tuple(rollouts), time.monotonic() - began)
 
 
-def _verdict(rollout: Rollout) -> str:
+def _verdict(rollout: EpisodeResult) -> str:
     if rollout.lost:
         return f"lost ({rollout.lost})"
     if rollout.score is None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+from callsheet.benchmarks.measuring.clock import latencies_s
 from callsheet.client import Demand, Job, RefusedError, Succeeded
 from callsheet.client.ledger import Ledger
 
@@ -109,13 +110,7 @@ class CallsheetLoad:
 
     async def idle_latencies(self, samples: int, warm_up: int) -> list[float]:
         """Seconds from submit to outcome, one action at a time."""
-        latencies: list[float] = []
-        with anyio.fail_after(_DEADLINE_S):
-            for _ in range(warm_up + samples):
-                began = time.perf_counter()
-                await self.one()
-                latencies.append(time.perf_counter() - began)
-        return latencies[warm_up:]
+        return await latencies_s(self.one, samples, warm_up)
 
     async def burst(self, actions: int) -> Burst:
         """Submits that many actions at once and waits for all of them."""

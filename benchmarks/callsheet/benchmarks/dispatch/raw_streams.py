@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 from callsheet.benchmarks.dispatch import raw_server
 from callsheet.benchmarks.dispatch.raw_server import CHANNEL_OPTIONS, open_stream
+from callsheet.benchmarks.measuring.clock import latencies_s
 from callsheet.deploy.processes import ProcessSpec, run_process
 
 _MODULE = raw_server.__name__
@@ -51,16 +52,16 @@ async def two_hops_latencies(servers: RawServers, message: bytes, samples: int, 
         warm_up: Round trips before them.
     """
     stream = open_stream(servers.relay)
-    latencies: list[float] = []
+
+    async def round_trip() -> None:
+        await stream.write(message)
+        await stream.read()
+
+    latencies = await latencies_s(round_trip, samples, warm_up)
     with anyio.fail_after(_DEADLINE_S):
-        for _ in range(warm_up + samples):
-            began = time.perf_counter()
-            await stream.write(message)
-            await stream.read()
-            latencies.append(time.perf_counter() - began)
         await stream.done_writing()
         await stream.read()
-    return latencies[warm_up:]
+    return latencies
 
 
 async def stream_items_per_s(

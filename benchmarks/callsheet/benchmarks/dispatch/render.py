@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from callsheet.benchmarks.dispatch.report import DispatchReport, Target
+from callsheet.benchmarks.dispatch.report import DispatchReport, Goal
+from callsheet.benchmarks.measuring.tables import new_table, verdict
 from rich.console import Group, RenderableType
 from rich.table import Table
 
@@ -14,10 +15,7 @@ def render(report: DispatchReport) -> RenderableType:
 
 def _figures(report: DispatchReport) -> Table:
     ours, raw, ray = report.callsheet, report.raw, report.ray
-    table = Table(title="No-op dispatch", title_justify="left")
-    table.add_column("what")
-    table.add_column("value", justify="right")
-    table.add_column("how")
+    table = new_table("No-op dispatch", "what", ">value", "how")
     repetitions = f"median of {report.repetitions}"
     table.add_row(
         "Callsheet",
@@ -55,15 +53,11 @@ def _figures(report: DispatchReport) -> Table:
     return table
 
 
-def _targets(targets: list[Target]) -> Table:
-    table = Table(title="Targets", title_justify="left")
-    table.add_column("what")
-    table.add_column("measured", justify="right")
-    table.add_column("target", justify="right")
-    table.add_column("")
+def _targets(targets: list[Goal]) -> Table:
+    table = new_table("Targets", "what", ">measured", ">target", "")
     for target in targets:
-        verdict = "[green]met[/]" if target.met else "[red]missed[/]"
-        table.add_row(target.name, f"{target.value:.2f}", f"{'≤' if target.at_most else '≥'} {target.bound:g}", verdict)
+        bound = f"{'≤' if target.at_most else '≥'} {target.bound:g}"
+        table.add_row(target.name, f"{target.value:.2f}", bound, verdict(target.met))
     return table
 
 

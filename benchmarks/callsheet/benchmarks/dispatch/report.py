@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from callsheet.benchmarks.measuring.statistics import ratio
+from callsheet.benchmarks.measuring.statistics import ratio, rounded, significant
+
+_DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class RayFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Goal:
     """A figure to reach.
 
     Attributes:
@@ -113,21 +114,21 @@ class DispatchReport:
     repetitions: int
     wall_s: float
 
-    def targets(self) -> list[Target]:
+    def targets(self) -> list[Goal]:
         """The figures to reach, with what was measured."""
         ours = self.callsheet
         return [
-            Target("actions/s over Ray tasks/s", ratio(ours.actions_per_s, self.ray.ray_tasks_per_s), 10),
-            Target(
+            Goal("actions/s over Ray tasks/s", ratio(ours.actions_per_s, self.ray.ray_tasks_per_s), 10),
+            Goal(
                 "actions/s over Ray async actor calls/s", ratio(ours.actions_per_s, self.ray.ray_actor_calls_per_s), 4
             ),
-            Target(
+            Goal(
                 "idle p50 over two raw stream round trips",
                 ratio(ours.idle_p50_us, self.raw.raw_two_hops_p50_us),
                 2,
                 at_most=True,
             ),
-            Target("refused in the burst", ours.burst_refused, 0, at_most=True),
+            Goal("refused in the burst", ours.burst_refused, 0, at_most=True),
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -140,23 +141,11 @@ class DispatchReport:
             "ratio_raw_stream": ratio(ours.actions_per_s, self.raw.raw_stream_items_per_s),
         }
         figures = {**asdict(ours), **asdict(self.raw), **asdict(self.ray), **ratios}
-        rounded = {name: _significant(value) for name, value in figures.items()}
         return {
-            **rounded,
+            **rounded(figures, _DIGITS),
             "targets_met": {target.name: target.met for target in self.targets()},
             "seed": self.seed,
             "repetitions": self.repetitions,
-            "wall_s": _significant(self.wall_s),
+            "wall_s": significant(self.wall_s, _DIGITS),
             "machine": self.machine,
         }
-
-
-def _significant(value: Any, digits: int = 4) -> Any:
-    """Floats with that many significant digits; None where JSON has no number; anything else unchanged."""
-    if isinstance(value, dict):
-        return {name: _significant(item, digits) for name, item in value.items()}
-    if not isinstance(value, float):
-        return value
-    if not math.isfinite(value):
-        return None
-    return float(f"{value:.{digits}g}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -14,8 +13,9 @@ import psutil
 from callsheet.benchmarks.dispatch.callsheet_load import Burst, CallsheetLoad, counted_batches
 from callsheet.benchmarks.dispatch.raw_streams import RawServers, raw_servers, stream_items_per_s, two_hops_latencies
 from callsheet.benchmarks.dispatch.ray_baseline import measure_ray
-from callsheet.benchmarks.dispatch.report import CallsheetFigures, DispatchReport, RawFigures, RayFigures
+from callsheet.benchmarks.dispatch.report import CallsheetFigures, DispatchReport, RawFigures
 from callsheet.benchmarks.dispatch.settings import DispatchSettings
+from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.measuring.machine import describe_machine, filesystem_of, fsync_p50_us
 from callsheet.benchmarks.measuring.statistics import percentile
 from callsheet.client import Client
@@ -23,7 +23,6 @@ from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import Stack, local_stack
 from callsheet.deploy.stack_settings import StackSettings
 
-Progress = Callable[[str], None]
 _RAW_MESSAGES = 2_000
 
 
@@ -65,7 +64,7 @@ async def run_dispatch(settings: DispatchSettings, progress: Progress = lambda _
     Raises:
         ProcessFailedError: A process did not start (inside an exception group).
         LoadFailedError: An action did not succeed (inside an exception group).
-        RayUnavailableError: Ray is not installed or failed.
+        RayRunFailedError: Ray is not installed or failed.
     """
     began = time.monotonic()
     machine = describe_machine()
@@ -87,7 +86,7 @@ async def run_dispatch(settings: DispatchSettings, progress: Progress = lambda _
     return DispatchReport(
         callsheet=_callsheet_figures(settings, samples),
         raw=_raw_figures(samples),
-        ray=RayFigures(ray.tasks_per_s, ray.actor_calls_per_s, ray.tasks_window, ray.actor_window, ray.version),
+        ray=ray,
         machine=machine,
         seed=settings.seed,
         repetitions=settings.repetitions,

@@ -5,8 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from callsheet.benchmarks.dispatch.ray_baseline import RaySettings
-from callsheet.options.declaration import Option
+from callsheet.options.declaration import Setting, check_least
+
+
+@dataclass(frozen=True, slots=True)
+class RaySettings:
+    """How much work Ray gets.
+
+    Attributes:
+        windows: Calls in flight to try, each `ray.get` taking a whole window; the best of them counts.
+        repetitions: Measurements of each window; their median counts.
+    """
+
+    calls: Annotated[int, Setting("Calls in one of Ray's repetitions.", flag="--ray-calls", least=1)] = 4000
+    windows: tuple[int, ...] = (1000, 4000)
+    repetitions: int = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,16 +31,14 @@ class DispatchSettings:
         ray: Ray's share.
     """
 
-    actions: Annotated[int, Option("Actions in one repetition of the throughput.", least=1)] = 20_000
-    in_flight: Annotated[int, Option("Actions under way meanwhile.", least=1)] = 2_000
-    repetitions: Annotated[int, Option("Repetitions; their medians count.", least=1)] = 3
-    idle_samples: Annotated[int, Option("Actions of the idle latency.", least=1)] = 900
+    actions: Annotated[int, Setting("Actions in one repetition of the throughput.", least=1)] = 20_000
+    in_flight: Annotated[int, Setting("Actions under way meanwhile.", least=1)] = 2_000
+    repetitions: Annotated[int, Setting("Repetitions; their medians count.", least=1)] = 3
+    idle_samples: Annotated[int, Setting("Actions of the idle latency.", least=1)] = 900
     idle_warm_up: int = 100
-    burst: Annotated[int, Option("Actions submitted at once.", least=1)] = 10_000
-    seed: Annotated[int, Option("Action ids are drawn from it.", least=0)] = 0
+    burst: Annotated[int, Setting("Actions submitted at once.", least=1)] = 10_000
+    seed: Annotated[int, Setting("Action ids are drawn from it.", least=0)] = 0
     ray: RaySettings = field(default_factory=RaySettings)
 
     def __post_init__(self) -> None:
-        for name in ("actions", "in_flight", "repetitions", "idle_samples", "burst"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)} must be at least 1")
+        check_least(self)

@@ -1,1 +1,1 @@
-"""What all benchmarks measure with: their arithmetic, and what they tell of the machine."""
+"""What all benchmarks measure with: clocks, arithmetic, Ray beside them, tables, and what they tell of the machine."""

@@ -10,8 +10,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from callsheet.benchmarks.peers import NamedManager
-from callsheet.scheduler.core.events import Event, ManagerHeartbeat, ManagerJoined
+from callsheet.benchmarks.peers import joining
+from callsheet.scheduler.core.events import Event
 from callsheet.scheduler.core.model import (
     CPU,
     MEMORY,
@@ -69,10 +69,7 @@ def fleet_events(nodes: int, pools: int) -> Iterator[Event]:
     """Every manager registers; nodes are divided evenly among the pools."""
     for index in range(nodes):
         kind = POOL_KINDS[index % pools]
-        name = f"node-{index}"
-        service = ServiceDescription(kind.service, kind.kinds, kind.slots, {})
-        yield ManagerJoined(NamedManager(name), name, "only", kind.describe(name), (service,))
-        yield ManagerHeartbeat(name)
+        yield from joining(kind.describe(f"node-{index}"), ServiceDescription(kind.service, kind.kinds, kind.slots, {}))
 
 
 @dataclass(frozen=True, slots=True)

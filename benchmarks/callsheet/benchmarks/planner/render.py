@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from callsheet.benchmarks.measuring.tables import new_table, verdict
 from callsheet.benchmarks.planner.report import ROUND_P99_TARGET_MS, PlannerBenchReport
 from rich.table import Table
 
@@ -9,10 +10,8 @@ from rich.table import Table
 def render(report: PlannerBenchReport) -> Table:
     """A row for each length of the queue."""
     title = f"Planning rounds: {report.rounds} each, solver {1000 * report.solver_s:g} ms, seed {report.seed}"
-    table = Table(title=title, title_justify="left")
-    for column in ("queued", "nodes", "pools", "classes", "p50 ms", "p99 ms", "CPU p50", "CPU p99", "gap", "starts"):
-        table.add_column(column, justify="right")
-    table.add_column(f"p99 ≤ {ROUND_P99_TARGET_MS:g} ms")
+    columns = ("queued", "nodes", "pools", "classes", "p50 ms", "p99 ms", "CPU p50", "CPU p99", "gap", "starts")
+    table = new_table(title, *(f">{column}" for column in columns), f"p99 ≤ {ROUND_P99_TARGET_MS:g} ms")
     for each in report.results:
         table.add_row(
             f"{each.queued:,}",
@@ -25,6 +24,6 @@ def render(report: PlannerBenchReport) -> Table:
             f"{each.round_cpu_p99_ms:.1f}",
             f"{each.gap:.1e}",
             f"{each.starts_per_round:.0f}",
-            "[green]met[/]" if each.met else "[red]missed[/]",
+            verdict(each.met),
         )
     return table

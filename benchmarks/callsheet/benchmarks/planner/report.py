@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from callsheet.benchmarks.measuring.statistics import rounded
+
 ROUND_P99_TARGET_MS = 25.0
 
 
@@ -53,8 +55,4 @@ class PlannerBenchReport:
 
     def as_json(self) -> list[dict[str, Any]]:
         """One object for each length."""
-        return [{name: _rounded(value) for name, value in asdict(each).items()} for each in self.results]
-
-
-def _rounded(value: float) -> float:
-    return value if isinstance(value, int) else float(f"{value:.4g}")
+        return [rounded(asdict(each), digits=4) for each in self.results]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
 from itertools import count
 
+from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.measuring.statistics import percentile
 from callsheet.benchmarks.peers import TO_CLIENT, manager_of
 from callsheet.benchmarks.planner.fleet import JOBS, draw_classes, fleet_events
@@ -14,12 +14,12 @@ from callsheet.benchmarks.planner.report import PlannerBenchReport, QueueResult
 from callsheet.benchmarks.planner.settings import PlannerBenchSettings
 from callsheet.scheduler.core.commands import Dispatch, OutcomeFacts
 from callsheet.scheduler.core.events import (
-    ActionSubmitted,
     AttemptEnded,
     AttemptSucceeded,
     Event,
     JobOpenRequested,
     PlanReady,
+    SubmitRequested,
 )
 from callsheet.scheduler.core.machine import handle
 from callsheet.scheduler.core.model import JobRequest, PriorityClass
@@ -37,7 +37,7 @@ STEP_S = 0.05
 BATCH = 10_000
 
 
-def run_planner_bench(settings: PlannerBenchSettings, progress: Callable[[str], None]) -> PlannerBenchReport:
+def run_planner_bench(settings: PlannerBenchSettings, progress: Progress) -> PlannerBenchReport:
     """Measures every length of the queue, with the garbage collector set as in the service."""
     results = []
     for queued in settings.queued:
@@ -143,7 +143,7 @@ class _World:
         absent = [each for each in self._classes if each.label not in waiting]
         lacking = self._queued - len(self._state.ready) - len(absent)
         drawn = [*absent, *(self._draw.choice(self._classes) for _ in range(lacking))]
-        self._handle([ActionSubmitted(TO_CLIENT, each.request(next(self._numbers)), None) for each in drawn])
+        self._handle([SubmitRequested(TO_CLIENT, each.request(next(self._numbers)), None) for each in drawn])
 
     def _end_some(self) -> None:
         self._now += STEP_S

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from callsheet.options.common import whole_numbers
-from callsheet.options.declaration import Option
+from callsheet.options.declaration import AtLeast, Setting, check_least
 
 MOST_POOLS = 8
 # A queued action takes about a kilobyte.
@@ -24,28 +24,26 @@ class PlannerBenchSettings:
 
     queued: Annotated[
         tuple[int, ...],
-        Option(
+        Setting(
             "Lengths of the queue, with commas.", default="1000,10000,100000,1000000", text=str, parse=whole_numbers
         ),
     ] = (1_000, 10_000, 100_000, 1_000_000)
-    nodes: Annotated[int, Option("Nodes of the fleet.", least=1)] = 3_000
-    pools: Annotated[int, Option("Pools they make, at most 8.", least=1)] = 8
-    classes: Annotated[int, Option("Classes of the queued actions.", least=1)] = 50
-    rounds: Annotated[int, Option("Rounds measured for each length.", least=1)] = 200
+    nodes: Annotated[int, Setting("Nodes of the fleet.", least=1)] = 3_000
+    pools: Annotated[int, Setting("Pools they make, at most 8.", least=1)] = 8
+    classes: Annotated[int, Setting("Classes of the queued actions.", least=1)] = 50
+    rounds: Annotated[int, Setting("Rounds measured for each length.", least=1)] = 200
     warm_up: int = 10
-    ends: int = 256
+    ends: Annotated[int, AtLeast(1)] = 256
     solver_s: Annotated[
         float,
-        Option(
+        Setting(
             "The budget for solving a round.", flag="--solver-ms", default=8.0, least=0, parse=lambda ms: ms / 1000.0
         ),
     ] = 0.008
-    seed: Annotated[int, Option("Everything is drawn from it.", least=0)] = 0
+    seed: Annotated[int, Setting("Everything is drawn from it.", least=0)] = 0
 
     def __post_init__(self) -> None:
-        for name in ("nodes", "classes", "rounds", "ends"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)} must be at least 1")
+        check_least(self)
         if not self.queued or min(self.queued) < self.classes or max(self.queued) > MOST_QUEUED:
             raise ValueError(
                 f"queued: {self.queued} must each be from {self.classes}, the number of classes, to {MOST_QUEUED}"

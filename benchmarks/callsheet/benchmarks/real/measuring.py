@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 from callsheet.benchmarks.real.holding import Span, held_core_s
 from callsheet.benchmarks.simulator.comparison.figures import Figures
+from callsheet.benchmarks.simulator.measurements import act_figures
 
 
 @dataclass(frozen=True, slots=True)
-class ActionRecord:
+class TimedAction:
     """An external action that ended. Times in seconds.
 
     Attributes:
@@ -25,7 +26,7 @@ class ActionRecord:
 
 
 @dataclass(slots=True)
-class Measured:
+class RealRun:
     """A whole run.
 
     Attributes:
@@ -35,7 +36,7 @@ class Measured:
         step_s: End of the last trajectory.
     """
 
-    actions: list[ActionRecord] = field(default_factory=list)
+    actions: list[TimedAction] = field(default_factory=list)
     start_waits_s: list[float] = field(default_factory=list)
     held: list[Span] = field(default_factory=list)
     acting_s: float = 0.0
@@ -54,10 +55,7 @@ class Measured:
         waits = acts - np.array([action.alone_s for action in self.actions])
         capacity = cores * self.step_s
         return Figures(
-            act_mean_s=float(acts.mean()),
-            act_p50_s=float(np.percentile(acts, 50)),
-            act_p99_s=float(np.percentile(acts, 99)),
-            act_p999_s=float(np.percentile(acts, 99.9)),
+            **asdict(act_figures(acts)),
             wait_max_s=float(waits.max()),
             start_wait_mean_s=float(np.mean(self.start_waits_s)) if self.start_waits_s else 0.0,
             act_with_start_mean_s=float(acts.mean()) + sum(self.start_waits_s) / len(acts),

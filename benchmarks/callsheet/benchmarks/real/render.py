@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from callsheet.benchmarks.measuring.tables import new_table
 from callsheet.benchmarks.real.report import NOTES, RealReport
 from rich.console import Group, RenderableType
-from rich.table import Table
 
 _FIGURES = (
     ("ACT with start", "act_with_start_mean_s", ".3f"),
@@ -21,17 +21,11 @@ _FIGURES = (
 def render(report: RealReport) -> RenderableType:
     """Every figure measured, and the simulator's prediction after it."""
     settings = report.settings
-    table = Table(
-        title=(
-            f"{settings.trajectories} trajectories on {report.cores} cores, rho {report.load.rho:.2f}, "
-            f"seed {settings.seed}: measured (simulated), in s"
-        ),
-        title_justify="left",
+    title = (
+        f"{settings.trajectories} trajectories on {report.cores} cores, rho {report.load.rho:.2f}, "
+        f"seed {settings.seed}: measured (simulated), in s"
     )
-    table.add_column("policy")
-    for heading, _, _ in _FIGURES:
-        table.add_column(heading, justify="right")
-    table.add_column("service's CPU a command", justify="right")
+    table = new_table(title, "policy", *(f">{heading}" for heading, _, _ in _FIGURES), ">service's CPU a command")
     for name, pair in report.policies.items():
         cells = [
             f"{format(getattr(pair.measured, figure), form)} ({format(getattr(pair.simulated, figure), form)})"

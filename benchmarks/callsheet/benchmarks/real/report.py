@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from callsheet.benchmarks.measuring.statistics import rounded, significant
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.real.workload import Costs
-from callsheet.benchmarks.simulator.comparison.figures import Figures, significant
+from callsheet.benchmarks.simulator.comparison.figures import Figures
 from callsheet.benchmarks.simulator.comparison.load import Load
 
 _SPAN = "step_s"
@@ -63,7 +64,7 @@ class RealReport:
                 }
                 for name, pair in self.policies.items()
             },
-            **{name: significant(value) for name, value in asdict(self.costs).items()},
+            **rounded(asdict(self.costs)),
             "machine": dict(self.machine),
             "wall_s": significant(self.wall_s),
         }

@@ -10,7 +10,7 @@ from typing import Any, Final
 import anyio
 from callsheet.benchmarks.real import burner
 from callsheet.benchmarks.real.holding import Span
-from callsheet.benchmarks.real.measuring import ActionRecord, Measured
+from callsheet.benchmarks.real.measuring import RealRun, TimedAction
 from callsheet.benchmarks.simulator.scenario import Rollout, Scenario, Work
 from callsheet.client import Client, Command, Demand, Job, Outcome, SandboxFile, Succeeded, Timeouts, Trajectory
 from callsheet.client.outcomes import Timeline
@@ -39,7 +39,7 @@ class Demands:
     reserves: int = 0
 
 
-async def run_rollouts(client: Client, job_id: str, scenario: Scenario, demands: Demands, *, sleep: bool) -> Measured:
+async def run_rollouts(client: Client, job_id: str, scenario: Scenario, demands: Demands, *, sleep: bool) -> RealRun:
     """Runs all trajectories at once.
 
     Args:
@@ -53,7 +53,7 @@ async def run_rollouts(client: Client, job_id: str, scenario: Scenario, demands:
         RolloutFailedError: An action did not succeed (inside an exception group).
         CallsheetError: The scheduler refused something, or cannot be reached (inside an exception group).
     """
-    measured = Measured()
+    measured = RealRun()
     job = await client.open_job(job_id)
     began = time.perf_counter()
     with anyio.fail_after(_DEADLINE_S):
@@ -68,7 +68,7 @@ async def run_rollouts(client: Client, job_id: str, scenario: Scenario, demands:
 class _Runner:
     """One trajectory."""
 
-    def __init__(self, job: Job, rollout: Rollout, demands: Demands, measured: Measured, *, sleep: bool) -> None:
+    def __init__(self, job: Job, rollout: Rollout, demands: Demands, measured: RealRun, *, sleep: bool) -> None:
         self._job = job
         self._rollout = rollout
         self._demands = demands
@@ -127,7 +127,7 @@ class _Runner:
         if not isinstance(outcome, Succeeded):
             raise RolloutFailedError(f"{work.label} of {self._rollout.name} did not succeed: {outcome}")
         self._measured.acting_s += act_s
-        self._measured.actions.append(ActionRecord(act_s, work.alone_s(), outcome.usage.cpu_s))
+        self._measured.actions.append(TimedAction(act_s, work.alone_s(), outcome.usage.cpu_s))
         if not self._demands.reserves:
             # Every command has one core, alone or shared.
             now = time.perf_counter()

@@ -6,17 +6,16 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-import psutil
 from callsheet.benchmarks.measuring.machine import describe_machine
 from callsheet.benchmarks.real.policies import POLICIES, RealPolicy
 from callsheet.benchmarks.real.ray_asleep import run_ray_asleep
 from callsheet.benchmarks.real.report import Pair, RealReport
 from callsheet.benchmarks.real.rollouts import run_rollouts
+from callsheet.benchmarks.real.service_cpu import ServiceCpu
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.real.workload import Costs, asleep, real_scenario, with_service, without_resets
 from callsheet.benchmarks.simulator.comparison.figures import Figures
@@ -82,17 +81,15 @@ async def run_real(settings: RealSettings, progress: Progress = lambda _: None) 
 
 
 async def _compare(policy: RealPolicy, scenario: Scenario, costs: Costs, cores: int) -> Pair:
-    """Measures a policy, then simulates it with the CPU that the service was seen to use for a command."""
+    """Measures a policy, then simulates it with the CPU that the service was seen to use for an action."""
     with tempfile.TemporaryDirectory(prefix="callsheet-real-") as directory:
         stack_settings = StackSettings(
             data_dir=Path(directory), managers=(Role.SANDBOX,), cpus=cores, arguments=policy.arguments
         )
         async with local_stack(stack_settings) as stack, Client(stack.address) as client:
-            before = _cpu_s()
+            service = ServiceCpu()
             measured = await run_rollouts(client, policy.name, scenario, policy.demands, sleep=policy.sleeps)
-            used_s = _cpu_s() - before
-    of_commands_s = sum(action.cpu_s for action in measured.actions) + scenario.live * costs.reset_cpu_s
-    service_cpu_s = max(used_s - of_commands_s, 0.0) / max(len(measured.actions) - scenario.live, 1)
+            service_cpu_s = service.own_s() / len(measured.actions)
     simulated = _simulate(policy.simulated, with_service(scenario, costs, service_cpu_s))
     return Pair(measured.figures(cores), simulated, service_cpu_s)
 
@@ -106,10 +103,10 @@ async def _probe(settings: RealSettings, cores: int) -> Costs:
     with tempfile.TemporaryDirectory(prefix="callsheet-real-") as directory:
         stack_settings = StackSettings(data_dir=Path(directory), managers=(Role.SANDBOX,), cpus=cores)
         async with local_stack(stack_settings) as stack, Client(stack.address) as client:
-            before = _cpu_s()
+            service = ServiceCpu()
             for number in range(_PROBES):
                 await run_rollouts(client, f"reset-{number}", bare, POLICIES[0].demands, sleep=False)
-            reset_cpu_s = (_cpu_s() - before) / _PROBES
+            reset_cpu_s = service.with_helpers_s() / _PROBES
             measured = await run_rollouts(client, "probe", acting, POLICIES[0].demands, sleep=False)
     steps = measured.actions[1:]
     return Costs(
@@ -117,15 +114,6 @@ async def _probe(settings: RealSettings, cores: int) -> Costs:
         overhead_s=max(median(step.act_s - step.cpu_s for step in steps), 0.0),
         reset_cpu_s=reset_cpu_s,
     )
-
-
-def _cpu_s() -> float:
-    """CPU seconds of this process and all its descendants so far, those that have ended included."""
-    used = 0.0
-    for process in (me := psutil.Process(), *me.children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):
-            used += sum(process.cpu_times()[:4])
-    return used
 
 
 def _simulate(policy: str, scenario: Scenario) -> Figures:

@@ -5,28 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from callsheet.options.declaration import Option
+from callsheet.options.declaration import Setting, check_least
 
 
 @dataclass(frozen=True, slots=True)
 class RealSettings:
     """A one-shot step of coding trajectories, short enough for real processes."""
 
-    trajectories: Annotated[int, Option("Run at once.", least=1)] = 12
-    turns: Annotated[int, Option("Of each trajectory, at most.", least=1)] = 8
-    cores: Annotated[int | None, Option("Cores to schedule.", default_text="all", least=1)] = None
-    generation_scale: Annotated[float, Option("Factor on the coding workload's generation times.", least=0.01)] = 0.4
+    trajectories: Annotated[int, Setting("Run at once.", least=1)] = 12
+    turns: Annotated[int, Setting("Of each trajectory, at most.", least=1)] = 8
+    cores: Annotated[int | None, Setting("Cores to schedule.", default_text="all", least=1)] = None
+    generation_scale: Annotated[float, Setting("Factor on the coding workload's generation times.", least=0.01)] = 0.4
     longest_s: Annotated[
-        float, Option("Commands are cut to so much CPU time.", flag="--longest", metavar="SECONDS", least=0.1)
+        float, Setting("Commands are cut to so much CPU time.", flag="--longest", metavar="SECONDS", least=0.1)
     ] = 6.0
-    seed: Annotated[int, Option("Trajectories are drawn from it.", least=0)] = 1
+    seed: Annotated[int, Setting("Trajectories are drawn from it.", least=0)] = 1
 
     def __post_init__(self) -> None:
         """Checks the numbers.
 
         Raises:
-            ValueError: One is not above 0; the message names it.
+            ValueError: One is too small; the message names it.
         """
-        for name in ("trajectories", "turns", "generation_scale", "longest_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}: must be above 0, got {getattr(self, name)}")
+        check_least(self)

@@ -59,18 +59,18 @@ def _cut(rollout: Rollout, settings: RealSettings, costs: Costs) -> Rollout:
         cpu_s = min(max(work.cpu_s, costs.start_up_cpu_s), settings.longest_s)
         return replace(work, cpu_s=cpu_s, peak_memory_mb=0, fails=0, timeout_s=float("inf"))
 
-    turns = tuple(Turn(turn.generation, tuple(map(cut, turn.actions))) for turn in rollout.turns[: settings.turns])
+    turns = _changed(rollout.turns[: settings.turns], cut)
     reset = Work(ActionKind.ENV_RESET, "reset", cpu_s=costs.reset_cpu_s, in_sandbox=True)
     return replace(rollout, image="", memory_mb=0, reset=reset, turns=turns, rewards=())
 
 
+def _changed(turns: tuple[Turn, ...], change: Callable[[Work], Work]) -> tuple[Turn, ...]:
+    return tuple(Turn(turn.generation, tuple(map(change, turn.actions))) for turn in turns)
+
+
 def _with_commands(scenario: Scenario, workload: str, change: Callable[[Work], Work]) -> Scenario:
     """The same trajectories with other commands; resets stay as they are."""
-
-    def changed(turn: Turn) -> Turn:
-        return Turn(turn.generation, tuple(map(change, turn.actions)))
-
-    rollouts = (replace(rollout, turns=tuple(map(changed, rollout.turns))) for rollout in scenario.rollouts)
+    rollouts = (replace(rollout, turns=_changed(rollout.turns, change)) for rollout in scenario.rollouts)
     return replace(scenario, workload=workload, rollouts=tuple(rollouts))
 
 

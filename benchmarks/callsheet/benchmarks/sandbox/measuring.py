@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
+from callsheet.benchmarks.measuring.clock import timed
 from callsheet.benchmarks.sandbox.bare import bare_tool, create_s, exec_s
 from callsheet.benchmarks.sandbox.memory import IdleMemory, idle_memory
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
@@ -23,6 +23,8 @@ from callsheet.managers.sandbox.executor import SandboxExecutor
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2
+
+T = TypeVar("T")
 
 _TRUE = CommandSpec(("true",))
 # Something in the background that does nothing, and a command that uses all it gets.
@@ -53,7 +55,7 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class SandboxMeasurements:
     """What one number of sandboxes gave.
 
     Attributes:
@@ -66,7 +68,7 @@ class Measured:
     capabilities: Mapping[str, str]
 
 
-async def measure(settings: SandboxBenchSettings, sandboxes: int, directory: Path) -> Measured:
+async def measure(settings: SandboxBenchSettings, sandboxes: int, directory: Path) -> SandboxMeasurements:
     """Measures with so many sandboxes live.
 
     Raises:
@@ -100,6 +102,19 @@ def spec_for(settings: SandboxBenchSettings, own: SandboxSettings) -> SandboxSpe
     )
 
 
+async def several_at_once(most: int, do: Callable[[T], Awaitable[object]], items: Iterable[T]) -> None:
+    """Does something with every item, with so many at a time."""
+    places = anyio.CapacityLimiter(most)
+
+    async def do_one(item: T) -> None:
+        async with places:
+            await do(item)
+
+    async with anyio.create_task_group() as tasks:
+        for item in items:
+            tasks.start_soon(do_one, item)
+
+
 class _Round:
     """One number of sandboxes."""
 
@@ -119,9 +134,9 @@ class _Round:
         self._tokens = itertools.count(1)
         self._samples = Samples()
 
-    async def measure(self) -> Measured:
+    async def measure(self) -> SandboxMeasurements:
         fill: list[float] = []
-        with _timed(fill):
+        with timed(fill):
             await self._fill()
         idle = idle_memory([sandbox.agent_pid for sandbox in self._living()])
         await self._make_and_unmake()
@@ -129,22 +144,14 @@ class _Round:
         await self._reset_again()
         await self._steer()
         await anyio.to_thread.run_sync(self._use_bare_tool)
-        return Measured(self._samples, idle, fill[0], self._backend.capabilities())
+        return SandboxMeasurements(self._samples, idle, fill[0], self._backend.capabilities())
 
     def _living(self) -> list[AgentSandbox]:
         found = (self._executor.find_sandbox(state) for state in self._executor.sandboxes())
         return [sandbox for sandbox in found if isinstance(sandbox, AgentSandbox)]
 
     async def _fill(self) -> None:
-        at_once = anyio.CapacityLimiter(self._settings.concurrent)
-
-        async def make(number: int) -> None:
-            async with at_once:
-                await self._reset(number)
-
-        async with anyio.create_task_group() as tasks:
-            for number in range(self._sandboxes):
-                tasks.start_soon(make, number)
+        await several_at_once(self._settings.concurrent, self._reset, range(self._sandboxes))
 
     async def _reset(self, trajectory: int) -> None:
         number = next(self._tokens)
@@ -166,30 +173,30 @@ class _Round:
     async def _make_and_unmake(self) -> None:
         """One more sandbox, several times."""
         for _ in range(self._settings.samples):
-            with _timed(self._samples.create):
+            with timed(self._samples.create):
                 sandbox = await self._backend.create(spec_for(self._settings, self._own), lambda _: None)
             try:
-                with _timed(self._samples.first_exec):
+                with timed(self._samples.first_exec):
                     await _run(sandbox, _TRUE)
             finally:
-                with _timed(self._samples.destroy):
+                with timed(self._samples.destroy):
                     await sandbox.destroy()
 
     async def _use(self) -> None:
         """Commands in sandboxes that wait, frozen, in turn: alone, and with all that an action does around them."""
         own = self._own.cores
         for sandbox in itertools.islice(itertools.cycle(self._living()), self._settings.samples):
-            with _timed(self._samples.step):
+            with timed(self._samples.step):
                 await sandbox.grant(own)
                 await sandbox.resume()
-                with _timed(self._samples.exec):
+                with timed(self._samples.exec):
                     await _run(sandbox, _TRUE)
                 await sandbox.pause()
 
     async def _reset_again(self) -> None:
         """A new sandbox for a trajectory that has one."""
         for number in range(self._settings.samples):
-            with _timed(self._samples.reset):
+            with timed(self._samples.reset):
                 await self._reset(number % self._sandboxes)
 
     async def _steer(self) -> None:
@@ -198,7 +205,7 @@ class _Round:
         await sandbox.resume()
         await _run(sandbox, _NAP)
         for _ in range(self._settings.samples):
-            with _timed(self._samples.freeze):
+            with timed(self._samples.freeze):
                 await sandbox.pause()
             await sandbox.resume()
         every = sorted(self._own.cores)
@@ -207,7 +214,7 @@ class _Round:
             tasks.start_soon(sandbox.execute, _BUSY, stop)
             for number in range(self._settings.samples):
                 cores = frozenset(every[:1] if number % 2 == 0 else every)
-                with _timed(self._samples.switch):
+                with timed(self._samples.switch):
                     await sandbox.grant(cores)
             stop.set()
         await sandbox.pause()
@@ -217,13 +224,6 @@ class _Round:
         for _ in range(self._settings.samples):
             self._samples.bare_create.append(create_s(tool))
             self._samples.bare_exec.append(exec_s(tool))
-
-
-@contextmanager
-def _timed(into: list[float]) -> Iterator[None]:
-    began = time.perf_counter()
-    yield
-    into.append(time.perf_counter() - began)
 
 
 async def _run(sandbox: Sandbox, command: CommandSpec) -> None:

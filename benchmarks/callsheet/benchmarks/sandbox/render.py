@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from callsheet.benchmarks.measuring.tables import new_table
 from callsheet.benchmarks.sandbox.report import OVERHEAD_TARGET, SandboxBenchReport
 from rich.console import Group, RenderableType
-from rich.table import Table
 
 _ROWS = (
     ("create", "create", "ms"),
@@ -26,11 +26,9 @@ _ROWS = (
 
 def render(report: SandboxBenchReport) -> RenderableType:
     """A row for each verb, two columns for each number of sandboxes."""
-    table = Table(title=f"Sandboxes, {report.isolation}, {report.samples} samples", title_justify="left")
-    table.add_column("p50 / p99")
     found = report.as_json()
-    for each in found:
-        table.add_column(f"{each['sandboxes']} live", justify="right")
+    title = f"Sandboxes, {report.isolation}, {report.samples} samples"
+    table = new_table(title, "p50 / p99", *(f">{each['sandboxes']} live" for each in found))
     for heading, verb, unit in _ROWS:
         name = heading.replace("bwrap", "a process") if report.isolation == "none" else heading
         table.add_row(f"{name}, {'µs' if unit == 'us' else unit}", *(_pair(each, verb, unit) for each in found))

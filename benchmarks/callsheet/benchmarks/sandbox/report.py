@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from callsheet.benchmarks.measuring.statistics import percentile
-from callsheet.benchmarks.sandbox.measuring import Measured
+from callsheet.benchmarks.measuring.statistics import percentile, rounded
+from callsheet.benchmarks.sandbox.measuring import SandboxMeasurements
 from callsheet.benchmarks.sandbox.service import LONG_ACTION_S, ServiceSamples
 
 OVERHEAD_TARGET = 0.03
@@ -20,7 +20,7 @@ class SandboxResult:
     """One number of live sandboxes."""
 
     sandboxes: int
-    measured: Measured
+    measured: SandboxMeasurements
     service: ServiceSamples
 
     @property
@@ -41,27 +41,28 @@ class SandboxResult:
     def as_json(self) -> dict[str, Any]:
         """The figures as one object; null where something cannot be measured here."""
         samples, idle = self.measured.samples, self.measured.idle
-        return {
+        figures = {
             "sandboxes": self.sandboxes,
             **{
                 f"{verb}_p{percent}_ms": _ms(getattr(samples, verb), percent) for verb in _VERBS for percent in (50, 99)
             },
             "bare_create_p50_ms": _ms(samples.bare_create, 50),
             "bare_exec_p50_ms": _ms(samples.bare_exec, 50),
-            "switch_p50_us": _significant(1e6 * percentile(samples.switch, 50)),
-            "switch_p99_us": _significant(1e6 * percentile(samples.switch, 99)),
-            "freeze_p50_us": _significant(1e6 * percentile(samples.freeze, 50)),
+            "switch_p50_us": 1e6 * percentile(samples.switch, 50),
+            "switch_p99_us": 1e6 * percentile(samples.switch, 99),
+            "freeze_p50_us": 1e6 * percentile(samples.freeze, 50),
             "idle_mb": _mb(idle.mib),
             "idle_processes_mb": _mb(idle.processes_mib),
             "idle_group_mb": _mb(idle.group_mib),
-            "creates_per_s": _significant(self.sandboxes / self.measured.fill_s),
+            "creates_per_s": self.sandboxes / self.measured.fill_s,
             "service_step_p50_ms": _ms(self.service.step, 50),
             "service_step_p99_ms": _ms(self.service.step, 99),
             "giving_way_p50_ms": _ms(self.service.giving_way, 50),
             "giving_way_p99_ms": _ms(self.service.giving_way, 99),
-            "overhead_share": _significant(self.overhead_share),
-            "plain_overhead_share": _significant(self.plain_overhead_share),
+            "overhead_share": self.overhead_share,
+            "plain_overhead_share": self.plain_overhead_share,
         }
+        return rounded(figures, digits=4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +98,8 @@ def _share_beyond_command(samples: Sequence[float]) -> float:
 
 
 def _ms(seconds: Sequence[float], percent: float) -> float | None:
-    return _significant(1e3 * percentile(seconds, percent)) if seconds else None
-
-
-def _significant(value: float) -> float:
-    return float(f"{value:.4g}")
+    return 1e3 * percentile(seconds, percent) if seconds else None
 
 
 def _mb(mib: float | None) -> float | None:
-    return None if mib is None else _significant(mib * (1 << 20) / 1e6)
+    return None if mib is None else mib * (1 << 20) / 1e6

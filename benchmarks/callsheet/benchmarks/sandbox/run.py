@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
+from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.measuring.machine import describe_machine
-from callsheet.benchmarks.sandbox.measuring import Measured, NotMeasurableError, measure
+from callsheet.benchmarks.sandbox.measuring import NotMeasurableError, measure
 from callsheet.benchmarks.sandbox.report import SandboxBenchReport, SandboxResult
 from callsheet.benchmarks.sandbox.service import measure_service
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.managers.node import usable_memory_mib
-
-Progress = Callable[[str], None]
 
 
 async def run_sandbox_bench(settings: SandboxBenchSettings, progress: Progress = lambda _: None) -> SandboxBenchReport:
@@ -34,7 +32,10 @@ async def run_sandbox_bench(settings: SandboxBenchSettings, progress: Progress =
     results = []
     with tempfile.TemporaryDirectory(prefix="callsheet-sandboxes-") as directory:
         # First what forks in this process, which gRPC's threads would disturb.
-        measured = {count: await _measure(settings, count, Path(directory), progress) for count in settings.sandboxes}
+        measured = {}
+        for count in settings.sandboxes:
+            progress(f"{count} sandboxes: made, used, reset and steered")
+            measured[count] = await measure(settings, count, Path(directory, f"manager-{count}"))
         for count in settings.sandboxes:
             progress(f"{count} sandboxes: through the whole service")
             service = await measure_service(settings, count, Path(directory, f"service-{count}"))
@@ -57,8 +58,3 @@ def _check_memory(settings: SandboxBenchSettings, usable_mib: int) -> None:
             f"sandboxes: {max(settings.sandboxes)} of {settings.memory_mib} MiB each, and one more, hold {needed_mib} "
             f"MiB and this machine has {usable_mib}; ask for fewer, or for less memory_mib"
         )
-
-
-async def _measure(settings: SandboxBenchSettings, count: int, directory: Path, progress: Progress) -> Measured:
-    progress(f"{count} sandboxes: made, used, reset and steered")
-    return await measure(settings, count, directory / f"manager-{count}")

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from callsheet.benchmarks.measuring.clock import timed
 from callsheet.benchmarks.sandbox.giving_way import giving_way_s
-from callsheet.benchmarks.sandbox.measuring import NotMeasurableError
+from callsheet.benchmarks.sandbox.measuring import NotMeasurableError, several_at_once
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.client import Client, Command, Demand, Hold, Job, Outcome, Resource, Succeeded, Trajectory
 from callsheet.deploy.roles import Role
@@ -59,7 +60,8 @@ async def measure_service(settings: SandboxBenchSettings, sandboxes: int, direct
         long = Command.argv("sleep", f"{LONG_ACTION_S:g}")
         for trajectory in itertools.islice(itertools.cycle(trajectories), settings.long_actions):
             samples.long.append(await _step_s(trajectory, long))
-            samples.plain.append(await _plain_s())
+            with timed(samples.plain):
+                await anyio.run_process(["sleep", f"{LONG_ACTION_S:g}"])
     cores = len(os.sched_getaffinity(0))
     if cores > 1:
         # Where cores are shared nobody gives way: all run at once.
@@ -88,17 +90,13 @@ async def _job(settings: SandboxBenchSettings, directory: Path, share_cores: Cor
 
 async def _open(job: Job, settings: SandboxBenchSettings, names: Sequence[str]) -> Sequence[Trajectory]:
     trajectories = [job.trajectory(name) for name in names]
-    at_once = anyio.CapacityLimiter(settings.concurrent)
     demand = Demand(Resource("memory", settings.memory_mib, hold=Hold.TRAJECTORY), cpu=1)
 
     async def make(trajectory: Trajectory) -> None:
-        async with at_once:
-            await trajectory.open()
-            succeeded(await trajectory.env_reset(demand=demand))
+        await trajectory.open()
+        succeeded(await trajectory.env_reset(demand=demand))
 
-    async with anyio.create_task_group() as tasks:
-        for trajectory in trajectories:
-            tasks.start_soon(make, trajectory)
+    await several_at_once(settings.concurrent, make, trajectories)
     return trajectories
 
 
@@ -109,12 +107,6 @@ async def _step_s(trajectory: Trajectory, command: Command) -> float:
     if succeeded(outcome).exit_code != 0:
         raise NotMeasurableError(f"{command} ended with {outcome}")
     return took
-
-
-async def _plain_s() -> float:
-    began = time.perf_counter()
-    await anyio.run_process(["sleep", f"{LONG_ACTION_S:g}"])
-    return time.perf_counter() - began
 
 
 def succeeded(outcome: Outcome[Any]) -> Any:

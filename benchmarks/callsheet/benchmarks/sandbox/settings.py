@@ -7,7 +7,7 @@ from typing import Annotated
 
 from callsheet.managers.sandbox.settings import FEWEST_MEMORY_MIB, Isolation, IsolationOption
 from callsheet.options.common import whole_numbers
-from callsheet.options.declaration import Option
+from callsheet.options.declaration import AtLeast, Setting, check_least
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +20,14 @@ class SandboxBenchSettings:
 
     sandboxes: Annotated[
         tuple[int, ...],
-        Option("Numbers of live sandboxes, with commas.", default="1,100,500", text=str, parse=whole_numbers),
+        Setting("Numbers of live sandboxes, with commas.", default="1,100,500", text=str, parse=whole_numbers),
     ] = (1, 100, 500)
     isolation: IsolationOption = Isolation.BUBBLEWRAP
-    samples: Annotated[int, Option("Of everything that takes milliseconds.", least=1)] = 50
-    long_actions: Annotated[int, Option("Commands of one second, one after another.", least=1)] = 7
-    competitors: Annotated[int, Option("Commands that come while a wide one has all cores.", least=1)] = 20
-    memory_mib: Annotated[int, Option("Limit of each sandbox.", least=1)] = 32
-    concurrent: int = 8
+    samples: Annotated[int, Setting("Of everything that takes milliseconds.", least=1)] = 50
+    long_actions: Annotated[int, Setting("Commands of one second, one after another.", least=1)] = 7
+    competitors: Annotated[int, Setting("Commands that come while a wide one has all cores.", least=1)] = 20
+    memory_mib: Annotated[int, Setting("Limit of each sandbox.", least=1)] = 32
+    concurrent: Annotated[int, AtLeast(1)] = 8
 
     def __post_init__(self) -> None:
         """Checks the numbers.
@@ -35,10 +35,8 @@ class SandboxBenchSettings:
         Raises:
             ValueError: One is too small; the message names it.
         """
+        check_least(self)
         if not self.sandboxes or min(self.sandboxes) < 1:
             raise ValueError(f"sandboxes: {self.sandboxes} must be at least one number, and each at least 1")
-        for name in ("samples", "long_actions", "competitors", "concurrent"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)} must be at least 1")
         if self.memory_mib < FEWEST_MEMORY_MIB:
             raise ValueError(f"memory_mib: {self.memory_mib} must be at least {FEWEST_MEMORY_MIB}")

@@ -52,7 +52,7 @@ def generations_s(rollout: Rollout, engines: Sequence[EngineType]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class ServiceDemand:
     """What trajectories need of one resource.
 
     Attributes:
@@ -64,21 +64,21 @@ class Demand:
     saved_up_s: float = 0.0
 
 
-def demands(cluster: Cluster) -> list[Demand]:
+def demands(cluster: Cluster) -> list[ServiceDemand]:
     """The demand for every resource that a cluster has: cores, GPUs, quotas, engines."""
     cores = sum(nodes.count * nodes.cores for nodes in cluster.cpu)
     gpus = sum(nodes.count * nodes.gpus for nodes in cluster.gpu)
     found = []
     if cores:
-        found.append(Demand(partial(_over_works, lambda work: _cpu_s(work) / cores)))
+        found.append(ServiceDemand(partial(_over_works, lambda work: _cpu_s(work) / cores)))
     if gpus:
         models = {model.name: model for model in cluster.models}
-        found.append(Demand(partial(_over_works, lambda work: _gpu_s(work, models) / gpus)))
+        found.append(ServiceDemand(partial(_over_works, lambda work: _gpu_s(work, models) / gpus)))
     for quota in cluster.quotas:
         found.extend(_quota_demands(quota))
     if cluster.engines:
         tokens_per_s = sum(engine.count * _tokens_per_s(engine) for engine in cluster.engines)
-        found.append(Demand(lambda rollout: _output_tokens(rollout) / tokens_per_s))
+        found.append(ServiceDemand(lambda rollout: _output_tokens(rollout) / tokens_per_s))
     return found
 
 
@@ -100,7 +100,7 @@ def _gpu_s(work: Work, models: dict[str, Model]) -> float:
     return action_s(work) * models[work.service].gpus / models[work.service].slots
 
 
-def _quota_demands(quota: Quota) -> list[Demand]:
+def _quota_demands(quota: Quota) -> list[ServiceDemand]:
     def calls_s(work: Work) -> float:
         return attempts(work) / quota.per_second if work.quota == quota.name else 0.0
 
@@ -111,9 +111,9 @@ def _quota_demands(quota: Quota) -> list[Demand]:
         return action_s(work) / quota.concurrency if work.quota == quota.name else 0.0
 
     return [
-        Demand(partial(_over_works, calls_s), quota.burst / quota.per_second),
-        Demand(partial(_over_works, tokens_s), 60.0),
-        Demand(partial(_over_works, service_s)),
+        ServiceDemand(partial(_over_works, calls_s), quota.burst / quota.per_second),
+        ServiceDemand(partial(_over_works, tokens_s), 60.0),
+        ServiceDemand(partial(_over_works, service_s)),
     ]
 
 

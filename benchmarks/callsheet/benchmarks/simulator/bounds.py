@@ -15,41 +15,20 @@ import heapq
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from itertools import cycle
 from statistics import fmean
 
-import numpy as np
-from callsheet.benchmarks.simulator.best_case import Demand, action_s, demands, generations_s, trajectory_s
-from callsheet.benchmarks.simulator.measurements import WARM_UP, Floats
+from callsheet.benchmarks.simulator.best_case import ServiceDemand, action_s, demands, generations_s, trajectory_s
+from callsheet.benchmarks.simulator.measurements import WARM_UP, ActFigures
 from callsheet.benchmarks.simulator.scenario import Mode, Rollout, Scenario
 
 
-@dataclass(frozen=True, slots=True)
-class ActBounds:
-    """Figures that the ACT of given actions cannot be below, as each takes its best case at least. In seconds."""
-
-    act_mean_s: float
-    act_p50_s: float
-    act_p99_s: float
-    act_p999_s: float
-
-
-_NOTHING_MEASURED = ActBounds(0.0, 0.0, 0.0, 0.0)
-
-
-def act_bounds(best_s: Floats) -> ActBounds:
-    """The bounds for actions with these best cases; 0 without any."""
-    if not best_s.size:
-        return _NOTHING_MEASURED
-    return ActBounds(float(best_s.mean()), *np.percentile(best_s, (50.0, 99.0, 99.9)).tolist())
-
-
-def least(bounds: Sequence[ActBounds]) -> ActBounds:
+def least(bounds: Sequence[ActFigures]) -> ActFigures:
     """What none of several runs can beat: the least of each figure; 0 without any."""
     if not bounds:
-        return _NOTHING_MEASURED
-    return ActBounds(*(min(getattr(each, field.name) for each in bounds) for field in fields(ActBounds)))
+        return ActFigures()
+    return ActFigures(*(min(getattr(each, field.name) for each in bounds) for field in fields(ActFigures)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +49,6 @@ class Bounds:
     work_s: float | None
     step_s: float | None
     trajectories_per_hour: float | None
-
-    def as_json(self) -> dict[str, float | None]:
-        """The bounds by name."""
-        return asdict(self)
 
 
 def bounds_of(scenario: Scenario) -> Bounds:
@@ -106,7 +81,7 @@ def long_run_of(scenario: Scenario) -> LongRun | None:
     return LongRun(_throughput(scenario) * 3600.0, _closed_loop_act_s(scenario))
 
 
-def _work_s(scenario: Scenario, demand: Demand) -> float:
+def _work_s(scenario: Scenario, demand: ServiceDemand) -> float:
     """Seconds that a resource needs for all that must finish."""
     return max(0.0, _least(scenario, demand.seconds, sum) - demand.saved_up_s)
 
@@ -127,14 +102,14 @@ def _most_per_hour(scenario: Scenario) -> float | None:
     if scenario.training is not None or any(job.quorum or job.groups_needed for job in scenario.jobs):
         return None
     engines = scenario.cluster.engines
-    slots = Demand(lambda rollout: trajectory_s(rollout, engines) / scenario.live)
+    slots = ServiceDemand(lambda rollout: trajectory_s(rollout, engines) / scenario.live)
     most = min(_most_served(scenario, demand) for demand in (slots, *demands(scenario.cluster)))
     if math.isinf(most):
         return None
     return most / (scenario.horizon_s * (1.0 - WARM_UP)) * 3600.0
 
 
-def _most_served(scenario: Scenario, demand: Demand) -> float:
+def _most_served(scenario: Scenario, demand: ServiceDemand) -> float:
     """Most trajectories that a resource can serve by the horizon.
 
     Trajectories begin in order, each when one ends. So when F have finished, they are F of the first F + live: at best

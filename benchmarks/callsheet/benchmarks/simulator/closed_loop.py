@@ -12,7 +12,7 @@ from callsheet.benchmarks.simulator.recorder import Recorder
 from callsheet.benchmarks.simulator.scenario import Generation, Work
 
 
-class Stage(Enum):
+class Phase(Enum):
     """Where a trajectory is in its life."""
 
     ARRIVED = "arrived"
@@ -39,7 +39,7 @@ class Progress:
     def __init__(self, live: LiveRollout, index: int) -> None:
         self.live = live
         self.index = index
-        self.stage = Stage.ARRIVED
+        self.stage = Phase.ARRIVED
         self.turn = -1
         self.pending: list[Task] = []
         self.generating = False
@@ -85,13 +85,13 @@ class ClosedLoop:
 
     def begin(self, progress: Progress) -> None:
         """Starts with the reset, or else with the first generation."""
-        if progress.stage is not Stage.ARRIVED:
+        if progress.stage is not Phase.ARRIVED:
             return  # cancelled at the instant it was let in
         reset = progress.live.rollout.reset
         if reset is None:
             self._next_turn(progress)
         else:
-            progress.stage = Stage.RESETTING
+            progress.stage = Phase.RESETTING
             self._submit(progress, (reset,))
 
     def ended(self, progress: Progress, task: Task) -> None:
@@ -110,19 +110,19 @@ class ClosedLoop:
         progress.pending = []
         if tasks:
             progress.acting_s += self._events.now - progress.acting_since
-        progress.stage = Stage.OVER
+        progress.stage = Phase.OVER
         self._generations.forget(progress)
         return tasks
 
     def _next_turn(self, progress: Progress) -> None:
-        progress.stage = Stage.TURNS
+        progress.stage = Phase.TURNS
         progress.turn += 1
         rollout = progress.live.rollout
         if progress.turn < len(rollout.turns):
             progress.generating = True
             self._generations.begin(progress, rollout.turns[progress.turn].generation, self._generated)
         elif rollout.rewards:
-            progress.stage = Stage.REWARDS
+            progress.stage = Phase.REWARDS
             self._submit(progress, rollout.rewards)
         else:
             self._finish(progress)
@@ -145,14 +145,14 @@ class ClosedLoop:
         progress.acting_since = now
         self._recorder.outstanding.add(len(tasks))
         for task in tasks:
-            if progress.stage is not Stage.OVER:
+            if progress.stage is not Phase.OVER:
                 self.policy.ready(task)
 
     def _actions_over(self, progress: Progress) -> None:
         progress.acting_s += self._events.now - progress.acting_since
-        if progress.stage is Stage.REWARDS:
+        if progress.stage is Phase.REWARDS:
             self._finish(progress)
-        elif progress.stage is Stage.RESETTING:
+        elif progress.stage is Phase.RESETTING:
             self._next_turn(progress)
         else:
             self._turn_over(progress)
@@ -162,6 +162,6 @@ class ClosedLoop:
         self._next_turn(progress)
 
     def _finish(self, progress: Progress) -> None:
-        progress.stage = Stage.OVER
+        progress.stage = Phase.OVER
         self._generations.forget(progress)
         self._over(progress)

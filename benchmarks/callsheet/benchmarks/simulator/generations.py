@@ -8,10 +8,10 @@ from functools import partial
 from callsheet.benchmarks.simulator.closed_loop import Progress
 from callsheet.benchmarks.simulator.events import EventQueue
 from callsheet.benchmarks.simulator.physics import engine
-from callsheet.benchmarks.simulator.policy import EngineLoad, LiveRollout
+from callsheet.benchmarks.simulator.policy import EngineStatus, LiveRollout
 from callsheet.benchmarks.simulator.scenario import Cluster, Generation
 
-Route = Callable[[LiveRollout, Generation, Sequence[EngineLoad]], int]
+Route = Callable[[LiveRollout, Generation, Sequence[EngineStatus]], int]
 
 
 class TimedGenerations:
@@ -62,7 +62,7 @@ class EngineGenerations:
         self._events = events
         self._route = route
         self._engines = [engine.Engine(kind, events) for kind in cluster.engines for _ in range(kind.count)]
-        self._running: dict[Progress, tuple[engine.Engine, engine.Sequence]] = {}
+        self._running: dict[Progress, tuple[engine.Engine, engine.EngineSequence]] = {}
         self._visited: dict[Progress, set[engine.Engine]] = {}
 
     def begin(self, progress: Progress, generation: Generation, done: Callable[[Progress], None]) -> None:
@@ -75,7 +75,7 @@ class EngineGenerations:
         if not 0 <= index < len(self._engines):
             raise ValueError(f"route: there is no engine {index}; engines are 0 to {len(self._engines) - 1}")
         chosen = self._engines[index]
-        sequence = engine.Sequence(progress, generation, partial(self._done, progress, done))
+        sequence = engine.EngineSequence(progress, generation, partial(self._done, progress, done))
         self._running[progress] = (chosen, sequence)
         self._visited.setdefault(progress, set()).add(chosen)
         chosen.begin(sequence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from callsheet.benchmarks.simulator.closed_loop import Progress
-from callsheet.benchmarks.simulator.scenario import JobShare, Rollout
+from callsheet.benchmarks.simulator.scenario import Rollout, ScenarioJob
 
 _Group = tuple[str, str]  # job, group
 
@@ -13,7 +13,7 @@ _Group = tuple[str, str]  # job, group
 class Groups:
     """Counts who has finished, by group and by job."""
 
-    def __init__(self, jobs: tuple[JobShare, ...]) -> None:
+    def __init__(self, jobs: tuple[ScenarioJob, ...]) -> None:
         self._jobs = {job.name: job for job in jobs}
         self._finished: Counter[_Group] = Counter()
         self._complete: defaultdict[str, set[str]] = defaultdict(set)

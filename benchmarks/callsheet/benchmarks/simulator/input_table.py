@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
 from types import TracebackType
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
 
 
 class InputError(ValueError):
@@ -12,6 +17,14 @@ class InputError(ValueError):
 
     def __init__(self, where: str, value: object, rule: str) -> None:
         super().__init__(f"{where}: {value!r}: {rule}")
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Marks a field that is a number: the least and the greatest that a file may give."""
+
+    low: float = 0.0
+    high: float = math.inf
 
 
 class InputTable:
@@ -39,6 +52,22 @@ class InputTable:
     def where(self, field: str) -> str:
         """The field's full name, for messages."""
         return f"{self._where}.{field}"
+
+    def read(self, kind: Callable[..., T], /, **given: Any) -> T:
+        """An object of a dataclass: what is not given comes from the table, field by field.
+
+        A field's type says how it is read, and its default is the class's. A number may be marked with its bounds
+        (`Between`); a field of another type is marked with what reads it, a function of table, name and default.
+        """
+        for name, marked, default in _fields(kind):
+            if name not in given:
+                given[name] = self._read_field(name, marked, default)
+        return kind(**given)
+
+    def whole(self, kind: Callable[..., T]) -> T:
+        """The object that the table is: as `read`, and no other fields."""
+        with self:
+            return self.read(kind)
 
     def has(self, field: str) -> bool:
         """Whether the field is there."""
@@ -76,7 +105,7 @@ class InputTable:
             return default
         return number(found, self.where(field), low, high)
 
-    def integer(self, field: str, default: int | None = None, low: int = 0, high: float = math.inf) -> int:
+    def integer(self, field: str, default: int | None = None, low: float = 0, high: float = math.inf) -> int:
         """A whole number between `low` and `high`, both allowed."""
         found = self.number(field, default, low, high)
         if found != int(found):
@@ -99,12 +128,29 @@ class InputTable:
         self._asked.update(self._values)
         return list(self._values)
 
+    def _read_field(self, name: str, marked: Any, default: Any) -> object:
+        kind, mark = get_args(marked) if get_origin(marked) is Annotated else (marked, Between())
+        if not isinstance(mark, Between):
+            return mark(self, name, default)
+        if kind is int:
+            return self.integer(name, default, mark.low, mark.high)
+        if kind is float:
+            return self.number(name, default, mark.low, mark.high)
+        return self.text(name, default) if kind is str else self.flag(name, default)
+
     def _refuse_unknown(self) -> None:
         for field, found in self._values.items():
             if field not in self._asked:
                 raise InputError(
                     self.where(field), found, f"is unknown here; known are {', '.join(sorted(self._asked))}"
                 )
+
+
+@cache
+def _fields(kind: Any) -> list[tuple[str, Any, Any]]:
+    """The fields of a dataclass: name, type as it is marked, and default, None where there is none."""
+    hints = get_type_hints(kind, include_extras=True)
+    return [(each.name, hints[each.name], None if each.default is MISSING else each.default) for each in fields(kind)]
 
 
 def number(found: object, where: str, low: float, high: float) -> float:

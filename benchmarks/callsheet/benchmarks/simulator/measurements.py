@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,23 @@ from callsheet.scheduler.core.model import ActionKind
 Floats = npt.NDArray[np.float64]
 WARM_UP = 0.25
 """Part of a sustained run's horizon that counts for nothing: trajectories that started together drift apart first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActFigures:
+    """Figures of action completion times, in seconds; 0 without any action."""
+
+    act_mean_s: float = 0.0
+    act_p50_s: float = 0.0
+    act_p99_s: float = 0.0
+    act_p999_s: float = 0.0
+
+
+def act_figures(act_s: Floats) -> ActFigures:
+    """The figures of these times."""
+    if not act_s.size:
+        return ActFigures()
+    return ActFigures(float(act_s.mean()), *np.percentile(act_s, (50.0, 99.0, 99.9)).tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +161,9 @@ class Measurements:
         self.labels = tuple(recorder.labels)
         self.jobs = tuple(recorder.jobs)
         self.counts = dict(recorder.counts)
-        self.rollouts = _rollouts(recorder.rollouts)
-        all_actions = _actions(recorder.actions)
+        flags = {"cancelled": np.array(recorder.rollouts.cancelled, dtype=np.bool_)}
+        self.rollouts = Rollouts(**_arrays(recorder.rollouts) | flags)
+        all_actions = Actions(**_arrays(recorder.actions))
         cancelled = self.rollouts.cancelled[all_actions.rollout]
         self.cancelled_actions = int(cancelled.sum())
         in_sandboxes = np.isin(all_actions.kind, (ActionKind.ENV_RESET, ActionKind.ENV_STEP))
@@ -250,30 +269,8 @@ class Measurements:
         return float((times >= self.warm_up_s).sum()) / window * 3600.0 if window > 0 else 0.0
 
 
-def _actions(columns: ActionColumns) -> Actions:
-    return Actions(
-        rollout=np.array(columns.rollout, dtype=np.int64),
-        kind=np.array(columns.kind, dtype=np.int8),
-        label=np.array(columns.label, dtype=np.int16),
-        ready_at=np.array(columns.ready_at),
-        ended_at=np.array(columns.ended_at),
-        queue_s=np.array(columns.queue_s),
-        execution_s=np.array(columns.execution_s),
-        overhead_s=np.array(columns.overhead_s),
-        alone_s=np.array(columns.alone_s),
-        best_s=np.array(columns.best_s),
-    )
-
-
-def _rollouts(columns: RolloutColumns) -> Rollouts:
-    return Rollouts(
-        job=np.array(columns.job, dtype=np.int16),
-        arrived_at=np.array(columns.arrived_at),
-        began_at=np.array(columns.began_at),
-        ended_at=np.array(columns.ended_at),
-        acting_s=np.array(columns.acting_s),
-        cancelled=np.array(columns.cancelled, dtype=np.bool_),
-    )
+def _arrays(columns: ActionColumns | RolloutColumns) -> dict[str, Any]:
+    return {name: np.array(column) for name, column in vars(columns).items()}
 
 
 def _series(level: Level) -> Series:

@@ -109,13 +109,12 @@ class EndFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineLoad:
+class EngineStatus:
     """What an inference engine tells about itself, and what it has cached of the trajectory in question.
 
     Attributes:
         kv_tokens_used: By the sequences that run; cached prefixes of others give way.
         cached_tokens: Of this trajectory's context: they need no prefill.
-        updating: It stands still for new weights.
     """
 
     engine: EngineType
@@ -123,7 +122,6 @@ class EngineLoad:
     waiting: int
     kv_tokens_used: int
     cached_tokens: int = 0
-    updating: bool = False
 
 
 class World(Protocol):
@@ -221,7 +219,7 @@ class Policy(Protocol):
     def ended(self, task: Task, facts: EndFacts) -> None:
         """An attempt ended, or was cancelled with its trajectory; its resources are free again."""
 
-    def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineLoad]) -> int:
+    def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineStatus]) -> int:
         """Index of the engine that serves a generation given in tokens; engines are named by their place."""
 
     def finished(self, live: LiveRollout) -> None:

@@ -13,19 +13,6 @@ from callsheet.benchmarks.simulator.policy import LiveRollout, Task
 class ActionColumns:
     """An entry for every action that ended by itself; see `measurements.Actions`."""
 
-    __slots__ = (
-        "alone_s",
-        "best_s",
-        "ended_at",
-        "execution_s",
-        "kind",
-        "label",
-        "overhead_s",
-        "queue_s",
-        "ready_at",
-        "rollout",
-    )
-
     def __init__(self) -> None:
         self.rollout = array("q")
         self.kind = array("b")
@@ -41,8 +28,6 @@ class ActionColumns:
 
 class RolloutColumns:
     """An entry for every trajectory that arrived, in that order; see `measurements.Rollouts`."""
-
-    __slots__ = ("acting_s", "arrived_at", "began_at", "cancelled", "ended_at", "job")
 
     def __init__(self) -> None:
         self.job = array("h")

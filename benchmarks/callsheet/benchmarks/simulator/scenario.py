@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
 
+from callsheet.benchmarks.simulator.input_table import Between
 from callsheet.scheduler.core.model import ActionKind, PriorityClass
 
 
@@ -51,8 +53,8 @@ class Work:
     label: str
     cpu_s: float = 0.0
     use: float = 1.0
-    parallel_fraction: float = 0.0
-    max_width: int = 1
+    parallel_fraction: Annotated[float, Between(high=1.0)] = 0.0
+    max_width: Annotated[int, Between(low=1)] = 1
     adaptive: bool = False
     in_sandbox: bool = False
     peak_memory_mb: int = 0
@@ -60,7 +62,7 @@ class Work:
     quota: str = ""
     service_s: float = 0.0
     tokens: int = 0
-    timeout_s: float = float("inf")
+    timeout_s: Annotated[float, Between(low=1e-3)] = float("inf")
     fails: int = 0
 
     def speed_up(self, width: int) -> float:
@@ -117,12 +119,12 @@ class Rollout:
     job: str
     group: str
     task: str
-    image: str
-    memory_mb: int
-    arrives: float
-    reset: Work | None
-    turns: tuple[Turn, ...]
-    rewards: tuple[Work, ...]
+    image: str = ""
+    memory_mb: int = 0
+    arrives: float = 0.0
+    reset: Work | None = None
+    turns: tuple[Turn, ...] = ()
+    rewards: tuple[Work, ...] = ()
 
     def works(self) -> Iterator[Work]:
         """Its external actions, in order."""
@@ -134,7 +136,7 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True)
-class JobShare:
+class ScenarioJob:
     """A job of the scenario.
 
     Attributes:
@@ -178,7 +180,7 @@ class Model:
     gpus: int
     restore_s: float
     load_s: float
-    slots: int = 1
+    slots: Annotated[int, Between(low=1)] = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +203,12 @@ class Quota:
     """
 
     name: str
-    concurrency: int
-    per_second: float
-    burst: float
-    retry_after_s: float = 1.0
+    concurrency: Annotated[int, Between(low=1)]
+    per_second: Annotated[float, Between(low=1e-6)]
+    burst: Annotated[float, Between(low=1)]
+    retry_after_s: Annotated[float, Between(low=1e-3)] = 1.0
     refusal_s: float = 0.05
-    tokens_per_minute: float = float("inf")
+    tokens_per_minute: Annotated[float, Between(low=1)] = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +224,13 @@ class EngineType:
     """
 
     name: str
-    count: int
+    count: Annotated[int, Between(low=1)]
     gpus: int
-    prefill_tokens_per_s: float
-    step_s: float
+    prefill_tokens_per_s: Annotated[float, Between(low=1)]
+    step_s: Annotated[float, Between(low=1e-6)]
     step_per_sequence_s: float
-    max_batch: int
-    kv_tokens: int
+    max_batch: Annotated[int, Between(low=1)]
+    kv_tokens: Annotated[int, Between(low=1)]
     keeps_prefixes: bool = True
 
 
@@ -285,7 +287,7 @@ class Scenario:
     mode: Mode
     seed: int
     cluster: Cluster
-    jobs: tuple[JobShare, ...]
+    jobs: tuple[ScenarioJob, ...]
     rollouts: tuple[Rollout, ...]
     live: int
     horizon_s: float = float("inf")

@@ -12,10 +12,10 @@ from callsheet.benchmarks.simulator.generations import EngineGenerations, TimedG
 from callsheet.benchmarks.simulator.groups import Groups
 from callsheet.benchmarks.simulator.measurements import Measurements
 from callsheet.benchmarks.simulator.physics.apis import Apis
-from callsheet.benchmarks.simulator.physics.cpu_nodes import CommandAttempt, CpuNodes
-from callsheet.benchmarks.simulator.physics.gpu_nodes import GpuNodes
+from callsheet.benchmarks.simulator.physics.cpu_nodes import CommandAttempt, CpuMachine
+from callsheet.benchmarks.simulator.physics.gpu_nodes import GpuMachine
 from callsheet.benchmarks.simulator.physics.machines import Attempt, Machine, Used
-from callsheet.benchmarks.simulator.policy import EndFacts, EngineLoad, Lane, LiveRollout, Policy, Task, World
+from callsheet.benchmarks.simulator.policy import EndFacts, EngineStatus, Lane, LiveRollout, Policy, Task, World
 from callsheet.benchmarks.simulator.recorder import Recorder
 from callsheet.benchmarks.simulator.scenario import Generation, Mode, Rollout, Scenario, Training, Work
 from callsheet.benchmarks.simulator.scenario_rules import check_scenario
@@ -43,8 +43,8 @@ class _Simulation:
         self._recorder = Recorder(self._events)
         cluster = scenario.cluster
         events, recorder, ended = self._events, self._recorder, self._attempt_ended
-        self._cpus = CpuNodes(cluster, events, used=recorder.cores_used, held=recorder.cores_held, ended=ended)
-        self._gpus = GpuNodes(cluster, events, used=recorder.gpus_used, held=recorder.gpus_held, ended=ended)
+        self._cpus = CpuMachine(cluster, events, used=recorder.cores_used, held=recorder.cores_held, ended=ended)
+        self._gpus = GpuMachine(cluster, events, used=recorder.gpus_used, held=recorder.gpus_held, ended=ended)
         self._apis = Apis(cluster, events, ended)
         self._generations: Generations = (
             EngineGenerations(cluster, events, self._route) if cluster.engines else TimedGenerations(events)
@@ -301,7 +301,7 @@ class _Simulation:
             task.node = ""
             self._policy.ready(task)
 
-    def _route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineLoad]) -> int:
+    def _route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineStatus]) -> int:
         return self._policy.route(live, generation, engines)
 
     def _wake(self, _: None) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @contextmanager
@@ -24,6 +28,32 @@ def worker_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
             for worker in set(multiprocessing.active_children()) - others:
                 worker.kill()
             raise
+
+
+def map_in_processes(
+    function: Callable[[T], R], items: Sequence[T], processes: int, done: Callable[[T, R], None]
+) -> list[R]:
+    """The function's results, in the order of its items.
+
+    Args:
+        function: Of a module, so that processes can find it. What it raises is raised.
+        items: What it is called with.
+        processes: At once; with one, or for one item, it is called here.
+        done: Told of every result as it comes.
+    """
+    results: dict[int, R] = {}
+    if min(processes, len(items)) <= 1:
+        for place, item in enumerate(items):
+            results[place] = function(item)
+            done(item, results[place])
+        return list(results.values())
+    with worker_pool(min(processes, len(items))) as pool:
+        places = {pool.submit(function, item): place for place, item in enumerate(items)}
+        for future in as_completed(places):
+            place = places[future]
+            results[place] = future.result()
+            done(items[place], results[place])
+    return [results[place] for place in range(len(items))]
 
 
 def _leave_interrupts_to_the_parent() -> None:

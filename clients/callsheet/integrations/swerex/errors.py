@@ -40,18 +40,11 @@ class TransferredError(Exception):
         ends_runtime: There is no sandbox any more.
     """
 
-    def __init__(
-        self,
-        class_path: str,
-        message: str,
-        extra_info: dict[str, Any] | None = None,
-        *,
-        ends_runtime: bool = False,
-    ) -> None:
+    def __init__(self, class_path: str, message: str, extra_info: dict[str, Any] | None = None) -> None:
         super().__init__(message)
         self.class_path = class_path
         self.extra_info = extra_info or {}
-        self.ends_runtime = ends_runtime
+        self.ends_runtime = False
 
     @property
     def timed_out(self) -> bool:
@@ -109,16 +102,11 @@ def outcome_error(
     about = {"action_id": outcome.action_id}
     if isinstance(outcome, Expired):
         message = f"EXPIRED {outcome.timeout.value}: it did not start, or not end, in time"
-        return TransferredError(
-            f"{_SWEREX}SwerexException", message, {"kind": "expired", "reason": outcome.timeout.value, **about}
-        )
+        return swerex_error("SwerexException", message, kind="expired", reason=outcome.timeout.value, **about)
     message = f"CANCELLED: {outcome.reason}"
-    return TransferredError(
-        f"{_SWEREX}SwerexException",
-        message,
-        {"kind": "cancelled", "reason": outcome.reason, **about},
-        ends_runtime=True,
-    )
+    fault = swerex_error("SwerexException", message, kind="cancelled", reason=outcome.reason, **about)
+    fault.ends_runtime = True
+    return fault
 
 
 def _failure_error(outcome: Failed[CommandResult] | Failed[EnvResetResult]) -> TransferredError:
@@ -126,12 +114,14 @@ def _failure_error(outcome: Failed[CommandResult] | Failed[EnvResetResult]) -> T
     about = {"kind": kind.value, "reason": reason, "action_id": outcome.action_id}
     message = f"{kind.name} {reason}: {outcome.message}"
     if kind is FailureKind.TIMEOUT:
-        return TransferredError(f"{_SWEREX}CommandTimeoutError", message, about)
+        return swerex_error("CommandTimeoutError", message, **about)
     if reason in _NOT_STARTED:
         return TransferredError(_os_error_in(outcome.message), outcome.message, about)
     if kind is FailureKind.POLICY or reason in _BAD_REQUESTS:
         return TransferredError("builtins.ValueError", message, about)
-    return TransferredError(f"{_SWEREX}SwerexException", message, about, ends_runtime=reason == "state_lost")
+    fault = swerex_error("SwerexException", message, **about)
+    fault.ends_runtime = reason == "state_lost"
+    return fault
 
 
 def _os_error_in(message: str) -> str:

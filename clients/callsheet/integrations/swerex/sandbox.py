@@ -24,7 +24,13 @@ from callsheet.client import (
     Timeouts,
     Trajectory,
 )
-from callsheet.integrations.swerex.errors import TransferredError, outcome_error, payload_error, refusal_error
+from callsheet.integrations.swerex.errors import (
+    TransferredError,
+    outcome_error,
+    payload_error,
+    refusal_error,
+    swerex_error,
+)
 from callsheet.integrations.swerex.settings import SandboxRequest
 
 _SHORTEST_TIMEOUT_S = 0.001
@@ -65,9 +71,7 @@ class RemoteSandbox:
         except TransferredError as fault:
             self._fault = fault
         except anyio.get_cancelled_exc_class():
-            self._fault = TransferredError(
-                "swerex.exceptions.SwerexException", "the runtime was closed while it started"
-            )
+            self._fault = swerex_error("SwerexException", "the runtime was closed while it started")
             raise
         finally:
             self._ready.set()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import anyio
 import anyio.abc
 import structlog
 import uvicorn
-from callsheet.client import Client, ClientOptions
+from callsheet.client import Client
+from callsheet.client.target import from_environment
 from callsheet.integrations.swerex.app import make_app
 from callsheet.integrations.swerex.runtimes import Runtimes
 from callsheet.integrations.swerex.settings import FacadeSettings, split_address
@@ -45,7 +48,11 @@ async def serve(
         OSError: It cannot listen there.
         CallsheetError: The scheduler cannot be reached, or refuses the job.
     """
-    options = ClientOptions(connect_timeout_s=settings.give_up_after_s, give_up_after_s=settings.give_up_after_s)
+    options = replace(
+        from_environment(os.environ)[1],
+        connect_timeout_s=settings.give_up_after_s,
+        give_up_after_s=settings.give_up_after_s,
+    )
     with _listen(settings.listen) as listener:
         async with (
             Client(settings.scheduler, options) as client,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from callsheet.options.common import DEFAULT_ADDRESS, Address
-from callsheet.options.declaration import Option
+from callsheet.options.declaration import AtLeast, Setting, check_least
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Names of runtimes; they are a part of trajectory ids."""
@@ -18,18 +18,18 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 class SandboxRequest:
     """What each runtime's sandbox is to be."""
 
-    image: Annotated[str, Option("Root file system, unless the address of a runtime names another.")] = ""
-    set_up: Annotated[str, Option("Shell command to set each sandbox up with.")] = ""
-    cpus: Annotated[int, Option("Cores of each command.", least=1)] = 1
+    image: Annotated[str, Setting("Root file system, unless the address of a runtime names another.")] = ""
+    set_up: Annotated[str, Setting("Shell command to set each sandbox up with.")] = ""
+    cpus: Annotated[int, Setting("Cores of each command.", least=1)] = 1
     memory_mib: Annotated[
-        int | None, Option("Memory of each sandbox in MiB.", default_text="the scheduler's", least=1)
+        int | None, Setting("Memory of each sandbox in MiB.", default_text="the scheduler's", least=1)
     ] = None
-    disk_mib: Annotated[int | None, Option("Disk of each sandbox in MiB.", default_text="the manager's", least=1)] = (
+    disk_mib: Annotated[int | None, Setting("Disk of each sandbox in MiB.", default_text="the manager's", least=1)] = (
         None
     )
     idle_timeout_s: Annotated[
         float | None,
-        Option(
+        Setting(
             "Give up sandboxes without requests.",
             flag="--idle-timeout",
             metavar="SECONDS",
@@ -40,12 +40,7 @@ class SandboxRequest:
 
     def __post_init__(self) -> None:
         """Raises ValueError naming field, value and rule."""
-        for name in ("cpus", "memory_mib", "disk_mib"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}: {value}: must be at least 1")
-        if self.idle_timeout_s is not None and not self.idle_timeout_s > 0:
-            raise ValueError(f"idle_timeout_s: {self.idle_timeout_s}: must be above 0")
+        check_least(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +59,18 @@ class FacadeSettings:
     scheduler: Address = DEFAULT_ADDRESS
     listen: Annotated[
         str,
-        Option("Where to listen; port 0 takes a free one.", variable="CALLSHEET_FACADE_LISTEN", metavar="HOST:PORT"),
+        Setting("Where to listen; port 0 takes a free one.", variable="CALLSHEET_FACADE_LISTEN", metavar="HOST:PORT"),
     ] = "127.0.0.1:8000"
     auth_token: Annotated[
-        str | None, Option("What clients must give as their auth_token.", variable="CALLSHEET_FACADE_TOKEN")
+        str | None, Setting("What clients must give as their auth_token.", variable="CALLSHEET_FACADE_TOKEN")
     ] = field(default=None, repr=False)
     job_id: Annotated[
-        str, Option("The job of all sandboxes of this facade.", default_text="swe-rex- and a random suffix")
+        str, Setting("The job of all sandboxes of this facade.", default_text="swe-rex- and a random suffix")
     ] = field(default_factory=lambda: f"swe-rex-{secrets.token_hex(4)}")
     sandbox: SandboxRequest = field(default_factory=SandboxRequest)
-    max_runtimes: int = 4096
-    max_request_bytes: int = 256 << 20
-    max_unpacked_bytes: int = 256 << 20
+    max_runtimes: Annotated[int, AtLeast(1)] = 4096
+    max_request_bytes: Annotated[int, AtLeast(1)] = 256 << 20
+    max_unpacked_bytes: Annotated[int, AtLeast(1)] = 256 << 20
     give_up_after_s: float = 60.0
     shutdown_s: float = 5.0
 
@@ -84,7 +79,8 @@ class FacadeSettings:
         split_address(self.listen)
         if self.auth_token == "":
             raise ValueError("auth_token: empty: must be a token, or None to let everybody in")
-        for name in ("max_runtimes", "max_request_bytes", "max_unpacked_bytes", "give_up_after_s", "shutdown_s"):
+        check_least(self)
+        for name in ("give_up_after_s", "shutdown_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: {getattr(self, name)}: must be above 0")
 

@@ -43,14 +43,14 @@ _INTERRUPTED = "interrupted"
 
 
 @dataclass(slots=True)
-class _Session:
-    """A session as its client knows it.
+class _Shell:
+    """The shell of a session as its client knows it.
 
     Attributes:
-        place: Its name in the sandbox; no two have the same, so nothing is left of an earlier one.
+        place: Its session's name in the sandbox; no two have the same, so nothing is left of an earlier one.
         running: Steps that have no outcome yet.
         unread: What a step printed that timed out; an interrupt returns it, as in SWE-ReX.
-        has_ended: Its shell is gone.
+        has_ended: It is gone.
     """
 
     place: str
@@ -64,24 +64,24 @@ class Shells:
 
     def __init__(self, sandbox: RemoteSandbox) -> None:
         self._sandbox = sandbox
-        self._sessions: dict[str, _Session] = {}
+        self._shells: dict[str, _Shell] = {}
         self._begun = 0
 
     async def create(self, request: CreateSession) -> Response:
         """Begins a session."""
-        if request.session in self._sessions:
+        if request.session in self._shells:
             raise swerex_error("SessionExistsError", f"session {request.session} already exists")
         self._begun += 1
-        session = self._sessions[request.session] = _Session(f"s{self._begun}")
+        shell = self._shells[request.session] = _Shell(f"s{self._begun}")
         try:
             result, _ = await self._run(
-                session, start_text(session.place, request.startup_source), request.startup_timeout + _SHELL_START_S
+                shell, start_text(shell.place, request.startup_source), request.startup_timeout + _SHELL_START_S
             )
-            if session.has_ended:
+            if shell.has_ended:
                 raise ended_error(request.session)
         except BaseException:
-            del self._sessions[request.session]
-            await self._end(session)
+            del self._shells[request.session]
+            await self._end(shell)
             raise
         return {"output": text_of(result.stdout), "session_type": "bash"}
 
@@ -91,29 +91,29 @@ class Shells:
         Raises:
             TransferredError: There is no such session, it cannot be run here, has no result, or failed and must not.
         """
-        session = self._find(request.session)
+        shell = self._find(request.session)
         _refuse_terminals(request)
-        if session.has_ended:
+        if shell.has_ended:
             raise ended_error(request.session)
         marker = secrets.token_hex(8)
-        text = step_text(session.place, request.command, marker)
+        text = step_text(shell.place, request.command, marker)
         try:
-            result, reason = await self._run(session, text, request.timeout)
+            result, reason = await self._run(shell, text, request.timeout)
         except TransferredError as fault:
             if fault.timed_out:
                 message = f"timeout after {request.timeout} seconds while running command {request.command!r}"
                 raise swerex_error("CommandTimeoutError", message, **fault.extra_info) from fault
             raise
         if result.session is not None and result.session.started:
-            session.has_ended = True
+            shell.has_ended = True
         check_step(request.session, request.command, result, marker)
         return _observed(request, result, reason)
 
     async def interrupt(self, request: InterruptSession) -> Response:
         """Cancels what runs in a session. What a step that timed out had printed is returned."""
-        session = self._find(request.session)
-        output, session.unread = session.unread, b""
-        for handle in list(session.running):
+        shell = self._find(request.session)
+        output, shell.unread = shell.unread, b""
+        for handle in list(shell.running):
             try:
                 await handle.cancel(_INTERRUPTED)
                 await self._sandbox.outcome(handle)
@@ -123,46 +123,46 @@ class Shells:
 
     async def close(self, request: CloseSession) -> Response:
         """Ends a session."""
-        session = self._find(request.session)
-        del self._sessions[request.session]
-        await self._end(session)
+        shell = self._find(request.session)
+        del self._shells[request.session]
+        await self._end(shell)
         return {"session_type": "bash"}
 
-    def _find(self, name: str) -> _Session:
-        if name not in self._sessions:
+    def _find(self, name: str) -> _Shell:
+        if name not in self._shells:
             raise swerex_error("SessionDoesNotExistError", f"session {name!r} does not exist")
-        return self._sessions[name]
+        return self._shells[name]
 
-    async def _run(self, session: _Session, text: str, timeout_s: float | None) -> tuple[CommandResult, str]:
+    async def _run(self, shell: _Shell, text: str, timeout_s: float | None) -> tuple[CommandResult, str]:
         """Returns a step's result and what it met with; raises TransferredError where there is none."""
-        session.unread = b""
-        step = EnvStep(Command.shell(text, max_output_bytes=MAX_OUTPUT_BYTES), session=session.place)
+        shell.unread = b""
+        step = EnvStep(Command.shell(text, max_output_bytes=MAX_OUTPUT_BYTES), session=shell.place)
         handle = await self._sandbox.submit(step, "bash", timeout_s)
-        session.running.append(handle)
+        shell.running.append(handle)
         try:
             outcome = await self._sandbox.outcome(handle)
         finally:
-            session.running.remove(handle)
+            shell.running.remove(handle)
         partial = outcome.partial if isinstance(outcome, Failed | Cancelled) else None
         if partial is not None and partial.session is not None and partial.session.ended:
-            session.has_ended = True
+            shell.has_ended = True
         if isinstance(outcome, Failed) and outcome.kind is FailureKind.TIMEOUT and partial is not None:
-            session.unread = partial.stdout
+            shell.unread = partial.stdout
         if isinstance(outcome, Cancelled) and outcome.reason == _INTERRUPTED:
             if partial is None:
                 raise swerex_error("CommandTimeoutError", "interrupted before it started", kind="cancelled")
             return partial, _INTERRUPTED
         result, reason = self._sandbox.result(outcome)
         if result.session is not None and result.session.ended:
-            session.has_ended = True
+            shell.has_ended = True
             reason = reason or "the shell of the session has ended"
         return result, reason
 
-    async def _end(self, session: _Session) -> None:
+    async def _end(self, shell: _Shell) -> None:
         """Ends the shell of a session; its place counts, as a sandbox has few."""
-        if session.has_ended or self._sandbox.fault is not None:
+        if shell.has_ended or self._sandbox.fault is not None:
             return
-        step = EnvStep(Command.shell("exit"), session=session.place)
+        step = EnvStep(Command.shell("exit"), session=shell.place)
         handle = await self._sandbox.submit(step, "bash", _CLOSE_S)
         await self._sandbox.outcome(handle)
 

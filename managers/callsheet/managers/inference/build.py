@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from callsheet.managers.inference.cores import reserved_cores
 from callsheet.managers.inference.engine_kind import ENGINE_KINDS, UnloadedEngine
-from callsheet.managers.inference.executor import InferenceExecutor, ServiceOptions
-from callsheet.managers.inference.settings import InferenceSettings, share_of_cores
+from callsheet.managers.inference.executor import InferenceExecutor
+from callsheet.managers.inference.settings import InferenceSettings, on_cores
 from callsheet.managers.models.first_use import FirstUse
 from callsheet.managers.settings import ManagerSettings
 from callsheet.options.declaration import from_texts
@@ -19,8 +16,7 @@ def build_inference_manager(settings: InferenceSettings, manager: ManagerSetting
     Raises:
         ValueError: A setting breaks its rule, or there is no such engine.
     """
-    threads = share_of_cores(len(manager.cores), settings.threads)
-    settings = replace(settings, threads=threads, cores=reserved_cores(manager.node, threads))
+    settings = on_cores(settings, manager.cores)
     kind = ENGINE_KINDS.get(settings.engine)
     return build_inference_executor(settings, kind.build(from_texts(kind.settings, settings.engine_options), settings))
 
@@ -32,14 +28,5 @@ def build_inference_executor(settings: InferenceSettings, engine: UnloadedEngine
         ValueError: A setting breaks its rule.
         WeightsError: The weights cannot be used. Where loading is left to the first request, tensors are read then.
     """
-    options = ServiceOptions(
-        model=settings.model,
-        slots=settings.slots,
-        reserved={"cpu": settings.thread_count} | ({"gpu": settings.gpus} if settings.gpus else {}),
-        policy_version=settings.policy_version,
-        abilities=engine.abilities,
-        capabilities=engine.capabilities,
-    )
-    return InferenceExecutor(
-        FirstUse(engine.load) if settings.load_at_first_use else FirstUse.of(engine.load()), options
-    )
+    driver = FirstUse(engine.load) if settings.load_at_first_use else FirstUse.of(engine.load())
+    return InferenceExecutor(driver, engine, settings)

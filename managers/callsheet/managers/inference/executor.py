@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import anyio
 import structlog
@@ -11,7 +10,6 @@ from callsheet.managers.ends import infra_failure
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.managers.inference.driver import (
     EngineBusyError,
-    EngineCapabilities,
     EngineDriver,
     EngineError,
     EngineFailedError,
@@ -22,6 +20,8 @@ from callsheet.managers.inference.driver import (
     RequestRefusedError,
     Sampling,
 )
+from callsheet.managers.inference.engine_kind import UnloadedEngine
+from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.models.first_use import FirstUse, LoadError
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from typing_extensions import override
@@ -43,44 +43,33 @@ _LOG_PROBS_MODES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceOptions:
-    """How an engine is registered.
-
-    Attributes:
-        model: Name of the hosted service.
-        slots: The most attempts at once; 0 means no limit.
-        reserved: Units of the node it holds while it is registered: its compute threads as "cpu".
-        policy_version: Version of the weights before they are loaded.
-        abilities: What the engine can do.
-        capabilities: What to say of the engine, for people and reports.
-    """
-
-    abilities: EngineCapabilities
-    model: str = "policy"
-    slots: int = 64
-    reserved: Mapping[str, int] | None = None
-    policy_version: int = 0
-    capabilities: Mapping[str, str] | None = None
-
-
 class InferenceExecutor(Executor):
     """Runs one engine. Hundreds of attempts may run at once; each is one request of the engine."""
 
-    def __init__(self, engine: FirstUse[EngineDriver], options: ServiceOptions) -> None:
-        """Takes the engine over: `close` closes it."""
+    def __init__(
+        self, engine: FirstUse[EngineDriver], description: UnloadedEngine, settings: InferenceSettings
+    ) -> None:
+        """Takes the engine over: `close` closes it.
+
+        Args:
+            engine: The engine.
+            description: What it can do.
+            settings: How it is registered.
+        """
         self.engine = engine
-        self._options = options
+        self._description = description
+        self._settings = settings
 
     @override
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
-        """The model, with the policy version it serves now."""
+        """The model, with the policy version it serves now. Its compute threads are reserved as "cpu"."""
+        settings = self._settings
         return [
             manager_service_pb2.HostedService(
-                name=self._options.model,
+                name=settings.model,
                 kinds=[action_pb2.ACTION_KIND_GENERATE],
-                slots=self._options.slots,
-                reserved=dict(self._options.reserved or {}),
+                slots=settings.slots,
+                reserved={"cpu": settings.thread_count} | ({"gpu": settings.gpus} if settings.gpus else {}),
                 policy_version=self._policy_version,
                 instances=1,
             )
@@ -89,12 +78,12 @@ class InferenceExecutor(Executor):
     @override
     def capabilities(self) -> Mapping[str, str]:
         """What the engine can do."""
-        abilities = self._options.abilities
+        abilities = self._description.abilities
         return {
             "pause": "keep" if abilities.pause_request else "none",
             "prefix_cache": _yes_no(abilities.prefix_cache),
             "batch_invariant": _yes_no(abilities.batch_invariant),
-            **(self._options.capabilities or {}),
+            **self._description.capabilities,
         }
 
     @override
@@ -157,7 +146,7 @@ class InferenceExecutor(Executor):
 
     @property
     def _policy_version(self) -> int:
-        return self._options.policy_version if self.engine.value is None else self.engine.value.policy_version
+        return self._settings.policy_version if self.engine.value is None else self.engine.value.policy_version
 
 
 async def _generate(driver: EngineDriver, attempt: Attempt, request: GenerateRequest) -> Generation | EngineError:

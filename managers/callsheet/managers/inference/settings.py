@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from callsheet.managers.models.options import LoadAtFirstUse, Seed, Weights
-from callsheet.options.declaration import Option
+from callsheet.options.declaration import AtLeast, Setting, check_least
 
 EngineThreads = Annotated[
     int | None,
-    Option(
+    Setting(
         "Threads of the inference engine; it keeps as many cores for itself.",
         flag="--engine-threads",
         variable="CALLSHEET_ENGINE_THREADS",
@@ -26,40 +27,50 @@ class InferenceSettings:
 
     Attributes:
         policy_version: Version of the weights at the start.
-        cores: The cores to pin them to, see `callsheet.managers.inference.cores.reserved_cores`; empty does not pin.
+        cores: The cores to pin them to, see `on_cores`; empty does not pin.
         gpus: GPUs of the node to register as reserved; 0 on a CPU.
     """
 
-    engine: Annotated[str, Option("Driver of the engine.", variable="CALLSHEET_ENGINE")] = "torch"
+    engine: Annotated[str, Setting("Driver of the engine.", variable="CALLSHEET_ENGINE")] = "torch"
     engine_options: Annotated[
         tuple[str, ...],
-        Option(
+        Setting(
             "A setting of that driver's own; repeatable.", flag="--engine-option", metavar="NAME=VALUE", repeatable=True
         ),
     ] = ()
-    model: Annotated[str, Option("Name of the hosted service.", variable="CALLSHEET_MODEL")] = "policy"
+    model: Annotated[str, Setting("Name of the hosted service.", variable="CALLSHEET_MODEL")] = "policy"
     weights: Weights = None
     seed: Seed = 0
-    policy_version: int = 0
-    slots: Annotated[int, Option("The most sequences in the batch.", least=1)] = 64
+    policy_version: Annotated[int, AtLeast(0)] = 0
+    slots: Annotated[int, Setting("The most sequences in the batch.", least=1)] = 64
     threads: EngineThreads = None
     cores: tuple[int, ...] = ()
-    gpus: int = 0
-    kv_cache_tokens: Annotated[int, Option("Tokens of the KV cache; a multiple of 16.", least=16)] = 32_768
+    gpus: Annotated[int, AtLeast(0)] = 0
+    kv_cache_tokens: Annotated[int, Setting("Tokens of the KV cache; a multiple of 16.", least=16)] = 32_768
     load_at_first_use: LoadAtFirstUse = False
 
     def __post_init__(self) -> None:
         if not self.model:
             raise ValueError("model: '' is empty; it must be given")
-        for name, least in (("slots", 1), ("threads", 1), ("policy_version", 0), ("gpus", 0), ("seed", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name}: {value} must be at least {least}")
+        check_least(self)
 
     @property
     def thread_count(self) -> int:
         """Threads of the engine's kernels: one where nobody has chosen."""
         return self.threads or 1
+
+
+def on_cores(settings: InferenceSettings, cores: Sequence[int]) -> InferenceSettings:
+    """Returns the settings of an engine on a node with these cores: its threads are pinned to the last of them.
+
+    The scheduler reserves a count of cores for a hosted service and never grants them to attempts. By convention they
+    are the last of the node's core list.
+
+    Raises:
+        ValueError: The engine would leave no core for actions.
+    """
+    threads = share_of_cores(len(cores), settings.threads)
+    return replace(settings, threads=threads, cores=tuple(cores[-threads:]))
 
 
 def share_of_cores(cores: int, requested: int | None) -> int:

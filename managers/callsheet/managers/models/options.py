@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from callsheet.options.declaration import Option, PathRule
+from callsheet.options.declaration import PathRule, Setting
 
 Weights = Annotated[
     Path | None,
-    Option(
+    Setting(
         "Directory with config.json and weights.pt.",
         variable="CALLSHEET_WEIGHTS",
         default_text="random weights",
         path=PathRule(exists=True),
     ),
 ]
-Seed = Annotated[int, Option("Seed of random weights.", least=0)]
+Seed = Annotated[int, Setting("Seed of random weights.", least=0)]
 LoadAtFirstUse = Annotated[
     bool,
-    Option("Load the model with the first request; until then it takes no memory.", flag="--load-at-first-use"),
+    Setting("Load the model with the first request; until then it takes no memory.", flag="--load-at-first-use"),
 ]

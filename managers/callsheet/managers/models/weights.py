@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from callsheet.managers.models.config import TransformerConfig
-from callsheet.managers.models.config_file import CONFIG_FILE, WEIGHTS_FILE, WeightsError
+from callsheet.managers.models.config_file import WEIGHTS_FILE, WeightsError, read_config
+from callsheet.managers.models.transformer import initialise
 from torch import Tensor, nn
 
+Model = TypeVar("Model", bound=nn.Module)
 
-def save_weights(model: nn.Module, config: TransformerConfig, directory: Path) -> None:
-    """Writes `config.json` and `weights.pt` into a directory, which is made if it is not there."""
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / CONFIG_FILE).write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n", encoding="utf-8")
-    torch.save(model.state_dict(), directory / WEIGHTS_FILE)
+
+def load_model(
+    kind: Callable[[TransformerConfig], Model], weights: Path | None, shape: TransformerConfig, seed: int
+) -> Model:
+    """Returns a model with the weights of a directory; of a shape and filled from a seed where there are none.
+
+    Raises:
+        WeightsError: The weights cannot be used.
+    """
+    if weights is None:
+        model = kind(shape)
+        initialise(model, seed)
+        return model
+    model = kind(read_config(weights))
+    model.load_state_dict(read_state(weights, shapes(model)))
+    return model
 
 
 def read_state(directory: Path, expected: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:

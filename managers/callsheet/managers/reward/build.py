@@ -5,7 +5,7 @@ from __future__ import annotations
 from callsheet.managers.executor import Executor
 from callsheet.managers.models.config_file import check_weights
 from callsheet.managers.models.first_use import FirstUse
-from callsheet.managers.reward.executor import RewardExecutor, ScorerExecutor, ScorerOptions
+from callsheet.managers.reward.executor import RewardExecutor, ScorerExecutor
 from callsheet.managers.reward.scores import Scores
 from callsheet.managers.reward.settings import RewardSettings
 
@@ -22,13 +22,8 @@ def build_reward_executor(settings: RewardSettings, test_suite: Executor | None 
         WeightsError: The weights cannot be used. Where loading is left to the first request, tensors are read then.
     """
     config = settings.shape if settings.weights is None else check_weights(settings.weights)
-    options = ScorerOptions(
-        slots=settings.slots,
-        reserved={"gpu": settings.gpus} if settings.gpus else None,
-        capabilities={"weights": "random" if settings.weights is None else "file", "device": settings.device},
-    )
     scorer = FirstUse(lambda: _load(settings)) if settings.load_at_first_use else FirstUse.of(_load(settings))
-    return RewardExecutor(ScorerExecutor(scorer, config, options), test_suite)
+    return RewardExecutor(ScorerExecutor(scorer, config, settings), test_suite)
 
 
 def _load(settings: RewardSettings) -> Scores:

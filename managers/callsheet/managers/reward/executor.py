@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 import anyio.to_thread
@@ -14,6 +13,7 @@ from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.first_use import FirstUse, LoadError
 from callsheet.managers.models.requests import token_problem
 from callsheet.managers.reward.scores import ModelScore, ScoreRequest, ScorerError, Scores
+from callsheet.managers.reward.settings import RewardSettings
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from typing_extensions import override
 
@@ -21,37 +21,20 @@ SCORER_SERVICE = "scorer"
 _CLOSE_TIMEOUT_S = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScorerOptions:
-    """How a scorer is registered.
-
-    Attributes:
-        slots: The most attempts at once; 0 means no limit but the node's cores.
-        reserved: Units of the node it holds while it is registered, for instance a GPU.
-        capabilities: What to say of the model, for people and reports.
-    """
-
-    slots: int = 0
-    reserved: Mapping[str, int] | None = None
-    capabilities: Mapping[str, str] | None = None
-
-
 class ScorerExecutor(Executor):
     """Scores with one model, on the grants' cores. A forward pass cannot be paused or resized, and is over soon."""
 
-    def __init__(
-        self, scorer: FirstUse[Scores], config: TransformerConfig, options: ScorerOptions | None = None
-    ) -> None:
+    def __init__(self, scorer: FirstUse[Scores], config: TransformerConfig, settings: RewardSettings) -> None:
         """Takes the scorer over: `close` closes it.
 
         Args:
             scorer: The model.
             config: Its shape.
-            options: How to register it.
+            settings: How it is registered.
         """
         self._scorer = scorer
         self._config = config
-        self._options = options or ScorerOptions()
+        self._settings = settings
 
     @override
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
@@ -60,8 +43,8 @@ class ScorerExecutor(Executor):
             manager_service_pb2.HostedService(
                 name=SCORER_SERVICE,
                 kinds=[action_pb2.ACTION_KIND_REWARD],
-                slots=self._options.slots,
-                reserved=dict(self._options.reserved or {}),
+                slots=self._settings.slots,
+                reserved={"gpu": self._settings.gpus} if self._settings.gpus else {},
                 instances=1,
             )
         ]
@@ -69,7 +52,8 @@ class ScorerExecutor(Executor):
     @override
     def capabilities(self) -> Mapping[str, str]:
         """What the model is: "weights" says "random" where no trained ones were given."""
-        return dict(self._options.capabilities or {})
+        weights = "random" if self._settings.weights is None else "file"
+        return {"weights": weights, "device": self._settings.device}
 
     @override
     async def run(self, attempt: Attempt) -> AttemptResult:
@@ -126,6 +110,32 @@ class RewardExecutor(Executor):
         """Hands them on."""
         for part in self._parts:
             part.use_shared_cores(cores)
+
+    @override
+    def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
+        """The states of all parts."""
+        return [state for part in self._parts for state in part.service_states()]
+
+    @override
+    def on_service_change(self, report: Callable[[], None]) -> None:
+        """Hands it on."""
+        for part in self._parts:
+            part.on_service_change(report)
+
+    @override
+    async def wait_failed(self) -> str | None:
+        """Waits until a part is dead and returns why; None where no part can die."""
+        reasons: list[str] = []
+
+        async def wait(part: Executor) -> None:
+            if (reason := await part.wait_failed()) is not None:
+                reasons.append(reason)
+                tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            for part in self._parts:
+                tasks.start_soon(wait, part)
+        return reasons[0] if reasons else None
 
     @override
     async def serve(self) -> None:

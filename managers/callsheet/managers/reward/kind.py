@@ -11,7 +11,7 @@ from callsheet.managers.reward.settings import RewardSettings
 from callsheet.managers.sandbox.kind import TEST_SUITES, of_manager
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.managers.settings import ManagerSettings
-from callsheet.options.declaration import LeaveOut, Option
+from callsheet.options.declaration import LeaveOut, Setting
 from callsheet.v1 import action_pb2
 
 
@@ -25,7 +25,7 @@ class RewardManagerSettings:
     """
 
     scorer: RewardSettings = field(default_factory=RewardSettings)
-    test_suites: Annotated[bool, Option("Also serve test suites in sandboxes of their own.")] = True
+    test_suites: Annotated[bool, Setting("Also serve test suites in sandboxes of their own.")] = True
     sandbox: Annotated[SandboxSettings, LeaveOut("network", "provisioning")] = field(default_factory=SandboxSettings)
 
 

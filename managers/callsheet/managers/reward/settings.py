@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.options import LoadAtFirstUse, Seed, Weights
+from callsheet.options.declaration import AtLeast, check_least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +29,11 @@ class RewardSettings:
     shape: TransformerConfig = field(default_factory=TransformerConfig)
     weights: Weights = None
     seed: Seed = 1
-    slots: int = 0
+    slots: Annotated[int, AtLeast(0)] = 0
     device: str = "cpu"
-    gpus: int = 0
-    max_batch_tokens: int = 16_384
+    gpus: Annotated[int, AtLeast(0)] = 0
+    max_batch_tokens: Annotated[int, AtLeast(1)] = 16_384
     load_at_first_use: LoadAtFirstUse = False
 
     def __post_init__(self) -> None:
-        for name, least in (("slots", 0), ("gpus", 0), ("seed", 0), ("max_batch_tokens", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}: {getattr(self, name)} must be at least {least}")
+        check_least(self)

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar, TypeVarTuple, Unpack
+from typing import Literal, Protocol, TypeVar, TypeVarTuple, Unpack
 
 import anyio
 import anyio.to_thread
@@ -16,6 +16,7 @@ import structlog
 from callsheet.managers.sandbox.agent_client import AgentConnection, AgentJob, AgentJobResult
 from callsheet.managers.sandbox.cgroups import CommandLeaf, SandboxGroup
 from callsheet.managers.sandbox.cgroups.files import is_gone
+from callsheet.managers.sandbox.changes import ChangedFiles
 from callsheet.managers.sandbox.errors import SandboxLostError, StoppedError
 from callsheet.managers.sandbox.fork_window import ForkWindow
 from callsheet.managers.sandbox.lanes import SandboxLanes
@@ -50,37 +51,73 @@ class Process:
     descriptors: Mapping[int, int]
 
 
+class FirstProcess(Protocol):
+    """What a backend started. The agent ends with its socket, and this once nothing is left inside."""
+
+    async def ran_out_of_memory(self) -> bool:
+        """Whether it ended by itself as the memory was used up, as far as whoever started it knows.
+
+        Called at most once, before `finish`. Groups of the sandbox that outlive it tell the same.
+        """
+
+    async def finish(self) -> None:
+        """Returns when it has ended; it is killed if that takes too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxParts:
+    """What a backend built.
+
+    Attributes:
+        first_process: What it started.
+        pin: Keeps everything below a process, the agent, on some cores, where no group of the sandbox does. Called in a
+            worker thread.
+        by_process: Whether cores and lanes are changed process by process where no group of the sandbox does; else
+            `pin` changes all at once, and there are no lanes.
+        group: Its control groups, where there are any.
+        temporary: Its temporary directory as commands see it.
+        agent_directory: The agent's program as commands see it.
+        environment: The default environment of commands.
+        limits: Resource limits of each command by their names in `resource`.
+        clean_up: Called last, in a worker thread; removes what the backend made.
+        threads: Bounds the worker threads of all sandboxes of a backend.
+        changes: What it changed in its overlays, where it has any.
+        confined_to: The directories that absolute paths of files must be in; empty where its root is its own.
+    """
+
+    first_process: FirstProcess
+    pin: Callable[[int, frozenset[int]], None]
+    by_process: bool
+    group: SandboxGroup | None
+    temporary: str
+    agent_directory: str
+    environment: Mapping[str, str]
+    limits: Mapping[str, int]
+    clean_up: Callable[[], None]
+    threads: anyio.CapacityLimiter
+    changes: ChangedFiles | None = None
+    confined_to: tuple[str, ...] = ()
+
+
 class SandboxJobs:
     """Starts and ends jobs in one sandbox."""
 
     def __init__(
-        self,
-        connection: AgentConnection,
-        group: SandboxGroup | None,
-        limits: Mapping[str, int],
-        threads: anyio.CapacityLimiter,
-        *,
-        pin: Callable[[int, frozenset[int]], None],
-        by_process: bool,
-        give_up: Callable[[], Awaitable[None]],
+        self, connection: AgentConnection, parts: SandboxParts, give_up: Callable[[], Awaitable[None]]
     ) -> None:
         """Args:
         connection: To the sandbox's agent.
-        group: Its control groups, where there are any.
-        limits: Resource limits of each process by their names in `resource`.
-        threads: Bounds the worker threads.
-        pin: Keeps everything below the agent on some cores, where no group does; called in a worker thread.
-        by_process: Whether that, and lanes, are changed process by process; else `pin` changes all at once.
+        parts: What its backend built.
         give_up: Destroys the sandbox; called when a job cannot be made to end.
         """
         self.connection = connection
-        self.group = group
-        self.lanes = SandboxLanes(group, lambda: connection.pid, by_process=by_process)
+        self.group = group = parts.group
+        self.lanes = SandboxLanes(group, lambda: connection.pid, by_process=parts.by_process)
         self.frozen = False
-        self._limits = dict(limits)
-        self._threads = threads
-        self._pin = None if group is not None and group.pins_cores else pin
-        self._pins_each_process = self._pin is not None and by_process
+        self._limits = dict(parts.limits)
+        self._threads = parts.threads
+        self._pin = None if group is not None and group.pins_cores else parts.pin
+        self._pins_each_process = self._pin is not None and parts.by_process
         self._cores: frozenset[int] | None = None
         self._pins_begun = self._pins_ended = 0
         # Held while cores and freezing, or the lane, are changed: whoever comes last finds the newest.

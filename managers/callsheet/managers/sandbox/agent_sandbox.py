@@ -1,21 +1,23 @@
-"""A sandbox whose first process is the agent: what both backends have in common."""
+"""A sandbox whose first process is the agent, and what the backends that make such sandboxes have in common."""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TypeVar, TypeVarTuple, Unpack
 
 import anyio
+import anyio.to_thread
 import structlog
 from callsheet.managers.sandbox.agent_client import AgentConnection, AgentJob
-from callsheet.managers.sandbox.agent_jobs import Process, SandboxJobs
+from callsheet.managers.sandbox.agent_jobs import Process, SandboxJobs, SandboxParts
 from callsheet.managers.sandbox.backend import (
     CommandOutcome,
     CommandSpec,
@@ -27,8 +29,7 @@ from callsheet.managers.sandbox.backend import (
     StepSpec,
 )
 from callsheet.managers.sandbox.capture import OutputPipe
-from callsheet.managers.sandbox.cgroups import CommandLeaf, SandboxGroup
-from callsheet.managers.sandbox.changes import ChangedFiles
+from callsheet.managers.sandbox.cgroups import CommandLeaf
 from callsheet.managers.sandbox.command_defaults import merged_environment
 from callsheet.managers.sandbox.errors import (
     FileRefusedError,
@@ -38,65 +39,23 @@ from callsheet.managers.sandbox.errors import (
     StoppedError,
 )
 from callsheet.managers.sandbox.metering import CommandMeter
+from callsheet.managers.sandbox.network.doors import NetworkDoors
 from callsheet.managers.sandbox.node_sharing import Lane
 from callsheet.managers.sandbox.paths import is_below
 from callsheet.managers.sandbox.process_tree import has_children
 from callsheet.managers.sandbox.refusals import cannot_execute, file_refused, file_unreadable
 from callsheet.managers.sandbox.sessions import SandboxSessions
+from callsheet.managers.sandbox.settings import SandboxSettings
 
 # Pipes that background processes still hold; beyond these the oldest is closed.
 _MOST_HELD_PIPES = 32
 _LISTENING_BYTES = 64
+_WORKER_THREADS = 8
+
+_Result = TypeVar("_Result")
+_Args = TypeVarTuple("_Args")
 
 _log = structlog.get_logger(__name__)
-
-
-class FirstProcess(Protocol):
-    """What a backend started. The agent ends with its socket, and this once nothing is left inside."""
-
-    async def ran_out_of_memory(self) -> bool:
-        """Whether it ended by itself as the memory was used up, as far as whoever started it knows.
-
-        Called at most once, before `finish`. Groups of the sandbox that outlive it tell the same.
-        """
-
-    async def finish(self) -> None:
-        """Returns when it has ended; it is killed if that takes too long."""
-
-
-@dataclass(frozen=True, slots=True)
-class SandboxParts:
-    """What a backend built.
-
-    Attributes:
-        first_process: What it started.
-        pin: Keeps everything below a process, the agent, on some cores, where no group of the sandbox does. Called in a
-            worker thread.
-        by_process: Whether cores and lanes are changed process by process where no group of the sandbox does; else
-            `pin` changes all at once, and there are no lanes.
-        group: Its control groups, where there are any.
-        temporary: Its temporary directory as commands see it.
-        agent_directory: The agent's program as commands see it.
-        environment: The default environment of commands.
-        limits: Resource limits of each command by their names in `resource`.
-        clean_up: Called last, in a worker thread; removes what the backend made.
-        threads: Bounds the worker threads of all sandboxes of a backend.
-        changes: What it changed in its overlays, where it has any.
-        confined_to: The directories that absolute paths of files must be in; empty where its root is its own.
-    """
-
-    first_process: FirstProcess
-    pin: Callable[[int, frozenset[int]], None]
-    by_process: bool
-    group: SandboxGroup | None
-    temporary: str
-    agent_directory: str
-    environment: Mapping[str, str]
-    limits: Mapping[str, int]
-    clean_up: Callable[[], None]
-    threads: anyio.CapacityLimiter
-    changes: ChangedFiles | None = None
-    confined_to: tuple[str, ...] = ()
 
 
 class AgentSandbox:
@@ -107,21 +66,13 @@ class AgentSandbox:
         self._spec = spec
         self._connection = connection
         self._parts = parts
-        self._jobs = SandboxJobs(
-            connection,
-            parts.group,
-            parts.limits,
-            parts.threads,
-            pin=parts.pin,
-            by_process=parts.by_process,
-            give_up=self.destroy,
-        )
+        self._jobs = SandboxJobs(connection, parts, self.destroy)
         self._sessions = SandboxSessions(self._jobs, parts.environment, parts.agent_directory)
         self._held: list[OutputPipe] = []
         self._destroying = anyio.Lock()
         self._destroyed = False
         self._ran_out_of_memory = False
-        self._releases: list[Callable[[], None]] = []
+        self._releases = ExitStack()
 
     @property
     def spec(self) -> SandboxSpec:
@@ -314,7 +265,7 @@ class AgentSandbox:
 
     def on_destroyed(self, release: Callable[[], None]) -> None:
         """Takes a function to call at its end."""
-        self._releases.append(release)
+        self._releases.callback(release)
 
     async def kill(self) -> None:
         """Kills all commands and background processes."""
@@ -360,8 +311,7 @@ class AgentSandbox:
         if parts.changes is not None:
             parts.changes.close()
         await self._jobs.in_thread(parts.clean_up)
-        while self._releases:
-            self._releases.pop()()
+        self._releases.close()
 
     async def _start_command(
         self, command: CommandSpec, pipes: Sequence[OutputPipe], leaf: CommandLeaf | None
@@ -390,8 +340,31 @@ class AgentSandbox:
             self._held.pop(0).close()
 
 
-class AgentBackend(SandboxBackend, Protocol):
-    """A backend all of whose sandboxes have an agent."""
+class AgentBackend(SandboxBackend):
+    """A backend all of whose sandboxes have an agent; a subclass says how one is started."""
+
+    def __init__(self, settings: SandboxSettings) -> None:
+        """Args: settings: Of the manager."""
+        self._settings = settings
+        self._creating = anyio.CapacityLimiter(settings.concurrent_creates)
+        self._threads = anyio.CapacityLimiter(_WORKER_THREADS)
+        self._doors = NetworkDoors()
 
     async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> AgentSandbox:
-        """Makes a sandbox, as every backend does."""
+        """Makes a sandbox."""
+        async with self._creating:
+            try:
+                return await self._create(spec, on_lost)
+            except (OSError, SandboxLostError) as error:
+                raise SandboxCreateError(str(error)) from error
+
+    @abstractmethod
+    async def _create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> AgentSandbox:
+        """Starts an agent and makes a sandbox of it; raises SandboxCreateError, SandboxLostError or OSError."""
+
+    async def serve(self) -> None:
+        """Takes connections of sandboxes that may reach something."""
+        await self._doors.serve()
+
+    async def _blocking(self, function: Callable[[Unpack[_Args]], _Result], *args: *_Args) -> _Result:
+        return await anyio.to_thread.run_sync(function, *args, limiter=self._threads)

@@ -14,14 +14,17 @@ from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.cgroups import GroupLayout
 from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.host_python import python_below
-from callsheet.managers.sandbox.launcher_client import probe_overlays
+from callsheet.managers.sandbox.launcher_client import SpawnRequest, probe_overlays
 from callsheet.managers.sandbox.network.destinations import network_words
 from callsheet.managers.sandbox.packets import memory_file
 from callsheet.managers.sandbox.pool_users import UserPool
 from callsheet.managers.sandbox.processes import ProcessPlan
 from callsheet.managers.sandbox.root_filesystem import (
     COMMAND_PATH,
+    FILES_PER_MIB,
+    IMAGE_COMMAND_PATH,
     RUN_MIB,
+    SHARED_MEMORY_MIB,
     SYSTEM_SHOWN,
     TEMPORARY,
     WORK,
@@ -39,9 +42,6 @@ _STAGES_INSIDE = "/run/callsheet/stage"
 _UID_INSIDE = 1000
 # Where the launcher mounts overlays as root, in a mount namespace of each sandbox.
 _OVERLAYS_OF_ROOT = "/mnt/overlays"
-_IMAGE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_SHARED_MEMORY_MIB = 64
-_FILES_PER_MIB = 256
 # Directories of / that are links into /usr on merged systems and real directories on others.
 _SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _SYSTEM_FILES = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime")
@@ -140,12 +140,14 @@ class BubblewrapPlanner:
         users = self._users
         uid = users.take() if users is not None else None
         return ProcessPlan(
-            argv=self._arguments(spec, named, stages_inside, overlays),
-            program=program,
-            path=None,
-            process_environment=self._library_path(),
-            uid=uid,
-            inherited=inherited,
+            SpawnRequest(
+                argv=self._arguments(spec, named, stages_inside, overlays),
+                program=program,
+                environment=self._library_path(),
+                uid=uid,
+                inherited=inherited,
+                overlays=overlay_request(self._overlay_base, overlays, spec.disk_mib),
+            ),
             temporary=TEMPORARY,
             agent_directory=_AGENT_INSIDE,
             environment={
@@ -155,7 +157,6 @@ class BubblewrapPlanner:
             limits=self._limits(spec),
             clean_up=lambda: users.give_back(uid) if users is not None and uid is not None else None,
             files=_most_files(spec, in_memory=not overlays),
-            overlays=overlay_request(self._overlay_base, overlays, spec.disk_mib),
         )
 
     def _overlays(self, spec: SandboxSpec) -> list[Overlay]:
@@ -204,12 +205,12 @@ class BubblewrapPlanner:
 
 def _most_files(spec: SandboxSpec, *, in_memory: bool) -> Mapping[str, int]:
     """One for each page of their size: an empty file takes no space and still memory."""
-    sizes_mib = {"/dev/shm": min(_SHARED_MEMORY_MIB, spec.disk_mib)}
+    sizes_mib = {"/dev/shm": min(SHARED_MEMORY_MIB, spec.disk_mib)}
     if in_memory:
         sizes_mib.update({TEMPORARY: spec.disk_mib, WORK: spec.disk_mib})
     if spec.root.image:
         sizes_mib["/run"] = RUN_MIB
-    return {path: size * _FILES_PER_MIB for path, size in sizes_mib.items()}
+    return {path: size * FILES_PER_MIB for path, size in sizes_mib.items()}
 
 
 def _python_path(settings: SandboxSettings, stages: Sequence[str]) -> Mapping[str, str]:
@@ -221,7 +222,7 @@ def _python_path(settings: SandboxSettings, stages: Sequence[str]) -> Mapping[st
 def _default_environment(spec: SandboxSpec) -> Mapping[str, str]:
     image = bool(spec.root.image)
     return {
-        "PATH": _IMAGE_PATH if image else COMMAND_PATH,
+        "PATH": IMAGE_COMMAND_PATH if image else COMMAND_PATH,
         "HOME": "/root" if image else TEMPORARY,
         "TMPDIR": TEMPORARY,
         "LANG": "C.UTF-8",
@@ -256,7 +257,7 @@ def _written_options(named: Mapping[str, str]) -> Iterator[str]:
 
 def _device_options(spec: SandboxSpec) -> Iterator[str]:
     """Devices and processes. bwrap's own /dev would leave /dev/shm unbounded."""
-    shared = str(min(_SHARED_MEMORY_MIB, spec.disk_mib) << 20)
+    shared = str(min(SHARED_MEMORY_MIB, spec.disk_mib) << 20)
     yield from ("--dev", "/dev", "--perms", "1777", "--size", shared, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
     yield from ("--proc", "/proc")
     if not spec.root.image:

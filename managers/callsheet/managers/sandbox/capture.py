@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 _CHUNK = 65536
@@ -58,8 +59,55 @@ class HeadTailBuffer:
             del self._tail[:excess]
 
 
-class OutputPipe:
-    """A pipe that a command writes into and the event loop empties.
+class ReadPipe(ABC):
+    """A pipe that a process of a sandbox writes into and the event loop empties.
+
+    Attributes:
+        write_end: The descriptor to hand to the process; -1 once this process has no copy of it.
+        is_open: Whether somebody may still write.
+    """
+
+    def __init__(self) -> None:
+        """Must be made and used on the event loop's thread."""
+        self._loop = asyncio.get_running_loop()
+        self._read_end, self.write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        self.is_open = True
+        self._loop.add_reader(self._read_end, self._take_some)
+
+    def close_write_end(self) -> None:
+        """Drops this process's own copy of the write end; without this the end is never seen."""
+        if self.write_end >= 0:
+            os.close(self.write_end)
+            self.write_end = -1
+
+    def close(self) -> None:
+        """Stops reading. Writers that are left get a broken pipe."""
+        self.close_write_end()
+        if self.is_open:
+            self.is_open = False
+            self._loop.remove_reader(self._read_end)
+            os.close(self._read_end)
+
+    @abstractmethod
+    def _take(self, chunk: bytes) -> None:
+        """Takes what was read."""
+
+    def _take_some(self) -> int:
+        """Reads one chunk; returns its length, 0 if there was none."""
+        try:
+            chunk = os.read(self._read_end, _CHUNK)
+        except BlockingIOError:
+            return 0
+        if chunk:
+            self._take(chunk)
+        else:
+            self.close()
+        return len(chunk)
+
+
+class OutputPipe(ReadPipe):
+    """A pipe that a command writes into.
 
     A background process may hold the pipe after its command ended. `finish` then takes what was written until that
     moment, and the rest is read and dropped, so that the process neither blocks nor dies of a broken pipe.
@@ -73,45 +121,25 @@ class OutputPipe:
             on_chunk: Gets what is read while it is kept.
         """
         self._on_chunk = on_chunk
-        self._loop = asyncio.get_running_loop()
         self._buffer: HeadTailBuffer = HeadTailBuffer(limit)
         self._keeping = True
-        self._read_end, self._write_end = os.pipe()
-        os.set_blocking(self._read_end, False)
+        super().__init__()
         self._capacity = fcntl.fcntl(self._read_end, fcntl.F_GETPIPE_SZ)
-        self._open = True
-        self._loop.add_reader(self._read_end, self._take_some)
-
-    @property
-    def write_end(self) -> int:
-        """The descriptor to hand to the command."""
-        return self._write_end
 
     @property
     def buffer(self) -> HeadTailBuffer:
         """What was captured."""
         return self._buffer
 
-    @property
-    def is_open(self) -> bool:
-        """Whether somebody may still write."""
-        return self._open
-
     def give_write_end(self) -> int:
         """Returns the descriptor to hand to the command; the caller closes it."""
-        given, self._write_end = self._write_end, -1
+        given, self.write_end = self.write_end, -1
         return given
-
-    def close_write_end(self) -> None:
-        """Drops this process's own copy of the write end; without this the end is never seen."""
-        if self._write_end >= 0:
-            os.close(self._write_end)
-            self._write_end = -1
 
     def finish(self) -> None:
         """Takes what the pipe holds now; everything later is dropped."""
         left = self._capacity
-        while self._open and left > 0:
+        while self.is_open and left > 0:
             taken = self._take_some()
             if not taken:
                 break
@@ -124,24 +152,8 @@ class OutputPipe:
         self.finish()
         self._buffer, self._on_chunk, self._keeping = HeadTailBuffer(limit), on_chunk, True
 
-    def close(self) -> None:
-        """Stops reading. Writers that are left get a broken pipe."""
-        self.close_write_end()
-        if self._open:
-            self._open = False
-            self._loop.remove_reader(self._read_end)
-            os.close(self._read_end)
-
-    def _take_some(self) -> int:
-        """Reads one chunk; returns its length, 0 if there was none."""
-        try:
-            chunk = os.read(self._read_end, _CHUNK)
-        except BlockingIOError:
-            return 0
-        if not chunk:
-            self.close()
-        elif self._keeping:
+    def _take(self, chunk: bytes) -> None:
+        if self._keeping:
             self._buffer.append(chunk)
             if self._on_chunk is not None:
                 self._on_chunk(chunk)
-        return len(chunk)

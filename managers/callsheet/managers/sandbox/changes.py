@@ -18,10 +18,10 @@ from pathlib import Path
 
 from callsheet.managers.sandbox.root_filesystem import RootFilesystem, overlays_of
 
-_SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
+SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
 # An entry takes about this much beside its content.
-_ENTRY_BYTES = 512
+ENTRY_BYTES = 512
 
 
 class ChangesTooLargeError(Exception):
@@ -78,7 +78,7 @@ class ChangedFiles:
             upper = os.open(f"{name}/upper", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=base)
             try:
                 copy.directory(upper, path)
-                path.chmod(stat.S_IMODE(os.fstat(upper).st_mode) & ~_SPECIAL_BITS)
+                path.chmod(stat.S_IMODE(os.fstat(upper).st_mode) & ~SPECIAL_BITS)
             finally:
                 os.close(upper)
         return copy.bytes
@@ -101,7 +101,7 @@ class _Copy:
 
     def _entry(self, parent: int, name: str, target: Path) -> None:
         status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-        self._account(_ENTRY_BYTES)
+        self._account(ENTRY_BYTES)
         kind = stat.S_IFMT(status.st_mode)
         if kind == stat.S_IFDIR:
             target.mkdir()
@@ -124,7 +124,7 @@ class _Copy:
         else:
             # Sockets and pipes mean nothing without the processes that had them open.
             return
-        os.chmod(target, stat.S_IMODE(status.st_mode) & ~_SPECIAL_BITS)
+        os.chmod(target, stat.S_IMODE(status.st_mode) & ~SPECIAL_BITS)
         os.utime(target, ns=(status.st_mtime_ns, status.st_mtime_ns))
 
     def _link(self, status: os.stat_result, target: Path) -> bool:

@@ -8,24 +8,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from callsheet.managers.sandbox.errors import SandboxError
+from callsheet.managers.sandbox.errors import InputRefusedError
 from callsheet.managers.sandbox.paths import checked_path
 from callsheet.managers.sandbox.settings import Isolation
 from callsheet.v1 import action_pb2
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-class EnvironmentRefusedError(SandboxError, ValueError):
-    """A variable that no process can have; the message names field, value and rule."""
-
-    reason = "bad_environment"
-
-
-class UserRefusedError(SandboxError, ValueError):
-    """Commands are to run as a user that the sandbox cannot change to; the message names field, value and rule."""
-
-    reason = "user_refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +35,7 @@ def read_defaults(reset: action_pb2.EnvResetInput, isolation: Isolation) -> Comm
     """Returns the defaults that an env_reset asks for.
 
     Raises:
-        EnvironmentRefusedError: A variable breaks a rule.
-        PathRefusedError: The working directory is no path that a sandbox can have.
-        UserRefusedError: Its commands cannot run as that user.
+        InputRefusedError: A variable or the working directory breaks a rule, or its commands cannot run as that user.
     """
     asked = reset.defaults
     check_environment(asked.environment, "defaults.environment")
@@ -58,7 +44,7 @@ def read_defaults(reset: action_pb2.EnvResetInput, isolation: Isolation) -> Comm
         rule = (
             f"must be {' or '.join(map(repr, own))}: one user is mapped into the sandbox, and runs all of its commands"
         )
-        raise UserRefusedError(f"defaults.user: {asked.user[:200]!r}: {rule}")
+        raise InputRefusedError("user_refused", f"defaults.user: {asked.user[:200]!r}: {rule}")
     return CommandDefaults(
         environment=dict(asked.environment),
         directory=checked_path(asked.working_directory, allow_empty=True),
@@ -67,11 +53,11 @@ def read_defaults(reset: action_pb2.EnvResetInput, isolation: Isolation) -> Comm
 
 
 def check_environment(environment: Mapping[str, str], field_name: str = "environment") -> None:
-    """Raises EnvironmentRefusedError for a variable that no process can have."""
+    """Raises InputRefusedError for a variable that no process can have."""
     for name, value in environment.items():
         if not _VARIABLE.fullmatch(name) or "\0" in value:
             rule = "must be a variable's name with a value without NUL"
-            raise EnvironmentRefusedError(f"{field_name}: {name[:200]!r}: {rule}")
+            raise InputRefusedError("bad_environment", f"{field_name}: {name[:200]!r}: {rule}")
 
 
 def own_user(isolation: Isolation, *, has_image: bool) -> tuple[str, ...]:

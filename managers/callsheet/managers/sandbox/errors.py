@@ -64,5 +64,15 @@ class FileRefusedError(ReasonedError):
     """
 
 
+class InputRefusedError(ReasonedError, ValueError):
+    """What an action asks for breaks a rule; the message names field, value and rule.
+
+    Attributes:
+        reason: "bad_command", "bad_environment" (a variable that no process can have), "bad_path" (which no sandbox can
+            have), "network_refused" (not what the manager's sandboxes may reach), "too_little_memory" (less than it
+            takes to start a sandbox) or "user_refused" (the sandbox cannot change to that user).
+    """
+
+
 class StoppedError(Exception):
     """Stopped on request before there was a result."""

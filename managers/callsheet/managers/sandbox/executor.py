@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import anyio
 from callsheet.managers.ends import infra_failure
-from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
+from callsheet.managers.kind import IMAGE_SERVICE_PREFIX
 from callsheet.managers.sandbox.backend import Sandbox, SandboxBackend
+from callsheet.managers.sandbox.base_executor import BaseSandboxExecutor
 from callsheet.managers.sandbox.command_defaults import CommandDefaults, read_defaults
 from callsheet.managers.sandbox.env_reset import completed_reset, failed_reset, read_env_reset
 from callsheet.managers.sandbox.env_step import read_env_step, run_env_step
@@ -18,7 +20,6 @@ from callsheet.managers.sandbox.provisioning.provisioner import Provisioner, Set
 from callsheet.managers.sandbox.results import command_result, limit_failure, usage_of
 from callsheet.managers.sandbox.rewards import TEST_SUITE_SERVICE, read_scorer, score_in_new_sandbox, score_result
 from callsheet.managers.sandbox.sandbox_use import SandboxUse
-from callsheet.managers.sandbox.sandbox_uses import SandboxUses
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from callsheet.v1.rewards import CommandScorer, command_scorer, scores_in_sandbox
@@ -39,11 +40,10 @@ class _Held:
     turn: anyio.Lock = field(default_factory=anyio.Lock)
 
 
-class SandboxExecutor(Executor):
+class SandboxExecutor(BaseSandboxExecutor):
     """Holds the sandboxes of trajectories: env_reset makes one, env_step and rewards may use it.
 
     Attributes:
-        uses: The attempts that run.
         provisioner: Where the sandboxes come from.
     """
 
@@ -55,11 +55,9 @@ class SandboxExecutor(Executor):
         provisioner: Provisioner,
     ) -> None:
         """Use `build.build_sandbox_executor`."""
-        self.uses = SandboxUses(backend, settings, directory)
-        self.uses.on_lost(self._forget)
+        super().__init__(backend, settings, directory)
         self.provisioner = provisioner
-        provisioner.on_lost(self.uses.lost)
-        self._settings = settings
+        provisioner.on_lost(self.lost)
         self._held: dict[tuple[str, str], _Held] = {}
         self._report_loss: LossReport | None = None
 
@@ -71,11 +69,11 @@ class SandboxExecutor(Executor):
             # Steps need no image any more, as their sandbox has it; rewards in new sandboxes may ask for one.
             is_plain = state.name == SANDBOX_SERVICE
             other = action_pb2.ACTION_KIND_ENV_STEP if is_plain else action_pb2.ACTION_KIND_REWARD
-            service = self.uses.service(state.name, [action_pb2.ACTION_KIND_ENV_RESET, other])
+            service = self._service(state.name, [action_pb2.ACTION_KIND_ENV_RESET, other])
             service.setup_s, service.instances = state.setup_s, state.instances
             service.kept_set_ups.update(state.kept_set_ups)
             described.append(service)
-        return [*described, self.uses.service(TEST_SUITE_SERVICE, [action_pb2.ACTION_KIND_REWARD])]
+        return [*described, self._service(TEST_SUITE_SERVICE, [action_pb2.ACTION_KIND_REWARD])]
 
     @override
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
@@ -86,7 +84,7 @@ class SandboxExecutor(Executor):
         for name, setup_s in (images.setups_s() if images is not None else {}).items():
             # Once an image is there, as many sandboxes can begin with it as are made at a time.
             at_once = 0 if setup_s else self._settings.provisioning.most_creations
-            service = f"{SANDBOX_SERVICE}:{name}"
+            service = f"{IMAGE_SERVICE_PREFIX}{name}"
             states[name] = manager_service_pb2.ServiceState(name=service, setup_s=setup_s, instances=at_once)
         for kept in self.provisioner.kept_set_ups.told():
             # An image that was put into the store later has no service of its own.
@@ -101,19 +99,11 @@ class SandboxExecutor(Executor):
             self.provisioner.images.on_change(report)
 
     @override
-    def capabilities(self) -> Mapping[str, str]:
-        return self.uses.capabilities()
-
-    @override
-    def use_shared_cores(self, cores: Sequence[int]) -> None:
-        self.uses.use_shared_cores(cores)
-
-    @override
     async def serve(self) -> None:
         """Keeps sandboxes ready, and ranks commands where cores are shared."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.provisioner.pool.serve)
-            await self.uses.serve()
+            await super().serve()
 
     @override
     def sandboxes(self) -> Sequence[manager_service_pb2.SandboxState]:
@@ -146,25 +136,10 @@ class SandboxExecutor(Executor):
                 tasks.start_soon(held.sandbox.destroy)
         self._held.clear()
         await self.provisioner.pool.close()
-        await self.uses.close()
+        await super().close()
 
     @override
-    async def run(self, attempt: Attempt) -> AttemptResult:
-        return await self.uses.run(attempt, self._run)
-
-    @override
-    async def resize(self, attempt: Attempt) -> None:
-        await self.uses.resize(attempt)
-
-    @override
-    async def pause(self, attempt: Attempt) -> None:
-        await self.uses.set_paused(attempt, True)
-
-    @override
-    async def resume(self, attempt: Attempt) -> None:
-        await self.uses.set_paused(attempt, False)
-
-    async def _run(self, use: SandboxUse) -> AttemptResult:
+    async def _work(self, use: SandboxUse) -> AttemptResult:
         action = use.attempt.action
         kind = action.WhichOneof("payload")
         if kind == "env_reset":
@@ -226,7 +201,7 @@ class SandboxExecutor(Executor):
     async def _make_fresh(self, image: str, use: SandboxUse) -> Sandbox:
         """Makes the sandbox of one reward."""
         if not image:
-            return await self.uses.create(use)
+            return await self._create(use)
         return (await self.provisioner.provide(Wanted(use.new_sandbox(), image), use)).sandbox
 
     def _find(self, attempt: Attempt) -> _Held:
@@ -235,6 +210,7 @@ class SandboxExecutor(Executor):
             raise SandboxLostError(f"sandbox {attempt.grant.sandbox_id!r} is not here")
         return held
 
+    @override
     def _forget(self, sandbox_id: str, reason: str) -> Sandbox | None:
         """Gives up a sandbox that was lost, and tells the scheduler so."""
         for place, held in self._held.items():

@@ -13,6 +13,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 from callsheet.managers.open_files import limit_open_files, raise_open_files
+from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.packets import PacketSocket, ProtocolError, integer, socket_pair
 from callsheet.managers.sandbox.settings import Isolation
 
@@ -23,7 +24,7 @@ _END_SECONDS = 5.0
 _LARGEST_PID = 1 << 22
 
 
-class LauncherError(Exception):
+class LauncherError(SandboxCreateError):
     """The launcher, or a process it was to start, does not run."""
 
 
@@ -45,7 +46,7 @@ class SpawnRequest:
     """
 
     argv: Sequence[str]
-    stderr: int
+    stderr: int = -1
     path: str | None = None
     program: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -6,21 +6,15 @@ sandbox ("/testbed/a").
 
 from __future__ import annotations
 
-from callsheet.managers.sandbox.errors import SandboxError
+from callsheet.managers.sandbox.errors import InputRefusedError
 
 _LONGEST_PATH = 4096
 _LONGEST_COMPONENT = 255
 
 
-class PathRefusedError(SandboxError, ValueError):
-    """A path that no sandbox can have; the message names the path and the rule."""
-
-    reason = "bad_path"
-
-    def __init__(self, path: str, rule: str) -> None:
-        super().__init__(f"path {path[:200]!r}: {rule}")
-        self.path = path
-        self.rule = rule
+def path_refused(path: str, rule: str) -> InputRefusedError:
+    """Returns the error for a path that no sandbox can have."""
+    return InputRefusedError("bad_path", f"path {path[:200]!r}: {rule}")
 
 
 def checked_path(path: str, *, below: str = "", allow_empty: bool = False) -> str:
@@ -34,19 +28,19 @@ def checked_path(path: str, *, below: str = "", allow_empty: bool = False) -> st
         allow_empty: Whether the directory that it begins from is a valid answer.
 
     Raises:
-        PathRefusedError: It climbs with "..", is too long, names nothing or holds a NUL.
+        InputRefusedError: It climbs with "..", is too long, names nothing or holds a NUL.
     """
     if "\0" in path:
-        raise PathRefusedError(path, "must not hold a NUL character")
+        raise path_refused(path, "must not hold a NUL character")
     if len(_encoded(path)) > _LONGEST_PATH:
-        raise PathRefusedError(path, f"must not be longer than {_LONGEST_PATH} bytes")
+        raise path_refused(path, f"must not be longer than {_LONGEST_PATH} bytes")
     components = [component for component in path.split("/") if component not in {"", "."}]
     if ".." in components:
-        raise PathRefusedError(path, 'must not hold ".."')
+        raise path_refused(path, 'must not hold ".."')
     if any(len(_encoded(component)) > _LONGEST_COMPONENT for component in components):
-        raise PathRefusedError(path, f"no component may be longer than {_LONGEST_COMPONENT} bytes")
+        raise path_refused(path, f"no component may be longer than {_LONGEST_COMPONENT} bytes")
     if not components and not allow_empty:
-        raise PathRefusedError(path, "must name a file")
+        raise path_refused(path, "must name a file")
     relative = "/".join(components)
     if path.startswith("/"):
         return f"/{relative}"

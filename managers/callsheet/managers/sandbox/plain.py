@@ -14,6 +14,7 @@ from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.bubblewrap import find_system_python
 from callsheet.managers.sandbox.cgroups import GroupLayout
 from callsheet.managers.sandbox.janitor import kill_marked
+from callsheet.managers.sandbox.launcher_client import SpawnRequest
 from callsheet.managers.sandbox.processes import ProcessPlan
 from callsheet.managers.sandbox.root_filesystem import COMMAND_PATH
 from callsheet.managers.sandbox.settings import SandboxSettings
@@ -59,13 +60,9 @@ class PlainPlanner:
         # The running interpreter comes last: only a system without a Python of its own falls back to it.
         path = COMMAND_PATH if find_system_python() is not None else f"{COMMAND_PATH}:{Path(sys.executable).parent}"
         controllers = self._layout.controllers if self._layout is not None else {}
+        command = (sys.executable, "-I", "-S", str(AGENT_DIRECTORY / AGENT_START))
         return ProcessPlan(
-            argv=[sys.executable, "-I", "-S", str(AGENT_DIRECTORY / AGENT_START), "{fd:0}", str(work), str(temporary)],
-            program=None,
-            path=sys.executable,
-            process_environment={},
-            uid=None,
-            inherited=[],
+            SpawnRequest([*command, "{fd:0}", str(work), str(temporary)], path=sys.executable),
             temporary=str(temporary),
             agent_directory=str(AGENT_DIRECTORY),
             environment={

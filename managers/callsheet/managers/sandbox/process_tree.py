@@ -40,6 +40,21 @@ def for_every_thread(root: int, change: Callable[[int], None], *, include_root: 
                 continue
 
 
+def pin_tree(root: int, cores: frozenset[int]) -> None:
+    """Puts a process, its threads and all their descendants on `cores`, where no cpuset group can.
+
+    Args:
+        root: Process id of the first process, as this process sees it.
+        cores: Core ids.
+
+    Raises:
+        ProcessLookupError: The root is gone.
+        OSError: None of the cores exist here (EINVAL).
+    """
+    os.sched_setaffinity(root, cores)
+    for_every_thread(root, lambda thread: os.sched_setaffinity(thread, cores), include_root=True)
+
+
 def threads_below(root: int, *, include_root: bool) -> Iterator[int]:
     """Returns the threads of all processes below one, and its own ones if asked to."""
     for process in processes_below(root):

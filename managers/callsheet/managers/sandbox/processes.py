@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar, TypeVarTuple, Unpack
+from typing import Protocol
 
 import anyio
-import anyio.to_thread
 import structlog
-from callsheet.managers.sandbox.affinity import pin_tree
 from callsheet.managers.sandbox.agent_client import AgentConnection
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox, SandboxParts
+from callsheet.managers.sandbox.agent_jobs import SandboxParts
+from callsheet.managers.sandbox.agent_sandbox import AgentBackend, AgentSandbox
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.cgroups import GroupLayout, SandboxGroup, limit_capabilities
 from callsheet.managers.sandbox.changes import ChangedFiles
@@ -23,21 +21,17 @@ from callsheet.managers.sandbox.lanes import describe_lanes
 from callsheet.managers.sandbox.launcher_client import (
     Child,
     LauncherClient,
-    LauncherError,
     SpawnRequest,
     start_launcher,
 )
-from callsheet.managers.sandbox.network.doors import NetworkDoors, proxy_environment
+from callsheet.managers.sandbox.network.doors import proxy_environment
 from callsheet.managers.sandbox.packets import socket_pair
+from callsheet.managers.sandbox.process_tree import pin_tree
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
 
 _CREATE_SECONDS = 20.0
 _END_SECONDS = 5.0
-_WORKER_THREADS = 8
 _MOST_ERROR_BYTES = 4096
-
-_Result = TypeVar("_Result")
-_Args = TypeVarTuple("_Args")
 
 _log = structlog.get_logger(__name__)
 
@@ -47,12 +41,8 @@ class ProcessPlan:
     """How to start the first process of a sandbox.
 
     Attributes:
-        argv: With "{fd:0}" for the agent's socket and "{fd:I}" for the I-th of `inherited`, counted from 1.
-        program: Descriptor of the program, or None where `path` is set.
-        path: Path of the program.
-        process_environment: Environment of the process itself.
-        uid: User and group to drop to; None keeps the manager's.
-        inherited: Further descriptors it gets.
+        process: The process, without what the backend adds: its stderr, its groups, the report of what it mounts, and
+            the agent's socket as the first descriptor that it inherits, "{fd:0}".
         temporary: The temporary directory as commands see it.
         agent_directory: The agent's program as commands see it.
         environment: Default environment of commands.
@@ -60,22 +50,15 @@ class ProcessPlan:
         clean_up: Removes what the plan made, once the process is gone or did not start.
         files: The most files of its file systems in memory, by path.
         confined_to: See `SandboxParts`.
-        overlays: What the process mounts first, as `launcher/overlays.py` describes it.
     """
 
-    argv: Sequence[str]
-    program: int | None
-    path: str | None
-    process_environment: Mapping[str, str]
-    uid: int | None
-    inherited: Sequence[int]
+    process: SpawnRequest
     temporary: str
     agent_directory: str
     environment: Mapping[str, str]
     limits: Mapping[str, int]
     clean_up: Callable[[], None]
     files: Mapping[str, int] = field(default_factory=dict)
-    overlays: Mapping[str, object] | None = None
     confined_to: tuple[str, ...] = ()
 
 
@@ -120,7 +103,7 @@ class ProcessPlanner(Protocol):
         """
 
 
-class ProcessBackend:
+class ProcessBackend(AgentBackend):
     """Implements `backend.SandboxBackend` for both kinds of isolation."""
 
     def __init__(
@@ -130,15 +113,12 @@ class ProcessBackend:
         layout: Where control groups can be made.
         marker: Names the manager in group names and environments.
         """
-        self._settings = settings
+        super().__init__(settings)
         self._planner = planner
         self._layout = layout
         self._marker = marker
         self._launcher: LauncherClient | None = None
         self._launching = anyio.Lock()
-        self._creating = anyio.CapacityLimiter(settings.concurrent_creates)
-        self._threads = anyio.CapacityLimiter(_WORKER_THREADS)
-        self._doors = NetworkDoors()
 
     def capabilities(self) -> Mapping[str, str]:
         """What it isolates, and how it limits."""
@@ -171,18 +151,6 @@ class ProcessBackend:
     def images(self) -> None:
         """It has none of its own."""
 
-    async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> AgentSandbox:
-        """Makes a sandbox."""
-        async with self._creating:
-            try:
-                return await self._create(spec, on_lost, await self._get_launcher())
-            except (OSError, LauncherError, SandboxLostError) as error:
-                raise SandboxCreateError(str(error)) from error
-
-    async def serve(self) -> None:
-        """Takes connections of sandboxes that may reach something."""
-        await self._doors.serve()
-
     async def close(self) -> None:
         """Ends the launcher, and with it whatever sandbox was not destroyed."""
         async with self._launching:
@@ -198,32 +166,32 @@ class ProcessBackend:
                 await self._launcher.close()
                 self._launcher = None
             if self._launcher is None:
-                try:
-                    self._launcher = await start_launcher(
-                        self._marker, self._settings.isolation, [stage.source for stage in self._settings.stages]
-                    )
-                except (LauncherError, OSError) as error:
-                    raise SandboxCreateError(str(error)) from error
+                self._launcher = await start_launcher(
+                    self._marker, self._settings.isolation, [stage.source for stage in self._settings.stages]
+                )
             return self._launcher
 
-    async def _create(
-        self, spec: SandboxSpec, on_lost: Callable[[str], None], launcher: LauncherClient
-    ) -> AgentSandbox:
+    async def _create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> AgentSandbox:
+        launcher = await self._get_launcher()
         with ExitStack() as resources:
             plan, group = await self._blocking(self._prepare, spec, launcher.directories, resources)
             errors, errors_writer = os.pipe()
             resources.callback(os.close, errors)
             own, other = socket_pair()
             connection = AgentConnection(own, on_lost)
-            changes, report = ChangedFiles.reported(spec.root) if plan.overlays is not None else (None, None)
+            changes, report = ChangedFiles.reported(spec.root) if plan.process.overlays is not None else (None, None)
             try:
                 with closing(other), ExitStack() as given:
                     given.callback(os.close, errors_writer)
                     if report is not None:
                         given.callback(report.close)
-                    request = _request(plan, errors_writer, _entries(group, given), other)
-                    if report is not None:
-                        request = replace(request, report=report.fileno())
+                    request = replace(
+                        plan.process,
+                        stderr=errors_writer,
+                        groups=_entries(group, given),
+                        inherited=[other.fileno(), *plan.process.inherited],
+                        report=report.fileno() if report is not None else -1,
+                    )
                     child = await launcher.spawn(request)
             except BaseException:
                 connection.close("it could not be made")
@@ -290,9 +258,6 @@ class ProcessBackend:
         if waiting.cancelled_caught:
             raise SandboxCreateError(f"its first process said nothing for {_CREATE_SECONDS:g} s")
 
-    async def _blocking(self, function: Callable[[Unpack[_Args]], _Result], *args: *_Args) -> _Result:
-        return await anyio.to_thread.run_sync(function, *args, limiter=self._threads)
-
 
 def _entries(group: SandboxGroup | None, given: ExitStack) -> list[int]:
     """Opens the groups' entries; they are closed with `given`."""
@@ -307,17 +272,3 @@ def _undo(plan: ProcessPlan, group: SandboxGroup | None) -> None:
     if group is not None:
         group.remove()
     plan.clean_up()
-
-
-def _request(plan: ProcessPlan, errors: int, groups: Sequence[int], agent: socket.socket) -> SpawnRequest:
-    return SpawnRequest(
-        argv=plan.argv,
-        stderr=errors,
-        path=plan.path,
-        program=plan.program,
-        environment=plan.process_environment,
-        uid=plan.uid,
-        groups=groups,
-        inherited=[agent.fileno(), *plan.inherited],
-        overlays=plan.overlays,
-    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from callsheet.options.declaration import Option, PathRule
+from callsheet.options.declaration import AtLeast, PathRule, Setting, check_least
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class ProvisioningSettings:
 
     images: Annotated[
         Path | None,
-        Option(
+        Setting(
             "Image store: a directory of root file systems, as directories or archives, that env_reset can name.",
             variable="CALLSHEET_IMAGES",
             path=PathRule(exists=True, resolve=True),
@@ -31,19 +31,19 @@ class ProvisioningSettings:
     ] = None
     layer_cache_mib: Annotated[
         int,
-        Option(
+        Setting(
             "The most that unpacked images and the files that set-ups left may take on disk, in MiB.",
             variable="CALLSHEET_LAYER_CACHE_MIB",
             least=1,
         ),
     ] = 20 << 10
     keep_set_ups: Annotated[
-        bool, Option("Begin sandboxes with the files that the same set-up left before, instead of repeating it.")
+        bool, Setting("Begin sandboxes with the files that the same set-up left before, instead of repeating it.")
     ] = True
-    largest_set_up_mib: int = 1 << 10
+    largest_set_up_mib: Annotated[int, AtLeast(1)] = 1 << 10
     memory_limit_mib: Annotated[
         int | None,
-        Option(
+        Setting(
             "The most that all sandboxes may hold together, in MiB; more are refused.",
             flag="--sandbox-memory-mib",
             variable="CALLSHEET_SANDBOX_MEMORY_MIB",
@@ -53,13 +53,13 @@ class ProvisioningSettings:
     ] = None
     warm_memory_mib: Annotated[
         int,
-        Option(
+        Setting(
             "What sandboxes that nobody asked for yet may hold together, in MiB; 0 keeps none ready.",
             variable="CALLSHEET_WARM_MEMORY_MIB",
             least=0,
         ),
     ] = 0
-    most_creations: int = 4096
+    most_creations: Annotated[int, AtLeast(1)] = 4096
     creation_pause_s: float = 0.1
     longest_creation_pause_s: float = 5.0
 
@@ -67,13 +67,7 @@ class ProvisioningSettings:
         """Raises ValueError naming field, value and rule."""
         if self.images is not None and not (self.images.is_absolute() and self.images.is_dir()):
             raise ValueError(f"images: {str(self.images)!r}: must be an absolute path of a directory")
-        for name in ("layer_cache_mib", "largest_set_up_mib", "most_creations"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)}: must be at least 1")
-        if self.memory_limit_mib is not None and self.memory_limit_mib < 1:
-            raise ValueError(f"memory_limit_mib: {self.memory_limit_mib}: must be at least 1, or None for no limit")
-        if self.warm_memory_mib < 0:
-            raise ValueError(f"warm_memory_mib: {self.warm_memory_mib}: must be at least 0")
+        check_least(self)
         for name in ("creation_pause_s", "longest_creation_pause_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from callsheet.managers.executor import Attempt, PayloadAccess
 from callsheet.managers.sandbox.backend import CommandSpec, FileSpec, SandboxSpec, SessionLanguage, StepSpec
 from callsheet.managers.sandbox.command_defaults import CommandDefaults, check_environment, merged_environment
-from callsheet.managers.sandbox.errors import SandboxError
+from callsheet.managers.sandbox.errors import InputRefusedError
 from callsheet.managers.sandbox.network.destinations import Destination, covered
 from callsheet.managers.sandbox.paths import checked_path
 from callsheet.managers.sandbox.settings import FEWEST_MEMORY_MIB, Isolation, SandboxSettings
@@ -20,31 +20,13 @@ _LONGEST_STEP = 1 << 20
 _LONGEST_ARGUMENT = 131071
 
 
-class MemoryRefusedError(SandboxError, ValueError):
-    """A sandbox would have less memory than it takes to start one; the message names field, value and rule."""
-
-    reason = "too_little_memory"
-
-
-class NetworkRefusedError(SandboxError, ValueError):
-    """An env_reset wants to reach what this manager's sandboxes may not; the message names field, value and rule."""
-
-    reason = "network_refused"
-
-
-class CommandRefusedError(SandboxError, ValueError):
-    """The text of a command cannot be run as it stands; the message names field, value and rule."""
-
-    reason = "bad_command"
-
-
 async def read_files(
     files: Iterable[action_pb2.SandboxFile], payloads: PayloadAccess, defaults: CommandDefaults
 ) -> list[FileSpec]:
     """Returns the files to write.
 
     Raises:
-        PathRefusedError: A path is none that a sandbox can have.
+        InputRefusedError: A path is none that a sandbox can have.
         PayloadError: A payload cannot be read.
     """
     specs = []
@@ -61,9 +43,7 @@ async def read_command(
     """Returns the command to run.
 
     Raises:
-        CommandRefusedError: Its text breaks a rule.
-        EnvironmentRefusedError: A variable breaks a rule.
-        PathRefusedError: Its working directory is no path that a sandbox can have.
+        InputRefusedError: Its text, a variable or its working directory breaks a rule.
         PayloadError: Its standard input cannot be read.
     """
     arguments = _arguments(command)
@@ -82,15 +62,16 @@ def read_session_step(step: action_pb2.EnvStepInput, settings: SandboxSettings, 
     """Returns the step of a session to run.
 
     Raises:
-        CommandRefusedError: Its text breaks a rule.
-        EnvironmentRefusedError: A variable breaks a rule.
+        InputRefusedError: Its text or a variable breaks a rule.
     """
     command, program = step.command, step.command.WhichOneof("program")
     if program is None or program == "argv":
-        raise CommandRefusedError("program: one of shell and python must be set in a session")
+        raise InputRefusedError("bad_command", "program: one of shell and python must be set in a session")
     text = command.shell if program == "shell" else command.python
     if "\0" in text or len(text.encode()) > _LONGEST_STEP:
-        raise CommandRefusedError(f"{program}: must have at most {_LONGEST_STEP} bytes in a session, and no NUL")
+        raise InputRefusedError(
+            "bad_command", f"{program}: must have at most {_LONGEST_STEP} bytes in a session, and no NUL"
+        )
     check_environment(command.environment)
     return StepSpec(
         session=step.session,
@@ -104,7 +85,7 @@ def read_session_step(step: action_pb2.EnvStepInput, settings: SandboxSettings, 
 
 
 def read_download(paths: Iterable[str], defaults: CommandDefaults) -> list[tuple[str, str]]:
-    """Returns each path as it was given and as it was checked; raises PathRefusedError."""
+    """Returns each path as it was given and as it was checked; raises InputRefusedError."""
     return [(path, checked_path(path, below=defaults.directory)) for path in paths]
 
 
@@ -112,14 +93,13 @@ def sandbox_spec(sandbox_id: str, attempt: Attempt, cores: frozenset[int], setti
     """Returns what the sandbox of an attempt is to be: memory as granted, sizes as asked for or by default.
 
     Raises:
-        MemoryRefusedError: It has less memory than any sandbox needs.
-        NetworkRefusedError: It wants to reach what it may not.
+        InputRefusedError: It has less memory than any sandbox needs, or wants to reach what it may not.
     """
     reset = attempt.action.env_reset
     memory_mib = attempt.grant.resources.get("memory", 0) or settings.default_memory_mib
     if memory_mib < FEWEST_MEMORY_MIB:
         needs = f"a sandbox needs at least {FEWEST_MEMORY_MIB} MiB, which its agent and the smallest command take"
-        raise MemoryRefusedError(f"memory: {memory_mib} MiB: {needs}")
+        raise InputRefusedError("too_little_memory", f"memory: {memory_mib} MiB: {needs}")
     return SandboxSpec(
         sandbox_id=sandbox_id,
         memory_mib=memory_mib,
@@ -137,12 +117,16 @@ def _network(wanted: Iterable[str], settings: SandboxSettings) -> tuple[Destinat
         try:
             place = Destination.parse(text)
         except ValueError as error:
-            raise NetworkRefusedError(f"network: {error}") from error
+            raise InputRefusedError("network_refused", f"network: {error}") from error
         if settings.isolation is Isolation.NONE:
-            raise NetworkRefusedError(f"network: {text!r}: sandboxes without isolation have no network to limit")
+            raise InputRefusedError(
+                "network_refused", f"network: {text!r}: sandboxes without isolation have no network to limit"
+            )
         if not covered(place, settings.network):
             allowed = ", ".join(map(str, settings.network)) or "nothing"
-            raise NetworkRefusedError(f"network: {text!r}: sandboxes of this manager may reach {allowed}")
+            raise InputRefusedError(
+                "network_refused", f"network: {text!r}: sandboxes of this manager may reach {allowed}"
+            )
         places.append(place)
     return tuple(dict.fromkeys(places))
 
@@ -155,18 +139,19 @@ def _output_bytes(command: action_pb2.Command, settings: SandboxSettings, defaul
 def _arguments(command: action_pb2.Command) -> tuple[str, ...]:
     program = command.WhichOneof("program")
     if program is None:
-        raise CommandRefusedError("program: unset: one of argv, shell and python must be set")
+        raise InputRefusedError("bad_command", "program: unset: one of argv, shell and python must be set")
     if program == "argv":
         arguments = tuple(command.argv.arguments)
     else:
         arguments = ("/bin/sh", "-c", command.shell) if program == "shell" else ("python3", "-c", command.python)
     if not arguments or not arguments[0]:
-        raise CommandRefusedError("argv.arguments: empty: must name a program")
+        raise InputRefusedError("bad_command", "argv.arguments: empty: must name a program")
     for argument in arguments:
         if "\0" in argument:
-            raise CommandRefusedError(f"program: {argument[:200]!r}: must not hold a NUL character")
+            raise InputRefusedError("bad_command", f"program: {argument[:200]!r}: must not hold a NUL character")
         if len(argument.encode()) > _LONGEST_ARGUMENT:
-            raise CommandRefusedError(
-                f"program: an argument of {len(argument.encode())} bytes: must have at most {_LONGEST_ARGUMENT}"
+            raise InputRefusedError(
+                "bad_command",
+                f"program: an argument of {len(argument.encode())} bytes: must have at most {_LONGEST_ARGUMENT}",
             )
     return arguments

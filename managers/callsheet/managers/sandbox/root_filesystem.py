@@ -10,8 +10,12 @@ WORK = "/work"
 TEMPORARY = "/tmp"
 SYSTEM_SHOWN = "/run/callsheet/usr"
 COMMAND_PATH = "/usr/local/bin:/usr/bin:/bin"
+IMAGE_COMMAND_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 RUN_MIB = 16
+SHARED_MEMORY_MIB = 64
+# Of a file system in memory. A file may be empty and still takes memory: one for each page of the size.
+FILES_PER_MIB = 256
 _BYTES_AN_INODE = 4096
 _FEWEST_INODES = 1024
 # What must be directories in an image, with their modes.

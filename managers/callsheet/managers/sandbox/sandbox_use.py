@@ -12,7 +12,7 @@ import structlog
 from callsheet.managers.executor import Attempt
 from callsheet.managers.sandbox.backend import Sandbox, SandboxSpec
 from callsheet.managers.sandbox.errors import SandboxLostError
-from callsheet.managers.sandbox.node_sharing import Command
+from callsheet.managers.sandbox.node_sharing import KnownCommand
 from callsheet.managers.sandbox.requests import sandbox_spec
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
 from callsheet.managers.sandbox.shared_cores import SharedClock, SharedCores
@@ -135,7 +135,7 @@ class SandboxUse:
         ranked = self._settings.core_sharing is CoreSharing.RANKED
         reward = self.attempt.action.WhichOneof("payload") == "reward"
         demotable = ranked and (not reward or self._settings.demote_rewards)
-        command = Command(id(self.attempt), self._predicted_use(), demotable=demotable)
+        command = KnownCommand(id(self.attempt), self._predicted_use(), demotable=demotable)
         async with self._shared_cores.taking_part(command, sandbox, self._clock, among):
             if self._paused:
                 self._shared_cores.pause(id(self.attempt))

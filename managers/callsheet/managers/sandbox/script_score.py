@@ -17,9 +17,9 @@ import anyio
 from callsheet.managers.executor import PayloadAccess
 from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec, Sandbox
 from callsheet.managers.sandbox.command_defaults import CommandDefaults
-from callsheet.managers.sandbox.errors import FileRefusedError
+from callsheet.managers.sandbox.errors import FileRefusedError, InputRefusedError
 from callsheet.managers.sandbox.paths import checked_path
-from callsheet.managers.sandbox.requests import CommandRefusedError, read_command, read_files
+from callsheet.managers.sandbox.requests import read_command, read_files
 from callsheet.managers.sandbox.scoring import UNITS, Score, fill_placeholders
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.v1 import action_pb2, outcome_pb2
@@ -111,7 +111,7 @@ async def read_script(
     """Returns the script; raises what `read_files` and `read_command` raise."""
     command = await read_command(script.command, payloads, settings, defaults)
     if not script.score_file and not any(SCORE in argument for argument in command.arguments):
-        raise CommandRefusedError(f"score_file: empty: must name a file, or the command must hold {SCORE}")
+        raise InputRefusedError("bad_command", f"score_file: empty: must name a file, or the command must hold {SCORE}")
     path = checked_path(script.score_file, below=defaults.directory) if script.score_file else ""
     return Script(await read_files(script.files, payloads, defaults), command, path)
 

@@ -6,9 +6,8 @@ import asyncio
 import os
 
 import anyio
+from callsheet.managers.sandbox.capture import ReadPipe
 from callsheet.managers.sandbox.session_text import StatusScanner
-
-_CHUNK = 4096
 
 
 class StepPipe:
@@ -65,18 +64,14 @@ class StepEnd:
         self.status: int | None = None
 
 
-class StatusPipe:
+class StatusPipe(ReadPipe):
     """Where a session says that a step ended. What it says is untrusted, and read at any time so that nobody blocks."""
 
     def __init__(self) -> None:
         """Must be made and used on the event loop's thread."""
-        self._loop = asyncio.get_running_loop()
-        self._read_end, self.write_end = os.pipe()
-        os.set_blocking(self._read_end, False)
         self._scanner: StatusScanner | None = None
         self._end = StepEnd()
-        self._open = True
-        self._loop.add_reader(self._read_end, self._read)
+        super().__init__()
 
     def expect(self, marker: str) -> StepEnd:
         """Returns the end of the step that is marked so."""
@@ -84,30 +79,9 @@ class StatusPipe:
         self._end = StepEnd()
         return self._end
 
-    def close_write_end(self) -> None:
-        """Drops this process's own copy of the session's end."""
-        if self.write_end >= 0:
-            os.close(self.write_end)
-            self.write_end = -1
-
-    def close(self) -> None:
-        """Stops reading."""
-        self.close_write_end()
-        if self._open:
-            self._open = False
-            self._loop.remove_reader(self._read_end)
-            os.close(self._read_end)
-
-    def _read(self) -> None:
-        try:
-            chunk = os.read(self._read_end, _CHUNK)
-        except BlockingIOError:
-            return
-        if not chunk:
-            self.close()
-        elif self._scanner is not None:
-            status = self._scanner.feed(chunk)
-            if status is not None:
-                self._scanner = None
-                self._end.status = status
-                self._end.reached.set()
+    def _take(self, chunk: bytes) -> None:
+        status = self._scanner.feed(chunk) if self._scanner is not None else None
+        if status is not None:
+            self._scanner = None
+            self._end.status = status
+            self._end.reached.set()

@@ -13,7 +13,7 @@ from callsheet.managers.sandbox.network.destinations import Destination
 from callsheet.managers.sandbox.node_sharing import NodeSharingSettings
 from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
 from callsheet.options.common import DataDir, default_data_dir
-from callsheet.options.declaration import Option, PathRule
+from callsheet.options.declaration import AtLeast, PathRule, Setting, check_least
 
 # Outside the ranges of system accounts, of systemd's dynamic and home users, and of subordinate ids (from 100,000).
 POOL_UID_BASE = 70_000
@@ -45,11 +45,11 @@ class CoreSharing(Enum):
 
 
 IsolationOption = Annotated[
-    Isolation, Option("What keeps sandboxes apart.", variable="CALLSHEET_ISOLATION", default=Isolation.BUBBLEWRAP)
+    Isolation, Setting("What keeps sandboxes apart.", variable="CALLSHEET_ISOLATION", default=Isolation.BUBBLEWRAP)
 ]
 ShareCores = Annotated[
     CoreSharing,
-    Option(
+    Setting(
         "Who has the cores: all commands together, ranked by the CPU time they have had or plainly as the system does "
         "it, or each command cores reserved for it.",
         flag="--share-cores",
@@ -98,7 +98,7 @@ class SandboxSettings:
     isolation: IsolationOption = Isolation.BUBBLEWRAP
     stages: Annotated[
         tuple[StageDirectory, ...],
-        Option(
+        Setting(
             "Directory that every sandbox can read, with Python packages in it; repeatable.",
             flag="--stage",
             text=Path,
@@ -108,16 +108,16 @@ class SandboxSettings:
         ),
     ] = ()
     cores: frozenset[int] = field(default_factory=lambda: frozenset(os.sched_getaffinity(0)))
-    default_memory_mib: int = 1024
-    default_disk_mib: int = 256
-    default_max_processes: int = 128
-    max_output_bytes: int = 16 << 20
-    max_download_bytes: int = 64 << 20
-    concurrent_creates: int = 8
+    default_memory_mib: Annotated[int, AtLeast(FEWEST_MEMORY_MIB)] = 1024
+    default_disk_mib: Annotated[int, AtLeast(1)] = 256
+    default_max_processes: Annotated[int, AtLeast(1)] = 128
+    max_output_bytes: Annotated[int, AtLeast(1)] = 16 << 20
+    max_download_bytes: Annotated[int, AtLeast(1)] = 64 << 20
+    concurrent_creates: Annotated[int, AtLeast(1)] = 8
     use_control_groups: bool = True
     delegated_group: Annotated[
         Path | None,
-        Option(
+        Setting(
             "Directory of a version 2 control group that was made for this manager; by default the one it runs in, if "
             "that was delegated.",
             flag="--control-group",
@@ -126,14 +126,14 @@ class SandboxSettings:
     ] = None
     docker_image: Annotated[
         str,
-        Option(
+        Setting(
             "With --isolation docker, the image of sandboxes that name none; images must have a python3, 3.8 or later.",
             variable="CALLSHEET_DOCKER_IMAGE",
         ),
     ] = ""
     network: Annotated[
         tuple[Destination, ...],
-        Option(
+        Setting(
             "What an env_reset may ask to reach, by a proxy: a name, '*.' and a name for any below it, an address, or "
             "'*' for any name; repeatable. By default nothing.",
             metavar="HOST:PORT",
@@ -147,7 +147,7 @@ class SandboxSettings:
     core_sharing: ShareCores = CoreSharing.RESERVED
     shared_cores: Annotated[
         int | None,
-        Option(
+        Setting(
             "How many of the cores are shared; leave out those that other managers of the machine need.",
             flag="--shared-cpus",
             variable="CALLSHEET_SHARED_CPUS",
@@ -175,9 +175,4 @@ class SandboxSettings:
             raise ValueError("cores: must name at least one core")
         if self.shared_cores is not None and not 1 <= self.shared_cores <= len(self.cores):
             raise ValueError(f"shared_cores: {self.shared_cores}: must be between 1 and {len(self.cores)}, the cores")
-        if self.default_memory_mib < FEWEST_MEMORY_MIB:
-            raise ValueError(f"default_memory_mib: {self.default_memory_mib}: must be at least {FEWEST_MEMORY_MIB}")
-        positive = ("default_disk_mib", "default_max_processes", "max_output_bytes")
-        for name in (*positive, "max_download_bytes", "concurrent_creates"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)}: must be at least 1")
+        check_least(self)

@@ -12,7 +12,7 @@ import structlog
 from callsheet.managers.clock import ExecutionClock
 from callsheet.managers.sandbox.backend import Sandbox
 from callsheet.managers.sandbox.errors import SandboxLostError
-from callsheet.managers.sandbox.node_sharing import Command, Lane, LaneChange, NodeSharing, NodeSharingSettings
+from callsheet.managers.sandbox.node_sharing import KnownCommand, Lane, LaneChange, NodeSharing, NodeSharingSettings
 
 # The loop looks at least this often, for commands that could not be moved.
 _LONGEST_WAIT_S = 1.0
@@ -77,7 +77,7 @@ class SharedCommand:
         turn: Held while its sandbox is moved; whoever comes last moves it to the newest lane.
     """
 
-    command: Command
+    command: KnownCommand
     sandbox: Sandbox
     among: frozenset[int]
     baseline_s: float
@@ -117,7 +117,7 @@ class SharedCores:
 
     @asynccontextmanager
     async def taking_part(
-        self, command: Command, sandbox: Sandbox, clock: SharedClock, among: frozenset[int]
+        self, command: KnownCommand, sandbox: Sandbox, clock: SharedClock, among: frozenset[int]
     ) -> AsyncIterator[None]:
         """Lets a command share the cores for the length of a block; it is in its lane when the block begins.
 
@@ -171,10 +171,6 @@ class SharedCores:
             shared.width = width
             self._note(self._sharing.resize(name, predicted_use, monotonic()))
             await self._put_on_cores(shared)
-
-    def lane(self, name: Hashable) -> Lane | None:
-        """Returns the lane of a command; None for one that is paused or does not take part."""
-        return self._sharing.lane(name) if name in self._commands else None
 
     async def serve(self) -> None:
         """Moves commands between the lanes, for ever; when it is cancelled all end up in the foreground."""

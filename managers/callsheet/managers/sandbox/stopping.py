@@ -12,14 +12,16 @@ _Result = TypeVar("_Result")
 
 
 async def unless_stopped(
-    stop: anyio.Event, function: Callable[[], Awaitable[_Result]], undo: Callable[[_Result], Awaitable[None]]
+    stop: anyio.Event,
+    function: Callable[[], Awaitable[_Result]],
+    undo: Callable[[_Result], Awaitable[None]] | None = None,
 ) -> _Result:
     """Returns what a function returns; cancels it once `stop` is set.
 
     Args:
         stop: Set when the attempt is to end.
         function: What takes long; cancelling it leaves nothing behind.
-        undo: Takes back a result that came too late to be returned, because the caller is cancelled.
+        undo: Takes back a result that came too late to be returned, because the caller is cancelled; None for nothing.
 
     Raises:
         StoppedError: `stop` was set before there was a result.
@@ -42,8 +44,8 @@ async def unless_stopped(
             tasks.cancel_scope.cancel()
     except BaseException:
         with anyio.CancelScope(shield=True):
-            for result in results:
-                await undo(result)
+            if results and undo is not None:
+                await undo(results[0])
         raise
     if problems:
         raise problems[0]

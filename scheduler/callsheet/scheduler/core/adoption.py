@@ -31,16 +31,7 @@ def adopt_running(state: SchedulerState, manager: Manager, running: RunningAttem
         _repeat_commands(state, manager, attempt, running)
         return
     action = state.find_action(running.key)
-    orphan = Orphan(
-        running.token,
-        manager.manager_id,
-        running.attempt,
-        running.body_hash,
-        running.started,
-        running.resources,
-        running.cores,
-        paused=running.paused,
-    )
+    orphan = Orphan(manager.manager_id, running)
     if isinstance(action, Action) and waits_for(action, running.body_hash):
         adopt_orphan(state, action, orphan, now)
         return
@@ -49,7 +40,7 @@ def adopt_running(state: SchedulerState, manager: Manager, running: RunningAttem
     booked = {resource: units for resource, units in running.resources.items() if resource not in manager.pool}
     manager.strangers[running.token] = Stranger(*manager.node.take_existing(booked, running.cores))
     if action is None:
-        _keep_orphan(state, running.key, orphan, now)
+        _keep_orphan(state, orphan, now)
     elif manager.session is not None:
         state.emit(CancelAttempt(manager.session, running.token, "another attempt has taken its place"))
 
@@ -95,26 +86,27 @@ def adopt_orphan(state: SchedulerState, action: Action, orphan: Orphan, now: flo
     if manager is None:
         enqueue(state, action, now)
         return
+    running = orphan.running
     state.ready.remove(action)
-    release_stranger(manager, orphan.token)
-    attempt = Attempt(orphan.token, action, manager.manager_id, manager, "", orphan.attempt, now)
+    release_stranger(manager, running.token)
+    attempt = Attempt(running.token, action, manager.manager_id, manager, "", running.attempt, now)
     # An end does not say what its grant was; the fewest units keep the books of a sandbox it made.
-    units = action.request.demand.minimum() if orphan.ended is not None else orphan.units
-    book_attempt(attempt, manager, units, orphan.cores)
+    units = action.request.demand.minimum() if orphan.ended is not None else running.resources
+    book_attempt(attempt, manager, units, running.cores)
     note_booked(state, attempt)
-    state.attempts[orphan.token] = attempt
+    state.attempts[running.token] = attempt
     action.attempt = attempt
-    state.persist(ActionDispatched(*action.key, orphan.attempt, *orphan.token, manager.manager_id))
-    action.attempts = max(action.attempts, orphan.attempt)
+    state.persist(ActionDispatched(*action.key, running.attempt, *running.token, manager.manager_id))
+    action.attempts = max(action.attempts, running.attempt)
     action.first_dispatched_at = action.first_dispatched_at or now
     action.state = ActionState.DISPATCHED
     if action.request.in_sandbox and action.trajectory is not None:
         action.trajectory.occupied = attempt
     if action.trajectory is not None:
         admit(state, action.trajectory, now)
-    action.tell(now, f"adopted attempt {orphan.attempt} running on {manager.manager_id}")
-    _mark_alive(state, attempt, orphan.started, now)
-    if orphan.paused:
+    action.tell(now, f"adopted attempt {running.attempt} running on {manager.manager_id}")
+    _mark_alive(state, attempt, running.started, now)
+    if running.paused:
         _mark_paused(attempt, now)
 
 
@@ -146,24 +138,30 @@ def _repeat_commands(state: SchedulerState, manager: Manager, attempt: Attempt, 
         state.emit(ResizeAttempt(manager.session, attempt.token, dict(attempt.granted), cores))
 
 
+def ended_orphan(manager: Manager, event: AttemptEnded, known: Orphan | None = None) -> Orphan:
+    """An orphan that has ended; one that was known tells what it held."""
+    before = known.running if known is not None and known.running.token == event.token else None
+    units, cores = (before.resources, before.cores) if before is not None else ({}, ())
+    running = RunningAttempt(event.token, event.key, event.attempt, event.started, units, cores, event.body_hash)
+    return Orphan(manager.manager_id, running, event)
+
+
 def keep_orphan_end(state: SchedulerState, manager: Manager, event: AttemptEnded, now: float) -> None:
     """Keeps the end of an attempt whose action nobody knows, until its submit comes again or its lease runs out."""
-    known = state.orphans.get(event.key)
-    units, cores = (known.units, known.cores) if known is not None and known.token == event.token else ({}, ())
-    orphan = Orphan(event.token, manager.manager_id, event.attempt, event.body_hash, event.started, units, cores, event)
-    _keep_orphan(state, event.key, orphan, now)
+    _keep_orphan(state, ended_orphan(manager, event, state.orphans.get(event.key)), now)
 
 
-def _keep_orphan(state: SchedulerState, key: ActionKey, orphan: Orphan, now: float) -> None:
+def _keep_orphan(state: SchedulerState, orphan: Orphan, now: float) -> None:
     """Keeps an orphan of an earlier scheduler; in this one no submit was lost, only a job closed.
 
     Of two attempts at one action the later one counts.
     """
+    key, token = orphan.running.key, orphan.running.token
     known = state.orphans.get(key)
-    if orphan.token.epoch == state.epoch or (known is not None and known.token > orphan.token):
+    if token.epoch == state.epoch or (known is not None and known.running.token > token):
         _give_up(state, orphan)
         return
-    if known is not None and known.token != orphan.token:
+    if known is not None and known.running.token != token:
         _give_up(state, known)
     state.orphans[key] = orphan
     state.timers.set(("orphan", key), now + state.settings.orphan_lease)
@@ -181,7 +179,7 @@ def _give_up(state: SchedulerState, orphan: Orphan) -> None:
     if manager is None or manager.session is None:
         return
     if orphan.ended is None:
-        state.emit(CancelAttempt(manager.session, orphan.token, "its action is unknown"))
+        state.emit(CancelAttempt(manager.session, orphan.running.token, "its action is unknown"))
     else:
         discard_end(state, manager, orphan.ended)
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.admission import admit
 from callsheet.scheduler.core.adoption import (
     adopt_orphan,
     book_attempt,
     discard_end,
+    ended_orphan,
     keep_orphan_end,
     release_stranger,
     waits_for,
 )
-from callsheet.scheduler.core.commands import AcknowledgeEnd, Cancellation, Dispatch, Expiry, OutcomeResult
-from callsheet.scheduler.core.entities import Action, Attempt, LastAttempt, Manager, Orphan, Service
+from callsheet.scheduler.core.commands import AcknowledgeEnd, Dispatch
+from callsheet.scheduler.core.entities import Action, Attempt, LastAttempt, Manager, Service
 from callsheet.scheduler.core.lifecycle import (
     arm_attempt,
     drop_attempt,
     drop_sandbox,
-    fail_or_retry,
+    end_unsuccessfully,
     finish,
     install_sandbox,
 )
@@ -29,6 +32,7 @@ from callsheet.scheduler.core.resizing import change_cores, note_booked
 from callsheet.scheduler.core.servability import service_of
 from callsheet.scheduler.core.state import SchedulerState
 
+STOPPED = events.AttemptFailed(FailureKind.INFRA, "stopped_by_manager", "the manager ended the attempt by itself")
 NO_SANDBOX = events.AttemptFailed(FailureKind.INFRA, "no_sandbox", "the manager reported a reset without its sandbox")
 
 
@@ -197,19 +201,12 @@ def _settle(state: SchedulerState, manager: Manager, attempt: Attempt, event: ev
     # The next action of the sandbox must not start before this one has left the line, so the outcome comes first.
     action.attempt = None
     last = LastAttempt(attempt, event.started, event.usage, event.execution_s)
-    failed = result if isinstance(result, events.AttemptFailed) else None
-    partial = result.result if isinstance(result, events.AttemptSucceeded) else result.partial
-    if action.verdict is not None:
-        finish(state, action, _with_partial(action.verdict, partial), now, last)
-    elif isinstance(result, events.AttemptSucceeded):
+    if isinstance(result, events.AttemptSucceeded) and action.verdict is None:
         finish(state, action, result, now, last)
-    elif action.cancel_reason is not None:
-        finish(state, action, Cancellation(action.cancel_reason, partial), now, last)
     else:
-        failed = failed or events.AttemptFailed(
-            FailureKind.INFRA, "stopped_by_manager", "the manager ended the attempt by itself", partial
-        )
-        fail_or_retry(state, action, failed, now, last)
+        partial = result.result if isinstance(result, events.AttemptSucceeded) else result.partial
+        failed = result if isinstance(result, events.AttemptFailed) else replace(STOPPED, partial=partial)
+        end_unsuccessfully(state, action, failed, now, last)
     drop_attempt(state, attempt, now)
 
 
@@ -221,25 +218,12 @@ def _checked(action: Action, result: events.AttemptResult) -> events.AttemptResu
     return NO_SANDBOX if resets else events.AttemptSucceeded(result.result)
 
 
-def _with_partial(verdict: OutcomeResult, partial: bytes | None) -> OutcomeResult:
-    match verdict:
-        case events.AttemptFailed():
-            return events.AttemptFailed(verdict.kind, verdict.reason, verdict.message, partial, verdict.timeout)
-        case Cancellation():
-            return Cancellation(verdict.reason, partial)
-        case Expiry():
-            return verdict
-        case _:
-            raise AssertionError(f"{verdict!r} is decided by an attempt's end, never before it")
-
-
 def _unknown_end(state: SchedulerState, manager: Manager, event: events.AttemptEnded, now: float) -> None:
     action = state.find_action(event.key)
     if action is None:
         keep_orphan_end(state, manager, event, now)
     elif isinstance(action, Action) and event.token.epoch < state.epoch and waits_for(action, event.body_hash):
-        orphan = Orphan(event.token, manager.manager_id, event.attempt, event.body_hash, event.started, {}, (), event)
-        adopt_orphan(state, action, orphan, now)
+        adopt_orphan(state, action, ended_orphan(manager, event), now)
         on_ended(state, event, now)
     else:
         discard_end(state, manager, event)

@@ -1,8 +1,7 @@
 """What the core wants done.
 
 The shell carries commands out in the order they are returned. `Persist` goes to the journal. A command whose class says
-`after_commit` waits until every record before it is committed; all others are carried out at once. One
-for a manager whose stream is down has no `session`: the manager's next registration settles it.
+`after_commit` waits until every record before it is committed; all others are carried out at once.
 """
 
 from __future__ import annotations
@@ -26,16 +25,33 @@ from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.registration import SandboxRef
 
 
+class CoreCommand:
+    """What the core wants done.
+
+    Attributes:
+        after_commit: Whether it waits until every record before it is committed.
+    """
+
+    __slots__ = ()
+    after_commit: ClassVar[bool] = False
+
+
 @dataclass(slots=True)
-class Persist:
+class ManagerCommand(CoreCommand):
+    """For a manager; without a `session` if its stream is down, as its next registration settles it."""
+
+    session: ManagerSession | None
+
+
+@dataclass(slots=True)
+class Persist(CoreCommand):
     """Remember a change."""
 
-    after_commit: ClassVar[bool] = False
     record: Record
 
 
 @dataclass(slots=True)
-class Accept:
+class Accept(CoreCommand):
     """A request was carried out.
 
     Attributes:
@@ -50,16 +66,15 @@ class Accept:
 
 
 @dataclass(slots=True)
-class Refuse:
+class Refuse(CoreCommand):
     """A request broke a rule."""
 
-    after_commit: ClassVar[bool] = False
     reply_to: ReplyTo
     refusal: RefusedError
 
 
 @dataclass(slots=True)
-class Deliver:
+class Deliver(CoreCommand):
     """Send an outcome, as `OutcomeEncoder` encoded it, to all who wait for it."""
 
     after_commit: ClassVar[bool] = True
@@ -69,7 +84,7 @@ class Deliver:
 
 
 @dataclass(slots=True)
-class DeliverStored:
+class DeliverStored(CoreCommand):
     """Send the outcome that the journal has."""
 
     after_commit: ClassVar[bool] = True
@@ -78,30 +93,23 @@ class DeliverStored:
 
 
 @dataclass(slots=True)
-class AcceptManager:
+class AcceptManager(ManagerCommand):
     """Tell a manager that it is registered, and which cores its pool has."""
 
-    after_commit: ClassVar[bool] = False
-    session: ManagerSession | None
-    manager_id: str
     shared_cores: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
-class RefuseManager:
+class RefuseManager(ManagerCommand):
     """End a manager's session: its registration broke a rule, or another session took its place."""
 
-    after_commit: ClassVar[bool] = False
-    session: ManagerSession | None
     refusal: RefusedError
 
 
 @dataclass(slots=True)
-class Dispatch:
+class Dispatch(ManagerCommand):
     """Run an attempt."""
 
-    after_commit: ClassVar[bool] = False
-    session: ManagerSession | None
     request: ActionRequest
     token: Token
     attempt: int
@@ -114,78 +122,48 @@ class Dispatch:
 
 
 @dataclass(slots=True)
-class ResizeAttempt:
+class ResizeAttempt(ManagerCommand):
     """Change what an attempt may use."""
 
-    after_commit: ClassVar[bool] = False
-    session: ManagerSession | None
     token: Token
     resources: dict[str, int]
     cores: tuple[int, ...]
 
 
 @dataclass(slots=True)
-class PauseAttempt:
+class PauseAttempt(ManagerCommand):
     """Pause an attempt, or resume it."""
 
-    after_commit: ClassVar[bool] = False
-    session: ManagerSession | None
     token: Token
     paused: bool
 
 
 @dataclass(slots=True)
-class CancelAttempt:
+class CancelAttempt(ManagerCommand):
     """Stop an attempt."""
 
-    after_commit: ClassVar[bool] = False
-    session: ManagerSession | None
     token: Token
     reason: str
 
 
 @dataclass(slots=True)
-class AcknowledgeEnd:
+class AcknowledgeEnd(ManagerCommand):
     """A manager may forget an end."""
 
     after_commit: ClassVar[bool] = True
-    session: ManagerSession | None
     token: Token
 
 
 @dataclass(slots=True)
-class ReleaseSandbox:
+class ReleaseSandbox(ManagerCommand):
     """Destroy a sandbox."""
 
-    after_commit: ClassVar[bool] = False
-    session: ManagerSession | None
     sandbox: SandboxRef
 
 
 @dataclass(slots=True)
-class DrainManager:
+class DrainManager(ManagerCommand):
     """Ask a manager to take no new attempts."""
-
-    after_commit: ClassVar[bool] = False
-    session: ManagerSession | None
-
-
-Command = (
-    Persist
-    | Accept
-    | Refuse
-    | Deliver
-    | DeliverStored
-    | AcceptManager
-    | RefuseManager
-    | Dispatch
-    | ResizeAttempt
-    | PauseAttempt
-    | CancelAttempt
-    | AcknowledgeEnd
-    | ReleaseSandbox
-    | DrainManager
-)
 
 
 @dataclass(slots=True)

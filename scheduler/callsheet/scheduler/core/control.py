@@ -7,7 +7,7 @@ from callsheet.scheduler.core.commands import DrainManager, PauseAttempt
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Manager
 from callsheet.scheduler.core.leases import open_job
 from callsheet.scheduler.core.lifecycle import arm_attempt, cancel
-from callsheet.scheduler.core.model import CPU, ActionKey, ActionState, RefusalCode, RefusedError
+from callsheet.scheduler.core.model import CPU, ActionKey, ActionState, failed_precondition, invalid, not_found
 from callsheet.scheduler.core.resizing import resize, wish_fulfilled
 from callsheet.scheduler.core.state import SchedulerState
 
@@ -24,7 +24,7 @@ def on_cancel(state: SchedulerState, event: events.CancelRequested, now: float) 
 def _known(state: SchedulerState, key: ActionKey) -> Action | FinishedAction:
     action = state.find_action(key)
     if action is None:
-        raise RefusedError(RefusalCode.NOT_FOUND, "key", "/".join(key), "names no action of an open job")
+        raise not_found("key", "/".join(key), "names no action of an open job")
     return action
 
 
@@ -35,9 +35,7 @@ def _running(state: SchedulerState, key: ActionKey, wanted: ActionState) -> tupl
         if manager is not None and manager.session is not None:
             return action, action.attempt, manager
     current = action.state.value
-    raise RefusedError(
-        RefusalCode.FAILED_PRECONDITION, "key", "/".join(key), f"must be {wanted.value} on a manager; it is {current}"
-    )
+    raise failed_precondition("key", "/".join(key), f"must be {wanted.value} on a manager; it is {current}")
 
 
 def on_resize(state: SchedulerState, event: events.ResizeRequested, now: float) -> None:
@@ -45,12 +43,10 @@ def on_resize(state: SchedulerState, event: events.ResizeRequested, now: float) 
     action, attempt, manager = _running(state, event.key, ActionState.RUNNING)
     entry = next((entry for entry in action.request.demand.entries if entry.resource == event.resource), None)
     if entry is None or event.resource != CPU:
-        raise RefusedError(
-            RefusalCode.INVALID_ARGUMENT, "resource", event.resource, 'must be "cpu", and be part of the demand'
-        )
+        raise invalid("resource", event.resource, 'must be "cpu", and be part of the demand')
     if not max(entry.min_units, 1) <= event.units <= entry.max_units:
         rule = f"must be within the demand, {max(entry.min_units, 1)} to {entry.max_units}"
-        raise RefusedError(RefusalCode.INVALID_ARGUMENT, "units", event.units, rule)
+        raise invalid("units", event.units, rule)
     resize(state, attempt, manager, event.units, now)
     wish_fulfilled(state, attempt)
     state.accept(event.reply_to)
@@ -79,7 +75,7 @@ def on_drain(state: SchedulerState, event: events.DrainRequested, now: float) ->
     """Takes a manager out of service once its attempts are over."""
     manager = state.managers.get(event.manager_id)
     if manager is None:
-        raise RefusedError(RefusalCode.NOT_FOUND, "manager_id", event.manager_id, "names no registered manager")
+        raise not_found("manager_id", event.manager_id, "names no registered manager")
     manager.draining = manager.drain_asked = True
     state.fleet_changed()
     if manager.session is not None:

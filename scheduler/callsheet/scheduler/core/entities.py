@@ -22,7 +22,7 @@ from callsheet.scheduler.core.model import (
 )
 from callsheet.scheduler.core.peers import ClientSession, ManagerSession, Usage, Watcher
 from callsheet.scheduler.core.plan import GrantPrediction
-from callsheet.scheduler.core.registration import SandboxRef, ServiceDescription
+from callsheet.scheduler.core.registration import RunningAttempt, SandboxRef, ServiceDescription
 
 # Plans may change the cores of an attempt as often as commands come to its node.
 MAX_STORY = 256
@@ -348,14 +348,13 @@ class Job:
 
 @dataclass(slots=True)
 class Orphan:
-    """An attempt of an action nobody knows: its submit was lost in a crash and its client will submit it again."""
+    """An attempt of an action nobody knows: its submit was lost in a crash and its client will submit it again.
 
-    token: Token
+    Attributes:
+        running: As its manager tells, or told before it ended.
+        ended: How it ended, if it has.
+    """
+
     manager_id: str
-    attempt: int
-    body_hash: bytes
-    started: bool
-    units: dict[str, int]
-    cores: tuple[int, ...]
+    running: RunningAttempt
     ended: AttemptEnded | None = None
-    paused: bool = False

@@ -45,68 +45,74 @@ class ReplyTo:
     holds: bool = False
 
 
+class Event:
+    """What happens to the core."""
+
+    __slots__ = ()
+
+
 @dataclass(slots=True)
-class JobOpenRequested:
-    """A client opens a job."""
+class Request(Event):
+    """What a client or an operator asks for."""
 
     reply_to: ReplyTo
+
+
+@dataclass(slots=True)
+class JobOpenRequested(Request):
+    """A client opens a job."""
+
     job: JobRequest
 
 
 @dataclass(slots=True)
-class JobCloseRequested:
+class JobCloseRequested(Request):
     """A client closes a job."""
 
-    reply_to: ReplyTo
     job_id: str
 
 
 @dataclass(slots=True)
-class JobHoldRequested:
+class JobHoldRequested(Request):
     """A client session holds a job until it ends."""
 
-    reply_to: ReplyTo
     job_id: str
 
 
 @dataclass(slots=True)
-class JobReleaseRequested:
+class JobReleaseRequested(Request):
     """A client session holds a job no longer."""
 
-    reply_to: ReplyTo
     job_id: str
 
 
 @dataclass(slots=True)
-class SessionEnded:
+class SessionEnded(Event):
     """A client session is over: it holds nothing any more."""
 
     session: ClientSession
 
 
 @dataclass(slots=True)
-class TrajectoryOpenRequested:
+class TrajectoryOpenRequested(Request):
     """A client opens a trajectory."""
 
-    reply_to: ReplyTo
     trajectory: TrajectoryRequest
 
 
 @dataclass(slots=True)
-class TrajectoryCloseRequested:
+class TrajectoryCloseRequested(Request):
     """A client closes a trajectory."""
 
-    reply_to: ReplyTo
     job_id: str
     trajectory_id: str
     end: TrajectoryEnd
 
 
 @dataclass(slots=True)
-class WorkCancelRequested:
+class WorkCancelRequested(Request):
     """A client gives up what is unfinished in a job, or in a group or a trajectory of it where one is named."""
 
-    reply_to: ReplyTo
     job_id: str
     group_id: str
     trajectory_id: str
@@ -114,43 +120,39 @@ class WorkCancelRequested:
 
 
 @dataclass(slots=True)
-class ActionSubmitted:
+class SubmitRequested(Request):
     """A client submits an action; `watcher` (if any) wants its outcome."""
 
-    reply_to: ReplyTo
     request: ActionRequest
     watcher: Watcher | None
 
 
 @dataclass(slots=True)
-class OutcomeRequested:
+class OutcomeRequested(Request):
     """Somebody wants the outcome of an action that was submitted before."""
 
-    reply_to: ReplyTo
     key: ActionKey
     watcher: Watcher
 
 
 @dataclass(slots=True)
-class CancelRequested:
+class CancelRequested(Request):
     """A client cancels an action."""
 
-    reply_to: ReplyTo
     key: ActionKey
     reason: str
 
 
 @dataclass(slots=True)
-class PolicyPublished:
+class PolicyPublished(Request):
     """A job's trainer has a new policy version."""
 
-    reply_to: ReplyTo
     job_id: str
     version: int
 
 
 @dataclass(slots=True)
-class ManagerJoined:
+class ManagerJoined(Event):
     """A manager registered, for the first time or again; `session` is where its commands go."""
 
     session: ManagerSession
@@ -164,7 +166,7 @@ class ManagerJoined:
 
 
 @dataclass(slots=True)
-class ManagerDisconnected:
+class ManagerDisconnected(Event):
     """A manager's stream broke; its attempts go on."""
 
     session: ManagerSession
@@ -172,7 +174,7 @@ class ManagerDisconnected:
 
 
 @dataclass(slots=True)
-class ManagerHeartbeat:
+class ManagerHeartbeat(Event):
     """A manager is alive. The first one after a registration says that all kept ends have been sent.
 
     `session` is the stream it came on; on one that another has replaced it says nothing. None is not checked.
@@ -185,7 +187,7 @@ class ManagerHeartbeat:
 
 
 @dataclass(slots=True)
-class ManagerDraining:
+class ManagerDraining(Event):
     """A manager takes no new attempts; `session` as for heartbeats."""
 
     manager_id: str
@@ -193,7 +195,7 @@ class ManagerDraining:
 
 
 @dataclass(slots=True)
-class AttemptStarted:
+class AttemptStarted(Event):
     """A manager began an attempt."""
 
     manager_id: str
@@ -201,7 +203,7 @@ class AttemptStarted:
 
 
 @dataclass(slots=True)
-class AttemptProgressed:
+class AttemptProgressed(Event):
     """An attempt is alive; `execution_s` is its execution clock in seconds, None if not told."""
 
     manager_id: str
@@ -241,7 +243,7 @@ AttemptResult = AttemptSucceeded | AttemptFailed | AttemptCancelled
 
 
 @dataclass(slots=True)
-class AttemptEnded:
+class AttemptEnded(Event):
     """An attempt ended."""
 
     manager_id: str
@@ -256,7 +258,7 @@ class AttemptEnded:
 
 
 @dataclass(slots=True)
-class SandboxLost:
+class SandboxLost(Event):
     """A sandbox is gone without having been released."""
 
     manager_id: str
@@ -265,68 +267,36 @@ class SandboxLost:
 
 
 @dataclass(slots=True)
-class ResizeRequested:
+class ResizeRequested(Request):
     """An operator changes the units of a running attempt."""
 
-    reply_to: ReplyTo
     key: ActionKey
     resource: str
     units: int
 
 
 @dataclass(slots=True)
-class PauseRequested:
+class PauseRequested(Request):
     """An operator pauses (or, with `paused` False, resumes) a running attempt."""
 
-    reply_to: ReplyTo
     key: ActionKey
     paused: bool
 
 
 @dataclass(slots=True)
-class DrainRequested:
+class DrainRequested(Request):
     """An operator takes a manager out of service."""
 
-    reply_to: ReplyTo
     manager_id: str
 
 
 @dataclass(slots=True)
-class TimerFired:
+class TimerFired(Event):
     """The time of the next deadline has come."""
 
 
 @dataclass(slots=True)
-class PlanReady:
+class PlanReady(Event):
     """A planner proposes assignments."""
 
     plan: Plan
-
-
-Event = (
-    JobOpenRequested
-    | JobCloseRequested
-    | JobHoldRequested
-    | JobReleaseRequested
-    | SessionEnded
-    | TrajectoryOpenRequested
-    | TrajectoryCloseRequested
-    | WorkCancelRequested
-    | ActionSubmitted
-    | OutcomeRequested
-    | CancelRequested
-    | PolicyPublished
-    | ManagerJoined
-    | ManagerDisconnected
-    | ManagerHeartbeat
-    | ManagerDraining
-    | AttemptStarted
-    | AttemptProgressed
-    | AttemptEnded
-    | SandboxLost
-    | ResizeRequested
-    | PauseRequested
-    | DrainRequested
-    | TimerFired
-    | PlanReady
-)

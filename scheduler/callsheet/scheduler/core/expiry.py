@@ -6,11 +6,10 @@ from callsheet.scheduler.core import events
 from callsheet.scheduler.core.entities import Action, Job
 from callsheet.scheduler.core.leases import begin, let_go, open_job, save
 from callsheet.scheduler.core.lifecycle import cancel
-from callsheet.scheduler.core.model import TrajectoryEnd
 from callsheet.scheduler.core.records import JobLease
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.submission import close_job
-from callsheet.scheduler.core.trajectories import cancel_group, close_trajectory, closed_trajectory
+from callsheet.scheduler.core.trajectories import abandon, cancel_group, closed_trajectory
 
 EXPIRED = "its job expired: no client session held it"
 
@@ -57,8 +56,7 @@ def _expire(state: SchedulerState, job: Job, now: float) -> None:
 
 
 def _give_up(state: SchedulerState, job: Job, reason: str, now: float) -> None:
-    for trajectory in list(job.trajectories.values()):
-        close_trajectory(state, trajectory, TrajectoryEnd.ABANDONED, reason, now)
+    abandon(state, job, list(job.trajectories), reason, now)
     for action in list(job.actions.values()):
         if isinstance(action, Action):
             cancel(state, action, reason, now)
@@ -73,7 +71,7 @@ def on_work_cancel(state: SchedulerState, event: events.WorkCancelRequested, now
     elif not event.trajectory_id:
         _give_up(state, job, reason, now)
     elif event.trajectory_id in job.trajectories:
-        close_trajectory(state, job.trajectories[event.trajectory_id], TrajectoryEnd.ABANDONED, reason, now)
+        abandon(state, job, [event.trajectory_id], reason, now)
     else:
         closed_trajectory(job, event.trajectory_id)
     state.accept(event.reply_to)

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import adopt_running, release_stranger
-from callsheet.scheduler.core.commands import AcceptManager, Cancellation, DrainManager, RefuseManager, ReleaseSandbox
+from callsheet.scheduler.core.commands import AcceptManager, DrainManager, RefuseManager, ReleaseSandbox
 from callsheet.scheduler.core.entities import Attempt, LastAttempt, Manager, Service, pool_of
 from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.lifecycle import STATE_LOST, drop_attempt, drop_sandbox, fail_or_retry, finish
+from callsheet.scheduler.core.lifecycle import STATE_LOST, drop_attempt, drop_sandbox, end_unsuccessfully
 from callsheet.scheduler.core.metering import buckets_of
-from callsheet.scheduler.core.model import CPU, ActionKind, FailureKind, RefusalCode, RefusedError
+from callsheet.scheduler.core.model import (
+    CPU,
+    ActionKind,
+    FailureKind,
+    RefusalCode,
+    RefusedError,
+    failed_precondition,
+    invalid,
+)
 from callsheet.scheduler.core.peers import ManagerSession
 from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription, ServiceState
 from callsheet.scheduler.core.servability import note_arrival
@@ -24,17 +32,18 @@ NEVER_STARTED = events.AttemptFailed(
 def on_joined(state: SchedulerState, event: events.ManagerJoined, now: float) -> None:
     """Registers a manager, for the first time or again, and takes over what it still runs."""
     known = state.managers.get(event.manager_id)
-    if known is not None and known.incarnation != event.incarnation:
-        lose_manager(state, known, now)
-        known = None
     try:
+        if known is not None and known.incarnation != event.incarnation:
+            _check_gone(state, known, now)
+            lose_manager(state, known, now)
+            known = None
         manager = _reconnect(state, known, event) if known is not None else _register(state, event, now)
     except RefusedError as refusal:
         state.emit(RefuseManager(event.session, refusal))
         return
     manager.last_seen = now
     # The answer comes first in the stream, before commands about what the manager still runs.
-    state.emit(AcceptManager(event.session, manager.manager_id, manager.node.pool_cores.get(manager.manager_id, ())))
+    state.emit(AcceptManager(event.session, manager.node.pool_cores.get(manager.manager_id, ())))
     manager.listed_sandboxes = event.sandboxes
     listed = {running.token for running in event.running}
     _release_strangers(manager)
@@ -52,6 +61,19 @@ def on_joined(state: SchedulerState, event: events.ManagerJoined, now: float) ->
     note_arrival(state, manager, now)
 
 
+def _check_gone(state: SchedulerState, manager: Manager, now: float) -> None:
+    """Two processes under one id would destroy each other's sandboxes for ever: the second one must wait.
+
+    A process that was killed has broken its stream. One whose machine is gone has a stream still, but says nothing.
+
+    Raises:
+        RefusedError: ALREADY_EXISTS: the former process answers.
+    """
+    if manager.session is not None and now - manager.last_seen < state.settings.manager_lease / 2.0:
+        rule = "is the id of another process that answers: stop that one, or give this one a --manager-id of its own"
+        raise RefusedError(RefusalCode.ALREADY_EXISTS, "registration.manager_id", manager.manager_id, rule)
+
+
 def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoined) -> Manager:
     """Takes a manager's new stream, and what it takes to begin on its services now; else it is what it was.
 
@@ -59,9 +81,7 @@ def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoi
     """
     _check_unchanged(manager, event)
     if manager.session is not None and manager.session is not event.session:
-        replaced = RefusedError(
-            RefusalCode.FAILED_PRECONDITION, "manager_id", manager.manager_id, "registered again on another stream"
-        )
+        replaced = failed_precondition("manager_id", manager.manager_id, "registered again on another stream")
         state.emit(RefuseManager(manager.session, replaced))
     manager.session = event.session
     manager.reconciled = False
@@ -83,12 +103,12 @@ def _check_unchanged(manager: Manager, event: events.ManagerJoined) -> None:
     rule = "must be what this incarnation registered first: {}"
     if event.node != manager.node.description:
         registered = rule.format(_short(manager.node.description))
-        raise RefusedError(RefusalCode.FAILED_PRECONDITION, "registration.node", _short(event.node), registered)
+        raise failed_precondition("registration.node", _short(event.node), registered)
     before = sorted(_lasting(service.description) for service in manager.services.values())
     after = sorted(_lasting(description) for description in event.services)
     if after != before:
         registered = rule.format(before)
-        raise RefusedError(RefusalCode.FAILED_PRECONDITION, "registration.services", after, registered)
+        raise failed_precondition("registration.services", after, registered)
 
 
 def _lasting(
@@ -103,12 +123,8 @@ def _node_for(state: SchedulerState, event: events.ManagerJoined) -> Node:
     description = event.node
     node = state.nodes.get(description.node_id)
     if node is not None and node.managers and node.description != description:
-        raise RefusedError(
-            RefusalCode.FAILED_PRECONDITION,
-            "registration.node",
-            _short(description),
-            f"must be declared as its other managers {sorted(node.managers)} did: {_short(node.description)}",
-        )
+        rule = f"must be declared as its other managers {sorted(node.managers)} did: {_short(node.description)}"
+        raise failed_precondition("registration.node", _short(description), rule)
     return node if node is not None else Node(description)
 
 
@@ -120,17 +136,14 @@ def _check_room_for_services(node: Node, event: events.ManagerJoined) -> None:
         own = sum(units for items in reserved for name, units in items if name == resource) + pool.get(resource, 0)
         taken, capacity = node.reserved.get(resource, 0), node.capacity.get(resource, 0)
         if own + taken > capacity:
-            raise RefusedError(
-                RefusalCode.FAILED_PRECONDITION,
-                f"registration.services.{'shared' if resource in pool else 'reserved'}[{resource}]",
-                own,
-                f"must fit beside what other services of the node reserve and share: {taken} of its {capacity}",
-            )
+            field = f"registration.services.{'shared' if resource in pool else 'reserved'}[{resource}]"
+            rule = f"must fit beside what other services of the node reserve and share: {taken} of its {capacity}"
+            raise failed_precondition(field, own, rule)
     own = sum(service.reserved.get(CPU, 0) for service in event.services)
     in_the_way = node.pools_in_the_way(own) if own else []
     if in_the_way:
         rule = f"are the last cores of the node, and some of them are in the pools of {in_the_way}"
-        raise RefusedError(RefusalCode.FAILED_PRECONDITION, "registration.services.reserved[cpu]", own, rule)
+        raise failed_precondition("registration.services.reserved[cpu]", own, rule)
 
 
 def _short(description: NodeDescription) -> str:
@@ -214,7 +227,7 @@ def _update_service(state: SchedulerState, manager: Manager, told: ServiceState)
         manager.node.changed.add(manager.node)
     elif manager.session is not None:
         rule = f"must be one of the services it registered: {sorted(manager.services)}"
-        refusal = RefusedError(RefusalCode.INVALID_ARGUMENT, "heartbeat.services.name", told.name, rule)
+        refusal = invalid("heartbeat.services.name", told.name, rule)
         state.emit(RefuseManager(manager.session, refusal))
 
 
@@ -282,7 +295,7 @@ def on_sandbox_lost(state: SchedulerState, event: events.SandboxLost, now: float
 def lose_manager(state: SchedulerState, manager: Manager, now: float) -> None:
     """Gives up a manager with all it ran and held."""
     if manager.session is not None:
-        lost = RefusedError(RefusalCode.FAILED_PRECONDITION, "manager_id", manager.manager_id, "its lease ran out")
+        lost = failed_precondition("manager_id", manager.manager_id, "its lease ran out")
         state.emit(RefuseManager(manager.session, lost))
     manager.session = None
     lose_everything_on(state, manager.manager_id, now)
@@ -322,11 +335,5 @@ def _end_attempt(
     action = attempt.action
     if action.attempt is attempt:
         action.attempt = None
-        last = LastAttempt(attempt, started)
-        if action.verdict is not None:
-            finish(state, action, action.verdict, now, last)
-        elif action.cancel_reason is not None:
-            finish(state, action, Cancellation(action.cancel_reason), now, last)
-        else:
-            fail_or_retry(state, action, failed, now, last)
+        end_unsuccessfully(state, action, failed, now, LastAttempt(attempt, started))
     drop_attempt(state, attempt, now)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from callsheet.scheduler.core.entities import Job
 from callsheet.scheduler.core.events import ReplyTo
-from callsheet.scheduler.core.model import RefusalCode, RefusedError
+from callsheet.scheduler.core.model import failed_precondition, not_found
 from callsheet.scheduler.core.peers import ClientSession
 from callsheet.scheduler.core.records import JobLease
 from callsheet.scheduler.core.state import SchedulerState
@@ -27,7 +27,7 @@ def open_job(state: SchedulerState, job_id: str, reply_to: ReplyTo | None = None
     """
     job = state.jobs.get(job_id)
     if job is None:
-        raise RefusedError(RefusalCode.NOT_FOUND, "job_id", job_id, "names no open job; open it first")
+        raise not_found("job_id", job_id, "names no open job; open it first")
     if reply_to is not None and reply_to.holds and reply_to.session not in job.lease.sessions:
         hold(state, job, reply_to.session)
     return job
@@ -41,7 +41,7 @@ def check_not_expired(job: Job) -> None:
     """
     if job.lease.expired:
         rule = "has expired, as no client session held it; hold it on a stream first"
-        raise RefusedError(RefusalCode.FAILED_PRECONDITION, "job_id", job.request.job_id, rule)
+        raise failed_precondition("job_id", job.request.job_id, rule)
 
 
 def full_time(state: SchedulerState, job: Job) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from callsheet.scheduler.core.commands import (
     CancelAttempt,
     Cancellation,
@@ -167,13 +169,22 @@ def _persist_place(state: SchedulerState, trajectory: Trajectory) -> None:
     )
 
 
-def fail_or_retry(
-    state: SchedulerState,
-    action: Action,
-    failed: AttemptFailed,
-    now: float,
-    last: LastAttempt,
+def end_unsuccessfully(
+    state: SchedulerState, action: Action, failed: AttemptFailed, now: float, last: LastAttempt
 ) -> None:
+    """Takes the end of an attempt that did not succeed, or too late: what was decided before goes before a failure."""
+    verdict = action.verdict
+    if isinstance(verdict, AttemptFailed | Cancellation):
+        finish(state, action, replace(verdict, partial=failed.partial), now, last)
+    elif verdict is not None:
+        finish(state, action, verdict, now, last)
+    elif action.cancel_reason is not None:
+        finish(state, action, Cancellation(action.cancel_reason, failed.partial), now, last)
+    else:
+        fail_or_retry(state, action, failed, now, last)
+
+
+def fail_or_retry(state: SchedulerState, action: Action, failed: AttemptFailed, now: float, last: LastAttempt) -> None:
     """Ends an action with a failure, or puts it back in the queue where its kind and policy allow another attempt."""
     may_repeat = not last.started or _is_repeatable(action.request, failed)
     if failed.kind in RETRIED and may_repeat and action.attempts < action.request.retry.max_attempts:
@@ -244,11 +255,7 @@ _STATE_OF_RESULT: dict[type, ActionState] = {
 
 
 def finish(
-    state: SchedulerState,
-    action: Action,
-    result: OutcomeResult,
-    now: float,
-    last: LastAttempt | None = None,
+    state: SchedulerState, action: Action, result: OutcomeResult, now: float, last: LastAttempt | None = None
 ) -> None:
     """Gives an action its one outcome.
 

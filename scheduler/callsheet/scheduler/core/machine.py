@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from callsheet.scheduler.core import attempts, control, events, expiry, fleet, submission, timers, trajectories
-from callsheet.scheduler.core.commands import Command, Refuse
-from callsheet.scheduler.core.events import Event
+from callsheet.scheduler.core.commands import CoreCommand, Refuse
+from callsheet.scheduler.core.events import Event, Request
 from callsheet.scheduler.core.metering import next_refill
 from callsheet.scheduler.core.model import RefusedError
 from callsheet.scheduler.core.state import SchedulerState
@@ -25,7 +25,7 @@ _HANDLERS: dict[type, Callable[[SchedulerState, Any, float], None]] = {
     events.WorkCancelRequested: expiry.on_work_cancel,
     events.TrajectoryOpenRequested: trajectories.on_trajectory_open,
     events.TrajectoryCloseRequested: trajectories.on_trajectory_close,
-    events.ActionSubmitted: submission.on_submit,
+    events.SubmitRequested: submission.on_submit,
     events.OutcomeRequested: submission.on_outcome_requested,
     events.PolicyPublished: submission.on_policy_published,
     events.CancelRequested: control.on_cancel,
@@ -45,7 +45,7 @@ _HANDLERS: dict[type, Callable[[SchedulerState, Any, float], None]] = {
 }
 
 
-def handle(state: SchedulerState, happened: Sequence[Event], now: float) -> list[Command]:
+def handle(state: SchedulerState, happened: Sequence[Event], now: float) -> list[CoreCommand]:
     """Applies events in order and returns what is to be done.
 
     Args:
@@ -59,7 +59,9 @@ def handle(state: SchedulerState, happened: Sequence[Event], now: float) -> list
         try:
             _HANDLERS[type(event)](state, event, now)
         except RefusedError as refusal:
-            state.emit(Refuse(event.reply_to, refusal))  # type: ignore[union-attr]
+            if not isinstance(event, Request):
+                raise
+            state.emit(Refuse(event.reply_to, refusal))
     # Restoring from the journal may have left commands of its own, which go out with the first ones.
     return state.take_commands()
 

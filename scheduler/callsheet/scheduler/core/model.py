@@ -84,10 +84,12 @@ class RefusalCode(IntEnum):
     INVALID_ARGUMENT = 3
     NOT_FOUND = 5
     ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
     RESOURCE_EXHAUSTED = 8
     FAILED_PRECONDITION = 9
     UNIMPLEMENTED = 12
     UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
 
 
 class Opening(IntEnum):
@@ -347,3 +349,18 @@ class RefusedError(Exception):
         self.value = str(value)[:200]
         self.rule = rule
         self.retry_after = retry_after
+
+
+def invalid(field: str, value: object, rule: str) -> RefusedError:
+    """The refusal of a bad field."""
+    return RefusedError(RefusalCode.INVALID_ARGUMENT, field, value, rule)
+
+
+def not_found(field: str, value: object, rule: str) -> RefusedError:
+    """The refusal of a name for what there is not."""
+    return RefusedError(RefusalCode.NOT_FOUND, field, value, rule)
+
+
+def failed_precondition(field: str, value: object, rule: str) -> RefusedError:
+    """The refusal of what cannot be as things stand."""
+    return RefusedError(RefusalCode.FAILED_PRECONDITION, field, value, rule)

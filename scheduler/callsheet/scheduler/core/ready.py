@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from callsheet.scheduler.core.entities import Action
-from callsheet.scheduler.core.kept_set_ups import KeptSetUps
 from callsheet.scheduler.core.model import ActionKind, Demand, PriorityClass
+from callsheet.scheduler.core.set_up_index import SetUpIndex
 
 
 class ClassKey(NamedTuple):
@@ -94,9 +94,9 @@ class ReadyQueue:
         arrived_weight: Weight that ever became ready for each resource; a planner derives rates of arrival from it.
     """
 
-    def __init__(self, kept_set_ups: KeptSetUps | None = None) -> None:
+    def __init__(self, kept_set_ups: SetUpIndex | None = None) -> None:
         """Args: kept_set_ups: Those that make some nodes better than others; None for none."""
-        self._kept_set_ups = kept_set_ups or KeptSetUps()
+        self._kept_set_ups = kept_set_ups or SetUpIndex()
         self.classes: dict[ClassKey, ReadyClass] = {}
         self.waiting_weight: dict[str, float] = {}
         self.arrived_weight: dict[str, float] = {}

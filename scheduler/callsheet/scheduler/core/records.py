@@ -12,8 +12,14 @@ MAX_FINISHED = 10_000
 """Finished actions of open jobs of which a summary is kept at hand; those of closed jobs have a setting."""
 
 
+class Record:
+    """A durable change."""
+
+    __slots__ = ()
+
+
 @dataclass(slots=True)
-class JobOpened:
+class JobOpened(Record):
     """A job was opened; `spec` is a serialized JobSpec."""
 
     job_id: str
@@ -21,14 +27,14 @@ class JobOpened:
 
 
 @dataclass(slots=True)
-class JobClosed:
+class JobClosed(Record):
     """A job was closed: everything under it may be forgotten."""
 
     job_id: str
 
 
 @dataclass(slots=True)
-class JobLease:
+class JobLease(Record):
     """How long a job lives on without a client session: until it expires, or is closed if it has `expired`.
 
     `left` is in seconds, as of about now; None while a session holds it.
@@ -40,7 +46,7 @@ class JobLease:
 
 
 @dataclass(slots=True)
-class PolicyVersionPublished:
+class PolicyVersionPublished(Record):
     """The newest policy version of a job."""
 
     job_id: str
@@ -48,7 +54,7 @@ class PolicyVersionPublished:
 
 
 @dataclass(slots=True)
-class TrajectoryOpened:
+class TrajectoryOpened(Record):
     """A trajectory was opened; `spec` is a serialized TrajectorySpec."""
 
     job_id: str
@@ -59,7 +65,7 @@ class TrajectoryOpened:
 
 
 @dataclass(slots=True)
-class TrajectoryPlaced:
+class TrajectoryPlaced(Record):
     """Where the sandbox of a trajectory lives; empty ids when it is gone. `held` maps resources to units kept by it."""
 
     job_id: str
@@ -71,7 +77,7 @@ class TrajectoryPlaced:
 
 
 @dataclass(slots=True)
-class TrajectoryClosed:
+class TrajectoryClosed(Record):
     """A trajectory ended; `end` is a value of `TrajectoryEnd`, `reason` a sentence."""
 
     job_id: str
@@ -81,7 +87,7 @@ class TrajectoryClosed:
 
 
 @dataclass(slots=True)
-class TrajectoryCommandTimeout:
+class TrajectoryCommandTimeout(Record):
     """The newest env_reset of a trajectory has another execution timeout for its commands; 0 s means none."""
 
     job_id: str
@@ -90,7 +96,7 @@ class TrajectoryCommandTimeout:
 
 
 @dataclass(slots=True)
-class GroupCancelled:
+class GroupCancelled(Record):
     """The group of this trajectory, its first member, takes no more members."""
 
     job_id: str
@@ -98,7 +104,7 @@ class GroupCancelled:
 
 
 @dataclass(slots=True)
-class ActionSubmitted:
+class ActionSubmitted(Record):
     """An action was accepted; `spec` is its serialized ActionSpec, `submitted_at` seconds since the epoch."""
 
     job_id: str
@@ -110,7 +116,7 @@ class ActionSubmitted:
 
 
 @dataclass(slots=True)
-class ActionDispatched:
+class ActionDispatched(Record):
     """An attempt was sent to a manager. Nothing waits for this record."""
 
     job_id: str
@@ -122,7 +128,7 @@ class ActionDispatched:
 
 
 @dataclass(slots=True)
-class ActionCancelRequested:
+class ActionCancelRequested(Record):
     """An action that was dispatched is to be cancelled; its outcome follows once its attempt has ended."""
 
     job_id: str
@@ -131,7 +137,7 @@ class ActionCancelRequested:
 
 
 @dataclass(slots=True)
-class ActionRequeued:
+class ActionRequeued(Record):
     """The attempt ended without an outcome; the next one will be `attempt + 1`."""
 
     job_id: str
@@ -169,7 +175,7 @@ class ActionSummary:
 
 
 @dataclass(slots=True)
-class ActionFinished:
+class ActionFinished(Record):
     """The action has its outcome: a terminal state name and a serialized Outcome."""
 
     job_id: str
@@ -190,30 +196,11 @@ class ClosedAction:
 
 
 @dataclass(slots=True)
-class ClosedActionsKept:
+class ClosedActionsKept(Record):
     """Summaries of actions whose job was closed just now; those numbered up to `forgotten` may be deleted."""
 
     kept: tuple[ClosedAction, ...]
     forgotten: int
-
-
-Record = (
-    JobOpened
-    | JobClosed
-    | JobLease
-    | PolicyVersionPublished
-    | TrajectoryOpened
-    | TrajectoryPlaced
-    | TrajectoryClosed
-    | TrajectoryCommandTimeout
-    | GroupCancelled
-    | ActionSubmitted
-    | ActionDispatched
-    | ActionCancelRequested
-    | ActionRequeued
-    | ActionFinished
-    | ClosedActionsKept
-)
 
 
 @dataclass(slots=True)

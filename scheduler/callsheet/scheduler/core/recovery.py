@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from callsheet.scheduler.core.entities import Action, Attempt, ClosedTrajectory, FinishedAction, Job, Trajectory
 from callsheet.scheduler.core.leases import begin
@@ -21,18 +22,12 @@ from callsheet.scheduler.core.submission import add_action
 from callsheet.scheduler.core.trajectories import add_trajectory, count_closed, group_of
 
 
-class RequestDecoder:
+class RequestDecoder(NamedTuple):
     """Turns journalled specs back into requests; the shell provides it, since the core knows no wire format."""
 
-    def __init__(
-        self,
-        job: Callable[[bytes], JobRequest],
-        trajectory: Callable[[bytes], TrajectoryRequest],
-        action: Callable[[bytes], ActionRequest],
-    ) -> None:
-        self.job = job
-        self.trajectory = trajectory
-        self.action = action
+    job: Callable[[bytes], JobRequest]
+    trajectory: Callable[[bytes], TrajectoryRequest]
+    action: Callable[[bytes], ActionRequest]
 
 
 def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder, now: float) -> None:

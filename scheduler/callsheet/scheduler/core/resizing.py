@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from callsheet.scheduler.core.commands import ResizeAttempt
 from callsheet.scheduler.core.entities import Action, Attempt, Manager
-from callsheet.scheduler.core.model import CPU, ActionState, Demand, RefusalCode, RefusedError, ResourceDemand
+from callsheet.scheduler.core.model import CPU, ActionState, Demand, ResourceDemand, failed_precondition
 from callsheet.scheduler.core.plan import CoreChange
 from callsheet.scheduler.core.state import SchedulerState
 
@@ -75,13 +75,13 @@ def _rebook(attempt: Attempt, manager: Manager, units: int) -> None:
     if shared is not None:
         if units > shared:
             rule = f"must not be more than the {shared} cores that {attempt.service} shares"
-            raise RefusedError(RefusalCode.FAILED_PRECONDITION, "units", units, rule)
+            raise failed_precondition("units", units, rule)
         return
     more = units - attempt.units.get(CPU, 0)
     if more > 0:
         if not node.fits({CPU: more}):
             rule = f"needs {more} more cores than the node has free ({node.free.get(CPU, 0)})"
-            raise RefusedError(RefusalCode.FAILED_PRECONDITION, "units", units, rule)
+            raise failed_precondition("units", units, rule)
         attempt.cores = (*attempt.cores, *node.take({CPU: more}))
     elif more < 0:
         kept, surplus = attempt.cores[:units], attempt.cores[units:]

@@ -14,9 +14,9 @@ from callsheet.scheduler.core.model import (
     ActionState,
     Demand,
     FailureKind,
-    RefusalCode,
     RefusedError,
     ResourceDemand,
+    failed_precondition,
 )
 from callsheet.scheduler.core.registration import IMAGE_SERVICE_PREFIX
 from callsheet.scheduler.core.state import SchedulerState
@@ -135,14 +135,12 @@ def _refuse(request: ActionRequest, managers: list[Manager]) -> None:
         )
         if entry.min_units > most and entry.resource not in resources:
             rule = f"no node that serves it has a resource of this name{did_you_mean(entry.resource, resources)}"
-            raise RefusedError(RefusalCode.FAILED_PRECONDITION, "demand.resources", entry.resource, rule)
+            raise failed_precondition("demand.resources", entry.resource, rule)
         if entry.min_units > most:
             field = f"demand.resources[{entry.resource}]"
             rule = _too_many(entry, most, [manager for manager, _ in serving])
-            raise RefusedError(RefusalCode.FAILED_PRECONDITION, field, entry.min_units, rule)
-    raise RefusedError(
-        RefusalCode.FAILED_PRECONDITION, "demand", request.demand.minimum(), "no single node has all of these units"
-    )
+            raise failed_precondition(field, entry.min_units, rule)
+    raise failed_precondition("demand", request.demand.minimum(), "no single node has all of these units")
 
 
 def _too_many(entry: ResourceDemand, most: int, serving: list[Manager]) -> str:
@@ -160,6 +158,6 @@ def _unknown_service(request: ActionRequest, managers: list[Manager]) -> Refused
         image = request.service.removeprefix(IMAGE_SERVICE_PREFIX)
         images = {name.removeprefix(IMAGE_SERVICE_PREFIX) for name in names if name.startswith(IMAGE_SERVICE_PREFIX)}
         rule = f"no registered manager serves {kind.name.lower()} in an image of this name{did_you_mean(image, images)}"
-        return RefusedError(RefusalCode.FAILED_PRECONDITION, "image", image, rule)
+        return failed_precondition("image", image, rule)
     rule = f"no registered manager serves {kind.name.lower()} under this name{did_you_mean(request.service, names)}"
-    return RefusedError(RefusalCode.FAILED_PRECONDITION, "service", request.service, rule)
+    return failed_precondition("service", request.service, rule)

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from callsheet.scheduler.core.commands import Accept, Command, OutcomeFacts, Persist
+from callsheet.scheduler.core.commands import Accept, CoreCommand, OutcomeFacts, Persist
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Manager, Orphan, Trajectory
 from callsheet.scheduler.core.events import ReplyTo
 from callsheet.scheduler.core.expected import ExpectedRole
-from callsheet.scheduler.core.kept_set_ups import KeptSetUps
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import ActionKey, ActionKind, Demand, Opened, Token, TrajectoryKey
 from callsheet.scheduler.core.quotas import TokenBucket
 from callsheet.scheduler.core.ready import ReadyQueue
 from callsheet.scheduler.core.records import Record
+from callsheet.scheduler.core.set_up_index import SetUpIndex
 from callsheet.scheduler.core.summaries import Summaries
 from callsheet.timing.deadlines import Deadlines
 
@@ -118,7 +118,7 @@ class SchedulerState:
         self.elastic_attempts: dict[Token, Attempt] = {}
         self.narrowed_attempts: dict[Token, Attempt] = {}
         self.orphans: dict[ActionKey, Orphan] = {}
-        self.kept_set_ups = KeptSetUps()
+        self.kept_set_ups = SetUpIndex()
         self.ready = ReadyQueue(self.kept_set_ups)
         self.waiting_trajectories: dict[str, dict[str, Trajectory]] = {}
         self.timers: Deadlines[TimerKey] = Deadlines()
@@ -127,7 +127,7 @@ class SchedulerState:
         self.fleet_version = 0
         self._sequence = 0
         self._arrivals = 0
-        self._commands: list[Command] = []
+        self._commands: list[CoreCommand] = []
         self.summaries = Summaries(self.settings.closed_actions, self.settings.closed_actions_s)
 
     @property
@@ -135,12 +135,12 @@ class SchedulerState:
         """Whether there is anything that a planning round could decide."""
         return bool(len(self.ready) or self.waiting_trajectories or self.narrowed_attempts)
 
-    def take_commands(self) -> list[Command]:
+    def take_commands(self) -> list[CoreCommand]:
         """Returns the commands that were added since the last time."""
         todo, self._commands = self._commands, []
         return todo
 
-    def emit(self, command: Command) -> None:
+    def emit(self, command: CoreCommand) -> None:
         """Adds a command to what `machine.handle` returns."""
         self._commands.append(command)
 
@@ -176,11 +176,3 @@ class SchedulerState:
         """Forgets what was derived from the registered managers."""
         self.fleet_version += 1
         self.servable_cache.clear()
-
-    def story(self, key: ActionKey) -> list[tuple[float, str]]:
-        """All that happened to an action of an open job as (time, sentence); empty if it is unknown or forgotten."""
-        action = self.find_action(key)
-        if isinstance(action, Action):
-            return list(action.story)
-        finished = self.summaries.of_open_job(key)
-        return list(finished.story) if finished is not None else []

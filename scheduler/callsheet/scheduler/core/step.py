@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from callsheet.scheduler.core.commands import Command
+from callsheet.scheduler.core.commands import CoreCommand
 from callsheet.scheduler.core.events import AttemptEnded, Event, PlanReady, TimerFired
 from callsheet.scheduler.core.machine import handle, next_deadline
 from callsheet.scheduler.core.plan import Plan
@@ -35,7 +35,7 @@ class Step:
         plans: Those that the core was given, in order.
     """
 
-    commands: list[Command]
+    commands: list[CoreCommand]
     plans: list[Plan]
 
 

@@ -19,7 +19,8 @@ from callsheet.scheduler.core.model import (
     Opening,
     RefusalCode,
     RefusedError,
-    TrajectoryEnd,
+    failed_precondition,
+    not_found,
 )
 from callsheet.scheduler.core.peers import Watcher
 from callsheet.scheduler.core.records import (
@@ -31,7 +32,7 @@ from callsheet.scheduler.core.records import (
 )
 from callsheet.scheduler.core.servability import check_servable
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.core.trajectories import close_trajectory, closed_trajectory
+from callsheet.scheduler.core.trajectories import abandon, closed_trajectory
 
 
 def on_job_open(state: SchedulerState, event: events.JobOpenRequested, now: float) -> None:
@@ -57,8 +58,7 @@ def on_job_close(state: SchedulerState, event: events.JobCloseRequested, now: fl
 
 def close_job(state: SchedulerState, job: Job, reason: str, now: float) -> None:
     """Ends all that is under a job, and forgets it."""
-    for trajectory in list(job.trajectories.values()):
-        close_trajectory(state, trajectory, TrajectoryEnd.ABANDONED, reason, now)
+    abandon(state, job, list(job.trajectories), reason, now)
     for action in list(job.actions.values()):
         if isinstance(action, Action):
             if action.attempt is not None:
@@ -71,7 +71,7 @@ def close_job(state: SchedulerState, job: Job, reason: str, now: float) -> None:
     state.persist(state.summaries.close_job(job_id, job.actions, now))
 
 
-def on_submit(state: SchedulerState, event: events.ActionSubmitted, now: float) -> None:
+def on_submit(state: SchedulerState, event: events.SubmitRequested, now: float) -> None:
     """Accepts a new action, or attaches to one that is known."""
     request = event.request
     job = open_job(state, request.key.job_id, event.reply_to)
@@ -83,7 +83,7 @@ def on_submit(state: SchedulerState, event: events.ActionSubmitted, now: float) 
     trajectory = _trajectory_of(job, request)
     _check_room(state, job)
     orphan = state.orphans.get(request.key)
-    if orphan is not None and orphan.body_hash != request.body_hash:
+    if orphan is not None and orphan.running.body_hash != request.body_hash:
         orphan = None
     awaits_role = False
     if orphan is None:
@@ -113,7 +113,7 @@ def _take_command_timeout(state: SchedulerState, trajectory: Trajectory, reset: 
         state.persist(TrajectoryCommandTimeout(*trajectory.key, reset.command_timeout))
 
 
-def _attach(state: SchedulerState, event: events.ActionSubmitted, known: Action | FinishedAction) -> None:
+def _attach(state: SchedulerState, event: events.SubmitRequested, known: Action | FinishedAction) -> None:
     body_hash = known.request.body_hash if isinstance(known, Action) else known.body_hash
     if body_hash != event.request.body_hash:
         raise RefusedError(
@@ -138,7 +138,7 @@ def on_outcome_requested(state: SchedulerState, event: events.OutcomeRequested, 
     """Attaches a watcher to an action that was submitted before."""
     known = state.find_action(event.key)
     if known is None:
-        raise RefusedError(RefusalCode.NOT_FOUND, "key", "/".join(event.key), "names no action of an open job")
+        raise not_found("key", "/".join(event.key), "names no action of an open job")
     state.accept(event.reply_to)
     _watch(state, known, event.watcher, event.key)
 
@@ -151,19 +151,14 @@ def _trajectory_of(job: Job, request: ActionRequest) -> Trajectory | None:
         return trajectory
     closed = closed_trajectory(job, request.trajectory_id)
     rule = f"was closed as {closed.end.value}: {closed.reason}"
-    raise RefusedError(RefusalCode.FAILED_PRECONDITION, "trajectory_id", request.trajectory_id, rule)
+    raise failed_precondition("trajectory_id", request.trajectory_id, rule)
 
 
 def _check_sandbox(trajectory: Trajectory, request: ActionRequest) -> None:
     if not request.needs_sandbox or trajectory.sandbox_id or trajectory.lost:
         return
     if not any(not action.request.needs_sandbox for action in trajectory.line):
-        raise RefusedError(
-            RefusalCode.FAILED_PRECONDITION,
-            "trajectory_id",
-            request.trajectory_id,
-            "has no sandbox; submit an env_reset first",
-        )
+        raise failed_precondition("trajectory_id", request.trajectory_id, "has no sandbox; submit an env_reset first")
 
 
 def _check_room(state: SchedulerState, job: Job) -> None:
@@ -214,16 +209,12 @@ def on_policy_published(state: SchedulerState, event: events.PolicyPublished, no
     """Records a job's newest policy version and closes the trajectories it leaves too far behind."""
     job = open_job(state, event.job_id, event.reply_to)
     if event.version < job.policy_version:
-        raise RefusedError(
-            RefusalCode.FAILED_PRECONDITION, "version", event.version, f"must not be below {job.policy_version}"
-        )
+        raise failed_precondition("version", event.version, f"must not be below {job.policy_version}")
     if event.version > job.policy_version:
         job.policy_version = event.version
         state.persist(PolicyVersionPublished(event.job_id, event.version))
         bound = job.request.max_staleness
-        for trajectory in list(job.trajectories.values()):
-            if bound and event.version - trajectory.policy_version > bound:
-                close_trajectory(
-                    state, trajectory, TrajectoryEnd.ABANDONED, f"its staleness is beyond {bound} versions", now
-                )
+        if bound:
+            stale = [id_ for id_, each in job.trajectories.items() if event.version - each.policy_version > bound]
+            abandon(state, job, stale, f"its staleness is beyond {bound} versions", now)
     state.accept(event.reply_to)

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.entities import ClosedTrajectory, Group, Job, Trajectory
 from callsheet.scheduler.core.leases import check_not_expired, open_job
 from callsheet.scheduler.core.lifecycle import cancel, drop_sandbox
-from callsheet.scheduler.core.model import Opened, Opening, RefusalCode, RefusedError, TrajectoryEnd, TrajectoryRequest
+from callsheet.scheduler.core.model import (
+    Opened,
+    Opening,
+    RefusalCode,
+    RefusedError,
+    TrajectoryEnd,
+    TrajectoryRequest,
+    failed_precondition,
+    not_found,
+)
 from callsheet.scheduler.core.records import GroupCancelled, TrajectoryClosed, TrajectoryOpened
 from callsheet.scheduler.core.state import SchedulerState
 
@@ -48,23 +59,13 @@ def _check_group(job: Job, request: TrajectoryRequest) -> None:
     if group is None:
         return
     if (group.size, group.quorum) != (request.group.size, request.group.quorum):
-        raise RefusedError(
-            RefusalCode.FAILED_PRECONDITION,
-            "trajectory.group",
-            request.group,
-            f"must agree with its siblings: size {group.size}, quorum {group.quorum}",
-        )
+        rule = f"must agree with its siblings: size {group.size}, quorum {group.quorum}"
+        raise failed_precondition("trajectory.group", request.group, rule)
     if group.cancelled:
-        raise RefusedError(
-            RefusalCode.FAILED_PRECONDITION,
-            "trajectory.group.group_id",
-            request.group.group_id,
-            "was cancelled; it takes no more trajectories",
-        )
+        rule = "was cancelled; it takes no more trajectories"
+        raise failed_precondition("trajectory.group.group_id", request.group.group_id, rule)
     if len(group.members) >= group.size:
-        raise RefusedError(
-            RefusalCode.FAILED_PRECONDITION, "trajectory.group.size", group.size, "the group has all its trajectories"
-        )
+        raise failed_precondition("trajectory.group.size", group.size, "the group has all its trajectories")
 
 
 def group_of(job: Job, request: TrajectoryRequest) -> Group | None:
@@ -142,7 +143,7 @@ def closed_trajectory(job: Job, trajectory_id: str) -> ClosedTrajectory:
     """
     closed = job.closed_trajectories.get(trajectory_id)
     if closed is None:
-        raise RefusedError(RefusalCode.NOT_FOUND, "trajectory_id", trajectory_id, "names no trajectory of the job")
+        raise not_found("trajectory_id", trajectory_id, "names no trajectory of the job")
     return closed
 
 
@@ -167,10 +168,15 @@ def close_trajectory(
     if group is not None:
         count_closed(group, trajectory_id, end)
         if end is TrajectoryEnd.COMPLETED and group.completed >= group.quorum:
-            for member in sorted(group.members):
-                redundant = job.trajectories.get(member)
-                if redundant is not None:
-                    close_trajectory(state, redundant, TrajectoryEnd.ABANDONED, REDUNDANT, now)
+            abandon(state, job, sorted(group.members), REDUNDANT, now)
+
+
+def abandon(state: SchedulerState, job: Job, trajectory_ids: Iterable[str], reason: str, now: float) -> None:
+    """Closes those of a job's trajectories that are open, each if it still is when its turn comes."""
+    for trajectory_id in trajectory_ids:
+        trajectory = job.trajectories.get(trajectory_id)
+        if trajectory is not None:
+            close_trajectory(state, trajectory, TrajectoryEnd.ABANDONED, reason, now)
 
 
 def count_closed(group: Group, trajectory_id: str, end: TrajectoryEnd) -> None:
@@ -191,12 +197,9 @@ def cancel_group(state: SchedulerState, job: Job, group_id: str, reason: str, no
     """
     group = job.groups.get(group_id)
     if group is None:
-        raise RefusedError(RefusalCode.NOT_FOUND, "group_id", group_id, "names no group of the job")
+        raise not_found("group_id", group_id, "names no group of the job")
     if not group.cancelled:
         group.cancelled = True
         first = next(iter([*group.members, *group.lost]))
         state.persist(GroupCancelled(job.request.job_id, first))
-    for member in list(group.members):
-        trajectory = job.trajectories.get(member)
-        if trajectory is not None:
-            close_trajectory(state, trajectory, TrajectoryEnd.ABANDONED, reason, now)
+    abandon(state, job, list(group.members), reason, now)

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.elastic import ElasticPlanner
-from callsheet.scheduler.planner.protocol import Review, ReviewingPlanner
+from callsheet.scheduler.planner.protocol import ReviewingPlanner
+from callsheet.scheduler.planner.round.review import Review
 from callsheet.scheduler.planner.round.snapshot import Snapshot
 from callsheet.scheduler.planner.solvers.solve import Solution
 

@@ -8,7 +8,7 @@ placed once it is solved. `propose` and `finish` let a service solve elsewhere m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,23 +18,23 @@ from callsheet.scheduler.core.plan import Assignment, Plan
 from callsheet.scheduler.core.ready import ClassKey, ReadyClass
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.fleet.begun_set_ups import BegunSetUps
-from callsheet.scheduler.planner.fleet.members import Members, MembersByClass
+from callsheet.scheduler.planner.fleet.members import Members
 from callsheet.scheduler.planner.fleet.offers import Offer, Offers, nodes_with_room, place_of
 from callsheet.scheduler.planner.fleet.placed import PlacedActions, Running
 from callsheet.scheduler.planner.fleet.placement import Frees, Placed, Placer
 from callsheet.scheduler.planner.fleet.pools import Fleet
 from callsheet.scheduler.planner.predictors import Predictors
-from callsheet.scheduler.planner.protocol import Review
 from callsheet.scheduler.planner.question.instance import NO_ARRIVALS, Arrivals, Integers, PlanningInstance
 from callsheet.scheduler.planner.round.admission import Admission, CpuLoad
 from callsheet.scheduler.planner.round.arrivals import ArrivalRates, thinking_weight
+from callsheet.scheduler.planner.round.competition import Servable, competing, rows_of, some_fit
 from callsheet.scheduler.planner.round.estimates import Estimates
-from callsheet.scheduler.planner.round.groups import Servable, competing, rows_of, some_fit
 from callsheet.scheduler.planner.round.lateness import MOST_PATIENCE
 from callsheet.scheduler.planner.round.pinned import PinnedRound
 from callsheet.scheduler.planner.round.reclaim import give_back
+from callsheet.scheduler.planner.round.review import Review
 from callsheet.scheduler.planner.round.sandbox_room import SandboxRoom
-from callsheet.scheduler.planner.round.snapshot import Snapshot, Snapshots, SnapshotSettings
+from callsheet.scheduler.planner.round.snapshot import Snapshot, Snapshots
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from callsheet.scheduler.planner.solvers.solve import Solution, solve
 from callsheet.scheduler.planner.solvers.solver import Status
@@ -133,7 +133,7 @@ class ElasticPlanner:
         self._admission = Admission(self.settings.most_load, MOST_PATIENCE * self.settings.hold_after)
         chosen = self.settings
         self._snapshots = Snapshots(
-            SnapshotSettings(chosen.dispatch_cap, chosen.ageing, chosen.hold_after), self._estimates
+            self._estimates, dispatch_cap=chosen.dispatch_cap, ageing=chosen.ageing, hold_after=chosen.hold_after
         )
         self._size_of = self._estimates.size_of  # one object: a bound method is made anew each time it is asked for
 
@@ -158,7 +158,7 @@ class ElasticPlanner:
         plan = self.plan(state, now)
         self._placed.take_back(plan.assignments)
         self._begun = begun
-        return Review(plan, dict(self._kept_for(plan.question)) if plan.question is not None else {})
+        return Review(plan, state, dict(self._kept_for(plan.question)) if plan.question is not None else {})
 
     def _kept_for(self, question: Snapshot) -> Iterator[tuple[ClassKey, Action]]:
         """The classes of a question that fit on the fleet, but not beside what is kept for older actions."""
@@ -204,17 +204,18 @@ class ElasticPlanner:
         if not waiting:
             return Proposal(ElasticPlan())
         self._fleet.refresh(state, self._placed, self._estimates.cores_of_job)
-        groups = competing(self._servable(waiting, now))
+        apart = competing(self._servable(waiting, now))
+        # Only now: options that are asked for the first time add set-ups to pools.
         placer = self._placer([pool.free for pool in self._fleet.pools])
         placed: list[Placed] = []
         choosing: list[list[Servable]] = []
         occupied = rows_of(solving.instance) if solving is not None else frozenset()
-        for group in groups:
-            if not occupied.isdisjoint(group.rows):
+        for rivals in apart:
+            if not occupied.isdisjoint(rivals.rows):
                 continue
-            found = _place_without_choice(placer, group.classes, self.settings.dispatch_cap - len(placed))
+            found = _place_without_choice(placer, rivals.classes, self.settings.dispatch_cap - len(placed))
             if found is None:
-                choosing.append(group.classes)
+                choosing.append(rivals.classes)
             else:
                 placed += found
         contested = self._that_could_start(choosing) if ask and choosing else []
@@ -264,15 +265,15 @@ class ElasticPlanner:
         pairs = [Servable(ready, self._snapshots.block(ready.key, self._fleet, now)) for ready in waiting]
         return [each for each in pairs if each.block.options]
 
-    def _that_could_start(self, groups: list[list[Servable]]) -> list[Servable]:
+    def _that_could_start(self, choosing: list[list[Servable]]) -> list[Servable]:
         free = self._snapshots.free_units(self._fleet)
-        return [each for classes in groups if some_fit(classes, free) for each in classes]
+        return [each for classes in choosing if some_fit(classes, free) for each in classes]
 
     def _ask(self, state: SchedulerState, contested: list[Servable], cap: int, now: float) -> Snapshot:
         thinking = thinking_weight(state, self._placed.generating)
 
         def arrivals(kind: str) -> Arrivals:
-            return self._arrivals.expected(kind, thinking) if self.settings.expected_arrivals else NO_ARRIVALS
+            return Arrivals(self._arrivals.rate(kind), thinking) if self.settings.expected_arrivals else NO_ARRIVALS
 
         held = self._placed.held
         return self._snapshots.take(state, contested, self._fleet, cap=cap, now=now, held=held, arrivals=arrivals)
@@ -293,12 +294,12 @@ class ElasticPlanner:
     def _place(self, question: Snapshot, solution: Solution) -> ElasticPlan:
         placer = self._placer(question.free)
         placed: list[Placed] = []
-        members = MembersByClass()
+        members = {ready: Members(ready) for ready in question.members}
         fragmented: set[int] = set()
         for each in solution.started:
             ready = question.members[each.class_index]
             claimed = question.claimed[each.class_index]
-            found = placer.place(ready.key, [each.option], members.of(ready), each.members, claimed)
+            found = placer.place(ready.key, [each.option], members[ready], each.members, claimed)
             if len(found) < each.members:
                 fragmented.add(place_of(each.option).pool)
             placed += found
@@ -342,7 +343,13 @@ def _place_without_choice(placer: Placer, classes: Sequence[Servable], most: int
 
 
 def _fill_up(
-    question: Snapshot, solution: Solution, placer: Placer, members: MembersByClass, *, pools: set[int], started: int
+    question: Snapshot,
+    solution: Solution,
+    placer: Placer,
+    members: Mapping[ReadyClass, Members],
+    *,
+    pools: set[int],
+    started: int,
 ) -> list[Placed]:
     """Starts more in pools where counts did not fit on single nodes: no room is left that somebody could use."""
     classes = question.instance.classes
@@ -354,23 +361,8 @@ def _fill_up(
     placed: list[Placed] = []
     for index in sorted(worth, key=lambda index: (classes[options[index][0]].priority, -gains[index])):
         owner, option = options[index]
-        waiting = members.of(question.members[owner])
+        waiting = members[question.members[owner]]
         most = question.instance.dispatch_cap - started - len(placed)
         if waiting.left and most > 0 and placer.could_place(option):
             placed += placer.place(question.members[owner].key, [option], waiting, most, question.claimed[owner])
     return placed
-
-
-def plan(
-    state: SchedulerState, now: float, budget: Budget, seed: int, predictors: Predictors | None = None
-) -> ElasticPlan:
-    """One round for a state, from scratch.
-
-    Args:
-        state: The core; not changed, but that its ready queue learns to tell sizes.
-        now: Seconds since the epoch.
-        budget: What the solver may spend.
-        seed: Of the solver.
-        predictors: What actions are expected to take.
-    """
-    return ElasticPlanner(ElasticSettings(budget=budget, seed=seed), predictors).plan(state, now)

@@ -15,14 +15,14 @@ from callsheet.scheduler.core.admission import first_actions
 from callsheet.scheduler.core.entities import Action, Manager, Service, Trajectory
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU
-from callsheet.scheduler.core.plan import Assignment, CoreChange, Plan
+from callsheet.scheduler.core.plan import Assignment, Plan
 from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
 from callsheet.scheduler.core.servability import service_of
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.planner.protocol import Review
 from callsheet.scheduler.planner.question.price import choose_units
 from callsheet.scheduler.planner.round.holding import held_resources
 from callsheet.scheduler.planner.round.reclaim import Reclaim, give_back
+from callsheet.scheduler.planner.round.review import Review
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class FirstComePlanner:
     def review(self, state: SchedulerState, now: float) -> Review:
         """What the next round would do; see `Reviewer.review`."""
         round_ = _Round(state, now, self.hold_after)
-        return Review(self._decide(state, round_), round_.kept_for)
+        return Review(self._decide(state, round_), state, round_.kept_for)
 
     def _decide(self, state: SchedulerState, round_: _Round) -> Plan:
         state.ready.prune()
@@ -66,11 +66,12 @@ class FirstComePlanner:
                 heapq.heappop(heads)
             else:
                 heapq.heapreplace(heads, (priority, following.arrival, order, key, members, following))
-        changes = round_.core_changes() or (give_back(state) if state.narrowed_attempts else ())
+        changes = round_.reclaim.changes or (give_back(state) if state.narrowed_attempts else ())
         return Plan(tuple(assignments), truncated=bool(changes), admitted=admitted, core_changes=changes)
 
 
 _Head = tuple[int, int, int, ClassKey, Iterator[Action], Action]
+_Rank = tuple[bool, float, float, float]
 
 
 def _heads(state: SchedulerState, beginning: Sequence[Trajectory]) -> list[_Head]:
@@ -94,6 +95,7 @@ class _Round:
 
     Attributes:
         kept_for: See `Review`.
+        reclaim: What `make_room` took.
     """
 
     def __init__(self, state: SchedulerState, now: float, hold_after: float) -> None:
@@ -105,82 +107,61 @@ class _Round:
         self._held: dict[str, set[str]] = {}
         self._held_for: dict[str, Action] = {}
         self.kept_for: dict[ClassKey, Action] = {}
-        self._eligible: dict[ClassKey, list[Manager]] = {}
+        self._known_hosts: dict[ClassKey, list[tuple[Manager, Service]]] = {}
         self._capacity: dict[str, int] = {}
         self._waiting = dict(state.ready.waiting_weight)
-        self._reclaim: Reclaim | None = None
+        self.reclaim = Reclaim(state)
 
     def place(self, key: ClassKey, action: Action) -> Assignment | None:
         """The best-fitting assignment of an action, booked; None if it fits nowhere now."""
         minimum = key.demand.minimum()
-        best: tuple[tuple[bool, float, float, float], Manager] | None = None
-        for manager in self._managers(key):
-            rank = self._rank(manager, key, action, minimum)
-            if rank is not None and (best is None or rank < best[0]):
-                best = (rank, manager)
-        if best is None:
+        ranked = [
+            (rank, manager, service)
+            for manager, service in self._hosts(key)
+            # Pinned actions are let through: by going on they free what their trajectories hold.
+            if key.pinned_to or not self._keeps(manager.node, minimum)
+            if (rank := self._rank(manager, service, action, minimum)) is not None
+        ]
+        if not ranked:
             if self._held and not key.pinned_to:
                 self._note_kept(key, action, minimum)
             if self._now - action.queued_since >= self._hold_after:
                 self._hold_for(key, action, minimum)
             return None
-        return self._book(best[1], key, action)
+        _, manager, service = min(ranked, key=lambda each: each[0])
+        return self._book(manager, service, key, action)
 
     def make_room(self, key: ClassKey) -> None:
         """Takes cores from running attempts for a class of which one fits nowhere."""
         if self._state.elastic_attempts:
-            if self._reclaim is None:
-                self._reclaim = Reclaim(self._state)
-            self._reclaim.make_room(key, self._free)
+            self.reclaim.make_room(key, self._free)
 
-    def core_changes(self) -> tuple[CoreChange, ...]:
-        """What `make_room` took."""
-        return self._reclaim.changes if self._reclaim is not None else ()
-
-    def _managers(self, key: ClassKey) -> list[Manager]:
-        eligible = self._eligible.get(key)
-        if eligible is None:
+    def _hosts(self, key: ClassKey) -> list[tuple[Manager, Service]]:
+        """The managers that a class could go to, with their services for it."""
+        hosts = self._known_hosts.get(key)
+        if hosts is None:
             managers = self._state.managers
-            if key.pinned_to:
-                pinned = managers.get(key.pinned_to)
-                candidates = [pinned] if pinned is not None else []
-            else:
-                candidates = list(managers.values())
-            eligible = self._eligible[key] = [
-                manager
-                for manager in candidates
-                if manager.accepting and service_of(manager, key.kind, key.service) is not None
+            names = [key.pinned_to] if key.pinned_to else managers
+            hosts = self._known_hosts[key] = [
+                (manager, service)
+                for manager in (managers[name] for name in names if name in managers)
+                if manager.accepting
+                if (service := service_of(manager, key.kind, key.service)) is not None
             ]
-        return eligible
-
-    def _rank(
-        self, manager: Manager, key: ClassKey, action: Action, minimum: dict[str, int]
-    ) -> tuple[bool, float, float, float] | None:
-        service = service_of(manager, key.kind, key.service)
-        node = manager.node
-        if service is None:
-            return None
-        # Pinned actions are let through: by going on they free what their trajectories hold.
-        if not key.pinned_to and self._keeps(node, minimum):
-            return None
-        return self._rank_of(manager, service, action, minimum)
+        return hosts
 
     def _keeps(self, node: Node, minimum: dict[str, int]) -> bool:
         return not self._held.get(node.node_id, set()).isdisjoint(minimum)
 
     def _note_kept(self, key: ClassKey, action: Action, minimum: dict[str, int]) -> None:
         """Notes for whom units are kept that a member of a class would take otherwise."""
-        for manager in self._managers(key):
-            service = service_of(manager, key.kind, key.service)
-            if service is None or not self._keeps(manager.node, minimum):
-                continue
-            if self._rank_of(manager, service, action, minimum) is not None:
+        for manager, service in self._hosts(key):
+            if self._keeps(manager.node, minimum) and self._rank(manager, service, action, minimum) is not None:
                 self.kept_for[key] = self._held_for[manager.node.node_id]
                 return
 
-    def _rank_of(
-        self, manager: Manager, service: Service, action: Action, minimum: dict[str, int]
-    ) -> tuple[bool, float, float, float] | None:
+    def _rank(self, manager: Manager, service: Service, action: Action, minimum: dict[str, int]) -> _Rank | None:
+        """How well an action would fit, the best first; None if it does not."""
         node = manager.node
         if service.no_room and service.instances <= service.busy:
             return None
@@ -210,11 +191,8 @@ class _Round:
             free = self._free[node.node_id] = dict(node.free)
         return free
 
-    def _book(self, manager: Manager, key: ClassKey, action: Action) -> Assignment:
+    def _book(self, manager: Manager, service: Service, key: ClassKey, action: Action) -> Assignment:
         free = self._node_free(manager.node)
-        service = service_of(manager, key.kind, key.service)
-        if service is None:
-            raise AssertionError("the managers of a class serve it")
         shared = service.description.shared
         demand = key.demand
         for entry in demand.entries:
@@ -251,9 +229,8 @@ class _Round:
     def _hold_for(self, key: ClassKey, action: Action, minimum: dict[str, int]) -> None:
         """Keeps what the action needs on the node that lacks the least of it from younger, unpinned actions."""
         nearest: tuple[float, str, dict[str, int]] | None = None
-        for manager in self._managers(key):
-            node, service = manager.node, service_of(manager, key.kind, key.service)
-            needed = service.booked(minimum) if service is not None else {}
+        for manager, service in self._hosts(key):
+            node, needed = manager.node, service.booked(minimum)
             if needed and node.could_fit(needed) and node.node_id not in self._held:
                 candidate = (_shortage(self._node_free(node), needed), node.node_id, needed)
                 nearest = min(nearest or candidate, candidate, key=lambda each: each[:2])

@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
-from callsheet.scheduler.core.entities import Action
 from callsheet.scheduler.core.plan import Plan
-from callsheet.scheduler.core.ready import ClassKey
 from callsheet.scheduler.core.state import SchedulerState
-
-
-@dataclass(frozen=True, slots=True)
-class Review:
-    """What the next round would do.
-
-    Attributes:
-        plan: What it would propose.
-        kept_for: Of classes that would fit but for units that the round keeps: the older action they are kept for.
-    """
-
-    plan: Plan
-    kept_for: Mapping[ClassKey, Action] = field(default_factory=dict)
+from callsheet.scheduler.planner.round.review import Review
 
 
 class Planner(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from callsheet.scheduler.core.entities import Action
-from callsheet.scheduler.core.model import ActionKey, ActionState, RefusalCode, RefusedError
+from callsheet.scheduler.core.model import ActionKey, ActionState, RefusedError, failed_precondition, not_found
 from callsheet.scheduler.core.records import ActionSummary
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.answers.explain import Explanation, explain
@@ -67,7 +67,7 @@ def _key_of(state: SchedulerState, action_id: str, now: float) -> ActionKey:
     jobs = jobs or state.summaries.closed_jobs_with(action_id, now)
     if len(jobs) > 1:
         rule = f"is in several jobs ({', '.join(sorted(jobs)[:_NAMED])}); name one"
-        raise RefusedError(RefusalCode.FAILED_PRECONDITION, "key.job_id", "", rule)
+        raise failed_precondition("key.job_id", "", rule)
     return ActionKey(jobs[0] if jobs else "", action_id)
 
 
@@ -80,15 +80,12 @@ def _refusal(state: SchedulerState, key: ActionKey, now: float) -> RefusedError:
         rule = f"is forgotten: its job was closed more than {kept_s} ago"
     else:
         rule = f"is forgotten, or never was: its job is closed, and more than {kept} actions of closed jobs came after"
-    return RefusedError(RefusalCode.NOT_FOUND, "key", "/".join(filter(None, key)), rule)
+    return not_found("key", "/".join(filter(None, key)), rule)
 
 
 def _fill_live(response: admin_service_pb2.ExplainResponse, action: Action, predictors: Predictors) -> None:
     request = action.request
-    response.kind = action_pb2.ActionKind.ValueType(request.kind)
-    response.state = _state(action.state)
-    for time, event in action.story:
-        fill_timestamp(response.story.add(event=event).time, time)
+    _fill_story(response, request.kind, action.state, action.story)
     fill_expected(response.expected, predict(predictors, request), request.timeouts.start_to_close)
 
 
@@ -118,16 +115,13 @@ def _fill_holder(message: admin_service_pb2.Holder, holder: Holder) -> None:
     message.trajectory_id, message.node_id = holder.trajectory_id, holder.node_id
     message.units.update(holder.units)
     message.held_s = max(holder.held_s, 0.0)
-    message.sessions = holder.lease.sessions
-    if holder.lease.expires_in is not None:
-        message.expires_in_s = holder.lease.expires_in
+    message.sessions = holder.liveness.sessions
+    if holder.liveness.expires_in is not None:
+        message.expires_in_s = holder.liveness.expires_in
 
 
 def _fill_summary(response: admin_service_pb2.ExplainResponse, summary: ActionSummary) -> None:
-    response.kind = action_pb2.ActionKind.ValueType(summary.kind)
-    response.state = _state(ActionState(summary.state))
-    for time, event in summary.story:
-        fill_timestamp(response.story.add(event=event).time, time)
+    _fill_story(response, summary.kind, ActionState(summary.state), summary.story)
     why = " ".join(filter(None, (summary.failure, summary.reason)))
     parts = [
         f"it has its outcome: {summary.state}{f' ({why})' if why else ''}",
@@ -139,6 +133,15 @@ def _fill_summary(response: admin_service_pb2.ExplainResponse, summary: ActionSu
     if summary.label:
         parts.append(f"label {summary.label!r}")
     response.explanation = "; ".join(parts)
+
+
+def _fill_story(
+    response: admin_service_pb2.ExplainResponse, kind: int, state: ActionState, story: list[tuple[float, str]]
+) -> None:
+    response.kind = action_pb2.ActionKind.ValueType(kind)
+    response.state = _state(state)
+    for time, event in story:
+        fill_timestamp(response.story.add(event=event).time, time)
 
 
 def _words(seconds: float) -> str:

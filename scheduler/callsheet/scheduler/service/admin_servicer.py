@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
 
 import anyio
 import anyio.to_thread
-import grpc
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.entities import Manager
 from callsheet.scheduler.core.ledger import Node
-from callsheet.scheduler.core.model import ActionKey, RefusedError
+from callsheet.scheduler.core.model import ActionKey
 from callsheet.scheduler.core.registration import ServiceDescription
 from callsheet.scheduler.planner.answers.what_if import ask
 from callsheet.scheduler.planner.predictors import Predictors
@@ -18,15 +17,13 @@ from callsheet.scheduler.planner.protocol import Reviewer
 from callsheet.scheduler.service.admin_answers import prediction_errors, what_if_response
 from callsheet.scheduler.service.admin_explain import explanation_of
 from callsheet.scheduler.service.client_servicer import ANSWER_TIMEOUT
+from callsheet.scheduler.service.guard import caller
 from callsheet.scheduler.service.loop import CoreLoop
 from callsheet.scheduler.service.outcomes import fill_timestamp
-from callsheet.scheduler.service.refusals import abort
+from callsheet.scheduler.service.refusals import Context
 from callsheet.scheduler.service.requests import UnaryReply, decode_key
 from callsheet.scheduler.service.status_answers import job_status
-from callsheet.v1 import action_pb2, admin_service_pb2, admin_service_pb2_grpc, manager_service_pb2
-
-if TYPE_CHECKING:
-    Context = grpc.aio.ServicerContext[Any, Any]
+from callsheet.v1 import action_pb2, admin_service_pb2, admin_service_pb2_grpc, common_pb2, manager_service_pb2
 
 
 class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
@@ -57,70 +54,53 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: admin_service_pb2.ExplainRequest, context: Context
     ) -> admin_service_pb2.ExplainResponse:
         """Why an action is where it is, and its whole story."""
-        try:
-            state, now = self._loop.state, self._loop.clock.now()
-            return explanation_of(state, request.key, now, self._predictors, self._planner)
-        except RefusedError as refusal:
-            await abort(context, refusal)
+        caller().require_job("key.job_id", request.key.job_id)
+        state, now = self._loop.state, self._loop.clock.now()
+        return explanation_of(state, request.key, now, self._predictors, self._planner)
 
-    async def _request(self, event: events.Event, reply: UnaryReply, context: Context) -> None:
-        try:
-            self._loop.post([event])
-            await reply.result(ANSWER_TIMEOUT)
-        except RefusedError as refusal:
-            await abort(context, refusal)
-
-    async def _key(self, message: Any, context: Context) -> ActionKey:
-        try:
-            return decode_key(message.key)
-        except RefusedError as refusal:
-            await abort(context, refusal)
+    async def _ask(self, request_of: Callable[[events.ReplyTo], events.Request]) -> None:
+        """Posts a request and waits until it is carried out."""
+        reply = UnaryReply()
+        self._loop.post([request_of(events.ReplyTo(reply, 0))])
+        await reply.result(ANSWER_TIMEOUT)
 
     async def ResizeAction(  # noqa: N802
         self, request: admin_service_pb2.ResizeActionRequest, context: Context
     ) -> admin_service_pb2.ResizeActionResponse:
         """Changes the units of a running attempt."""
-        reply = UnaryReply()
-        key = await self._key(request, context)
-        event = events.ResizeRequested(events.ReplyTo(reply, 0), key, request.resource, request.units)
-        await self._request(event, reply, context)
+        key = _key_of_own(request.key)
+        await self._ask(lambda reply_to: events.ResizeRequested(reply_to, key, request.resource, request.units))
         return admin_service_pb2.ResizeActionResponse()
 
     async def PauseAction(  # noqa: N802
         self, request: admin_service_pb2.PauseActionRequest, context: Context
     ) -> admin_service_pb2.PauseActionResponse:
         """Pauses a running attempt."""
-        reply = UnaryReply()
-        key = await self._key(request, context)
-        await self._request(events.PauseRequested(events.ReplyTo(reply, 0), key, paused=True), reply, context)
+        key = _key_of_own(request.key)
+        await self._ask(lambda reply_to: events.PauseRequested(reply_to, key, paused=True))
         return admin_service_pb2.PauseActionResponse()
 
     async def ResumeAction(  # noqa: N802
         self, request: admin_service_pb2.ResumeActionRequest, context: Context
     ) -> admin_service_pb2.ResumeActionResponse:
         """Resumes a paused attempt."""
-        reply = UnaryReply()
-        key = await self._key(request, context)
-        await self._request(events.PauseRequested(events.ReplyTo(reply, 0), key, paused=False), reply, context)
+        key = _key_of_own(request.key)
+        await self._ask(lambda reply_to: events.PauseRequested(reply_to, key, paused=False))
         return admin_service_pb2.ResumeActionResponse()
 
     async def DrainManager(  # noqa: N802
         self, request: admin_service_pb2.DrainManagerRequest, context: Context
     ) -> admin_service_pb2.DrainManagerResponse:
         """Takes a manager out of service once its attempts are over."""
-        reply = UnaryReply()
-        await self._request(events.DrainRequested(events.ReplyTo(reply, 0), request.manager_id), reply, context)
+        await self._ask(lambda reply_to: events.DrainRequested(reply_to, request.manager_id))
         return admin_service_pb2.DrainManagerResponse()
 
     async def WhatIf(  # noqa: N802
         self, request: admin_service_pb2.WhatIfRequest, context: Context
     ) -> admin_service_pb2.WhatIfResponse:
         """What more nodes of a pool would do; the core is read at once, and the answer found beside the loop."""
-        try:
-            state, now = self._loop.state, self._loop.clock.now()
-            question = ask(state, request.pool, request.nodes, now, self._predictors)
-        except RefusedError as refusal:
-            await abort(context, refusal)
+        state, now = self._loop.state, self._loop.clock.now()
+        question = ask(state, request.pool, request.nodes, now, self._predictors)
         return what_if_response(await anyio.to_thread.run_sync(question.answer, limiter=self._forecasters))
 
     async def GetPredictionErrors(  # noqa: N802
@@ -131,6 +111,13 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         return admin_service_pb2.GetPredictionErrorsResponse(
             kinds=[prediction_errors(kind, errors[kind]) for kind in sorted(errors)]
         )
+
+
+def _key_of_own(message: common_pb2.ActionKey) -> ActionKey:
+    """The key of an action; RefusedError if the caller may not touch its job."""
+    key = decode_key(message)
+    caller().require_job("key.job_id", key.job_id)
+    return key
 
 
 def _manager_status(manager: Manager) -> admin_service_pb2.ManagerStatus:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
 
 import anyio
-import grpc
 import structlog
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.model import RefusedError
+from callsheet.scheduler.service.guard import caller
 from callsheet.scheduler.service.listing import list_groups, list_jobs, list_trajectories
 from callsheet.scheduler.service.loop import CoreLoop
 from callsheet.scheduler.service.openings import end_of, opening_of
-from callsheet.scheduler.service.refusals import abort
-from callsheet.scheduler.service.requests import ClientRequests, UnaryReply, decode_key
+from callsheet.scheduler.service.refusals import Context
+from callsheet.scheduler.service.requests import ClientRequests, UnaryReply, decode_key, require_job_of
 from callsheet.scheduler.service.rules import seconds
 from callsheet.scheduler.service.sessions import ClientStream
 from callsheet.scheduler.service.version import scheduler_version
 from callsheet.v1 import client_service_pb2, client_service_pb2_grpc
 from callsheet.v1.contract import CONTRACT, OLDEST_CONTRACT
-
-if TYPE_CHECKING:
-    Context = grpc.aio.ServicerContext[Any, Any]
 
 ANSWER_TIMEOUT = 30.0
 MAX_OUTCOME_WAIT = 600.0
@@ -47,7 +43,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         session = ClientStream()
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._write, session, context)
+                tasks.start_soon(session.outbox.write_all, context.write)
                 async for request in request_iterator:
                     await self._loop.wait_for_room()
                     await self._read(session, request)
@@ -56,18 +52,13 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
             session.outbox.abandon()
             self._loop.post([events.SessionEnded(session)])
 
-    async def _write(self, session: ClientStream, context: Context) -> None:
-        while (batch := await session.outbox.next_batch()) is not None:
-            await context.write(batch)
-        if session.outbox.closing is not None:
-            _log.warning("client_session_closed", reason=str(session.outbox.closing))
-            await abort(context, session.outbox.closing)
-
     async def _read(self, session: ClientStream, request: client_service_pb2.ClientSessionRequest) -> None:
         happened: list[events.Event] = []
+        identity = caller()
         for item in request.items:
             reply_to = events.ReplyTo(session, item.sequence, holds=True)
             try:
+                require_job_of(item, identity)
                 event, references = self._requests.decode(item, reply_to, session)
                 if references:
                     await self._requests.check_references(item.submit.job_id, references)
@@ -77,65 +68,63 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
                 happened.append(event)
         self._loop.post(happened)
 
-    async def _unary(self, item: client_service_pb2.ClientItem, context: Context) -> UnaryReply:
+    async def _ask(self, item: client_service_pb2.ClientItem) -> UnaryReply:
+        require_job_of(item, caller())
         reply = UnaryReply()
-        try:
-            event, references = self._requests.decode(item, events.ReplyTo(reply, 0), None)
-            await self._requests.check_references(item.submit.job_id, references)
-            await self._loop.wait_for_room()
-            self._loop.post([event])
-            await reply.result(ANSWER_TIMEOUT)
-        except RefusedError as refusal:
-            await abort(context, refusal)
+        event, references = self._requests.decode(item, events.ReplyTo(reply, 0), None)
+        await self._requests.check_references(item.submit.job_id, references)
+        await self._loop.wait_for_room()
+        self._loop.post([event])
+        await reply.result(ANSWER_TIMEOUT)
         return reply
 
     async def OpenJob(  # noqa: N802
         self, request: client_service_pb2.OpenJobRequest, context: Context
     ) -> client_service_pb2.OpenJobResponse:
         """Opens a job."""
-        reply = await self._unary(client_service_pb2.ClientItem(open_job=request.job), context)
+        reply = await self._ask(client_service_pb2.ClientItem(open_job=request.job))
         return client_service_pb2.OpenJobResponse(opening=opening_of(reply.opened))
 
     async def CloseJob(  # noqa: N802
         self, request: client_service_pb2.CloseJobRequest, context: Context
     ) -> client_service_pb2.CloseJobResponse:
         """Closes a job."""
-        await self._unary(client_service_pb2.ClientItem(close_job=request.job_id), context)
+        await self._ask(client_service_pb2.ClientItem(close_job=request.job_id))
         return client_service_pb2.CloseJobResponse()
 
     async def OpenTrajectory(  # noqa: N802
         self, request: client_service_pb2.OpenTrajectoryRequest, context: Context
     ) -> client_service_pb2.OpenTrajectoryResponse:
         """Opens a trajectory."""
-        reply = await self._unary(client_service_pb2.ClientItem(open_trajectory=request.trajectory), context)
+        reply = await self._ask(client_service_pb2.ClientItem(open_trajectory=request.trajectory))
         return client_service_pb2.OpenTrajectoryResponse(opening=opening_of(reply.opened), end=end_of(reply.opened))
 
     async def CloseTrajectory(  # noqa: N802
         self, request: client_service_pb2.CloseTrajectoryRequest, context: Context
     ) -> client_service_pb2.CloseTrajectoryResponse:
         """Closes a trajectory."""
-        await self._unary(client_service_pb2.ClientItem(close_trajectory=request), context)
+        await self._ask(client_service_pb2.ClientItem(close_trajectory=request))
         return client_service_pb2.CloseTrajectoryResponse()
 
     async def SubmitAction(  # noqa: N802
         self, request: client_service_pb2.SubmitActionRequest, context: Context
     ) -> client_service_pb2.SubmitActionResponse:
         """Submits one action."""
-        await self._unary(client_service_pb2.ClientItem(submit=request.action), context)
+        await self._ask(client_service_pb2.ClientItem(submit=request.action))
         return client_service_pb2.SubmitActionResponse()
 
     async def CancelAction(  # noqa: N802
         self, request: client_service_pb2.CancelActionRequest, context: Context
     ) -> client_service_pb2.CancelActionResponse:
         """Cancels an action."""
-        await self._unary(client_service_pb2.ClientItem(cancel=request), context)
+        await self._ask(client_service_pb2.ClientItem(cancel=request))
         return client_service_pb2.CancelActionResponse()
 
     async def PublishPolicyVersion(  # noqa: N802
         self, request: client_service_pb2.PublishPolicyVersionRequest, context: Context
     ) -> client_service_pb2.PublishPolicyVersionResponse:
         """Publishes a policy version."""
-        await self._unary(client_service_pb2.ClientItem(publish_policy_version=request), context)
+        await self._ask(client_service_pb2.ClientItem(publish_policy_version=request))
         return client_service_pb2.PublishPolicyVersionResponse()
 
     async def GetOutcome(  # noqa: N802
@@ -145,14 +134,13 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         reply = UnaryReply()
         response = client_service_pb2.GetOutcomeResponse()
         try:
+            caller().require_job("key.job_id", request.key.job_id)
             wait = min(seconds("wait", request.wait), MAX_OUTCOME_WAIT)
             await self._loop.wait_for_room()
             self._loop.post([events.OutcomeRequested(events.ReplyTo(reply, 0), decode_key(request.key), reply)])
             await reply.result(ANSWER_TIMEOUT)
             # A stored outcome takes a read of the journal even for those who do not wait.
             outcome = await reply.outcome(max(wait, 1.0 if self._loop.has_outcome(request.key) else 0.0))
-        except RefusedError as refusal:
-            await abort(context, refusal)
         finally:
             reply.gone = True
         if outcome is not None:
@@ -163,7 +151,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         self, request: client_service_pb2.CancelWorkRequest, context: Context
     ) -> client_service_pb2.CancelWorkResponse:
         """Gives up unfinished work."""
-        await self._unary(client_service_pb2.ClientItem(cancel_work=request), context)
+        await self._ask(client_service_pb2.ClientItem(cancel_work=request))
         return client_service_pb2.CancelWorkResponse()
 
     async def GetServerInfo(  # noqa: N802
@@ -182,25 +170,20 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         self, request: client_service_pb2.ListJobsRequest, context: Context
     ) -> client_service_pb2.ListJobsResponse:
         """Open jobs."""
-        try:
-            return list_jobs(self._loop.state, request, self._loop.clock.now())
-        except RefusedError as refusal:
-            await abort(context, refusal)
+        if request.job_id:
+            caller().require_job("job_id", request.job_id)
+        return list_jobs(self._loop.state, request, self._loop.clock.now(), caller().sees_job)
 
     async def ListTrajectories(  # noqa: N802
         self, request: client_service_pb2.ListTrajectoriesRequest, context: Context
     ) -> client_service_pb2.ListTrajectoriesResponse:
         """Trajectories of an open job."""
-        try:
-            return list_trajectories(self._loop.state, request)
-        except RefusedError as refusal:
-            await abort(context, refusal)
+        caller().require_job("job_id", request.job_id)
+        return list_trajectories(self._loop.state, request)
 
     async def ListGroups(  # noqa: N802
         self, request: client_service_pb2.ListGroupsRequest, context: Context
     ) -> client_service_pb2.ListGroupsResponse:
         """Groups of an open job."""
-        try:
-            return list_groups(self._loop.state, request)
-        except RefusedError as refusal:
-            await abort(context, refusal)
+        caller().require_job("job_id", request.job_id)
+        return list_groups(self._loop.state, request)

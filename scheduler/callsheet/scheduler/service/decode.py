@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Concatenate, Final, ParamSpec, TypeVar, cast
 
 from callsheet.scheduler.core.model import (
     CPU,
@@ -20,13 +21,13 @@ from callsheet.scheduler.core.model import (
     SpeedUp,
     Timeouts,
     TrajectoryRequest,
+    invalid,
 )
 from callsheet.scheduler.service.action_kinds import KIND_RULES
 from callsheet.scheduler.service.refusals import to_seconds
 from callsheet.scheduler.service.rules import (
     at_least,
     identifier,
-    invalid,
     known,
     longer_than_zero,
     not_built,
@@ -48,6 +49,8 @@ MAX_SPEED_UP = 1e6
 MAX_SPEED_UP_POINTS = 256
 # The widths of elastic resources are planned together, each with each.
 MAX_ELASTIC = 4
+# Every round looks at all of them for each class that waits.
+MAX_RESOURCES = 64
 DEFAULT_IDLE_TIMEOUT = 3600.0
 DEFAULT_SCHEDULE_TO_START = 1800.0
 DEFAULT_START_TO_CLOSE = 600.0
@@ -102,94 +105,77 @@ def decode_trajectory(spec: job_pb2.TrajectorySpec) -> TrajectoryRequest:
     )
 
 
-@dataclass(slots=True)
-class ActionDecoder:
-    """Validates actions. Demands, timeouts and retry policies repeat, so equal ones are decoded once and shared."""
+def decode_action(spec: action_pb2.ActionSpec) -> tuple[ActionRequest, list[common_pb2.PayloadReference]]:
+    """A validated action, and the stored payloads it refers to.
 
-    _demands: dict[tuple[ActionKind, bytes], Demand] = field(default_factory=dict)
-    _timeouts: dict[bytes, Timeouts] = field(default_factory=dict)
-    _retries: dict[bytes, RetryPolicy] = field(default_factory=dict)
-    _no_timeouts: Timeouts = field(default_factory=lambda: _timeouts(action_pb2.Timeouts()))
-    _no_retry: RetryPolicy = field(default_factory=RetryPolicy)
-
-    def decode(self, spec: action_pb2.ActionSpec) -> tuple[ActionRequest, list[common_pb2.PayloadReference]]:
-        """A validated action, and the stored payloads it refers to.
-
-        Raises:
-            RefusedError: INVALID_ARGUMENT naming the field.
-        """
-        payload = spec.WhichOneof("payload")
-        if payload is None:
-            raise invalid("payload", "", f"must be one of {', '.join(KIND_RULES)}")
-        encoded = spec.SerializeToString(deterministic=True)
-        if len(encoded) > MAX_SPEC_BYTES:
-            raise invalid("action", f"{len(encoded)} bytes", f"must have at most {MAX_SPEC_BYTES} bytes")
-        rules = KIND_RULES[payload]
-        kind, references, in_sandbox = rules.kind, rules.check(spec), rules.in_sandbox(spec)
-        trajectory_id = spec.trajectory_id
-        if trajectory_id or in_sandbox:
-            identifier("trajectory_id", trajectory_id)
-        unservable = known("unservable", spec.unservable, _UNSERVABLE)
-        request = ActionRequest(
-            key=ActionKey(identifier("job_id", spec.job_id), identifier("action_id", spec.action_id)),
-            kind=kind,
-            trajectory_id=trajectory_id,
-            service=rules.service(spec),
-            demand=self._demand(kind, spec) if spec.HasField("demand") else rules.demand(spec),
-            timeouts=self._timeouts_of(spec),
-            retry=self._retry_of(spec),
-            weight=within("weight", spec.weight, 0.0, MAX_WEIGHT) or 1.0,
-            wait_if_unservable=unservable == action_pb2.UNSERVABLE_WAIT,
-            in_sandbox=in_sandbox,
-            expected_duration=(
-                seconds("expected_duration", spec.expected_duration) if spec.HasField("expected_duration") else 0.0
-            ),
-            body_hash=hashlib.blake2b(encoded, digest_size=16).digest(),
-            spec=encoded,
-            label=short_text("label", spec.label),
-            task=short_text("task", spec.task),
-            set_up=set_up_name(spec.env_reset) if kind is ActionKind.ENV_RESET else "",
-            called_once=rules.called_once(spec),
-            command_timeout=to_seconds(spec.env_reset.defaults.start_to_close),
-        )
-        return request, references
-
-    def _demand(self, kind: ActionKind, spec: action_pb2.ActionSpec) -> Demand:
-        encoded = spec.demand.SerializeToString(deterministic=True)
-        key = (kind, encoded)
-        return self._demands.get(key) or _remember(self._demands, key, encoded, _decode_demand(kind, spec.demand))
-
-    def _timeouts_of(self, spec: action_pb2.ActionSpec) -> Timeouts:
-        if not spec.HasField("timeouts"):
-            return self._no_timeouts
-        key = spec.timeouts.SerializeToString()
-        return self._timeouts.get(key) or _remember(self._timeouts, key, key, _timeouts(spec.timeouts))
-
-    def _retry_of(self, spec: action_pb2.ActionSpec) -> RetryPolicy:
-        if not spec.HasField("retry"):
-            return self._no_retry
-        key = spec.retry.SerializeToString()
-        return self._retries.get(key) or _remember(self._retries, key, key, _retry(spec.retry))
+    Raises:
+        RefusedError: INVALID_ARGUMENT naming the field.
+    """
+    payload = spec.WhichOneof("payload")
+    if payload is None:
+        raise invalid("payload", "", f"must be one of {', '.join(KIND_RULES)}")
+    encoded = spec.SerializeToString(deterministic=True)
+    if len(encoded) > MAX_SPEC_BYTES:
+        raise invalid("action", f"{len(encoded)} bytes", f"must have at most {MAX_SPEC_BYTES} bytes")
+    rules = KIND_RULES[payload]
+    kind, references, in_sandbox = rules.kind, rules.check(spec), rules.in_sandbox(spec)
+    trajectory_id = spec.trajectory_id
+    if trajectory_id or in_sandbox:
+        identifier("trajectory_id", trajectory_id)
+    unservable = known("unservable", spec.unservable, _UNSERVABLE)
+    request = ActionRequest(
+        key=ActionKey(identifier("job_id", spec.job_id), identifier("action_id", spec.action_id)),
+        kind=kind,
+        trajectory_id=trajectory_id,
+        service=rules.service(spec),
+        demand=(
+            _decode_demand(spec.demand.SerializeToString(deterministic=True), kind)
+            if spec.HasField("demand")
+            else rules.demand(spec)
+        ),
+        timeouts=_decode_timeouts(spec.timeouts.SerializeToString() if spec.HasField("timeouts") else b""),
+        retry=_decode_retry(spec.retry.SerializeToString() if spec.HasField("retry") else b""),
+        weight=within("weight", spec.weight, 0.0, MAX_WEIGHT) or 1.0,
+        wait_if_unservable=unservable == action_pb2.UNSERVABLE_WAIT,
+        in_sandbox=in_sandbox,
+        expected_duration=(
+            seconds("expected_duration", spec.expected_duration) if spec.HasField("expected_duration") else 0.0
+        ),
+        body_hash=hashlib.blake2b(encoded, digest_size=16).digest(),
+        spec=encoded,
+        label=short_text("label", spec.label),
+        task=short_text("task", spec.task),
+        set_up=set_up_name(spec.env_reset) if kind is ActionKind.ENV_RESET else "",
+        called_once=rules.called_once(spec),
+        command_timeout=to_seconds(spec.env_reset.defaults.start_to_close),
+    )
+    return request, references
 
 
-K = TypeVar("K")
-V = TypeVar("V")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def _remember(known_values: dict[K, V], key: K, encoded: bytes, value: V) -> V:
-    """Keeps what a part of an action means for the next equal one, unless it is large, as unknown fields make it."""
-    if len(encoded) > MAX_CACHED_KEY_BYTES:
-        return value
-    if len(known_values) >= MAX_CACHED:
-        known_values.clear()
-    known_values[key] = value
-    return value
+def _shared(decode: Callable[Concatenate[bytes, P], T]) -> Callable[Concatenate[bytes, P], T]:
+    """Decodes equal parts of actions once, as they repeat, but for large ones, as unknown fields make them."""
+    cached = cast(Callable[Concatenate[bytes, P], T], lru_cache(maxsize=MAX_CACHED)(decode))
+
+    def decode_once(encoded: bytes, /, *others: P.args, **named: P.kwargs) -> T:
+        if len(encoded) > MAX_CACHED_KEY_BYTES:
+            return decode(encoded, *others, **named)
+        return cached(encoded, *others, **named)
+
+    return decode_once
 
 
-def _decode_demand(kind: ActionKind, demand: action_pb2.Demand) -> Demand:
+@_shared
+def _decode_demand(encoded: bytes, kind: ActionKind) -> Demand:
+    resources = action_pb2.Demand.FromString(encoded).resources
+    if len(resources) > MAX_RESOURCES:
+        raise invalid("demand.resources", f"{len(resources)} entries", f"must have at most {MAX_RESOURCES}")
     entries: list[ResourceDemand] = []
     names: set[str] = set()
-    for index, entry in enumerate(demand.resources):
+    for index, entry in enumerate(resources):
         path = f"demand.resources[{index}]"
         name = identifier(f"{path}.resource", entry.resource)
         if name in names:
@@ -249,7 +235,9 @@ def _decode_speed_up(path: str, entry: action_pb2.ResourceDemand, *, elastic: bo
     return SpeedUp(points=tuple(points))
 
 
-def _timeouts(timeouts: action_pb2.Timeouts) -> Timeouts:
+@_shared
+def _decode_timeouts(encoded: bytes) -> Timeouts:
+    timeouts = action_pb2.Timeouts.FromString(encoded)
     start = seconds("timeouts.schedule_to_start", timeouts.schedule_to_start)
     execute = seconds("timeouts.start_to_close", timeouts.start_to_close)
     close = given_close = seconds("timeouts.schedule_to_close", timeouts.schedule_to_close)
@@ -272,7 +260,9 @@ def _timeouts(timeouts: action_pb2.Timeouts) -> Timeouts:
     )
 
 
-def _retry(retry: action_pb2.RetryPolicy) -> RetryPolicy:
+@_shared
+def _decode_retry(encoded: bytes) -> RetryPolicy:
+    retry = action_pb2.RetryPolicy.FromString(encoded)
     default = RetryPolicy()
     multiplier = retry.backoff_multiplier
     if multiplier:

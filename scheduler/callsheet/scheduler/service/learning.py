@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import Protocol
 
 import anyio
 import structlog
@@ -15,8 +14,8 @@ from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.predictors.ends import observation_of, with_attempts
-from callsheet.scheduler.planner.predictors.nodes import Path
-from callsheet.scheduler.planner.predictors.saved import Changes, SavedNode
+from callsheet.scheduler.planner.predictors.tree import Changes, SavedNode, TreePath
+from callsheet.scheduler.store.journal import Journal
 from sqlalchemy.exc import SQLAlchemyError
 
 # Taken from the predictors on the event loop, written in one transaction that commits wait for: a millisecond or two.
@@ -31,22 +30,12 @@ MAX_WAITING_ENDS = 1024
 _log = structlog.get_logger(__name__)
 
 
-class PredictorStore(Protocol):
-    """The part of the journal that keeps what predictors learned."""
-
-    def save_predictors(self, saved: Sequence[tuple[str, str]], removed: Sequence[str]) -> None:
-        """Writes nodes and deletes others."""
-
-    def load_predictors(self) -> list[tuple[str, str]]:
-        """Reads all nodes."""
-
-
 class Learning:
     """Teaches predictors and saves what they learned; see the module's docstring."""
 
-    def __init__(self, predictors: Predictors, store: PredictorStore, save_interval: float) -> None:
+    def __init__(self, predictors: Predictors, journal: Journal, save_interval: float) -> None:
         self.predictors = predictors
-        self._store = store
+        self._journal = journal
         self._save_interval = save_interval
         self._ended: deque[tuple[Attempt, AttemptEnded]] = deque(maxlen=MAX_WAITING_ENDS)
         self._alike: Counter[tuple[str, ActionKind, str]] = Counter()
@@ -105,7 +94,7 @@ class Learning:
         nodes = 0
         while any(changes := self.predictors.take_changes(NODES_PER_SAVE)):
             try:
-                await anyio.to_thread.run_sync(_write, self._store, changes)
+                await anyio.to_thread.run_sync(_write, self._journal, changes)
             except SQLAlchemyError as error:
                 _log.error("predictors_not_saved", reason=str(error))
                 return
@@ -114,15 +103,15 @@ class Learning:
             _log.debug("predictors_saved", nodes=nodes)
 
 
-def load_predictors(store: PredictorStore) -> Predictors:
+def load_predictors(journal: Journal) -> Predictors:
     """Predictors as they were saved; what an earlier version saved in another form is left out."""
     predictors = Predictors()
-    rows = store.load_predictors()
-    left_out = predictors.restore(SavedNode(Path(*json.loads(path)), json.loads(numbers)) for path, numbers in rows)
+    rows = journal.load_predictors()
+    left_out = predictors.restore(SavedNode(TreePath(*json.loads(path)), json.loads(numbers)) for path, numbers in rows)
     _log.info("predictors_loaded", nodes=len(rows) - left_out, left_out=left_out)
     return predictors
 
 
-def _write(store: PredictorStore, changes: Changes) -> None:
+def _write(journal: Journal, changes: Changes) -> None:
     saved = [(json.dumps(path), json.dumps(numbers)) for path, numbers in changes.saved]
-    store.save_predictors(saved, [json.dumps(path) for path in changes.removed])
+    journal.save_predictors(saved, [json.dumps(path) for path in changes.removed])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from callsheet.scheduler.core.leases import open_job
-from callsheet.scheduler.core.model import RefusalCode, RefusedError
+from callsheet.scheduler.core.model import RefusedError, not_found
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.service.rules import within
 from callsheet.scheduler.service.status_answers import group_status, job_status, trajectory_status
@@ -17,14 +17,15 @@ MAX_PAGE = 10_000
 
 
 def list_jobs(
-    state: SchedulerState, request: client_service_pb2.ListJobsRequest, now: float
+    state: SchedulerState, request: client_service_pb2.ListJobsRequest, now: float, sees: Callable[[str], bool]
 ) -> client_service_pb2.ListJobsResponse:
-    """Open jobs, or the one that is asked for.
+    """Open jobs that the caller sees, or the one that is asked for.
 
     Raises:
         RefusedError: NOT_FOUND if that is not open.
     """
     jobs = [open_job(state, request.job_id)] if request.job_id else state.jobs.values()
+    jobs = [job for job in jobs if sees(job.request.job_id)]
     return client_service_pb2.ListJobsResponse(jobs=[job_status(state, job, now) for job in jobs])
 
 
@@ -74,7 +75,7 @@ def list_groups(
 
 
 def _unknown(field: str, value: str, what: str) -> RefusedError:
-    return RefusedError(RefusalCode.NOT_FOUND, field, value, f"names no {what} of the job")
+    return not_found(field, value, f"names no {what} of the job")
 
 
 def _page(ids: Iterable[str], after: str, page_size: int) -> tuple[list[str], bool]:

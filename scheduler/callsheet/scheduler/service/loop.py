@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import structlog
@@ -15,13 +15,13 @@ from callsheet.scheduler.core.entities import FinishedAction
 from callsheet.scheduler.core.events import Event
 from callsheet.scheduler.core.machine import next_deadline
 from callsheet.scheduler.core.model import ActionKey
-from callsheet.scheduler.core.peers import Watcher
 from callsheet.scheduler.core.records import JobClosed, Record
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.step import EndsListener, Stepper
 from callsheet.scheduler.planner.protocol import Planner
-from callsheet.scheduler.service.manager_commands import ManagerCommand
+from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.sessions import ManagerStream
+from callsheet.scheduler.store.writer import GroupCommitWriter
 from callsheet.v1 import common_pb2
 
 MAX_PENDING_EVENTS = 50_000
@@ -33,31 +33,6 @@ COMMIT_DELAY = 0.002
 ROOM_POLL = 0.1
 # A loop that is back so much later than it had to be was stopped, or starved of its processor.
 STALL_S = 1.0
-
-
-class CommitQueue(Protocol):
-    """Where records go, and what calls back once they are committed."""
-
-    def submit(self, records: Sequence[Record], on_committed: Callable[[], None]) -> None:
-        """Queues records; calls back on the event loop after they, and all before them, are committed."""
-
-    @property
-    def backlog(self) -> int:
-        """Records that wait for their commit."""
-
-
-class Aftercare(Protocol):
-    """What happens beside the loop once something is committed."""
-
-    def deliver_stored(self, watcher: Watcher, key: ActionKey) -> None:
-        """Sends the committed outcome of an action to a watcher."""
-
-    def release_payloads(self, job_id: str) -> None:
-        """Lets go of the payloads that only this job used."""
-
-    @property
-    def backlog(self) -> int:
-        """Stored outcomes that wait to be read."""
 
 
 class Clock:
@@ -83,7 +58,7 @@ class _Committable:
     """
 
     records: list[Record] = field(default_factory=list)
-    deferred: list[commands.Command] = field(default_factory=list)
+    deferred: list[commands.CoreCommand] = field(default_factory=list)
     urgent: bool = False
     sent_ahead: bool = False
 
@@ -95,8 +70,8 @@ class CoreLoop:
         self,
         state: SchedulerState,
         planner: Planner,
-        commit_queue: CommitQueue,
-        aftercare: Aftercare,
+        writer: GroupCommitWriter,
+        background: Background,
         on_ends: EndsListener,
         *,
         heartbeat_interval: float,
@@ -105,8 +80,8 @@ class CoreLoop:
         self.state = state
         self.clock = Clock()
         self.stepper = Stepper(state, planner.plan, on_ends)
-        self._commit_queue = commit_queue
-        self._aftercare = aftercare
+        self._writer = writer
+        self._background = background
         self._heartbeat_interval = heartbeat_interval
         self._max_journal_backlog = max_journal_backlog
         self._wake = asyncio.Event()
@@ -152,8 +127,8 @@ class CoreLoop:
     def _has_room(self) -> bool:
         return (
             len(self.stepper.pending) <= MAX_PENDING_EVENTS
-            and self._commit_queue.backlog <= self._max_journal_backlog
-            and self._aftercare.backlog <= MAX_STORED_READS
+            and self._writer.backlog <= self._max_journal_backlog
+            and self._background.backlog <= MAX_STORED_READS
         )
 
     async def run(self) -> None:
@@ -211,7 +186,7 @@ class CoreLoop:
             self._room = None
         return committable
 
-    def _carry_out(self, todo: Sequence[commands.Command]) -> _Committable:
+    def _carry_out(self, todo: Sequence[commands.CoreCommand]) -> _Committable:
         committable = _Committable()
         for command in todo:
             if type(command) is commands.Persist:
@@ -249,16 +224,16 @@ class CoreLoop:
             self._flush_timer.cancel()
             self._flush_timer = None
         committable, self._uncommitted = self._uncommitted, _Committable()
-        self._commit_queue.submit(committable.records, lambda: self._after_commit(committable))
+        self._writer.submit(committable.records, lambda: self._after_commit(committable))
 
     def _after_commit(self, committable: _Committable) -> None:
         for command in committable.deferred:
             self._carry_out_one(command)
         for record in committable.records:
             if type(record) is JobClosed:
-                self._aftercare.release_payloads(record.job_id)
+                self._background.release_payloads(record.job_id)
 
-    def _carry_out_one(self, command: commands.Command) -> None:
+    def _carry_out_one(self, command: commands.CoreCommand) -> None:
         self._carriers.get(type(command), self._tell_manager)(command)
 
     def _accept(self, command: commands.Accept) -> None:
@@ -276,13 +251,13 @@ class CoreLoop:
             watcher.put_outcome(command.outcome)
 
     def _deliver_stored(self, command: commands.DeliverStored) -> None:
-        self._aftercare.deliver_stored(command.watcher, command.key)
+        self._background.deliver_stored(command.watcher, command.key)
 
     def _accept_manager(self, command: commands.AcceptManager) -> None:
         if isinstance(command.session, ManagerStream):
             lease = self.state.settings.manager_lease
             command.session.put_registered(self.state.epoch, self._heartbeat_interval, lease, command.shared_cores)
-            self._log.info("manager_registered", manager=command.manager_id)
+            self._log.info("manager_registered", manager=command.session.manager_id)
 
     def _refuse_manager(self, command: commands.RefuseManager) -> None:
         if isinstance(command.session, ManagerStream):
@@ -302,7 +277,7 @@ class CoreLoop:
                 manager=command.session.manager_id,
             )
 
-    def _tell_manager(self, command: ManagerCommand) -> None:
+    def _tell_manager(self, command: commands.ManagerCommand) -> None:
         # A session that went away in the meantime is no loss: the manager's next registration settles it.
         if isinstance(command.session, ManagerStream):
             command.session.put_command(command)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
@@ -17,23 +16,29 @@ _DISPATCH: Final = tag(manager_service_pb2.SchedulerItem.DISPATCH_FIELD_NUMBER)
 _GRANT: Final = tag(manager_service_pb2.Dispatch.GRANT_FIELD_NUMBER)
 _ACTION: Final = tag(manager_service_pb2.Dispatch.ACTION_FIELD_NUMBER)
 
-ItemCommand = (
-    commands.Dispatch
-    | commands.ResizeAttempt
-    | commands.PauseAttempt
-    | commands.CancelAttempt
-    | commands.ReleaseSandbox
-    | commands.DrainManager
-)
-ManagerCommand = ItemCommand | commands.AcknowledgeEnd
 
-
-def encode_command(command: ItemCommand) -> bytes:
+def encode_command(command: commands.ManagerCommand) -> bytes:
     """The SchedulerItem that carries a command out."""
     if type(command) is commands.Dispatch:
         return _encode_dispatch(command)
     item = manager_service_pb2.SchedulerItem()
-    _FILLERS[type(command)](item, command)
+    match command:
+        case commands.ResizeAttempt():
+            _fill_token(item.resize.token, command.token)
+            item.resize.cores.extend(command.cores)
+            item.resize.resources.update(command.resources)
+        case commands.PauseAttempt():
+            _fill_token(item.pause.token if command.paused else item.resume.token, command.token)
+        case commands.CancelAttempt():
+            _fill_token(item.cancel.token, command.token)
+            item.cancel.reason = command.reason
+        case commands.ReleaseSandbox(sandbox=ref):
+            sandbox = item.release_sandbox.sandbox
+            sandbox.job_id, sandbox.trajectory_id, sandbox.sandbox_id = ref.job_id, ref.trajectory_id, ref.sandbox_id
+        case commands.DrainManager():
+            item.drain.SetInParent()
+        case _:
+            raise TypeError(f"{command!r} is no item of a manager's stream")
     return item.SerializeToString()
 
 
@@ -74,39 +79,3 @@ def _encode_terms(
         fill_duration(grant.expected_execution, prediction.execution_s)
         grant.expected_use = prediction.use
     return grant.SerializeToString()
-
-
-def _fill_resize(item: manager_service_pb2.SchedulerItem, command: commands.ResizeAttempt) -> None:
-    _fill_token(item.resize.token, command.token)
-    item.resize.cores.extend(command.cores)
-    for resource, units in command.resources.items():
-        item.resize.resources[resource] = units
-
-
-def _fill_pause(item: manager_service_pb2.SchedulerItem, command: commands.PauseAttempt) -> None:
-    _fill_token(item.pause.token if command.paused else item.resume.token, command.token)
-
-
-def _fill_cancel(item: manager_service_pb2.SchedulerItem, command: commands.CancelAttempt) -> None:
-    _fill_token(item.cancel.token, command.token)
-    item.cancel.reason = command.reason
-
-
-def _fill_release(item: manager_service_pb2.SchedulerItem, command: commands.ReleaseSandbox) -> None:
-    sandbox = item.release_sandbox.sandbox
-    sandbox.job_id = command.sandbox.job_id
-    sandbox.trajectory_id = command.sandbox.trajectory_id
-    sandbox.sandbox_id = command.sandbox.sandbox_id
-
-
-def _fill_drain(item: manager_service_pb2.SchedulerItem, command: commands.DrainManager) -> None:
-    item.drain.SetInParent()
-
-
-_FILLERS: Final[dict[type, Callable[..., None]]] = {
-    commands.ResizeAttempt: _fill_resize,
-    commands.PauseAttempt: _fill_pause,
-    commands.CancelAttempt: _fill_cancel,
-    commands.ReleaseSandbox: _fill_release,
-    commands.DrainManager: _fill_drain,
-}

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Any
 
 import anyio
-import grpc
 import structlog
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.model import RefusedError
+from callsheet.scheduler.core.model import RefusedError, invalid
+from callsheet.scheduler.service.guard import caller
 from callsheet.scheduler.service.live_output import forward_output
 from callsheet.scheduler.service.loop import CoreLoop
 from callsheet.scheduler.service.manager_wire import decode_item, decode_registration, references_of
-from callsheet.scheduler.service.refusals import abort
-from callsheet.scheduler.service.rules import invalid
+from callsheet.scheduler.service.refusals import Context
 from callsheet.scheduler.service.sessions import ManagerStream
 from callsheet.scheduler.store.errors import PayloadNotFoundError
 from callsheet.scheduler.store.payloads import PayloadStore
 from callsheet.v1 import manager_service_pb2, manager_service_pb2_grpc
 
-if TYPE_CHECKING:
-    Context = grpc.aio.ServicerContext[Any, Any]
-    Requests = AsyncIterator[manager_service_pb2.ManagerSessionRequest]
+Requests = AsyncIterator[manager_service_pb2.ManagerSessionRequest]
 
 _log = structlog.get_logger(__name__)
 
@@ -40,15 +36,10 @@ class ManagerServicer(manager_service_pb2_grpc.ManagerServiceServicer):
     ) -> None:
         """One session of one manager."""
         requests = aiter(request_iterator)
-        try:
-            first = await anext(requests, None)
-            session, items = _register(self._loop, first)
-        except RefusedError as refusal:
-            await abort(context, refusal)
-            return
+        session, items = _register(self._loop, await anext(requests, None))
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._write, session, context)
+                tasks.start_soon(session.outbox.write_all, context.write)
                 await self._read(session, items)
                 async for request in requests:
                     await self._loop.wait_for_room()
@@ -57,12 +48,6 @@ class ManagerServicer(manager_service_pb2_grpc.ManagerServiceServicer):
         finally:
             _log.info("manager_disconnected", manager_id=session.manager_id)
             self._loop.post([events.ManagerDisconnected(session, session.manager_id)])
-
-    async def _write(self, session: ManagerStream, context: Context) -> None:
-        while (batch := await session.outbox.next_batch()) is not None:
-            await context.write(batch)
-        if session.outbox.closing is not None:
-            await abort(context, session.outbox.closing)
 
     async def _read(self, session: ManagerStream, items: Iterable[manager_service_pb2.ManagerItem]) -> None:
         happened: list[events.Event] = []
@@ -100,6 +85,7 @@ def _register(
     if first is None or not first.items or first.items[0].WhichOneof("item") != "registration":
         raise invalid("items[0]", "", "must be the registration")
     registration = first.items[0].registration
+    caller().require_manager("registration.manager_id", registration.manager_id)
     session = ManagerStream(registration.manager_id)
     loop.post([decode_registration(session, registration)])
     return session, list(first.items[1:])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind, FailureKind, TimeoutKind, Token
+from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind, FailureKind, TimeoutKind, Token, invalid
 from callsheet.scheduler.core.peers import ManagerSession
 from callsheet.scheduler.core.registration import (
     NodeDescription,
@@ -18,7 +18,7 @@ from callsheet.scheduler.core.registration import (
     ServiceState,
 )
 from callsheet.scheduler.service.action_kinds import KIND_RULES
-from callsheet.scheduler.service.rules import MAX_SECONDS, at_least, identifier, invalid, known, within
+from callsheet.scheduler.service.rules import MAX_ID, MAX_SECONDS, at_least, identifier, known, within
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
 # Levels of buckets are floats and must count single units.
@@ -136,10 +136,18 @@ def _decode_token(message: manager_service_pb2.FencingToken) -> Token:
 
 
 def _decode_running(message: manager_service_pb2.RunningAttempt) -> RunningAttempt:
+    path = "registration.running"
+    for resource, units in message.resources.items():
+        within(f"{path}.resources[{resource}]", units, 0, MAX_UNITS)
+    for core in message.cores:
+        at_least(f"{path}.cores", core, 0)
     return RunningAttempt(
         token=_decode_token(message.token),
-        key=ActionKey(message.key.job_id, message.key.action_id),
-        attempt=message.attempt,
+        key=ActionKey(
+            identifier(f"{path}.key.job_id", message.key.job_id),
+            identifier(f"{path}.key.action_id", message.key.action_id),
+        ),
+        attempt=int(at_least(f"{path}.attempt", message.attempt, 1)),
         started=message.started,
         resources=dict(message.resources),
         cores=tuple(message.cores),
@@ -150,8 +158,16 @@ def _decode_running(message: manager_service_pb2.RunningAttempt) -> RunningAttem
 
 
 def decode_sandbox(message: manager_service_pb2.SandboxState) -> SandboxRef:
-    """A reference to a sandbox."""
-    return SandboxRef(message.job_id, message.trajectory_id, message.sandbox_id)
+    """A reference to a sandbox.
+
+    Raises:
+        RefusedError: INVALID_ARGUMENT naming the id that is none.
+    """
+    return SandboxRef(
+        identifier("sandbox.job_id", message.job_id),
+        identifier("sandbox.trajectory_id", message.trajectory_id),
+        identifier("sandbox.sandbox_id", message.sandbox_id),
+    )
 
 
 def decode_item(manager_id: str, session: ManagerSession, item: manager_service_pb2.ManagerItem) -> events.Event:
@@ -202,6 +218,8 @@ def _decode_result(message: manager_service_pb2.AttemptEnded) -> events.AttemptR
             succeeded = message.succeeded
             if succeeded.WhichOneof("result") == "env_reset":
                 made = succeeded.env_reset
+                if not made.sandbox_id.isprintable() or len(made.sandbox_id) > MAX_ID:
+                    return events.AttemptFailed(FailureKind.INFRA, "no_result", "the id of the sandbox is none")
                 return events.AttemptSucceeded(succeeded.SerializeToString(), made.sandbox_id, made.trajectory_id)
             return events.AttemptSucceeded(succeeded.SerializeToString())
         case "cancelled":

@@ -7,11 +7,7 @@ from typing import Final
 from callsheet.scheduler.core.model import Opened, TrajectoryEnd
 from callsheet.v1 import job_pb2
 
-_TO_WIRE: Final = {
-    TrajectoryEnd.COMPLETED: job_pb2.TRAJECTORY_END_COMPLETED,
-    TrajectoryEnd.ABANDONED: job_pb2.TRAJECTORY_END_ABANDONED,
-    TrajectoryEnd.LOST: job_pb2.TRAJECTORY_END_LOST,
-}
+_TO_WIRE: Final = {end: job_pb2.TrajectoryEnd.Value(f"TRAJECTORY_END_{end.name}") for end in TrajectoryEnd}
 _FROM_WIRE: Final = {number: end for end, number in _TO_WIRE.items()}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -114,6 +114,17 @@ class Outbox(Generic[A]):
         self.abandoned = True
         self._batches.clear()
         self._size = 0
+
+    async def write_all(self, write: Callable[[bytes], Awaitable[None]]) -> None:
+        """Writes message after message to a stream.
+
+        Raises:
+            RefusedError: Why the session is closed, once nothing is left.
+        """
+        while (batch := await self.next_batch()) is not None:
+            await write(batch)
+        if self.closing is not None:
+            raise self.closing
 
     async def next_batch(self) -> bytes | None:
         """Waits for a message, and returns it encoded; None when the session is closing and nothing is left."""

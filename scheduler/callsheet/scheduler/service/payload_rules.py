@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from callsheet.scheduler.service.rules import at_least, blob, identifier, invalid, known, seconds, within
+from callsheet.scheduler.core.model import invalid
+from callsheet.scheduler.service.rules import at_least, blob, few, identifier, known, seconds, token_ids, within
 from callsheet.v1 import action_pb2, common_pb2
 
 References = list[common_pb2.PayloadReference]
@@ -25,19 +26,14 @@ _IMAGE = re.compile(r"(?=.{1,200}\Z)[A-Za-z0-9][A-Za-z0-9._:-]*(/[A-Za-z0-9][A-Z
 
 def check_generate(generate: action_pb2.GenerateInput) -> References:
     """A prompt and sane sampling."""
-    if not generate.prompt_token_ids:
-        raise invalid("generate.prompt_token_ids", "[]", "must have at least one token")
-    if min(generate.prompt_token_ids) < 0:
-        raise invalid("generate.prompt_token_ids", min(generate.prompt_token_ids), "must not be negative")
+    token_ids("generate.prompt_token_ids", generate.prompt_token_ids)
     sampling = generate.sampling
     at_least("generate.sampling.max_new_tokens", sampling.max_new_tokens, 1)
     at_least("generate.sampling.temperature", sampling.temperature, 0.0)
     within("generate.sampling.top_p", sampling.top_p, 0.0, 1.0)
     at_least("generate.sampling.top_k", sampling.top_k, 0)
-    if min(sampling.stop_token_ids, default=0) < 0:
-        raise invalid("generate.sampling.stop_token_ids", min(sampling.stop_token_ids), "must not be negative")
-    if len(sampling.stop) > MAX_STOP_TEXTS:
-        raise invalid("generate.sampling.stop", f"{len(sampling.stop)} texts", f"must have at most {MAX_STOP_TEXTS}")
+    token_ids("generate.sampling.stop_token_ids", sampling.stop_token_ids, required=False)
+    few("generate.sampling.stop", len(sampling.stop), MAX_STOP_TEXTS, "texts")
     for index, text in enumerate(sampling.stop):
         if not 1 <= len(text) <= MAX_STOP_CHARACTERS:
             rule = f"must have 1 to {MAX_STOP_CHARACTERS} characters"
@@ -55,8 +51,7 @@ def check_env_reset(env_reset: action_pb2.EnvResetInput) -> References:
     within("env_reset.max_processes", env_reset.max_processes, 0, MAX_PROCESSES)
     check_image("env_reset.image", env_reset.image)
     _check_defaults(env_reset.defaults)
-    if len(env_reset.network) > MAX_PLACES:
-        raise invalid("env_reset.network", f"{len(env_reset.network)} places", f"must have at most {MAX_PLACES}")
+    few("env_reset.network", len(env_reset.network), MAX_PLACES, "places")
     for index, place in enumerate(env_reset.network):
         if not _PLACE.fullmatch(place):
             raise invalid(f"env_reset.network[{index}]", place, 'must be "HOST:PORT" in at most 270 characters')
@@ -87,8 +82,7 @@ def check_env_step(env_step: action_pb2.EnvStepInput) -> References:
         raise invalid("env_step.command", "", "must be set")
     if env_step.session:
         _check_session(env_step)
-    if len(env_step.download) > MAX_DOWNLOADS:
-        raise invalid("env_step.download", f"{len(env_step.download)} paths", f"must have at most {MAX_DOWNLOADS}")
+    few("env_step.download", len(env_step.download), MAX_DOWNLOADS, "paths")
     for index, path in enumerate(env_step.download):
         check_path(f"env_step.download[{index}]", path)
     return references + check_command("env_step.command", env_step.command)
@@ -132,11 +126,10 @@ def _check_session(env_step: action_pb2.EnvStepInput) -> None:
         raise invalid("env_step.session", env_step.session, "must have 1 to 64 letters, digits, '-', '_' or '.'")
     if command.WhichOneof("program") == "argv":
         raise invalid("env_step.command.argv", env_step.session, "must be shell or python in a session")
-    given = {
-        "working_directory": bool(command.working_directory),
-        "stdin": command.HasField("stdin"),
-    }
-    for name, is_given in given.items():
+    for name, is_given in (
+        ("working_directory", bool(command.working_directory)),
+        ("stdin", command.HasField("stdin")),
+    ):
         if is_given:
             raise invalid(f"env_step.command.{name}", env_step.session, "must be unset in a session, which has its own")
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, NoReturn
 
-import grpc
 from callsheet.scheduler.core.model import RefusalCode, RefusedError
-from callsheet.scheduler.service.refusals import abort
+from callsheet.scheduler.service.refusals import Context, abort
 from callsheet.scheduler.service.rules import blob
 from callsheet.scheduler.store.errors import (
     PayloadMismatchError,
@@ -17,9 +15,6 @@ from callsheet.scheduler.store.errors import (
 )
 from callsheet.scheduler.store.payloads import PayloadStore, StoredPayload
 from callsheet.v1 import common_pb2, payload_service_pb2, payload_service_pb2_grpc
-
-if TYPE_CHECKING:
-    Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class PayloadServicer(payload_service_pb2_grpc.PayloadServiceServicer):
@@ -35,15 +30,13 @@ class PayloadServicer(payload_service_pb2_grpc.PayloadServiceServicer):
         requests = aiter(request_iterator)
         first = await anext(requests, payload_service_pb2.PutPayloadRequest())
         expected = None
+        if first.HasField("expected"):
+            blob("expected", common_pb2.Blob(reference=first.expected))
+            expected = StoredPayload(first.expected.sha256, first.expected.size)
         try:
-            if first.HasField("expected"):
-                blob("expected", common_pb2.Blob(reference=first.expected))
-                expected = StoredPayload(first.expected.sha256, first.expected.size)
             stored = await self._payloads.put(_chunks(first, requests), expected)
-        except RefusedError as refusal:
-            await abort(context, refusal)
         except PayloadStoreError as error:
-            await _abort(context, error)
+            raise _refusal(error) from error
         reference = common_pb2.PayloadReference(sha256=stored.sha256, size=stored.size)
         return payload_service_pb2.PutPayloadResponse(reference=reference)
 
@@ -58,7 +51,7 @@ class PayloadServicer(payload_service_pb2_grpc.PayloadServiceServicer):
         except RefusedError as refusal:
             await abort(context, refusal)
         except PayloadStoreError as error:
-            await _abort(context, error)
+            await abort(context, _refusal(error))
 
 
 async def _chunks(
@@ -69,11 +62,10 @@ async def _chunks(
         yield request.chunk
 
 
-async def _abort(context: Context, error: PayloadStoreError) -> NoReturn:
+def _refusal(error: PayloadStoreError) -> RefusedError:
     codes = {
         PayloadNotFoundError: RefusalCode.NOT_FOUND,
         PayloadTooLargeError: RefusalCode.RESOURCE_EXHAUSTED,
         PayloadMismatchError: RefusalCode.INVALID_ARGUMENT,
     }
-    code = codes.get(type(error), RefusalCode.UNAVAILABLE)
-    await abort(context, RefusedError(code, "payload", "", str(error)))
+    return RefusedError(codes.get(type(error), RefusalCode.UNAVAILABLE), "payload", "", str(error))

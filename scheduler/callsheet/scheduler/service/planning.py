@@ -14,7 +14,8 @@ from callsheet.scheduler.planner.conversation import PAUSE_S, SolverConversation
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.predictors import Predictors
-from callsheet.scheduler.planner.protocol import Review, ReviewingPlanner
+from callsheet.scheduler.planner.protocol import ReviewingPlanner
+from callsheet.scheduler.planner.round.review import Review
 from callsheet.scheduler.planner.round.snapshot import Snapshot
 from callsheet.scheduler.service.settings import PlannerChoice
 

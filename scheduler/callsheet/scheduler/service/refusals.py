@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import grpc
+import grpc.aio
 from callsheet.scheduler.core.model import RefusedError
 from callsheet.v1 import common_pb2
 from callsheet.v1.google_rpc import status_pb2
 from google.protobuf import any_pb2, duration_pb2
 
+E = TypeVar("E", bound=BaseException)
+Context = grpc.aio.ServicerContext[Any, Any]
 _STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -23,12 +26,18 @@ def to_status(refusal: RefusedError) -> status_pb2.Status:
     return status_pb2.Status(code=int(refusal.code), message=str(refusal), details=[packed])
 
 
-async def abort(context: grpc.aio.ServicerContext[object, object], refusal: RefusedError) -> NoReturn:
+async def abort(context: Context, refusal: RefusedError) -> NoReturn:
     """Ends an rpc with the refusal; its details are in the standard trailer."""
     status = to_status(refusal)
     trailer = (("grpc-status-details-bin", status.SerializeToString()),)
     await context.abort(_STATUS_CODES[int(refusal.code)], str(refusal), trailing_metadata=trailer)
     raise AssertionError("abort always raises")
+
+
+def first_of(group: BaseExceptionGroup[E]) -> E:
+    """The first exception of a group and of the groups in it."""
+    first = group.exceptions[0]
+    return first_of(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def to_duration(seconds: float) -> duration_pb2.Duration:

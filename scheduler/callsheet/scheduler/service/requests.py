@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import anyio
+from callsheet.scheduler.access.identity import Identity, Scope
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.model import ActionKey, Opened, RefusalCode, RefusedError
+from callsheet.scheduler.core.model import ActionKey, Opened, RefusalCode, RefusedError, failed_precondition, invalid
 from callsheet.scheduler.core.peers import Watcher
-from callsheet.scheduler.service.decode import ActionDecoder, decode_job, decode_trajectory
+from callsheet.scheduler.service.decode import decode_action, decode_job, decode_trajectory
 from callsheet.scheduler.service.openings import from_wire
-from callsheet.scheduler.service.rules import at_least, identifier, invalid, known, not_built, short_text
+from callsheet.scheduler.service.rules import at_least, identifier, known, not_built, short_text
 from callsheet.scheduler.store.errors import PayloadNotFoundError
 from callsheet.scheduler.store.payloads import PayloadStore
 from callsheet.v1 import client_service_pb2, common_pb2, job_pb2, outcome_pb2
@@ -23,7 +24,6 @@ class ClientRequests:
 
     def __init__(self, payloads: PayloadStore) -> None:
         self._payloads = payloads
-        self._actions = ActionDecoder()
 
     def decode(
         self, item: client_service_pb2.ClientItem, reply_to: events.ReplyTo, watcher: Watcher | None
@@ -35,8 +35,8 @@ class ClientRequests:
         """
         match item.WhichOneof("item"):
             case "submit":
-                request, references = self._actions.decode(item.submit)
-                return events.ActionSubmitted(reply_to, request, watcher), references
+                request, references = decode_action(item.submit)
+                return events.SubmitRequested(reply_to, request, watcher), references
             case "open_job":
                 return events.JobOpenRequested(reply_to, decode_job(item.open_job)), ()
             case "close_job":
@@ -75,9 +75,25 @@ class ClientRequests:
                 raise _missing(reference)
 
 
+def require_job_of(item: client_service_pb2.ClientItem, identity: Identity) -> None:
+    """Checks that a caller may touch the job of an item.
+
+    Raises:
+        RefusedError: PERMISSION_DENIED naming the job.
+    """
+    name = item.WhichOneof("item")
+    if name is None or identity.scope is not Scope.JOB:
+        return
+    value = getattr(item, name)
+    if isinstance(value, str):
+        identity.require_job("job_id", value)
+    else:
+        identity.require_job("job_id", (value.key if name == "cancel" else value).job_id)
+
+
 def _missing(reference: common_pb2.PayloadReference) -> RefusedError:
     rule = f"names no stored payload of {reference.size} bytes; put it first"
-    return RefusedError(RefusalCode.FAILED_PRECONDITION, "reference.sha256", reference.sha256, rule)
+    return failed_precondition("reference.sha256", reference.sha256, rule)
 
 
 def decode_key(key: common_pb2.ActionKey) -> ActionKey:

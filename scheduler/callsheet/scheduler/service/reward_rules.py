@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from callsheet.scheduler.core.model import invalid
 from callsheet.scheduler.service.payload_rules import References, check_command, check_files, check_image, check_path
-from callsheet.scheduler.service.rules import invalid, known
+from callsheet.scheduler.service.rules import known, token_ids
 from callsheet.v1 import action_pb2
 from callsheet.v1.rewards import CommandScorer, scores_in_sandbox
 
@@ -20,17 +21,10 @@ def check_reward(reward: action_pb2.RewardInput) -> References:
             _check_score_file(reward.script)
             return references
         case "model":
-            _check_model(reward.model)
+            token_ids("reward.model.token_ids", reward.model.token_ids)
             return []
         case _:
             raise invalid("reward.scorer", "", "must be one of test_suite, model and script")
-
-
-def _check_model(model: action_pb2.ModelScoreInput) -> None:
-    if not model.token_ids:
-        raise invalid("reward.model.token_ids", "[]", "must have at least one token")
-    if min(model.token_ids) < 0:
-        raise invalid("reward.model.token_ids", min(model.token_ids), "must not be negative")
 
 
 def _check_place(field: str, reward: action_pb2.RewardInput, runs: CommandScorer) -> References:

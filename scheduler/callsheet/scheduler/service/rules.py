@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from callsheet.scheduler.core.model import RefusalCode, RefusedError
+from callsheet.scheduler.core.model import RefusalCode, RefusedError, invalid
 from callsheet.scheduler.service.refusals import to_seconds
 from callsheet.v1 import common_pb2
 from google.protobuf import duration_pb2
@@ -13,11 +13,6 @@ from google.protobuf import duration_pb2
 MAX_ID = 256
 MAX_INLINE = 64 * 1024
 MAX_SECONDS = 30 * 24 * 3600.0
-
-
-def invalid(field: str, value: object, rule: str) -> RefusedError:
-    """The refusal of a bad field."""
-    return RefusedError(RefusalCode.INVALID_ARGUMENT, field, value, rule)
 
 
 def not_built(field: str, value: object) -> RefusedError:
@@ -33,9 +28,9 @@ def identifier(field: str, value: str) -> str:
 
 
 def short_text(field: str, value: str) -> str:
-    """A free text of at most 256 characters."""
-    if len(value) > MAX_ID:
-        raise invalid(field, value, f"must have at most {MAX_ID} characters")
+    """A free text of at most 256 characters, none of them NUL, which not every database can store."""
+    if len(value) > MAX_ID or "\0" in value:
+        raise invalid(field, value, f"must have at most {MAX_ID} characters, none of them NUL")
     return value
 
 
@@ -60,6 +55,20 @@ def within(field: str, value: float, minimum: float, maximum: float) -> float:
     if not math.isfinite(value) or not minimum <= value <= maximum:
         raise invalid(field, value, f"must be between {minimum} and {maximum}")
     return value
+
+
+def few(field: str, count: int, most: int, what: str) -> None:
+    """At most so many of something."""
+    if count > most:
+        raise invalid(field, f"{count} {what}", f"must have at most {most}")
+
+
+def token_ids(field: str, ids: Collection[int], *, required: bool = True) -> None:
+    """Token ids, at least one if they are required."""
+    if required and not ids:
+        raise invalid(field, "[]", "must have at least one token")
+    if min(ids, default=0) < 0:
+        raise invalid(field, min(ids), "must not be negative")
 
 
 def seconds(field: str, duration: duration_pb2.Duration) -> float:

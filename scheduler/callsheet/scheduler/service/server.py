@@ -9,6 +9,7 @@ import anyio
 import anyio.abc
 import grpc
 import structlog
+from callsheet.scheduler.access.token_file import TokenFile
 from callsheet.scheduler.core.expected import ExpectedRole
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
@@ -16,18 +17,19 @@ from callsheet.scheduler.planner.protocol import Planner
 from callsheet.scheduler.service.admin_servicer import AdminServicer
 from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.client_servicer import ClientServicer
-from callsheet.scheduler.service.decode import ActionDecoder, decode_job, decode_trajectory
-from callsheet.scheduler.service.encoded_streams import EncodedSessions
+from callsheet.scheduler.service.decode import decode_action, decode_job, decode_trajectory
 from callsheet.scheduler.service.garbage_collection import short_pauses
+from callsheet.scheduler.service.guard import TokenGuard
 from callsheet.scheduler.service.learning import Learning, load_predictors
 from callsheet.scheduler.service.loop import Clock, CoreLoop
-from callsheet.scheduler.service.malformed import MalformedRequestRefuser
 from callsheet.scheduler.service.manager_servicer import ManagerServicer
 from callsheet.scheduler.service.outcomes import encode_outcome
 from callsheet.scheduler.service.payload_servicer import PayloadServicer
 from callsheet.scheduler.service.planning import SolverPlanning, make_planning
+from callsheet.scheduler.service.refusing_interceptor import RefusingInterceptor
 from callsheet.scheduler.service.requests import ClientRequests
 from callsheet.scheduler.service.settings import SchedulerSettings
+from callsheet.scheduler.service.tls import CertificateFiles
 from callsheet.scheduler.store.journal import Journal, open_journal
 from callsheet.scheduler.store.local_payloads import LocalPayloadStore
 from callsheet.scheduler.store.payloads import PayloadStore
@@ -35,14 +37,10 @@ from callsheet.scheduler.store.redis_payloads import RedisPayloadStore
 from callsheet.scheduler.store.writer import GroupCommitWriter
 from callsheet.v1 import (
     action_pb2,
-    admin_service_pb2,
     admin_service_pb2_grpc,
-    client_service_pb2,
     client_service_pb2_grpc,
     job_pb2,
-    manager_service_pb2,
     manager_service_pb2_grpc,
-    payload_service_pb2,
     payload_service_pb2_grpc,
 )
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -78,7 +76,10 @@ async def serve(
         JournalError: The journal cannot be opened, for instance because another scheduler holds it.
         JournalFailedError: A commit failed.
         OSError: The address cannot be bound.
+        ValueError: A file of TLS cannot be read.
     """
+    if (warning := settings.access.check_listen(settings.listen)) is not None:
+        _log.warning("insecure", listen=settings.listen, reason=warning)
     journal = await anyio.to_thread.run_sync(open_journal, settings.data_dir, settings.database_url)
     try:
         payloads = await _open_payloads(settings)
@@ -135,7 +136,7 @@ async def _serve_with(
             _log.info("scheduler_started", address=address, epoch=state.epoch)
             task_status.started(address)
             await failed.wait()
-            raise JournalFailedError("a commit of the journal failed") from failure[0]
+            raise JournalFailedError(f"a commit of the journal failed: {failure[0]}") from failure[0]
     finally:
         with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
             await writer.close(CLOSE_TIMEOUT)
@@ -160,11 +161,10 @@ def _recover(
     state = SchedulerState(epoch, encode_outcome, core)
     if isinstance(planning, SolverPlanning):
         planning.attach(state)
-    actions = ActionDecoder()
     decoder = RequestDecoder(
         job=lambda spec: decode_job(job_pb2.JobSpec.FromString(spec)),
         trajectory=lambda spec: decode_trajectory(job_pb2.TrajectorySpec.FromString(spec)),
-        action=lambda spec: actions.decode(action_pb2.ActionSpec.FromString(spec))[0],
+        action=lambda spec: decode_action(action_pb2.ActionSpec.FromString(spec))[0],
     )
     restore(state, journal.load(), decoder, Clock().now())
     return state
@@ -191,8 +191,9 @@ async def _open_payloads(settings: SchedulerSettings) -> PayloadStore:
 async def _grpc_server(
     settings: SchedulerSettings, loop: CoreLoop, payloads: PayloadStore, admin: AdminServicer
 ) -> AsyncIterator[str]:
+    guards = [TokenGuard(TokenFile(settings.access.tokens))] if settings.access.tokens is not None else []
     server = grpc.aio.server(
-        interceptors=[EncodedSessions(), MalformedRequestRefuser()],
+        interceptors=[*guards, RefusingInterceptor()],
         options=[
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -215,21 +216,13 @@ async def _grpc_server(
     manager_service_pb2_grpc.add_ManagerServiceServicer_to_server(ManagerServicer(loop, payloads), server)
     admin_service_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
     payload_service_pb2_grpc.add_PayloadServiceServicer_to_server(PayloadServicer(payloads), server)
-    names = [
-        module.DESCRIPTOR.services_by_name[name].full_name
-        for module, name in (
-            (client_service_pb2, "ClientService"),
-            (manager_service_pb2, "ManagerService"),
-            (admin_service_pb2, "AdminService"),
-            (payload_service_pb2, "PayloadService"),
-        )
-    ]
+    names = [f"callsheet.v1.{name}Service" for name in ("Client", "Manager", "Admin", "Payload")]
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
     host, _, _ = settings.listen.rpartition(":")
     try:
-        port = server.add_insecure_port(settings.listen)
+        port = _bind(server, settings)
     except RuntimeError as error:
         raise OSError(f"listen: cannot bind {settings.listen!r}; it is in use or not this machine's") from error
     await server.start()
@@ -241,3 +234,11 @@ async def _grpc_server(
         with anyio.move_on_after(settings.shutdown_grace + 5.0, shield=True):
             await health_servicer.enter_graceful_shutdown()
             await server.stop(settings.shutdown_grace)
+
+
+def _bind(server: grpc.aio.Server, settings: SchedulerSettings) -> int:
+    access = settings.access
+    if access.tls_cert is None or access.tls_key is None:
+        return server.add_insecure_port(settings.listen)
+    files = CertificateFiles(access.tls_cert, access.tls_key, access.tls_client_ca)
+    return server.add_secure_port(settings.listen, files.credentials())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from callsheet.scheduler.core.commands import AcknowledgeEnd
+from callsheet.scheduler.core.commands import AcknowledgeEnd, ManagerCommand
 from callsheet.scheduler.core.model import Opened, RefusedError, Token
-from callsheet.scheduler.service.manager_commands import ManagerCommand, encode_command
+from callsheet.scheduler.service.manager_commands import encode_command
 from callsheet.scheduler.service.openings import end_of, opening_of
 from callsheet.scheduler.service.outbox import Outbox
 from callsheet.scheduler.service.refusals import to_duration, to_status

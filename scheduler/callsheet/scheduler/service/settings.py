@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
 
 from callsheet.options.common import DEFAULT_ADDRESS, DataDir, Listen
-from callsheet.options.declaration import Option
+from callsheet.options.declaration import Setting
+from callsheet.scheduler.access.settings import AccessSettings
 
 
 class PlannerChoice(Enum):
@@ -25,6 +26,7 @@ class SchedulerSettings:
     """Settings of a scheduler; times in seconds, sizes in bytes.
 
     Attributes:
+        access: Who may call, and how connections are kept private.
         redis_namespace: Prefix of this scheduler's keys; schedulers that share a Redis need different ones.
         max_journal_backlog: Records waiting for a commit; beyond it streams are not read.
         cancel_grace: How long a manager may take to end an attempt it was told to stop.
@@ -37,9 +39,10 @@ class SchedulerSettings:
 
     data_dir: DataDir
     listen: Listen = DEFAULT_ADDRESS
+    access: AccessSettings = field(default_factory=AccessSettings)
     database_url: Annotated[
         str | None,
-        Option(
+        Setting(
             "SQLAlchemy URL of the journal.",
             variable="CALLSHEET_DATABASE_URL",
             default_text="SQLite in the data directory",
@@ -47,26 +50,26 @@ class SchedulerSettings:
     ] = None
     redis_url: Annotated[
         str | None,
-        Option("Redis for payloads.", variable="CALLSHEET_REDIS_URL", default_text="files in the data directory"),
+        Setting("Redis for payloads.", variable="CALLSHEET_REDIS_URL", default_text="files in the data directory"),
     ] = None
     redis_namespace: str = "callsheet"
     max_open_actions: Annotated[
-        int, Option("Open actions beyond which submits are refused.", variable="CALLSHEET_MAX_OPEN_ACTIONS", least=1)
+        int, Setting("Open actions beyond which submits are refused.", variable="CALLSHEET_MAX_OPEN_ACTIONS", least=1)
     ] = 1_000_000
     max_payload_bytes: Annotated[
-        int, Option("Size of one stored payload.", variable="CALLSHEET_MAX_PAYLOAD_BYTES", least=1)
+        int, Setting("Size of one stored payload.", variable="CALLSHEET_MAX_PAYLOAD_BYTES", least=1)
     ] = 1 << 30
     max_journal_backlog: int = 200_000
     heartbeat_interval: Annotated[
-        float, Option("Seconds between managers' heartbeats.", variable="CALLSHEET_HEARTBEAT_INTERVAL", least=0.01)
+        float, Setting("Seconds between managers' heartbeats.", variable="CALLSHEET_HEARTBEAT_INTERVAL", least=0.01)
     ] = 3.0
     manager_lease: Annotated[
-        float, Option("Seconds of silence that lose a manager.", variable="CALLSHEET_MANAGER_LEASE", least=0.05)
+        float, Setting("Seconds of silence that lose a manager.", variable="CALLSHEET_MANAGER_LEASE", least=0.05)
     ] = 15.0
     cancel_grace: float = 15.0
     job_grace: Annotated[
         float,
-        Option(
+        Setting(
             "Seconds that a job lives on without a client session, unless it says so itself.",
             variable="CALLSHEET_JOB_GRACE",
             least=0.1,
@@ -74,20 +77,23 @@ class SchedulerSettings:
     ] = 120.0
     expired_job_lifetime: Annotated[
         float,
-        Option("Seconds after which an expired job is closed.", variable="CALLSHEET_EXPIRED_JOB_LIFETIME", least=0.1),
+        Setting("Seconds after which an expired job is closed.", variable="CALLSHEET_EXPIRED_JOB_LIFETIME", least=0.1),
     ] = 24 * 3600.0
     predictor_save_interval: float = 30.0
     planner: Annotated[
-        PlannerChoice, Option("Decide by price and solver, or in order of arrival.", variable="CALLSHEET_PLANNER")
+        PlannerChoice, Setting("Decide by price and solver, or in order of arrival.", variable="CALLSHEET_PLANNER")
     ] = PlannerChoice.ELASTIC
     hold_after: float = 5.0
     closed_actions: Annotated[
         int,
-        Option("Most actions of closed jobs that explain still knows.", variable="CALLSHEET_CLOSED_ACTIONS", least=0),
+        Setting("Most actions of closed jobs that explain still knows.", variable="CALLSHEET_CLOSED_ACTIONS", least=0),
     ] = 10_000
     closed_actions_s: Annotated[
-        float, Option("Seconds after the close for which it does.", variable="CALLSHEET_CLOSED_ACTIONS_S", least=0)
+        float, Setting("Seconds after the close for which it does.", variable="CALLSHEET_CLOSED_ACTIONS_S", least=0)
     ] = 3600.0
     keepalive_interval: float = 30.0
     keepalive_timeout: float = 20.0
     shutdown_grace: float = 2.0
+
+    def __post_init__(self) -> None:
+        self.access.check_listen(self.listen)

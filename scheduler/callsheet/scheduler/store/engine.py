@@ -30,7 +30,10 @@ def create_journal_engine(data_dir: Path, database_url: str | None) -> Engine:
         sqlalchemy.exc.ArgumentError: `database_url` is no URL.
     """
     if database_url is None:
-        return sqlite_engine(str(data_dir / SQLITE_FILE))
+        file = data_dir / SQLITE_FILE
+        # Readable for its owner alone, whatever the mask is; SQLite makes the files beside it like it.
+        file.touch(mode=0o600)
+        return sqlite_engine(str(file))
     url = make_url(database_url)
     name = url.get_backend_name()
     if name != "postgresql":

@@ -37,27 +37,22 @@ class DataDirectoryUnusableError(JournalError):
 
     def __init__(self, data_dir: Path, error: OSError) -> None:
         super().__init__(f"data directory {str(data_dir)!r} cannot be used: {error.strerror or error}")
-        self.data_dir = data_dir
 
 
 class DataDirectoryLockedError(JournalError):
-    """Another scheduler has locked the data directory; `holder` is its process id where that could be read."""
+    """Another scheduler, with the process id `holder` where that could be read, has locked the data directory."""
 
     def __init__(self, data_dir: Path, holder: int | None) -> None:
         by = "another scheduler" if holder is None else f"the scheduler with process id {holder}"
         super().__init__(f"data directory {str(data_dir)!r} is in use by {by}: one scheduler per data directory")
-        self.data_dir = data_dir
-        self.holder = holder
 
 
 class DatabaseLockedError(JournalError):
-    """Another scheduler is connected to the database; `holder` is the name of its connection where it could be read."""
+    """Another scheduler is connected to the database; `holder` names its connection where that could be read."""
 
     def __init__(self, database: str, holder: str | None) -> None:
         by = holder or "another scheduler"
         super().__init__(f"database {database} is in use by {by}: one scheduler per database")
-        self.database = database
-        self.holder = holder
 
 
 class DurabilityError(JournalError):
@@ -76,8 +71,6 @@ class StaleEpochError(JournalError):
 
     def __init__(self, own: int, stored: int) -> None:
         super().__init__(f"this scheduler's epoch is {own} and the journal's is {stored}: another scheduler took over")
-        self.own = own
-        self.stored = stored
 
 
 class InconsistentRecordError(JournalError):
@@ -89,8 +82,6 @@ class JournalBackloggedError(JournalError):
 
     def __init__(self, backlog: int, limit: int) -> None:
         super().__init__(f"{backlog} records wait for their commit, and the limit is {limit}")
-        self.backlog = backlog
-        self.limit = limit
 
 
 class JournalStoppedError(JournalError):
@@ -106,7 +97,6 @@ class PayloadNotFoundError(PayloadStoreError):
 
     def __init__(self, sha256: str) -> None:
         super().__init__(f"no payload with sha256 {sha256!r} is stored")
-        self.sha256 = sha256
 
 
 class PayloadTooLargeError(PayloadStoreError):
@@ -114,7 +104,6 @@ class PayloadTooLargeError(PayloadStoreError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"a payload may have at most {limit} bytes")
-        self.limit = limit
 
 
 class PayloadMismatchError(PayloadStoreError):
@@ -129,7 +118,6 @@ class PayloadCorruptError(PayloadStoreError):
 
     def __init__(self, sha256: str) -> None:
         super().__init__(f"the stored payload {sha256!r} is damaged: its bytes have another digest")
-        self.sha256 = sha256
 
 
 class PayloadDurabilityError(PayloadStoreError):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any
 
 import structlog
 from callsheet.scheduler.core.records import (
@@ -22,20 +22,13 @@ from callsheet.scheduler.core.records import (
 from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, driver_transaction
 from callsheet.scheduler.store.errors import StaleEpochError
 from callsheet.scheduler.store.locks import DataDirectoryLock, lock_database
-from callsheet.scheduler.store.merge import Numbering, RowChanges, merge
+from callsheet.scheduler.store.merge import Numbering, merge
 from callsheet.scheduler.store.migrate import migrate
 from callsheet.scheduler.store.predictor_nodes import SavedRow, load_nodes, replace_nodes
 from callsheet.scheduler.store.schema import actions, closed_jobs, jobs, scheduler, trajectories
-from callsheet.scheduler.store.statements import (
-    ClosedActionKeeper,
-    Cursor,
-    JobCloser,
-    action_writer,
-    job_writer,
-    trajectory_writer,
-)
+from callsheet.scheduler.store.statements import ChangeWriter
 from callsheet.scheduler.store.summaries import load_closed, load_finished
-from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy import Connection, Table, delete, func, select, update
 
 _log = structlog.get_logger(__name__)
 
@@ -91,11 +84,7 @@ class Journal:
         self._numbering = Numbering()
         self._garbage: list[int] = []
         dialect = self._engine.dialect
-        self._closer = JobCloser(dialect)
-        self._keeper = ClosedActionKeeper(dialect)
-        self._jobs = job_writer(dialect)
-        self._trajectories = trajectory_writer(dialect)
-        self._actions = action_writer(dialect)
+        self._writer = ChangeWriter(dialect)
         # The lock on the row (on SQLite the transaction's own) keeps a newer epoch from beginning before our commit.
         self._fence = str(select(scheduler.c.epoch).with_for_update(read=True).compile(dialect=dialect))
 
@@ -105,16 +94,6 @@ class Journal:
         lock_database(self._connection, lock_timeout_s)
         migrate(self._connection)
         _log.info("journal_opened", database=self._engine.url.render_as_string())
-
-    def __enter__(self) -> Self:
-        """Nothing to do: it is open."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close it."""
-        self.close()
 
     @property
     def epoch(self) -> int:
@@ -160,7 +139,7 @@ class Journal:
             cursor.execute(self._fence)
             self._check_epoch(cursor.fetchone()[0])
             changes = merge(records, self._numbering)
-            self._write(cursor, changes)
+            self._writer.write(cursor, changes)
         self._garbage.extend(changes.closed_jobs)
 
     def outcome(self, job_id: str, action_id: str) -> bytes | None:
@@ -243,16 +222,6 @@ class Journal:
         if stored != self._epoch:
             raise StaleEpochError(self._epoch, stored)
 
-    def _write(self, cursor: Cursor, changes: RowChanges) -> None:
-        self._closer.close(cursor, changes.closed_jobs)
-        self._jobs.insert(cursor, changes.new_jobs.values())
-        self._jobs.update(cursor, changes.job_updates.values())
-        self._trajectories.insert(cursor, changes.new_trajectories.values())
-        self._trajectories.update(cursor, changes.trajectory_updates.values())
-        self._actions.insert(cursor, changes.new_actions.values())
-        self._actions.update(cursor, changes.action_updates.values())
-        self._keeper.keep(cursor, changes.closed_actions, changes.forgotten_actions)
-
 
 def _load_numbering(connection: Connection, garbage: Sequence[int]) -> Numbering:
     open_jobs = {row.job_id: row.number for row in connection.execute(select(jobs.c.job_id, jobs.c.number))}
@@ -273,50 +242,21 @@ def _load_jobs(connection: Connection) -> tuple[RecoveredJob, ...]:
 
 
 def _load_trajectories(connection: Connection) -> tuple[RecoveredTrajectory, ...]:
-    statement = (
-        select(jobs.c.job_id, trajectories)
-        .join(jobs, jobs.c.number == trajectories.c.job_number)
-        .order_by(trajectories.c.id)
-    )
-    return tuple(
-        RecoveredTrajectory(
-            job_id=row.job_id,
-            trajectory_id=row.trajectory_id,
-            spec=row.spec,
-            policy_version=row.policy_version,
-            opened_at=row.opened_at,
-            sandbox_id=row.sandbox_id,
-            manager_id=row.manager_id,
-            held=json.loads(row.held),
-            held_cores=tuple(json.loads(row.held_cores)),
-            end=row.end,
-            reason=row.reason,
-            command_timeout=row.command_timeout,
-            group_cancelled=bool(row.group_cancelled),
-        )
-        for row in connection.execute(statement)
-    )
+    loaded = []
+    for row in _rows(connection, trajectories, RecoveredTrajectory):
+        held, cores = json.loads(row.held), tuple(json.loads(row.held_cores))
+        decoded = {"held": held, "held_cores": cores, "group_cancelled": bool(row.group_cancelled)}
+        loaded.append(RecoveredTrajectory(**(row._asdict() | decoded)))
+    return tuple(loaded)
 
 
 def _load_actions(connection: Connection) -> tuple[RecoveredAction, ...]:
-    column = actions.c
-    statement = (
-        select(
-            jobs.c.job_id,
-            column.action_id,
-            column.trajectory_id,
-            column.body_hash,
-            column.spec,
-            column.state,
-            column.attempt,
-            column.epoch,
-            column.sequence,
-            column.manager_id,
-            column.submitted_at,
-            column.cancel_reason,
-        )
-        .join(jobs, jobs.c.number == column.job_number)
-        .order_by(column.id)
+    return tuple(RecoveredAction(*row) for row in _rows(connection, actions, RecoveredAction))
+
+
+def _rows(connection: Connection, table: Table, kind: type[RecoveredTrajectory | RecoveredAction]) -> Iterable[Any]:
+    """What open jobs have in a table, in the order of the first commits; the columns are the fields of `kind`."""
+    columns = [jobs.c.job_id if field.name == "job_id" else table.c[field.name] for field in fields(kind)]
+    return connection.execute(
+        select(*columns).select_from(table).join(jobs, jobs.c.number == table.c.job_number).order_by(table.c.id)
     )
-    # In the order of RecoveredAction's fields; there may be very many.
-    return tuple(RecoveredAction(*row) for row in connection.execute(statement))

@@ -131,7 +131,7 @@ class LocalPayloadStore:
         return self._jobs / hashlib.sha256(job_id.encode()).hexdigest()
 
     def _prepare(self) -> None:
-        for directory in (self._objects, self._jobs, self._incoming):
+        for directory in (self._objects.parent, self._objects, self._jobs, self._incoming):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             _sync_directory(directory.parent)
         # Whatever was being written when the last scheduler ended.

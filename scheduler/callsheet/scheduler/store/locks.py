@@ -30,7 +30,7 @@ class DataDirectoryLock:
         """
         self._holder_file = data_dir / HOLDER_FILE
         # Not bound to a thread: the one that closes the journal need not be the one that opened it.
-        self._lock = FileLock(data_dir / LOCK_FILE, timeout=0, thread_local=False)
+        self._lock = FileLock(data_dir / LOCK_FILE, timeout=0, thread_local=False, mode=0o600)
         try:
             data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock.acquire()

@@ -129,23 +129,20 @@ def _close_job(changes: RowChanges, numbering: Numbering, record: JobClosed) -> 
 
 
 def _publish_policy_version(changes: RowChanges, numbering: Numbering, record: PolicyVersionPublished) -> None:
-    row = _job_row(changes, numbering, record.job_id)
-    if row is not None:
-        row["policy_version"] = record.version
+    _job_row(changes, numbering, record.job_id)["policy_version"] = record.version
 
 
 def _change_lease(changes: RowChanges, numbering: Numbering, record: JobLease) -> None:
     row = _job_row(changes, numbering, record.job_id)
-    if row is not None:
-        row["expired"] = int(record.expired)
-        row["lease_left"] = record.left
+    row["expired"] = int(record.expired)
+    row["lease_left"] = record.left
 
 
-def _job_row(changes: RowChanges, numbering: Numbering, job_id: str) -> Row | None:
-    """The row to change, new in this batch or an update; None if the job is closed."""
+def _job_row(changes: RowChanges, numbering: Numbering, job_id: str) -> Row:
+    """The row to change, new in this batch or an update; one that nobody writes if the job is closed."""
     number = numbering.open_jobs.get(job_id)
     if number is None:
-        return None
+        return {}
     row = changes.new_jobs.get(number)
     return changes.job_updates.setdefault(number, {"key_number": number}) if row is None else row
 
@@ -175,31 +172,33 @@ def _open_trajectory(changes: RowChanges, numbering: Numbering, record: Trajecto
 
 
 def _place_trajectory(changes: RowChanges, numbering: Numbering, record: TrajectoryPlaced) -> None:
-    row = _row(changes.new_trajectories, changes.trajectory_updates, numbering, record.job_id, record.trajectory_id)
-    if row is not None:
-        row["sandbox_id"] = record.sandbox_id
-        row["manager_id"] = record.manager_id
-        row["held"] = json.dumps(record.held, separators=(",", ":"))
-        row["held_cores"] = json.dumps(record.held_cores, separators=(",", ":"))
+    row = _trajectory_row(changes, numbering, record)
+    row["sandbox_id"] = _storable(record.sandbox_id)
+    row["manager_id"] = record.manager_id
+    row["held"] = json.dumps(record.held, separators=(",", ":"))
+    row["held_cores"] = json.dumps(record.held_cores, separators=(",", ":"))
 
 
 def _close_trajectory(changes: RowChanges, numbering: Numbering, record: TrajectoryClosed) -> None:
-    row = _row(changes.new_trajectories, changes.trajectory_updates, numbering, record.job_id, record.trajectory_id)
-    if row is not None:
-        row["end"] = record.end
-        row["reason"] = record.reason
+    row = _trajectory_row(changes, numbering, record)
+    row["end"] = record.end
+    row["reason"] = _storable(record.reason)
 
 
 def _change_command_timeout(changes: RowChanges, numbering: Numbering, record: TrajectoryCommandTimeout) -> None:
-    row = _row(changes.new_trajectories, changes.trajectory_updates, numbering, record.job_id, record.trajectory_id)
-    if row is not None:
-        row["command_timeout"] = record.command_timeout
+    _trajectory_row(changes, numbering, record)["command_timeout"] = record.command_timeout
 
 
 def _cancel_group(changes: RowChanges, numbering: Numbering, record: GroupCancelled) -> None:
-    row = _row(changes.new_trajectories, changes.trajectory_updates, numbering, record.job_id, record.trajectory_id)
-    if row is not None:
-        row["group_cancelled"] = 1
+    _trajectory_row(changes, numbering, record)["group_cancelled"] = 1
+
+
+def _trajectory_row(
+    changes: RowChanges,
+    numbering: Numbering,
+    record: TrajectoryPlaced | TrajectoryClosed | TrajectoryCommandTimeout | GroupCancelled,
+) -> Row:
+    return _row(changes.new_trajectories, changes.trajectory_updates, numbering, record.job_id, record.trajectory_id)
 
 
 def _submit_action(changes: RowChanges, numbering: Numbering, record: ActionSubmitted) -> None:
@@ -229,38 +228,33 @@ def _submit_action(changes: RowChanges, numbering: Numbering, record: ActionSubm
 
 def _dispatch_action(changes: RowChanges, numbering: Numbering, record: ActionDispatched) -> None:
     row = _unfinished_row(changes, numbering, record)
-    if row is not None:
-        row["state"] = DISPATCHED
-        row["attempt"] = record.attempt
-        row["epoch"] = record.epoch
-        row["sequence"] = record.sequence
-        row["manager_id"] = record.manager_id
+    row["state"] = DISPATCHED
+    row["attempt"] = record.attempt
+    row["epoch"] = record.epoch
+    row["sequence"] = record.sequence
+    row["manager_id"] = record.manager_id
 
 
 def _cancel_action(changes: RowChanges, numbering: Numbering, record: ActionCancelRequested) -> None:
-    row = _unfinished_row(changes, numbering, record)
-    if row is not None:
-        row["cancel_reason"] = record.reason
+    _unfinished_row(changes, numbering, record)["cancel_reason"] = _storable(record.reason)
 
 
 def _requeue_action(changes: RowChanges, numbering: Numbering, record: ActionRequeued) -> None:
     row = _unfinished_row(changes, numbering, record)
-    if row is not None:
-        row["state"] = QUEUED
-        row["attempt"] = record.attempt
-        row["epoch"] = 0
-        row["sequence"] = 0
-        row["manager_id"] = ""
+    row["state"] = QUEUED
+    row["attempt"] = record.attempt
+    row["epoch"] = 0
+    row["sequence"] = 0
+    row["manager_id"] = ""
 
 
 def _finish_action(changes: RowChanges, numbering: Numbering, record: ActionFinished) -> None:
     row = _unfinished_row(changes, numbering, record)
-    if row is not None:
-        row["state"] = record.state
-        row["outcome"] = record.outcome
-        row["finished_at"] = record.finished_at
-        row["spec"] = b""
-        row["summary"] = encode_summary(record.summary, with_story=False) if record.summary is not None else None
+    row["state"] = record.state
+    row["outcome"] = record.outcome
+    row["finished_at"] = record.finished_at
+    row["spec"] = b""
+    row["summary"] = encode_summary(record.summary, with_story=False) if record.summary is not None else None
 
 
 def _keep_closed_actions(changes: RowChanges, numbering: Numbering, record: ClosedActionsKept) -> None:
@@ -284,11 +278,16 @@ def _number_of_open_job(numbering: Numbering, record: TrajectoryOpened | ActionS
     return number
 
 
-def _row(new: Mapping[Key, Row], updates: dict[Key, Row], numbering: Numbering, job_id: str, row_id: str) -> Row | None:
-    """The row to change, new in this batch or an update; None if its job is closed."""
+def _storable(text: str) -> str:
+    """A text as every database takes it. PostgreSQL takes no NUL, and one record must not end the service."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def _row(new: Mapping[Key, Row], updates: dict[Key, Row], numbering: Numbering, job_id: str, row_id: str) -> Row:
+    """The row to change, new in this batch or an update; one that nobody writes if its job is closed."""
     number = numbering.open_jobs.get(job_id)
     if number is None:
-        return None
+        return {}
     key = (number, row_id)
     row = new.get(key)
     if row is None:
@@ -302,9 +301,9 @@ def _unfinished_row(
     changes: RowChanges,
     numbering: Numbering,
     record: ActionDispatched | ActionCancelRequested | ActionRequeued | ActionFinished,
-) -> Row | None:
+) -> Row:
     row = _row(changes.new_actions, changes.action_updates, numbering, record.job_id, record.action_id)
-    if row is not None and row.get("outcome") is not None:
+    if row.get("outcome") is not None:
         raise InconsistentRecordError(
             f"{type(record).__name__} for action {record.action_id!r} of {record.job_id!r}, which has its outcome"
         )

@@ -97,7 +97,6 @@ class RedisPayloadStore:
         namespace: str = "callsheet",
         max_bytes: int = DEFAULT_MAX_BYTES,
         unused_s: float = DEFAULT_UNUSED_S,
-        require_durable: bool = True,
     ) -> Self:
         """Connect to `url`, for instance "redis://host:6379/0".
 
@@ -106,7 +105,6 @@ class RedisPayloadStore:
             namespace: Prefix of all keys; schedulers that share a Redis need different ones.
             max_bytes: The most bytes of one payload.
             unused_s: Seconds that a payload is kept while no job retains it.
-            require_durable: Refuse a server that may lose what it has acknowledged.
 
         Raises:
             PayloadDurabilityError: The server's settings do not keep what it acknowledges.
@@ -114,10 +112,7 @@ class RedisPayloadStore:
         """
         client = Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
         try:
-            if require_durable:
-                await _check_durable(client)
-            else:
-                await client.ping()
+            await _check_durable(client)
         except BaseException:
             await client.aclose()
             raise

@@ -14,24 +14,51 @@ from operator import itemgetter
 from typing import Any, Final, cast
 
 from callsheet.scheduler.store.errors import InconsistentRecordError
-from callsheet.scheduler.store.merge import Row
+from callsheet.scheduler.store.merge import Row, RowChanges
 from callsheet.scheduler.store.schema import actions, closed_actions, closed_jobs, jobs, trajectories
-from sqlalchemy import Dialect, Insert, Table, Update, bindparam, delete, insert, update
+from sqlalchemy import ColumnElement, Delete, Dialect, Insert, Table, Update, bindparam, delete, insert, update
 
 Columns = tuple[str, ...]
 Cursor = Any
 """A cursor of the driver (PEP 249), in a transaction."""
 
 
-class RowWriter:
-    """Inserts and updates rows of one table; `update` names, in the parameters, the columns of the row's key."""
+class Statement:
+    """A statement, compiled for rows with certain columns."""
 
-    def __init__(self, dialect: Dialect, table: Table, statement: Update, what: str) -> None:
+    def __init__(self, dialect: Dialect, statement: Insert | Update | Delete, columns: Columns) -> None:
+        compiled = statement.compile(dialect=dialect, column_keys=list(columns))
+        names = cast(list[str], compiled.positiontup)
+        self._sql: Final = str(compiled)
+        self._values_of: Final[Callable[[Row], Any]] = (
+            itemgetter(*names) if len(names) > 1 else lambda row: (row[names[0]],)
+        )
+
+    def execute(self, cursor: Cursor, rows: Sequence[Row]) -> int:
+        """Execute it for each of `rows`; returns how many rows it changed."""
+        if len(rows) == 1:
+            cursor.execute(self._sql, self._values_of(rows[0]))
+        else:
+            cursor.executemany(self._sql, [self._values_of(row) for row in rows])
+        return int(cursor.rowcount)
+
+
+class RowWriter:
+    """Inserts and updates rows of one table."""
+
+    def __init__(self, dialect: Dialect, table: Table, *own: ColumnElement[bool]) -> None:
+        """Compiles nothing yet.
+
+        Args:
+            dialect: Of the database.
+            table: The table.
+            own: What is true of the row that an update is for; its columns name the row's key in the parameters.
+        """
         self._dialect: Final = dialect
+        self._table: Final = table
         self._insert: Final = insert(table)
-        self._update: Final = statement
-        self._what: Final = what
-        self._compiled: Final[dict[tuple[bool, Columns], tuple[str, Callable[[Row], Sequence[object]]]]] = {}
+        self._update: Final = update(table).where(*own)
+        self._compiled: Final[dict[tuple[bool, Columns], Statement]] = {}
 
     def insert(self, cursor: Cursor, rows: Iterable[Row]) -> None:
         """Insert `rows`, all with the same columns."""
@@ -49,81 +76,55 @@ class RowWriter:
         for group in by_columns.values():
             changed = self._execute(cursor, self._update, group)
             if changed != len(group):
-                raise InconsistentRecordError(f"{len(group) - changed} of {len(group)} changes are to {self._what}")
+                what = f"rows of {self._table.name} that are not in the journal or may not change any more"
+                raise InconsistentRecordError(f"{len(group) - changed} of {len(group)} changes are to {what}")
 
     def _execute(self, cursor: Cursor, statement: Insert | Update, rows: list[Row]) -> int:
         if not rows:
             return 0
         key = (statement is self._insert, tuple(rows[0]))
-        if key not in self._compiled:
-            self._compiled[key] = self._compile(statement, key[1])
-        sql, values_of = self._compiled[key]
-        if len(rows) == 1:
-            cursor.execute(sql, tuple(values_of(rows[0])))
-        else:
-            cursor.executemany(sql, [tuple(values_of(row)) for row in rows])
-        return int(cursor.rowcount)
-
-    def _compile(self, statement: Insert | Update, columns: Columns) -> tuple[str, Callable[[Row], Sequence[object]]]:
-        compiled = statement.compile(dialect=self._dialect, column_keys=list(columns))
-        order = cast(list[str], compiled.positiontup)
-        return str(compiled), itemgetter(*order)
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            compiled = self._compiled[key] = Statement(self._dialect, statement, key[1])
+        return compiled.execute(cursor, rows)
 
 
-def job_writer(dialect: Dialect) -> RowWriter:
-    """Writes `jobs`; an update is keyed by `key_number`."""
-    statement = update(jobs).where(jobs.c.number == bindparam("key_number"))
-    return RowWriter(dialect, jobs, statement, "a job that is not in the journal")
+class ChangeWriter:
+    """Writes row changes. An action that has its outcome never changes.
 
-
-def trajectory_writer(dialect: Dialect) -> RowWriter:
-    """Writes `trajectories`; an update is keyed by `key_job_number` and `key_id`."""
-    statement = update(trajectories).where(
-        trajectories.c.job_number == bindparam("key_job_number"), trajectories.c.trajectory_id == bindparam("key_id")
-    )
-    return RowWriter(dialect, trajectories, statement, "a trajectory that is not in the journal")
-
-
-def action_writer(dialect: Dialect) -> RowWriter:
-    """Writes `actions`; an update is keyed by `key_job_number` and `key_id`. One that has its outcome never changes."""
-    statement = update(actions).where(
-        actions.c.job_number == bindparam("key_job_number"),
-        actions.c.action_id == bindparam("key_id"),
-        actions.c.outcome.is_(None),
-    )
-    return RowWriter(dialect, actions, statement, "an action that is not in the journal or has its outcome")
-
-
-class JobCloser:
-    """Moves jobs from `jobs` to `closed_jobs`, from where their other rows are deleted later."""
+    A job that is closed moves from `jobs` to `closed_jobs`, from where its other rows are deleted later.
+    """
 
     def __init__(self, dialect: Dialect) -> None:
-        removal = delete(jobs).where(jobs.c.number == bindparam("number"))
-        self._statements: Final = (
-            str(removal.compile(dialect=dialect)),
-            str(insert(closed_jobs).compile(dialect=dialect, column_keys=["number"])),
-        )
+        number: ColumnElement[int] = bindparam("key_job_number")
+        of_trajectory = (trajectories.c.job_number == number, trajectories.c.trajectory_id == bindparam("key_id"))
+        of_action = (actions.c.job_number == number, actions.c.action_id == bindparam("key_id"))
+        self._jobs: Final = RowWriter(dialect, jobs, jobs.c.number == bindparam("key_number"))
+        self._trajectories: Final = RowWriter(dialect, trajectories, *of_trajectory)
+        self._actions: Final = RowWriter(dialect, actions, *of_action, actions.c.outcome.is_(None))
+        self._closed_jobs: Final = RowWriter(dialect, closed_jobs)
+        self._closed_actions: Final = RowWriter(dialect, closed_actions)
+        removed = delete(jobs).where(jobs.c.number == bindparam("number"))
+        forgotten = delete(closed_actions).where(closed_actions.c.number <= bindparam("forgotten"))
+        self._remove_jobs: Final = Statement(dialect, removed, ())
+        self._forget: Final = Statement(dialect, forgotten, ())
 
-    def close(self, cursor: Cursor, numbers: Sequence[int]) -> None:
-        """Close the jobs of these numbers."""
-        for statement in self._statements if numbers else ():
-            cursor.executemany(statement, [(number,) for number in numbers])
+    def write(self, cursor: Cursor, changes: RowChanges) -> None:
+        """Write `changes`.
 
-
-class ClosedActionKeeper:
-    """Writes `closed_actions`, and deletes what is forgotten."""
-
-    def __init__(self, dialect: Dialect) -> None:
-        columns = ("number", "closed_at", "job_id", "action_id", "summary")
-        added = insert(closed_actions).compile(dialect=dialect, column_keys=list(columns))
-        self._values_of: Final = itemgetter(*cast(list[str], added.positiontup))
-        self._insert: Final = str(added)
-        removal = delete(closed_actions).where(closed_actions.c.number <= bindparam("forgotten"))
-        self._delete: Final = str(removal.compile(dialect=dialect))
-
-    def keep(self, cursor: Cursor, rows: Sequence[Row], forgotten: int) -> None:
-        """Inserts rows, and deletes those numbered up to `forgotten`."""
-        if rows:
-            cursor.executemany(self._insert, [self._values_of(row) for row in rows])
-        if forgotten:
-            cursor.execute(self._delete, (forgotten,))
+        Raises:
+            InconsistentRecordError: A row that is to change does not exist, or may not change any more.
+        """
+        if changes.closed_jobs:
+            closed: list[Row] = [{"number": number} for number in changes.closed_jobs]
+            self._remove_jobs.execute(cursor, closed)
+            self._closed_jobs.insert(cursor, closed)
+        self._jobs.insert(cursor, changes.new_jobs.values())
+        self._jobs.update(cursor, changes.job_updates.values())
+        self._trajectories.insert(cursor, changes.new_trajectories.values())
+        self._trajectories.update(cursor, changes.trajectory_updates.values())
+        self._actions.insert(cursor, changes.new_actions.values())
+        self._actions.update(cursor, changes.action_updates.values())
+        self._closed_actions.insert(cursor, changes.closed_actions)
+        if changes.forgotten_actions:
+            self._forget.execute(cursor, [{"forgotten": changes.forgotten_actions}])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
+from operator import attrgetter
 from typing import Final
 
 from callsheet.scheduler.core.records import ActionSummary, ClosedAction
@@ -11,6 +13,8 @@ from sqlalchemy import Connection, select
 
 # Made once: `json.dumps` would make an encoder for every action.
 _encode: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+# The journal keeps them in this order; the ids have columns of their own, and the story comes last.
+_values_of: Final = attrgetter(*(field.name for field in fields(ActionSummary)[2:-1]))
 # Of a long story the end says the most.
 _LAST_EVENTS: Final = 32
 
@@ -18,22 +22,7 @@ _LAST_EVENTS: Final = 32
 def encode_summary(summary: ActionSummary, *, with_story: bool) -> str:
     """The text of a summary; an open job's have no story, since every action would pay for it."""
     story = summary.story[-_LAST_EVENTS:] if with_story else []
-    return _encode(
-        (
-            summary.kind,
-            summary.state,
-            summary.label,
-            summary.failure,
-            summary.reason,
-            summary.attempts,
-            summary.manager_id,
-            summary.submitted_at,
-            summary.ended_at,
-            summary.queue_s,
-            summary.execution_s,
-            story,
-        )
-    )
+    return _encode((*_values_of(summary), story))
 
 
 def decode_summary(job_id: str, action_id: str, text: str) -> ActionSummary:

@@ -7,31 +7,18 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Final, Protocol
+from typing import Final
 
 import anyio
 from callsheet.scheduler.core.records import ActionFinished, ActionSubmitted, Record
 from callsheet.scheduler.store.errors import JournalBackloggedError, JournalStoppedError
+from callsheet.scheduler.store.journal import Journal
 
 OnCommitted = Callable[[], None]
 OnFatal = Callable[[BaseException], None]
 
 # While commits never pause, rows of closed jobs are still deleted after every so many of them.
 _COMMITS_PER_PURGE: Final = 64
-
-
-class CommitTarget(Protocol):
-    """The part of a journal that the writer calls, from its own thread."""
-
-    def commit(self, records: Sequence[Record]) -> None:
-        """Make `records` durable, in their order, in one transaction."""
-
-    @property
-    def has_garbage(self) -> bool:
-        """Whether rows of closed jobs are to be deleted."""
-
-    def purge(self, limit: int) -> None:
-        """Delete up to `limit` of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +53,7 @@ class GroupCommitWriter:
     called with the error, once, on the event loop. The process must then end, since its state is ahead of the journal.
     """
 
-    def __init__(self, journal: CommitTarget, on_fatal: OnFatal, limits: WriterLimits | None = None) -> None:
+    def __init__(self, journal: Journal, on_fatal: OnFatal, limits: WriterLimits | None = None) -> None:
         self._journal = journal
         self._on_fatal = on_fatal
         self._limits = limits or WriterLimits()
@@ -74,7 +61,6 @@ class GroupCommitWriter:
         self._thread = threading.Thread(target=self._run, name="journal-writer")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = anyio.Event()
-        self._flushes: set[anyio.Event] = set()
         self._closed = False
         self._failed = False
         # Each counter is written by one thread only, so neither needs a lock.
@@ -106,24 +92,6 @@ class GroupCommitWriter:
             raise JournalBackloggedError(self.backlog, self._limits.backlog)
         self._submitted += len(records)
         self._queue.put(_Submission(records, on_committed))
-
-    async def flush(self, timeout_s: float) -> None:
-        """Wait until all that was submitted so far is committed and called back.
-
-        Raises:
-            TimeoutError: It was not within `timeout_s` seconds; the commits go on.
-            JournalStoppedError: The writer was closed or has failed.
-        """
-        reached = anyio.Event()
-        self._flushes.add(reached)
-        try:
-            self.submit((), reached.set)
-            with anyio.fail_after(timeout_s):
-                await reached.wait()
-        finally:
-            self._flushes.discard(reached)
-        if self._failed:
-            raise JournalStoppedError("the journal's writer has failed")
 
     async def close(self, timeout_s: float) -> None:
         """Commit what was submitted, call back, and end the thread. Nothing can be submitted any more.
@@ -211,8 +179,6 @@ class GroupCommitWriter:
         if self._failed:
             return
         self._failed = True
-        for flush in self._flushes:
-            flush.set()
         self._on_fatal(error)
 
 

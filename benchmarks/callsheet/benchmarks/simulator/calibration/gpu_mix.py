@@ -21,10 +21,10 @@ from callsheet.benchmarks.simulator.scenario import (
     Cluster,
     EngineType,
     Generation,
-    JobShare,
     Mode,
     Rollout,
     Scenario,
+    ScenarioJob,
     Turn,
 )
 from callsheet.benchmarks.simulator.simulation import simulate
@@ -168,7 +168,7 @@ def scenario_of(fleet: Fleet, tasks: Sequence[str], observation_tokens: float, h
         mode=Mode.SUSTAINED,
         seed=_SEED,
         cluster=Cluster(engines=tuple(engine_of(gpu, number) for gpu, number in fleet)),
-        jobs=tuple(JobShare(task) for task in tasks),
+        jobs=tuple(ScenarioJob(task) for task in tasks),
         rollouts=tuple(islice(_rollouts(tasks, observation_tokens), _MOST_TRAJECTORIES)),
         live=round(_LIVE_BY_COST * sum(gpu.cost * number for gpu, number in fleet)),
         horizon_s=horizon_s,
@@ -179,15 +179,5 @@ def _rollouts(tasks: Sequence[str], observation_tokens: float) -> Iterator[Rollo
     random = Random(f"{_SEED}/gpu mix")
     for number in count():
         task = tasks[number % len(tasks)]
-        yield Rollout(
-            name=f"{number}",
-            job=task,
-            group=f"{number}",
-            task=task,
-            image="",
-            memory_mb=0,
-            arrives=0.0,
-            reset=None,
-            turns=tuple(Turn(generation, ()) for generation in _DRAWS[task](random, observation_tokens)),
-            rewards=(),
-        )
+        turns = tuple(Turn(generation, ()) for generation in _DRAWS[task](random, observation_tokens))
+        yield Rollout(f"{number}", task, f"{number}", task, turns=turns)

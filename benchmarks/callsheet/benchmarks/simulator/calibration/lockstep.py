@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
 from callsheet.benchmarks.simulator.policies.os_sharing import OS_SHARING
-from callsheet.benchmarks.simulator.policy import EndFacts, EngineLoad, LiveRollout, Policy, Task, World
+from callsheet.benchmarks.simulator.policy import EndFacts, EngineStatus, LiveRollout, Policy, Task, World
 from callsheet.benchmarks.simulator.scenario import Generation
 
 
@@ -41,7 +41,7 @@ class Lockstep:
         else:
             self._inner.ended(task, facts)
 
-    def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineLoad]) -> int:
+    def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineStatus]) -> int:
         """As the usual policy."""
         return self._inner.route(live, generation, engines)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from callsheet.benchmarks.measuring.tables import new_table
 from callsheet.benchmarks.simulator.calibration.table import (
     HIT_FACTOR,
     CalibrationTable,
     Experiment,
     FittedParameter,
-    Role,
     Row,
 )
 from rich.console import Group, RenderableType
@@ -26,12 +26,7 @@ def render(table: CalibrationTable) -> RenderableType:
 
 
 def _figures(experiment: Experiment) -> Table:
-    table = Table(title=experiment.name, title_justify="left")
-    table.add_column("figure")
-    table.add_column("published", justify="right")
-    table.add_column("simulated", justify="right")
-    table.add_column("")
-    table.add_column("remark")
+    table = new_table(experiment.name, "figure", ">published", ">simulated", "", "remark")
     for row in experiment.rows:
         table.add_row(row.figure, _published(row), _number(row.simulated), _verdict(row), row.remark)
     return table
@@ -53,7 +48,7 @@ def _published(row: Row) -> str:
 
 
 def _verdict(row: Row) -> str:
-    if row.role is Role.FITTED:
+    if row.fitted:
         return "fitted"
     return "hit" if row.hit else "miss"
 

@@ -19,10 +19,10 @@ from callsheet.benchmarks.simulator.scenario import (
     Cluster,
     CpuNodes,
     Generation,
-    JobShare,
     Mode,
     Rollout,
     Scenario,
+    ScenarioJob,
     Turn,
     Work,
 )
@@ -78,7 +78,7 @@ def _latency_scenario(sigma_s: float, generation_s: float) -> Scenario:
     turns = [tuple(turn() for _ in range(_TURNS)) for _ in range(_BATCH)]
     rollouts = [_rollout(f"{number}", f"{number}", of_one) for number, of_one in enumerate(turns)]
     cluster = Cluster(cpu=(CpuNodes(1, _BATCH),))
-    return _scenario(cluster, rollouts, JobShare(_JOB))
+    return _scenario(cluster, rollouts, ScenarioJob(_JOB))
 
 
 def redundancy() -> Experiment:
@@ -128,7 +128,7 @@ def _mean_step_s(shape: tuple[int, int], sd: float, seed: int) -> float:
             score = shared + math.sqrt(1.0 - _TASK_VARIANCE) * random.gauss()
             turn = Turn(Generation(100.0 * math.exp(sd * score)), ())
             rollouts.append(_rollout(f"{group}-{sibling}", f"{group}", (turn,)))
-    job = JobShare(_JOB, group_size=siblings, quorum=_QUORUM, groups_needed=_GROUPS_NEEDED)
+    job = ScenarioJob(_JOB, group_size=siblings, quorum=_QUORUM, groups_needed=_GROUPS_NEEDED)
     return simulate(_scenario(Cluster(), rollouts, job), tangram()).step_s
 
 
@@ -183,21 +183,10 @@ def _judged_workload(jobs: int) -> Workload:
 
 
 def _rollout(name: str, group: str, turns: tuple[Turn, ...]) -> Rollout:
-    return Rollout(
-        name=name,
-        job=_JOB,
-        group=group,
-        task=group,
-        image="",
-        memory_mb=0,
-        arrives=0.0,
-        reset=None,
-        turns=turns,
-        rewards=(),
-    )
+    return Rollout(name, _JOB, group, task=group, turns=turns)
 
 
-def _scenario(cluster: Cluster, rollouts: list[Rollout], job: JobShare) -> Scenario:
+def _scenario(cluster: Cluster, rollouts: list[Rollout], job: ScenarioJob) -> Scenario:
     return Scenario(
         workload="calibration",
         mode=Mode.ONESHOT,

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import as_completed
+from functools import partial
 from pathlib import Path
 
+from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.simulator.calibration import arl_tangram, rollart
 from callsheet.benchmarks.simulator.calibration.coding_traces import coding_traces
 from callsheet.benchmarks.simulator.calibration.gpu_mix import gpu_mix
 from callsheet.benchmarks.simulator.calibration.table import CalibrationTable, Experiment
-from callsheet.benchmarks.simulator.worker_pool import worker_pool
-
-Progress = Callable[[str], None]
+from callsheet.benchmarks.simulator.worker_pool import map_in_processes
 
 # In the order of the table.
 _EXPERIMENTS: tuple[Callable[[], Experiment], ...] = (
@@ -40,21 +39,12 @@ def calibrate(
         InputError: The trace is not right.
         OSError: The trace cannot be read.
     """
-    names = [experiment.__name__ for experiment in _EXPERIMENTS] + [coding_traces.__name__]
-    if processes == 1:
-        found = {}
-        for name in names:
-            found[name] = _run(name, trace)
-            progress(_summary(found[name]))
-        return CalibrationTable(tuple(found[name] for name in names))
-    with worker_pool(min(processes, len(names))) as pool:
-        # The longest first.
-        futures = {pool.submit(_run, name, trace): name for name in reversed(names)}
-        found = {}
-        for future in as_completed(futures):
-            experiment = found[futures[future]] = future.result()
-            progress(_summary(experiment))
-    return CalibrationTable(tuple(found[name] for name in names))
+    # The longest first.
+    names = [coding_traces.__name__, *(experiment.__name__ for experiment in reversed(_EXPERIMENTS))]
+    found = map_in_processes(
+        partial(_run, trace=trace), names, processes, lambda _, experiment: progress(_summary(experiment))
+    )
+    return CalibrationTable(tuple(reversed(found)))
 
 
 def _run(name: str, trace: Path | None) -> Experiment:

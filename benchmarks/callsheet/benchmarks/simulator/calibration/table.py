@@ -3,15 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from enum import Enum
-
-
-class Role(Enum):
-    """What a figure is to the calibration: a parameter was fitted to it, or it was predicted."""
-
-    FITTED = "fitted"
-    PREDICTED = "predicted"
-
 
 # A prediction within this factor of the published figure counts as a hit.
 HIT_FACTOR = 1.25
@@ -26,6 +17,7 @@ class Row:
         low: Published; the lower end where a range was published.
         high: The upper end; equal to `low` for a single figure.
         simulated: What the simulator says.
+        fitted: Whether a parameter was fitted to it; else it was predicted.
         remark: Why it misses, where it does and we know.
     """
 
@@ -33,7 +25,7 @@ class Row:
     low: float
     high: float
     simulated: float
-    role: Role = Role.PREDICTED
+    fitted: bool = False
     remark: str = ""
 
     @property
@@ -94,7 +86,7 @@ class CalibrationTable:
         }
 
     def _predictions(self) -> list[Row]:
-        return [row for each in self.experiments for row in each.rows if row.role is Role.PREDICTED]
+        return [row for each in self.experiments for row in each.rows if not row.fitted]
 
 
 def _experiment_as_json(experiment: Experiment) -> dict[str, object]:
@@ -108,7 +100,7 @@ def _experiment_as_json(experiment: Experiment) -> dict[str, object]:
                 "figure": row.figure,
                 "published": row.low if row.low == row.high else [row.low, row.high],
                 "simulated": row.simulated,
-                "role": row.role.value,
+                "role": "fitted" if row.fitted else "predicted",
                 "hit": row.hit,
                 "remark": row.remark,
             }
@@ -120,9 +112,9 @@ def _experiment_as_json(experiment: Experiment) -> dict[str, object]:
 def row(figure: str, published: float | tuple[float, float], simulated: float, remark: str = "") -> Row:
     """A predicted figure; `published` is one figure or a range."""
     low, high = published if isinstance(published, tuple) else (published, published)
-    return Row(figure, low, high, simulated, Role.PREDICTED, remark)
+    return Row(figure, low, high, simulated, remark=remark)
 
 
 def fitted_row(figure: str, published: float, simulated: float) -> Row:
     """A figure that a parameter was fitted to."""
-    return Row(figure, published, published, simulated, Role.FITTED)
+    return Row(figure, published, published, simulated, fitted=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from statistics import fmean
-from typing import Final
+from typing import Any, Final
 
-from callsheet.benchmarks.simulator.bounds import ActBounds
+from callsheet.benchmarks.measuring.statistics import rounded
+from callsheet.benchmarks.simulator.measurements import ActFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Figures:
     def as_json(self, mode_key: str) -> dict[str, float | int | None]:
         """The figures under their names; of `step_s` and `trajectories_per_hour` only the one that the mode has."""
         other = ({"step_s", "trajectories_per_hour"} - {mode_key}).pop()
-        return {field.name: significant(getattr(self, field.name)) for field in fields(self) if field.name != other}
+        return {name: value for name, value in rounded(asdict(self)).items() if name != other}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +72,15 @@ class JobFigures:
 
     def as_json(self) -> dict[str, float | int | None]:
         """The figures under their names."""
-        return {field.name: significant(getattr(self, field.name)) for field in fields(self)}
+        return rounded(asdict(self))
 
 
+_COUNTS: Final = ("actions", "cancelled")
 NO_ACTIONS: Final = JobFigures(0, None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class CoresOverTime:
     """Cores over time: `held` and `used` are means of the bins that begin at `starts_s`."""
 
     starts_s: tuple[float, ...]
@@ -100,9 +102,9 @@ class SeedResult:
     seed: int
     figures: Figures
     jobs: Mapping[str, JobFigures]
-    act_bounds: ActBounds
+    act_bounds: ActFigures
     act_quantiles_s: tuple[float, ...]
-    cores: Series
+    cores: CoresOverTime
     cpu_s: float
 
 
@@ -116,25 +118,15 @@ class PolicyResult:
     def mean(self) -> Figures:
         """Every figure's mean over the seeds; the longest wait's maximum."""
         runs = [result.figures for result in self.by_seed]
-        means = {field.name: _mean([getattr(run, field.name) for run in runs]) for field in fields(Figures)}
-        means["wait_max_s"] = max(run.wait_max_s for run in runs)
-        for count in ("actions", "cancelled"):
-            means[count] = round(means[count] or 0.0)
-        return Figures(**means)  # type: ignore[arg-type]
+        return Figures(**_means(Figures, runs) | {"wait_max_s": max(run.wait_max_s for run in runs)})
 
     def jobs(self) -> dict[str, JobFigures]:
         """The means of every job's figures, over the seeds in which it had trajectories."""
         names = dict.fromkeys(name for result in self.by_seed for name in result.jobs)
-        return {name: self._mean_of(name) for name in names}
-
-    def _mean_of(self, job: str) -> JobFigures:
-        runs = [result.jobs[job] for result in self.by_seed if job in result.jobs]
-        return JobFigures(
-            actions=round(fmean(run.actions for run in runs)),
-            act_mean_s=_mean([run.act_mean_s for run in runs]),
-            act_p50_s=_mean([run.act_p50_s for run in runs]),
-            act_p99_s=_mean([run.act_p99_s for run in runs]),
-        )
+        return {
+            name: JobFigures(**_means(JobFigures, [run.jobs[name] for run in self.by_seed if name in run.jobs]))
+            for name in names
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,24 +138,22 @@ class Ratio:
     greatest: float
 
 
-def paired_ratio(ours: PolicyResult, others: PolicyResult, figure: Callable[[Figures], float | None]) -> Ratio | None:
+def paired_ratio(ours: PolicyResult, others: PolicyResult, figure: str) -> Ratio | None:
     """How a figure of `ours` compares with that of `others`; None where it does not exist or is 0."""
     ratios = []
     for mine, theirs in zip(ours.by_seed, others.by_seed, strict=True):
-        above, below = figure(mine.figures), figure(theirs.figures)
+        above, below = getattr(mine.figures, figure), getattr(theirs.figures, figure)
         if above is None or not below:
             return None
         ratios.append(above / below)
     return Ratio(fmean(ratios), min(ratios), max(ratios)) if ratios else None
 
 
-def significant(value: float | None, digits: int = 6) -> float | int | None:
-    """A number rounded to so many significant digits; whole numbers and None as they are."""
-    if value is None or isinstance(value, int):
-        return value
-    return float(f"{value:.{digits}g}")
-
-
-def _mean(values: Sequence[float | int | None]) -> float | None:
-    present = [value for value in values if value is not None]
-    return fmean(present) if present else None
+def _means(kind: type[Figures | JobFigures], runs: Sequence[Figures | JobFigures]) -> dict[str, Any]:
+    """The mean of every figure there is; counts are rounded to whole ones."""
+    means: dict[str, Any] = {}
+    for field in fields(kind):
+        present = [value for run in runs if (value := getattr(run, field.name)) is not None]
+        mean = fmean(present) if present else None
+        means[field.name] = round(mean or 0.0) if field.name in _COUNTS else mean
+    return means

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from callsheet.benchmarks.simulator.comparison.figures import PolicyResult, Series
+from callsheet.benchmarks.simulator.comparison.figures import CoresOverTime, PolicyResult
 from callsheet.benchmarks.simulator.comparison.sweeps import OURS, AgeingPoint, CoresPoint
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -31,7 +31,7 @@ def plot_act(path: Path, results: Sequence[PolicyResult]) -> None:
     save()
 
 
-def plot_cores(path: Path, name: str, cores: Series, capacity: int) -> None:
+def plot_cores(path: Path, name: str, cores: CoresOverTime, capacity: int) -> None:
     """Cores held and used over time by one policy."""
     axes, save = _axes(path, "time (s)", "cores", f"{name}: cores held and used")
     axes.step(cores.starts_s, cores.held, where="post", label="held")
@@ -45,27 +45,16 @@ def plot_cores(path: Path, name: str, cores: Series, capacity: int) -> None:
 def plot_load(path: Path, points: Mapping[str, Sequence[CoresPoint]]) -> None:
     """Mean ACT against load."""
     axes, save = _axes(path, "load rho", "mean ACT (s)", "ACT against load")
-    for name, line in points.items():
-        axes.plot(
-            [point.rho for point in line],
-            [point.act_mean_s for point in line],
-            "o-",
-            label=name,
-            linewidth=_width(name),
-        )
+    _plot_points(axes, points, "rho", "act_mean_s")
     axes.set_yscale("log")
-    axes.legend(fontsize=8)
     save()
 
 
 def plot_resources(path: Path, points: Mapping[str, Sequence[CoresPoint]]) -> None:
     """Cores against the mean ACT they buy."""
     axes, save = _axes(path, "mean ACT (s)", "cores", "resources against ACT")
-    for name, line in points.items():
-        means, cores = [point.act_mean_s for point in line], [point.cores for point in line]
-        axes.plot(means, cores, "o-", label=name, linewidth=_width(name))
+    _plot_points(axes, points, "act_mean_s", "cores")
     axes.set_xscale("log")
-    axes.legend(fontsize=8)
     save()
 
 
@@ -82,6 +71,13 @@ def plot_frontier(path: Path, points: Sequence[AgeingPoint], span: str) -> None:
     axes.legend(fontsize=8, loc="upper left")
     second.legend(fontsize=8, loc="upper right")
     save()
+
+
+def _plot_points(axes: Axes, points: Mapping[str, Sequence[CoresPoint]], x: str, y: str) -> None:
+    for name, line in points.items():
+        xs, ys = ([getattr(point, each) for point in line] for each in (x, y))
+        axes.plot(xs, ys, "o-", label=name, linewidth=_width(name))
+    axes.legend(fontsize=8)
 
 
 def _axes(path: Path, x_label: str, y_label: str, title: str) -> tuple[Axes, Callable[[], None]]:

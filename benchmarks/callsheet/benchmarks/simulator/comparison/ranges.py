@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
+
+from callsheet.benchmarks.simulator.comparison.settings import ScenarioSource
+from callsheet.benchmarks.simulator.scenario import Mode
 
 DIRECTORY: Final = Path(__file__).with_name("ranges")
 
@@ -20,7 +23,7 @@ class RangeFileError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class FigureRange:
     """What a figure, or its ratio to the same figure of another policy, must lie within.
 
     Attributes:
@@ -33,9 +36,9 @@ class Range:
 
     policy: str
     figure: str
-    over: str
-    at_least: float | None
-    at_most: float | None
+    over: str = ""
+    at_least: float | None = None
+    at_most: float | None = None
 
     def __str__(self) -> str:
         """For instance "callsheet act_mean_s / os_sharing in [.., 0.95]"."""
@@ -51,14 +54,29 @@ class RangeFile:
 
     path: Path
     arguments: Mapping[str, Any]
-    ranges: tuple[Range, ...]
+    ranges: tuple[FigureRange, ...]
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The policies whose figures it names, in the order of its ranges."""
+        names = (name for each in self.ranges for name in (each.policy, each.over))
+        return tuple(dict.fromkeys(name for name in names if name and name != "bounds"))
+
+    def recorded_with(self, source: ScenarioSource, seeds: tuple[int, ...]) -> tuple[ScenarioSource, tuple[int, ...]]:
+        """Fills in what it was recorded with, where that is not given: where it is as it is by default."""
+        unset = ScenarioSource("coding", Mode.ONESHOT)
+        names = [each.name for each in fields(source) if getattr(source, each.name) == getattr(unset, each.name)]
+        given = {name: self.arguments[name] for name in names if name in self.arguments}
+        if "mode" in given:
+            given["mode"] = Mode(given["mode"])
+        return replace(source, **given), tuple(self.arguments.get("seeds", seeds)) if seeds == (1,) else seeds
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A range, what was found, and whether it lies within."""
 
-    range: Range
+    range: FigureRange
     value: float | None
     met: bool
 
@@ -95,9 +113,9 @@ def load_ranges(path: Path) -> RangeFile:
     return RangeFile(path, content.get("arguments", {}), ranges)
 
 
-def _range(path: Path, index: int, entry: Mapping[str, Any]) -> Range:
+def _range(path: Path, index: int, entry: Mapping[str, Any]) -> FigureRange:
     where = f"{path.name}: range[{index}]"
-    unknown = set(entry) - {"policy", "figure", "over", "at_least", "at_most"}
+    unknown = set(entry) - {field.name for field in fields(FigureRange)}
     if unknown:
         raise RangeFileError(f"{where}.{min(unknown)} is not a field of a range")
     if not entry.get("policy") or not entry.get("figure"):
@@ -105,7 +123,7 @@ def _range(path: Path, index: int, entry: Mapping[str, Any]) -> Range:
     bounds = [entry.get("at_least"), entry.get("at_most")]
     if all(bound is None for bound in bounds) or not all(isinstance(bound, int | float | None) for bound in bounds):
         raise RangeFileError(f"{where} must have a number as at_least or at_most, got {bounds}")
-    return Range(entry["policy"], entry["figure"], entry.get("over", ""), entry.get("at_least"), entry.get("at_most"))
+    return FigureRange(**entry)
 
 
 def check(ranges: RangeFile, report: Mapping[str, Any]) -> Iterator[Verdict]:

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from callsheet.benchmarks.simulator.comparison.figures import NO_ACTIONS, Figures, PolicyResult
+from callsheet.benchmarks.measuring.tables import new_table
+from callsheet.benchmarks.simulator.comparison.figures import NO_ACTIONS, PolicyResult
 from callsheet.benchmarks.simulator.comparison.report import ComparisonReport
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-_COLUMNS: tuple[tuple[str, Callable[[Figures], float | None], str], ...] = (
-    ("ACT with start", lambda figures: figures.act_with_start_mean_s, ".3f"),
-    ("ACT mean", lambda figures: figures.act_mean_s, ".3f"),
-    ("p50", lambda figures: figures.act_p50_s, ".3f"),
-    ("p99", lambda figures: figures.act_p99_s, ".2f"),
-    ("p99.9", lambda figures: figures.act_p999_s, ".1f"),
-    ("longest wait", lambda figures: figures.wait_max_s, ".1f"),
-    ("start wait", lambda figures: figures.start_wait_mean_s, ".1f"),
-    ("step", lambda figures: figures.step_s, ".0f"),
-    ("trajectories/h", lambda figures: figures.trajectories_per_hour, ".0f"),
-    ("held", lambda figures: figures.held, ".1%"),
-    ("used", lambda figures: figures.used, ".1%"),
-    ("GPUs held", lambda figures: figures.gpu_held, ".1%"),
-    ("GPUs used", lambda figures: figures.gpu_used, ".1%"),
+_COLUMNS = (
+    ("ACT with start", "act_with_start_mean_s", ".3f"),
+    ("ACT mean", "act_mean_s", ".3f"),
+    ("p50", "act_p50_s", ".3f"),
+    ("p99", "act_p99_s", ".2f"),
+    ("p99.9", "act_p999_s", ".1f"),
+    ("longest wait", "wait_max_s", ".1f"),
+    ("start wait", "start_wait_mean_s", ".1f"),
+    ("step", "step_s", ".0f"),
+    ("trajectories/h", "trajectories_per_hour", ".0f"),
+    ("held", "held", ".1%"),
+    ("used", "used", ".1%"),
+    ("GPUs held", "gpu_held", ".1%"),
+    ("GPUs used", "gpu_used", ".1%"),
 )
 
 
@@ -52,28 +53,23 @@ def render(report: ComparisonReport) -> RenderableType:
 
 
 def _figures(title: str, results: Sequence[PolicyResult], report: ComparisonReport) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column("policy")
     means = [result.mean() for result in results]
-    shown = [column for column in _COLUMNS if any(column[1](figures) is not None for figures in means)]
-    for heading, _, _ in shown:
-        table.add_column(heading, justify="right")
+    shown = [column for column in _COLUMNS if any(getattr(figures, column[1]) is not None for figures in means)]
+    table = new_table(title, "policy", *(f">{heading}" for heading, _, _ in shown))
     for result, figures in zip(results, means, strict=True):
-        cells = [_cell(value_of(figures), form) for _, value_of, form in shown]
+        cells = [_cell(getattr(figures, figure), form) for _, figure, form in shown]
         table.add_row(result.name, *cells, style="bold" if result.name == "callsheet" else None)
     if report.bounds and results and results[0].name in report.results:
         table.add_section()
-        bound_of = {"ACT mean": "act_mean_s", "step": "step_s", "trajectories/h": "trajectories_per_hour"}
-        bounds = [_cell(report.bounds.get(bound_of.get(heading, "")), form) for heading, _, form in shown]
+        bounded = ("act_mean_s", "step_s", "trajectories_per_hour")
+        bounds = [_cell(report.bounds[figure] if figure in bounded else None, form) for _, figure, form in shown]
         table.add_row("bounds", *bounds, style="dim")
     return table
 
 
 def _by_job(report: ComparisonReport) -> Table:
-    table = Table(title="ACT by job: mean / p99", title_justify="left")
-    table.add_column("policy")
-    for job in report.jobs:
-        table.add_column(f"{job.name} ({job.priority.name.lower()}, weight {job.weight:g})", justify="right")
+    headings = (f">{job.name} ({job.priority.name.lower()}, weight {job.weight:g})" for job in report.jobs)
+    table = new_table("ACT by job: mean / p99", "policy", *headings)
     for name, result in report.applying.items():
         figures = result.jobs()
         cells = [figures.get(job.name, NO_ACTIONS) for job in report.jobs]

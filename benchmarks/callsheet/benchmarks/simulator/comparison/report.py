@@ -6,18 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from callsheet.benchmarks.simulator.comparison.figures import (
-    Figures,
-    JobFigures,
-    PolicyResult,
-    Ratio,
-    paired_ratio,
-    significant,
-)
+from callsheet.benchmarks.measuring.statistics import rounded, significant
+from callsheet.benchmarks.simulator.comparison.figures import Figures, JobFigures, PolicyResult, Ratio, paired_ratio
 from callsheet.benchmarks.simulator.comparison.load import Load
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings
 from callsheet.benchmarks.simulator.comparison.sweeps import OURS, AgeingPoint, CoresPoint, EqualAct
-from callsheet.benchmarks.simulator.scenario import JobShare, Mode
+from callsheet.benchmarks.simulator.scenario import Mode, ScenarioJob
 
 _SPAN_KEYS: Final = {Mode.ONESHOT: "step_s", Mode.SUSTAINED: "trajectories_per_hour"}
 
@@ -42,7 +36,7 @@ class ComparisonReport:
     settings: ComparisonSettings
     load: Load
     cores: int
-    jobs: tuple[JobShare, ...]
+    jobs: tuple[ScenarioJob, ...]
     results: Mapping[str, PolicyResult | None]
     bounds: Mapping[str, float | None]
     long_run: Mapping[str, float | None] | None
@@ -72,7 +66,7 @@ class ComparisonReport:
             if name == OURS:
                 continue
             by_figure = {
-                key: paired_ratio(result, ours, lambda figures, key=key: getattr(figures, key))  # type: ignore[misc]
+                key: paired_ratio(result, ours, key)
                 for key in ("act_mean_s", "act_p99_s", "act_p999_s", "wait_max_s", self.span_key)
             }
             compared[name] = {key: ratio for key, ratio in by_figure.items() if ratio is not None}
@@ -85,8 +79,7 @@ class ComparisonReport:
             "workload": source.workload,
             "mode": source.mode.value,
             "rho": significant(self.load.rho),
-            "load": {key: significant(value) if not isinstance(value, str) else value
-                     for key, value in asdict(self.load).items()},
+            "load": rounded(asdict(self.load)),
             "cores": self.cores,
             "gpus": source.gpus,
             "trajectories": self.load.live,
@@ -95,24 +88,24 @@ class ComparisonReport:
             "trace": str(source.trace) if source.trace is not None else None,
             "generation_scale": source.generation_scale,
             "policies": {name: self._policy(result) for name, result in self.results.items()},
-            "bounds": _rounded(self.bounds),
-            "long_run": None if self.long_run is None else _rounded(self.long_run),
+            "bounds": rounded(self.bounds),
+            "long_run": None if self.long_run is None else rounded(self.long_run),
             "ratios_over_callsheet": {
-                name: {key: _rounded(asdict(ratio)) for key, ratio in by_figure.items()}
+                name: {key: rounded(asdict(ratio)) for key, ratio in by_figure.items()}
                 for name, by_figure in self.ratios().items()
             },
             "wall_s": significant(self.wall_s),
-        }  # fmt: skip
+        }
         if self.ablations:
             report["ablations"] = {name: self._policy(result) for name, result in self.ablations.items()}
         if self.by_cores:
             report["by_cores"] = {
-                name: [_rounded(asdict(point)) for point in line] for name, line in self.by_cores.items()
+                name: [rounded(asdict(point)) for point in line] for name, line in self.by_cores.items()
             }
         if self.by_ageing:
-            report["by_ageing"] = [_rounded(asdict(point)) for point in self.by_ageing]
+            report["by_ageing"] = [rounded(asdict(point)) for point in self.by_ageing]
         equal = self.equal_act
-        report["equal_act"] = {**asdict(equal), "saved": significant(equal.saved)} if equal is not None else None
+        report["equal_act"] = rounded({**asdict(equal), "saved": equal.saved}) if equal is not None else None
         return report
 
     def _policy(self, result: PolicyResult | None) -> dict[str, Any] | None:
@@ -127,7 +120,3 @@ class ComparisonReport:
 
 def _jobs(figures: Mapping[str, JobFigures]) -> dict[str, dict[str, float | int | None]]:
     return {name: each.as_json() for name, each in figures.items()}
-
-
-def _rounded(values: Mapping[str, float | None]) -> dict[str, float | int | None]:
-    return {name: significant(value) for name, value in values.items()}

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from statistics import fmean
 
+from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.simulator.bounds import bounds_of, least, long_run_of
 from callsheet.benchmarks.simulator.comparison.figures import PolicyResult
 from callsheet.benchmarks.simulator.comparison.load import load_of
 from callsheet.benchmarks.simulator.comparison.report import ComparisonReport
 from callsheet.benchmarks.simulator.comparison.runs import Run, run_all
-from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings
+from callsheet.benchmarks.simulator.comparison.settings import ComparisonOptions, ComparisonSettings
 from callsheet.benchmarks.simulator.comparison.sweeps import (
     ABLATIONS,
     OURS,
@@ -22,31 +23,21 @@ from callsheet.benchmarks.simulator.comparison.sweeps import (
 )
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 
-Progress = Callable[[str], None]
 # A sweep has a run for every number of cores, so it takes the policies that say most.
 SWEPT = (OURS, "os_sharing", "tangram", "reserve_1", "fixed_4", "oracle_srpt")
 _RESERVATION = "reserve_1"
 
 
-@dataclass(frozen=True, slots=True)
-class Extras:
-    """What is run besides the comparison itself.
-
-    Attributes:
-        ablations: Callsheet without each of its pieces.
-        sweeps: The runs behind the plots of load, resources and frontier.
-        equal_act: The search for the cores that callsheet needs for a reservation's ACT.
-    """
-
-    ablations: bool = False
-    sweeps: bool = False
-    equal_act: bool = False
-
-
 def run_comparison(
-    settings: ComparisonSettings, extras: Extras, progress: Progress = lambda _: None
+    settings: ComparisonSettings, extras: ComparisonOptions, progress: Progress = lambda _: None
 ) -> ComparisonReport:
     """Runs every policy on the scenario of every seed.
+
+    Args:
+        settings: Which ones.
+        extras: What else is run: callsheet without each of its pieces, the runs behind the plots of load, resources and
+            frontier, the search for the cores that callsheet needs for a reservation's ACT.
+        progress: Told what is done.
 
     Raises:
         ValueError: A workload, trace, policy or number is not valid; the message says which and why.
@@ -54,7 +45,7 @@ def run_comparison(
     began = time.perf_counter()
     first = settings.source.scenario(settings.seeds[0])
     cores = sum(nodes.count * nodes.cores for nodes in first.cluster.cpu)
-    results = _results(settings, progress)
+    results = _by_name(settings, {name: (name, None) for name in settings.policies}, progress)
     report = ComparisonReport(
         settings=settings,
         load=load_of(first),
@@ -66,7 +57,7 @@ def run_comparison(
     )
     if extras.ablations:
         report.ablations = _ablations(settings, progress)
-    if extras.sweeps and cores:
+    if extras.plots is not None and cores:
         swept = [name for name in SWEPT if name in settings.policies]
         report.by_cores = sweep_cores(settings, cores, swept, progress)
         report.by_ageing = sweep_ageing(settings, progress)
@@ -74,10 +65,6 @@ def run_comparison(
         report.equal_act = cores_for_equal_act(settings, _RESERVATION, first.live, progress)
     report.wall_s = time.perf_counter() - began
     return report
-
-
-def _results(settings: ComparisonSettings, progress: Progress) -> dict[str, PolicyResult | None]:
-    return _by_name(settings, {name: (name, None) for name in settings.policies}, progress)
 
 
 def _ablations(settings: ComparisonSettings, progress: Progress) -> dict[str, PolicyResult]:
@@ -108,7 +95,7 @@ def _bounds(settings: ComparisonSettings, results: Mapping[str, PolicyResult | N
     by_seed = []
     for seed in settings.seeds:
         acts = least([run.act_bounds for run in runs if run.seed == seed])
-        by_seed.append(asdict(acts) | bounds_of(settings.source.scenario(seed)).as_json())
+        by_seed.append(asdict(acts) | asdict(bounds_of(settings.source.scenario(seed))))
     return _means(by_seed)
 
 

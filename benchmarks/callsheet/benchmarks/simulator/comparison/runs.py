@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, as_completed
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
-from callsheet.benchmarks.simulator.bounds import act_bounds
-from callsheet.benchmarks.simulator.comparison.figures import NO_ACTIONS, Figures, JobFigures, SeedResult, Series
+from callsheet.benchmarks.measuring.clock import Progress
+from callsheet.benchmarks.simulator.comparison.figures import NO_ACTIONS, CoresOverTime, Figures, JobFigures, SeedResult
 from callsheet.benchmarks.simulator.comparison.settings import ScenarioSource
-from callsheet.benchmarks.simulator.measurements import Floats, Measurements
+from callsheet.benchmarks.simulator.measurements import Floats, Measurements, act_figures
 from callsheet.benchmarks.simulator.policies import POLICIES
 from callsheet.benchmarks.simulator.policies.callsheet import callsheet_with
 from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
 from callsheet.benchmarks.simulator.scenario import Mode
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 from callsheet.benchmarks.simulator.simulation import simulate
-from callsheet.benchmarks.simulator.worker_pool import worker_pool
+from callsheet.benchmarks.simulator.worker_pool import map_in_processes
 
 QUANTILES = 400
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +45,16 @@ def run_all(runs: Sequence[Run], processes: int, progress: Progress) -> list[See
     Raises:
         ValueError: A workload, trace or policy is unknown or not valid.
     """
-    if processes == 1 or len(runs) == 1:
-        return [_reported(run, run_one(run), progress) for run in runs]
-    results: list[SeedResult | None] = [None] * len(runs)
-    with worker_pool(min(processes, len(runs))) as pool:
-        places: dict[Future[SeedResult | None], int] = {
-            pool.submit(run_one, run): place for place, run in enumerate(runs)
-        }
-        for future in as_completed(places):
-            place = places[future]
-            results[place] = _reported(runs[place], future.result(), progress)
-    return results
+    return map_in_processes(run_one, runs, processes, partial(_report, progress))
 
 
-def _reported(run: Run, result: SeedResult | None, progress: Progress) -> SeedResult | None:
+def _report(progress: Progress, run: Run, result: SeedResult | None) -> None:
     title = run.title or run.policy
     if result is None:
         progress(f"{title}: does not apply to {run.source.workload}")
     else:
         mean = result.figures.act_mean_s
         progress(f"{title}, seed {run.seed}: mean ACT {mean:.3f} s, simulated in {result.cpu_s:.1f} s of CPU")
-    return result
 
 
 def run_one(run: Run) -> SeedResult | None:
@@ -83,7 +69,7 @@ def run_one(run: Run) -> SeedResult | None:
         seed=run.seed,
         figures=figures_of(measured),
         jobs={job: _job_figures(measured.act_of_job_s(job)) for job in measured.jobs},
-        act_bounds=act_bounds(measured.actions.best_s),
+        act_bounds=act_figures(measured.actions.best_s),
         act_quantiles_s=measured.act_quantiles(QUANTILES),
         cores=_cores(measured),
         cpu_s=time.process_time() - began,
@@ -100,16 +86,13 @@ def _factory(run: Run) -> PolicyFactory:
 def figures_of(measured: Measurements) -> Figures:
     """The figures of a run."""
     sustained = measured.mode is Mode.SUSTAINED
-    actions = len(measured.actions)
+    actions, acts = len(measured.actions), act_figures(measured.actions.act_s)
     per_action = len(measured.rollouts.arrived_at) / max(actions, 1)
     return Figures(
-        act_mean_s=_finite(measured.act_mean_s),
-        act_p50_s=_finite(measured.act_percentile_s(50)),
-        act_p99_s=_finite(measured.act_percentile_s(99)),
-        act_p999_s=_finite(measured.act_percentile_s(99.9)),
+        **asdict(acts),
         wait_max_s=measured.wait_max_s,
         start_wait_mean_s=measured.start_wait_mean_s,
-        act_with_start_mean_s=_finite(measured.act_mean_s) + measured.start_wait_mean_s * per_action,
+        act_with_start_mean_s=acts.act_mean_s + measured.start_wait_mean_s * per_action,
         step_s=None if sustained else measured.step_s,
         trajectories_per_hour=measured.trajectories_per_hour if sustained else None,
         held=measured.held if measured.cores else None,
@@ -129,12 +112,7 @@ def _job_figures(act_s: Floats) -> JobFigures:
     return JobFigures(len(act_s), float(act_s.mean()), p50, p99)
 
 
-def _cores(measured: Measurements) -> Series:
+def _cores(measured: Measurements) -> CoresOverTime:
     held, used = measured.cores_held, measured.cores_used
     starts = tuple(index * used.bin_s for index in range(len(used.means)))
-    return Series(starts, held.means, used.means)
-
-
-def _finite(seconds: float) -> float:
-    """A run without a single action has no ACT; 0 keeps the report valid JSON, and its count of actions says why."""
-    return seconds if math.isfinite(seconds) else 0.0
+    return CoresOverTime(starts, held.means, used.means)

@@ -10,7 +10,7 @@ from typing import Annotated
 from callsheet.benchmarks.simulator.scenario import Mode, Scenario
 from callsheet.benchmarks.simulator.traces.replay import scenario as replay_scenario
 from callsheet.benchmarks.simulator.workloads import scenario as draw_scenario
-from callsheet.options.declaration import Option, PathRule
+from callsheet.options.declaration import PathRule, Setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,26 +18,26 @@ class ScenarioSource:
     """Where the scenario of a seed comes from: a workload, or a trace that is resampled."""
 
     workload: Annotated[
-        str, Option("coding, deepsearch, math, games, mopd or mixed; names the machines of a trace.", default="coding")
+        str, Setting("coding, deepsearch, math, games, mopd or mixed; names the machines of a trace.", default="coding")
     ]
     mode: Annotated[
-        Mode, Option("One step of N trajectories, or N live ones, replaced as they end.", default=Mode.ONESHOT)
+        Mode, Setting("One step of N trajectories, or N live ones, replaced as they end.", default=Mode.ONESHOT)
     ]
-    trajectories: Annotated[int | None, Option("N.", default_text="the workload's", least=1)] = None
-    cores: Annotated[int | None, Option("Cores in all.", default_text="the workload's", least=1)] = None
+    trajectories: Annotated[int | None, Setting("N.", default_text="the workload's", least=1)] = None
+    cores: Annotated[int | None, Setting("Cores in all.", default_text="the workload's", least=1)] = None
     nodes: Annotated[
-        int | None, Option("CPU nodes that the cores are on.", default_text="as few as will do", least=1)
+        int | None, Setting("CPU nodes that the cores are on.", default_text="as few as will do", least=1)
     ] = None
-    gpus: Annotated[int | None, Option("GPUs of services, or of engines.", default_text="the workload's", least=1)] = (
+    gpus: Annotated[int | None, Setting("GPUs of services, or of engines.", default_text="the workload's", least=1)] = (
         None
     )
-    generation_scale: Annotated[float, Option("How many times slower the policy model is.", least=0.01)] = 1.0
+    generation_scale: Annotated[float, Setting("How many times slower the policy model is.", least=0.01)] = 1.0
     reward_mix: Annotated[
-        str | None, Option('A mix of its rewards; "none" for none.', flag="--rewards", default_text="the usual one")
+        str | None, Setting('A mix of its rewards; "none" for none.', flag="--rewards", default_text="the usual one")
     ] = None
     trace: Annotated[
         Path | None,
-        Option("Trajectories from a trace file, resampled.", path=PathRule(exists=True, directory=False, file=True)),
+        Setting("Trajectories from a trace file, resampled.", path=PathRule(exists=True, directory=False, file=True)),
     ] = None
 
     def scenario(self, seed: int) -> Scenario:
@@ -90,3 +90,30 @@ class ComparisonSettings:
         """
         if not self.seeds or not self.policies or self.processes < 1:
             raise ValueError("a comparison needs at least one seed, one policy and one process")
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonOptions:
+    """Which policies are simulated how often, what is run besides, and what becomes of the figures."""
+
+    seed: Annotated[int, Setting("The first seed.", least=0)] = 1
+    seeds: Annotated[int, Setting("How many seeds, counting up; every policy meets all.", least=1)] = 1
+    policies: Annotated[
+        tuple[str, ...],
+        Setting("A policy to run; may be given again.", flag="--policy", default_text="all", repeatable=True),
+    ] = ()
+    ablations: Annotated[bool, Setting("Run callsheet without each of its pieces too.", flag="--ablations")] = False
+    equal_act: Annotated[bool, Setting("Search for the cores that give a reservation's ACT.", flag="--equal-act")] = (
+        False
+    )
+    plots: Annotated[
+        Path | None, Setting("Write an HTML page with plots there; runs their sweeps too.", path=PathRule())
+    ] = None
+    check: Annotated[
+        str | None,
+        Setting("Ranges the figures must be in: a file, or the name of one that comes along.", metavar="FILE"),
+    ] = None
+    calibrate: Annotated[
+        bool, Setting("Print the simulator's figures beside published ones, and nothing else.", flag="--calibrate")
+    ] = False
+    processes: Annotated[int | None, Setting("Simulations at once.", default_text="all cores", least=1)] = None

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from callsheet.benchmarks.simulator.comparison.figures import Figures
+from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.simulator.comparison.load import load_of
 from callsheet.benchmarks.simulator.comparison.runs import Run, run_all
-from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings, ScenarioSource
-from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings, PlannerChoice, PredictionChoice
+from callsheet.benchmarks.simulator.comparison.settings import ComparisonSettings
+from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings, PredictionChoice
 from callsheet.managers.sandbox.settings import CoreSharing
+from callsheet.scheduler.service.settings import PlannerChoice
 
 OURS: Final = "callsheet"
 CORE_FACTORS: Final = (0.5, 0.75, 1.0, 1.5, 2.5, 5.0)
@@ -20,8 +21,6 @@ BETAS: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 _PRECISION: Final = 0.03
 # Figures within this factor are equal: a reservation has no overhead here, and callsheet has one for each action.
 _EQUAL: Final = 1.01
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +71,10 @@ def sweep_cores(
     points: dict[str, list[CoresPoint]] = {name: [] for name in policies}
     for run, result in zip(runs, done, strict=True):
         if result is not None:
-            points[run.policy].append(_cores_point(run.source, rho[run.source], result.figures))
+            cores, figures = run.source.cores or 0, result.figures
+            point = CoresPoint(cores, rho[run.source], figures.act_mean_s, figures.act_p99_s, figures.start_wait_mean_s)
+            points[run.policy].append(point)
     return {name: line for name, line in points.items() if line}
-
-
-def _cores_point(source: ScenarioSource, rho: float, figures: Figures) -> CoresPoint:
-    return CoresPoint(source.cores or 0, rho, figures.act_mean_s, figures.act_p99_s, figures.start_wait_mean_s)
 
 
 def sweep_ageing(settings: ComparisonSettings, progress: Progress) -> list[AgeingPoint]:
@@ -126,7 +123,7 @@ def cores_for_equal_act(
 
 
 ABLATIONS: Final[Mapping[str, CallsheetSettings]] = {
-    "greedy in place of CP-SAT": CallsheetSettings(planner=PlannerChoice.GREEDY),
+    "greedy in place of CP-SAT": CallsheetSettings(solver=False),
     "first come in place of the elastic planner": CallsheetSettings(planner=PlannerChoice.FIRST_COME),
     "price without expected arrivals": CallsheetSettings(expected_arrivals=False),
     "no prediction": CallsheetSettings(prediction=PredictionChoice.OFF),

@@ -2,37 +2,13 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import cast
 
 from callsheet.benchmarks.simulator.events import EventQueue
 from callsheet.benchmarks.simulator.physics.machines import Attempt, EndListener, Machine, Used
 from callsheet.benchmarks.simulator.policy import Lane, Task
+from callsheet.benchmarks.simulator.quota_books import ROUNDING_S, QuotaBooks
 from callsheet.benchmarks.simulator.scenario import Cluster, Quota
-
-
-class Bucket:
-    """A token bucket: refilled at a rate up to its size."""
-
-    __slots__ = ("_at", "_level", "_rate", "_size")
-
-    def __init__(self, rate: float, size: float) -> None:
-        self._rate = rate
-        self._size = size
-        self._level = size
-        self._at = 0.0
-
-    def has(self, amount: float, now: float) -> bool:
-        """Whether so much is there; an amount above the size counts as the size."""
-        if self._rate < inf:
-            self._level = min(self._size, self._level + self._rate * (now - self._at))
-            self._at = now
-        # Refilling for exactly the time that is needed must be enough, whatever the rounding.
-        return self._level >= min(amount, self._size) - 1e-9
-
-    def take(self, amount: float) -> None:
-        """Takes what `has` found."""
-        self._level -= min(amount, self._size)
 
 
 class Api:
@@ -41,17 +17,13 @@ class Api:
     def __init__(self, quota: Quota) -> None:
         self.quota = quota
         self.running = 0
-        self._calls = Bucket(quota.per_second, quota.burst)
-        self._tokens = Bucket(quota.tokens_per_minute / 60.0, quota.tokens_per_minute)
+        self._books = QuotaBooks(quota)
 
     def accept(self, tokens: int, now: float) -> bool:
         """Whether the API takes a call; counts it if so."""
-        if self.running >= self.quota.concurrency:
+        if self.running >= self.quota.concurrency or self._books.wait_s(tokens, now) > ROUNDING_S:
             return False
-        if not (self._calls.has(1.0, now) and self._tokens.has(tokens, now)):
-            return False
-        self._calls.take(1.0)
-        self._tokens.take(tokens)
+        self._books.take(tokens)
         self.running += 1
         return True
 

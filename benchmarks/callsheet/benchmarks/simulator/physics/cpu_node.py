@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from callsheet.benchmarks.simulator.events import EventQueue
 from callsheet.benchmarks.simulator.level import Level
-from callsheet.benchmarks.simulator.physics.fair_share import Command, FairShare
+from callsheet.benchmarks.simulator.physics.fair_share import FairShare, Runnable
 from callsheet.benchmarks.simulator.policy import Lane
 
 
@@ -26,33 +26,32 @@ class CpuNode:
         self.free_memory_mb = memory_mb
         self._foreground = FairShare(float(cores), events)
         self._background = FairShare(float(cores), events)
-        self._background_count = 0
+        self._shares = {Lane.FOREGROUND: self._foreground, Lane.BACKGROUND: self._background}
         self._used_now = 0.0
         self._used = used
         self._held_widths = 0
         self._held = held
 
-    def start(self, command: Command, lane: Lane) -> None:
+    def start(self, command: Runnable, lane: Lane) -> None:
         """Lets a command run in a lane."""
         self._join(command, lane)
         self._settle()
 
-    def stop(self, command: Command, lane: Lane) -> None:
+    def stop(self, command: Runnable, lane: Lane) -> None:
         """Takes a command out of its lane; its `attained` is up to date then."""
         self._leave(command, lane)
         self._settle()
 
-    def move(self, command: Command, lane: Lane, to: Lane) -> None:
+    def move(self, command: Runnable, lane: Lane, to: Lane) -> None:
         """Moves a command between lanes."""
         self._leave(command, lane)
         self._join(command, to)
         self._settle()
 
-    def attained(self, command: Command, lane: Lane) -> float:
+    def attained(self, command: Runnable, lane: Lane) -> float:
         """CPU seconds that a command in this lane has had up to now."""
-        if lane is Lane.PAUSED:
-            return command.attained
-        return (self._foreground if lane is Lane.FOREGROUND else self._background).attained(command)
+        share = self._shares.get(lane)
+        return command.attained if share is None else share.attained(command)
 
     def hold(self, cores: int) -> None:
         """Counts cores as held from now on (or no longer, if negative)."""
@@ -70,23 +69,17 @@ class CpuNode:
             raise ValueError(f"{reason}: needs {memory_mb} MB of memory; {self.name} has {self.free_memory_mb} MB free")
         self.free_memory_mb -= memory_mb
 
-    def _join(self, command: Command, lane: Lane) -> None:
-        if lane is Lane.FOREGROUND:
-            self._foreground.join(command)
-        elif lane is Lane.BACKGROUND:
-            self._background_count += 1
-            self._background.join(command)
+    def _join(self, command: Runnable, lane: Lane) -> None:
+        if lane is not Lane.PAUSED:
+            self._shares[lane].join(command)
 
-    def _leave(self, command: Command, lane: Lane) -> None:
-        if lane is Lane.FOREGROUND:
-            self._foreground.leave(command)
-        elif lane is Lane.BACKGROUND:
-            self._background_count -= 1
-            self._background.leave(command)
+    def _leave(self, command: Runnable, lane: Lane) -> None:
+        if lane is not Lane.PAUSED:
+            self._shares[lane].leave(command)
 
     def _settle(self) -> None:
         used = self._foreground.used
-        if self._background_count:
+        if self._background.anyone:
             self._background.resize(max(0.0, self.cores - used))
             used += self._background.used
         if used != self._used_now:

@@ -9,7 +9,7 @@ from typing import cast
 from callsheet.benchmarks.simulator.events import EventQueue
 from callsheet.benchmarks.simulator.level import Level
 from callsheet.benchmarks.simulator.physics.cpu_node import CpuNode
-from callsheet.benchmarks.simulator.physics.fair_share import Command
+from callsheet.benchmarks.simulator.physics.fair_share import Runnable
 from callsheet.benchmarks.simulator.physics.images import Registry
 from callsheet.benchmarks.simulator.physics.machines import Attempt, EndListener, Machine, Used
 from callsheet.benchmarks.simulator.policy import Lane, LiveRollout, Task
@@ -51,14 +51,14 @@ class CommandAttempt(Attempt):
         self.lane = lane
         self.starting_width = width
         self.held = 0
-        self.command: Command | None = None  # from its first use of CPU on
+        self.command: Runnable | None = None  # from its first use of CPU on
         self.computes = False
         self.wait_s = 0.0  # of the wait under way, or owed for what it has computed since the last one
         self.late = False  # that wait ends when the clock has run out
         self.clock_s = 0.0  # up to when its CPU seconds were `clock_from`
         self.clock_from = 0.0
 
-    def note_clock(self, command: Command) -> None:
+    def note_clock(self, command: Runnable) -> None:
         """Brings the execution clock up to the CPU seconds that are attained."""
         passed_s = (command.attained - self.clock_from) / command.cap
         self.clock_s += passed_s
@@ -66,7 +66,7 @@ class CommandAttempt(Attempt):
         self.clock_from = command.attained
 
 
-class CpuNodes:
+class CpuMachine:
     """All CPU nodes: a `Machine` for commands, and the place of sandboxes."""
 
     def __init__(self, cluster: Cluster, events: EventQueue, *, used: Level, held: Level, ended: EndListener) -> None:
@@ -211,7 +211,7 @@ class CpuNodes:
         """Ends a command whose work is done or whose clock has run out; any other computes."""
         command, work = attempt.command, attempt.task.work
         if command is None and work.cpu_s > 0:
-            command = attempt.command = Command(inf, 1.0, 1.0, partial(self._computed, attempt))
+            command = attempt.command = Runnable(inf, 1.0, 1.0, partial(self._computed, attempt))
             _size(command, work, attempt.starting_width)
         if command is None or command.attained >= work.cpu_s:
             self._ended(attempt, timed_out=attempt.late)
@@ -220,7 +220,7 @@ class CpuNodes:
         else:
             self._compute(attempt, command)
 
-    def _compute(self, attempt: CommandAttempt, command: Command) -> None:
+    def _compute(self, attempt: CommandAttempt, command: Runnable) -> None:
         """Lets a command compute until it waits for I/O, or its work or its clock is over."""
         work = attempt.task.work
         most_s = min(PERIOD_S if work.use < 1.0 else inf, work.timeout_s - attempt.clock_s)
@@ -240,13 +240,13 @@ class CpuNodes:
         else:
             self._go_on(attempt)
 
-    def _leave(self, attempt: CommandAttempt, command: Command) -> None:
+    def _leave(self, attempt: CommandAttempt, command: Runnable) -> None:
         attempt.computes = False
         attempt.node.stop(command, attempt.lane)
         attempt.note_clock(command)
 
 
-def _size(command: Command, work: Work, width: int) -> None:
+def _size(command: Runnable, work: Work, width: int) -> None:
     """Sets what a command can use on that many cores."""
     command.weight = float(max(1, min(width, work.max_width)))
     command.cap = work.speed_up(width)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Hashable
 from math import inf
 
 from callsheet.benchmarks.simulator.events import EventQueue
-from callsheet.benchmarks.simulator.policy import EngineLoad
+from callsheet.benchmarks.simulator.policy import EngineStatus
 from callsheet.benchmarks.simulator.scenario import EngineType, Generation
 
 _ROUNDING = 1e-6  # tokens
 
 
-class Sequence:
+class EngineSequence:
     """A generation on an engine.
 
     Attributes:
@@ -49,36 +49,34 @@ class Engine:
     def __init__(self, kind: EngineType, events: EventQueue) -> None:
         self.kind = kind
         self._events = events
-        self._running: dict[Hashable, Sequence] = {}
-        self._waiting: deque[Sequence] = deque()
+        self._running: dict[Hashable, EngineSequence] = {}
+        self._waiting: deque[EngineSequence] = deque()
         self._kv_tokens = 0
         self._cached: OrderedDict[Hashable, int] = OrderedDict()
         self._cached_tokens = 0
         self._decoded = 0.0  # tokens by each sequence that was there all the time
         self._decodes_from = 0.0  # when `_decoded` begins to grow: later than now while a prefill or an update goes on
-        self._updates_until = 0.0
-        self._ends: list[tuple[float, int, Sequence]] = []
+        self._ends: list[tuple[float, int, EngineSequence]] = []
         self._sequence = 0
         self._wakes_at = inf
 
-    def load(self, owner: Hashable) -> EngineLoad:
+    def load(self, owner: Hashable) -> EngineStatus:
         """What the engine tells, to one who asks for that trajectory."""
-        return EngineLoad(
+        return EngineStatus(
             self.kind,
             len(self._running),
             len(self._waiting),
             self._kv_tokens,
             self._cached.get(owner, 0),
-            self._events.now < self._updates_until,
         )
 
-    def begin(self, sequence: Sequence) -> None:
+    def begin(self, sequence: EngineSequence) -> None:
         """Lets a sequence run, or puts it in line."""
         self._advance()
         self._waiting.append(sequence)
         self._admit()
 
-    def abort(self, sequence: Sequence) -> None:
+    def abort(self, sequence: EngineSequence) -> None:
         """Takes a sequence out."""
         self._advance()
         sequence.over = True
@@ -98,7 +96,6 @@ class Engine:
         """Stands still for new weights. What runs keeps its KV cache; other prefixes are of no use any more."""
         self._advance()
         self._decodes_from = max(self._decodes_from, self._events.now) + seconds
-        self._updates_until = self._decodes_from
         self._cached.clear()
         self._cached_tokens = 0
         self._wake()
@@ -119,12 +116,12 @@ class Engine:
             self._run(self._waiting.popleft())
         self._wake()
 
-    def _fits(self, sequence: Sequence) -> bool:
+    def _fits(self, sequence: EngineSequence) -> bool:
         if not self._running:
             return True
         return len(self._running) < self.kind.max_batch and self._kv_tokens + sequence.kv_tokens <= self.kind.kv_tokens
 
-    def _run(self, sequence: Sequence) -> None:
+    def _run(self, sequence: EngineSequence) -> None:
         cached = self._cached.pop(sequence.owner, 0)
         self._cached_tokens -= cached
         self._kv_tokens += sequence.kv_tokens
@@ -137,7 +134,7 @@ class Engine:
         end = self._decoded + sequence.generation.output_tokens
         heapq.heappush(self._ends, (end, self._sequence, sequence))
 
-    def _remove(self, sequence: Sequence) -> None:
+    def _remove(self, sequence: EngineSequence) -> None:
         del self._running[sequence.owner]
         self._kv_tokens -= sequence.kv_tokens
 
@@ -165,7 +162,7 @@ class Engine:
                 self._finish(sequence)
         self._admit()
 
-    def _finish(self, sequence: Sequence) -> None:
+    def _finish(self, sequence: EngineSequence) -> None:
         self._remove(sequence)
         room = self.kind.kv_tokens - self._kv_tokens - self._cached_tokens
         if self.kind.keeps_prefixes and sequence.kv_tokens <= room:
@@ -174,7 +171,7 @@ class Engine:
         sequence.decoded = True
         self._events.at(self._events.now, self._tell, sequence)
 
-    def _tell(self, sequence: Sequence) -> None:
+    def _tell(self, sequence: EngineSequence) -> None:
         if not sequence.over:
             sequence.over = True
             sequence.done()

@@ -11,7 +11,7 @@ from callsheet.benchmarks.simulator.events import EventQueue
 _RESOLUTION_S = 1e-9
 
 
-class Command:
+class Runnable:
     """A command's need for CPU.
 
     Attributes:
@@ -41,10 +41,10 @@ class _Line:
     __slots__ = ("_entries", "_sequence")
 
     def __init__(self) -> None:
-        self._entries: list[tuple[float, int, Command, int]] = []
+        self._entries: list[tuple[float, int, Runnable, int]] = []
         self._sequence = 0  # so that equal ones keep their order
 
-    def add(self, order: float, command: Command, valid: int) -> None:
+    def add(self, order: float, command: Runnable, valid: int) -> None:
         """Adds a command; `valid` is how many of the entries, this one included, are not void."""
         self._sequence += 1
         heapq.heappush(self._entries, (order, self._sequence, command, command._version))
@@ -52,7 +52,7 @@ class _Line:
             self._entries = [entry for entry in self._entries if entry[3] == entry[2]._version]
             heapq.heapify(self._entries)
 
-    def first(self) -> Command | None:
+    def first(self) -> Runnable | None:
         """The first command whose entry is not void."""
         entries = self._entries
         while entries:
@@ -113,13 +113,18 @@ class FairShare:
         """Cores in use."""
         return self._capacity if self._limited_count else self._satisfied_caps
 
-    def join(self, command: Command) -> None:
+    @property
+    def anyone(self) -> bool:
+        """Whether any command runs."""
+        return self._limited_count + self._satisfied_count > 0
+
+    def join(self, command: Runnable) -> None:
         """Lets a command run."""
         self._advance()
         self._satisfy(command)
         self._settle()
 
-    def leave(self, command: Command) -> None:
+    def leave(self, command: Runnable) -> None:
         """Takes a command out; its `attained` is up to date then."""
         self._advance()
         self._take_out(command)
@@ -132,7 +137,7 @@ class FairShare:
             self._capacity = capacity
             self._settle()
 
-    def attained(self, command: Command) -> float:
+    def attained(self, command: Runnable) -> float:
         """CPU seconds a command of this share has had up to now."""
         if command._limited:
             # While nobody was limited the level was infinite, and stays so until all are settled.
@@ -147,7 +152,7 @@ class FairShare:
             self._virtual += self._level * (now - self._virtual_at)
         self._virtual_at = now
 
-    def _satisfy(self, command: Command) -> None:
+    def _satisfy(self, command: Runnable) -> None:
         now = self._events.now
         command._limited = False
         command._mark = now
@@ -157,7 +162,7 @@ class FairShare:
         remaining = (command.limit - command.attained) / command.cap
         self._events.at(now + remaining, self._reached, (command, command._version))
 
-    def _limit(self, command: Command) -> None:
+    def _limit(self, command: Runnable) -> None:
         command._limited = True
         command._mark = self._virtual
         self._limited_weight += command.weight
@@ -166,7 +171,7 @@ class FairShare:
         end = self._virtual + (command.limit - command.attained) / command.weight
         self._ends.add(end, command, self._limited_count)
 
-    def _take_out(self, command: Command) -> None:
+    def _take_out(self, command: Runnable) -> None:
         command.attained = self.attained(command)
         command._version += 1
         if command._limited:
@@ -221,7 +226,7 @@ class FairShare:
         resolution_s = _RESOLUTION_S + ulp(self._events.now)
         return end - self._virtual <= max(self._level, 0.0) * resolution_s + 1e-12 * self._virtual
 
-    def _reached(self, noted: tuple[Command, int]) -> None:
+    def _reached(self, noted: tuple[Runnable, int]) -> None:
         command, version = noted
         if command._version == version:
             command.ended()

@@ -24,7 +24,7 @@ class CallAttempt(Attempt):
         self.serving_since = -1.0
 
 
-class GpuNodes:
+class GpuMachine:
     """All GPU nodes: a `Machine` for calls of models."""
 
     def __init__(self, cluster: Cluster, events: EventQueue, *, used: Level, held: Level, ended: EndListener) -> None:

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from callsheet.benchmarks.peers import CLIENT, TO_CLIENT, manager_of
 from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
-from callsheet.benchmarks.simulator.policy import EndFacts, EngineLoad, Lane, LiveRollout, Task, World
-from callsheet.benchmarks.simulator.scenario import Generation, Rollout, Scenario, Work
+from callsheet.benchmarks.simulator.policy import EndFacts, EngineStatus, Lane, LiveRollout, Task, World
+from callsheet.benchmarks.simulator.scenario import Generation, Rollout, Work
 from callsheet.benchmarks.simulator.shell.attempts import Attempts, begun
-from callsheet.benchmarks.simulator.shell.core_loop import CoreLoop
+from callsheet.benchmarks.simulator.shell.core_loop import VirtualCoreLoop
 from callsheet.benchmarks.simulator.shell.fleet import join_all
 from callsheet.benchmarks.simulator.shell.lanes import SharedNodes
 from callsheet.benchmarks.simulator.shell.models import ModelStates
@@ -25,14 +25,14 @@ from callsheet.benchmarks.simulator.shell.prediction import LEAST_USE, make_know
 from callsheet.benchmarks.simulator.shell.requests import SANDBOX_SERVICE, RequestBook, job_request, trajectory_request
 from callsheet.benchmarks.simulator.shell.routing import OutputTokens, cheapest_engine
 from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
-from callsheet.managers.sandbox.node_sharing import Command, NodeSharingSettings
+from callsheet.managers.sandbox.node_sharing import KnownCommand, NodeSharingSettings
 from callsheet.managers.sandbox.settings import CoreSharing
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind, TrajectoryEnd
 from callsheet.scheduler.core.plan import Plan
 
 
-class Counts(NamedTuple):
+class CallsheetCounts(NamedTuple):
     """What happened so far: actions submitted, with outcome; attempts; lane changes; planning rounds."""
 
     submitted: int
@@ -59,7 +59,7 @@ class Callsheet:
         sharing = NodeSharingSettings(beta=self.settings.ageing)
         ranked = self.settings.core_sharing is CoreSharing.RANKED
         self._nodes = SharedNodes(world, sharing) if ranked else None
-        self._loop = CoreLoop(
+        self._loop = VirtualCoreLoop(
             world,
             make_planner(self.settings, self._knowledge.told_to_planner, world),
             {
@@ -114,7 +114,7 @@ class Callsheet:
             self._tell_models(task.node)
         self._loop.post(self._attempts.ended(action, dispatch, facts))
 
-    def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineLoad]) -> int:
+    def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineStatus]) -> int:
         """The engine where the generation is expected to end first, set-up and the delay to others included."""
         expected = self._outputs.expected(live, generation)
         return cheapest_engine(generation.prompt_tokens, expected, engines)
@@ -133,17 +133,17 @@ class Callsheet:
             self._nodes.woken()
         self._loop.woken()
 
-    def counts(self) -> Counts:
+    def counts(self) -> CallsheetCounts:
         """What happened so far; what waits for the end of this instant is done first."""
         self._loop.woken()
         attempts = self._attempts
         switches = self._nodes.switches if self._nodes is not None else 0
-        return Counts(attempts.submitted, attempts.outcomes, attempts.started, switches, self._loop.rounds)
+        return CallsheetCounts(attempts.submitted, attempts.outcomes, attempts.started, switches, self._loop.rounds)
 
     def _submit(self, key: ActionKey, work: Work, rollout: Rollout, task: Task | None) -> None:
         request = self._requests.action(key, work, rollout, self._knowledge.task_of(work, rollout))
         self._attempts.submit(key, task)
-        self._loop.post(events.ActionSubmitted(TO_CLIENT, request, CLIENT))
+        self._loop.post(events.SubmitRequested(TO_CLIENT, request, CLIENT))
 
     def _planned(self, plan: Plan) -> None:
         for key in plan.admitted:
@@ -174,10 +174,10 @@ class Callsheet:
         if news is not None:
             self._loop.post(news)
 
-    def _command(self, task: Task, dispatch: commands.Dispatch, width: int) -> Command:
+    def _command(self, task: Task, dispatch: commands.Dispatch, width: int) -> KnownCommand:
         prediction = dispatch.prediction
         use = max(prediction.use, LEAST_USE) if prediction is not None else self._knowledge.use(dispatch.request, width)
-        return Command(task.sequence, use, demotable=task.work.kind is not ActionKind.REWARD)
+        return KnownCommand(task.sequence, use, demotable=task.work.kind is not ActionKind.REWARD)
 
     def _stop(self, command: commands.CancelAttempt) -> None:
         ended = self._attempts.stopped(command.token)
@@ -193,12 +193,7 @@ class Callsheet:
         self._attempts.delivered(command.key)
 
 
-def _applies(scenario: Scenario) -> bool:
-    """Callsheet serves whatever there is."""
-    return True
-
-
-CALLSHEET = PolicyFactory(Callsheet.name, Callsheet, _applies)
+CALLSHEET = PolicyFactory(Callsheet.name, Callsheet)
 
 
 def callsheet_with(settings: CallsheetSettings) -> PolicyFactory:

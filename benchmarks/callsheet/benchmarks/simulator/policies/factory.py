@@ -21,7 +21,7 @@ class PolicyFactory:
 
     name: str
     make: Callable[[World], Policy]
-    applies: Callable[[Scenario], bool]
+    applies: Callable[[Scenario], bool] = lambda scenario: True
 
     def __call__(self, world: World) -> Policy:
         """The policy for that world."""

@@ -10,12 +10,12 @@ command uses as many of the pod's cores as it can.
 from __future__ import annotations
 
 from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
-from callsheet.benchmarks.simulator.policies.parts.admission import Admission
+from callsheet.benchmarks.simulator.policies.parts.admission import FirstComeAdmission
 from callsheet.benchmarks.simulator.policies.parts.api_calls import ApiCalls, BackOff
 from callsheet.benchmarks.simulator.policies.parts.baseline import Baseline, Side
 from callsheet.benchmarks.simulator.policies.parts.gpu_calls import dedicated_or_shared
 from callsheet.benchmarks.simulator.policies.parts.needs import pod_memory_mb, scenario_needs_cpu
-from callsheet.benchmarks.simulator.policies.parts.places import Places, Room
+from callsheet.benchmarks.simulator.policies.parts.places import Footprint, Places
 from callsheet.benchmarks.simulator.policies.parts.waiting import Line
 from callsheet.benchmarks.simulator.policy import EndFacts, LiveRollout, Task, World
 from callsheet.benchmarks.simulator.scenario import Scenario
@@ -69,7 +69,7 @@ def reservation(cores: int) -> PolicyFactory:
         places = Places(world.scenario.cluster)
         return Baseline(
             name,
-            admission=Admission(world, places, lambda rollout: Room(pod_memory_mb(rollout), cores)),
+            admission=FirstComeAdmission(world, places, lambda rollout: Footprint(pod_memory_mb(rollout), cores)),
             cpu=Pods(world, places, cores),
             gpu=dedicated_or_shared(world),
             api=ApiCalls(world, BackOff),

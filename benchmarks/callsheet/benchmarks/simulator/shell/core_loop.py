@@ -34,7 +34,7 @@ def encode_outcome(facts: commands.OutcomeFacts) -> bytes:
     return b""
 
 
-class CoreLoop:
+class VirtualCoreLoop:
     """Feeds the core and carries out its commands, all events of one instant at once.
 
     Attributes:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from callsheet.benchmarks.peers import NamedManager
+from callsheet.benchmarks.peers import joining
+from callsheet.benchmarks.simulator.quota_books import quotas_of
 from callsheet.benchmarks.simulator.scenario import Cluster, CpuNodes, GpuNodes, Quota, Scenario
 from callsheet.benchmarks.simulator.shell.requests import (
     FRESH_MEMORY,
@@ -12,10 +13,9 @@ from callsheet.benchmarks.simulator.shell.requests import (
     SANDBOX_SERVICE,
     gpu_parts,
     quota_service,
-    quotas_of,
     rounded_up,
 )
-from callsheet.scheduler.core.events import Event, ManagerHeartbeat, ManagerJoined
+from callsheet.scheduler.core.events import Event
 from callsheet.scheduler.core.model import CPU, MEMORY, ActionKind
 from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription
 
@@ -26,30 +26,21 @@ IN_SANDBOXES = frozenset({ActionKind.ENV_RESET, ActionKind.ENV_STEP, ActionKind.
 _MOST_FRESH_MEMORY = 0.25
 
 
-def join_all(scenario: Scenario, *, cores_shared: bool = True) -> list[Event]:
+def join_all(scenario: Scenario, *, cores_shared: bool = True) -> Iterator[Event]:
     """The events by which every manager of a cluster registers; a manager is called like its node.
 
     Args:
         scenario: Whose cluster it is.
         cores_shared: Whether sandbox managers share their cores among their commands by themselves.
     """
-    managers = _managers(scenario, cores_shared=cores_shared)
-    return [event for joined in managers for event in (joined, ManagerHeartbeat(joined.manager_id))]
-
-
-def _managers(scenario: Scenario, *, cores_shared: bool) -> Iterator[ManagerJoined]:
     cluster = scenario.cluster
     peak_mb = _fresh_peak_mb(scenario)
     for name, cpu in cluster.cpu_nodes().items():
-        yield _sandbox_manager(name, cpu, peak_mb, cores_shared=cores_shared)
+        yield from _sandbox_manager(name, cpu, peak_mb, cores_shared=cores_shared)
     for name, gpu in cluster.gpu_nodes().items():
-        yield _model_manager(name, gpu, cluster)
+        yield from _model_manager(name, gpu, cluster)
     for quota in cluster.quotas:
-        yield _quota_manager(quota)
-
-
-def _joined(node: NodeDescription, *services: ServiceDescription) -> ManagerJoined:
-    return ManagerJoined(NamedManager(node.node_id), node.node_id, "only", node, services)
+        yield from _quota_manager(quota)
 
 
 def _fresh_peak_mb(scenario: Scenario) -> int:
@@ -60,7 +51,7 @@ def _fresh_peak_mb(scenario: Scenario) -> int:
     return rounded_up(max(peaks, default=0))
 
 
-def _sandbox_manager(name: str, nodes: CpuNodes, fresh_peak_mb: int, *, cores_shared: bool) -> ManagerJoined:
+def _sandbox_manager(name: str, nodes: CpuNodes, fresh_peak_mb: int, *, cores_shared: bool) -> Iterator[Event]:
     """A sandbox manager. It keeps memory for as many commands without a sandbox as it has cores."""
     fresh_mb = max(fresh_peak_mb, min(nodes.cores * fresh_peak_mb, int(_MOST_FRESH_MEMORY * nodes.memory_mb)))
     memory = {MEMORY: nodes.memory_mb - fresh_mb, FRESH_MEMORY: fresh_mb}
@@ -72,16 +63,16 @@ def _sandbox_manager(name: str, nodes: CpuNodes, fresh_peak_mb: int, *, cores_sh
     service = ServiceDescription(
         SANDBOX_SERVICE, IN_SANDBOXES, 0, {}, shared={CPU: nodes.cores} if cores_shared else {}
     )
-    return _joined(NodeDescription(name, memory, numa_cores), service)
+    return joining(NodeDescription(name, memory, numa_cores), service)
 
 
-def _model_manager(name: str, nodes: GpuNodes, cluster: Cluster) -> ManagerJoined:
+def _model_manager(name: str, nodes: GpuNodes, cluster: Cluster) -> Iterator[Event]:
     services = [ServiceDescription(model.name, frozenset({ActionKind.REWARD}), 0, {}) for model in cluster.models]
-    return _joined(NodeDescription(name, {GPU: nodes.gpus * gpu_parts(cluster.models)}, ()), *services)
+    return joining(NodeDescription(name, {GPU: nodes.gpus * gpu_parts(cluster.models)}, ()), *services)
 
 
-def _quota_manager(quota: Quota) -> ManagerJoined:
+def _quota_manager(quota: Quota) -> Iterator[Event]:
     service = ServiceDescription(
         quota_service(quota.name), frozenset({ActionKind.TOOL_CALL, ActionKind.REWARD}), quota.concurrency, {}
     )
-    return _joined(NodeDescription(service.name, {}, (), quotas_of(quota)), service)
+    return joining(NodeDescription(service.name, {}, (), quotas_of(quota)), service)

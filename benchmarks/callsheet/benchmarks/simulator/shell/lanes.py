@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable
 
 from callsheet.benchmarks.simulator.policy import Lane, Task, World
-from callsheet.managers.sandbox.node_sharing import Command, LaneChange, NodeSharing, NodeSharingSettings
+from callsheet.managers.sandbox.node_sharing import KnownCommand, LaneChange, NodeSharing, NodeSharingSettings
 from callsheet.managers.sandbox.node_sharing import Lane as SharingLane
 
 _LANES = {SharingLane.FOREGROUND: Lane.FOREGROUND, SharingLane.BACKGROUND: Lane.BACKGROUND}
@@ -37,7 +37,7 @@ class SharedNodes:
         self._nodes = {name: _SharedNode(nodes.cores, settings) for name, nodes in cpu_nodes.items()}
         self._reviews: list[tuple[float, str]] = []
 
-    def start(self, task: Task, node: str, command: Command) -> Lane:
+    def start(self, task: Task, node: str, command: KnownCommand) -> Lane:
         """Lets a command in, known by its task's sequence, and returns its lane; others may change theirs."""
         shared = self._nodes[node]
         changes = shared.sharing.start(command, self._world.now)

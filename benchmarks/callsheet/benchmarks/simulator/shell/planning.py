@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from callsheet.benchmarks.simulator.policy import World
-from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings, PlannerChoice
+from callsheet.benchmarks.simulator.shell.settings import CallsheetSettings
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.conversation import SolverConversation
@@ -19,6 +19,7 @@ from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.protocol import Planner
 from callsheet.scheduler.planner.round.snapshot import Snapshot
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
+from callsheet.scheduler.service.settings import PlannerChoice
 
 GREEDY_ALONE = Budget(seconds=0.0)
 
@@ -73,9 +74,8 @@ def make_planner(settings: CallsheetSettings, predictors: Predictors | None, wor
     plain = FirstComePlanner()
     if settings.planner is PlannerChoice.FIRST_COME:
         return plain
-    greedy = settings.planner is PlannerChoice.GREEDY
     elastic = ElasticSettings(
-        budget=GREEDY_ALONE if greedy else Budget(deterministic=True),
+        budget=Budget(deterministic=True) if settings.solver else GREEDY_ALONE,
         seed=world.scenario.seed,
         ageing=settings.ageing,
         expected_arrivals=settings.expected_arrivals,
@@ -83,7 +83,7 @@ def make_planner(settings: CallsheetSettings, predictors: Predictors | None, wor
         most_load=settings.most_load,
     )
     planner = ElasticPlanner(elastic, predictors)
-    if greedy:
+    if not settings.solver:
         return planner
     conversation = SolverConversation(planner, plain, _round_failed)
     return VirtualSolver(conversation, world, settings.overheads.solve_s, settings.overheads.pause_s)

@@ -44,7 +44,7 @@ class Knowledge:
         """Looks at ends of attempts before the core handles them."""
 
 
-class Learning(Knowledge):
+class LearnedKnowledge(Knowledge):
     """Learns from every attempt that ended."""
 
     @property
@@ -60,7 +60,7 @@ class Learning(Knowledge):
                 self.predictors.observe(observation)
 
 
-class Oracle(Learning):
+class Oracle(LearnedKnowledge):
     """Knows the truth of each action; of classes of them it learns, as nobody can know more."""
 
     def __init__(self) -> None:
@@ -105,6 +105,6 @@ def make_knowledge(choice: PredictionChoice) -> Knowledge:
         case PredictionChoice.OFF:
             return Knowledge()
         case PredictionChoice.LEARNED:
-            return Learning()
+            return LearnedKnowledge()
         case PredictionChoice.ORACLE:
             return Oracle()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from callsheet.benchmarks.simulator.scenario import Cluster, JobShare, Model, Quota, Rollout, Work
+from callsheet.benchmarks.simulator.quota_books import CALLS, TOKENS, quotas_of
+from callsheet.benchmarks.simulator.scenario import Cluster, Model, Rollout, ScenarioJob, Work
 from callsheet.scheduler.core.model import (
     CPU,
     MEMORY,
@@ -20,14 +21,11 @@ from callsheet.scheduler.core.model import (
     Timeouts,
     TrajectoryRequest,
 )
-from callsheet.scheduler.core.registration import QuotaDescription
 
 GPU = "gpu"
 # The part of a node's memory for commands that run outside their trajectory's sandbox. If they competed with sandboxes
 # for the same, sandboxes could fill a node, each waiting for a reward that no longer fits.
 FRESH_MEMORY = "fresh_memory"
-CALLS = "calls"
-TOKENS = "tokens"
 SANDBOX_SERVICE = "sandbox"
 # No client of a scenario gives up waiting, and no trajectory is idle for too long: a scenario knows neither.
 NEVER_S = 1e9
@@ -45,12 +43,12 @@ def gpu_parts(models: tuple[Model, ...]) -> int:
     return math.lcm(*(model.slots for model in models))
 
 
-def job_request(share: JobShare) -> JobRequest:
+def job_request(share: ScenarioJob) -> JobRequest:
     """The job that a scenario's share describes."""
     return JobRequest(share.name, share.weight, share.priority, 0, share.max_staleness, NO_SPEC, detached=True)
 
 
-def trajectory_request(rollout: Rollout, share: JobShare) -> TrajectoryRequest:
+def trajectory_request(rollout: Rollout, share: ScenarioJob) -> TrajectoryRequest:
     """The trajectory of a rollout; it is in a group where only some siblings must finish."""
     group = GroupRequest(rollout.group, share.group_size, share.quorum) if share.quorum else None
     return TrajectoryRequest(rollout.job, rollout.name, group, NEVER_S, NO_SPEC)
@@ -67,7 +65,7 @@ class RequestBook:
         self._demands: dict[tuple[object, ...], Demand] = {}
         self._timeouts: dict[float, Timeouts] = {}
 
-    def action(self, key: ActionKey, work: Work, rollout: Rollout, task: str, hint_s: float = 0.0) -> ActionRequest:
+    def action(self, key: ActionKey, work: Work, rollout: Rollout, task: str) -> ActionRequest:
         """The request for one action.
 
         Args:
@@ -75,7 +73,6 @@ class RequestBook:
             work: What it does; only what a client could say of it is read.
             rollout: Whose it is.
             task: What predictors know it by.
-            hint_s: Expected seconds at its fewest units; 0 for none.
         """
         return ActionRequest(
             key=key,
@@ -88,7 +85,7 @@ class RequestBook:
             weight=1.0,
             wait_if_unservable=False,
             in_sandbox=work.in_sandbox,
-            expected_duration=hint_s,
+            expected_duration=0.0,
             body_hash=NO_SPEC,
             spec=NO_SPEC,
             label=work.label,
@@ -131,16 +128,6 @@ class RequestBook:
         if memory:
             entries.append(ResourceDemand(FRESH_MEMORY, memory, memory))
         return entries
-
-
-def quotas_of(quota: Quota) -> dict[str, QuotaDescription]:
-    """What an outside API lets through in a time."""
-    quotas = {}
-    if quota.per_second < math.inf:
-        quotas[CALLS] = QuotaDescription(quota.per_second, max(int(quota.burst), 1))
-    if quota.tokens_per_minute < math.inf:
-        quotas[TOKENS] = QuotaDescription(quota.tokens_per_minute / 60.0, max(int(quota.tokens_per_minute), 1))
-    return quotas
 
 
 def _service(work: Work) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from callsheet.benchmarks.simulator.policy import EngineLoad, LiveRollout
+from callsheet.benchmarks.simulator.policy import EngineStatus, LiveRollout
 from callsheet.benchmarks.simulator.scenario import Generation
 
 # Tokens that a job's generations are expected to write before any has ended; counts as one that did.
@@ -39,7 +39,7 @@ class OutputTokens:
             self._written[live.rollout.job] = (written + tokens, count + 1)
 
 
-def cheapest_engine(prompt_tokens: int, output_tokens: float, engines: Sequence[EngineLoad]) -> int:
+def cheapest_engine(prompt_tokens: int, output_tokens: float, engines: Sequence[EngineStatus]) -> int:
     """Index of the engine with the lowest price: its own seconds there, and the seconds it adds to those it is with.
 
     Args:
@@ -51,7 +51,7 @@ def cheapest_engine(prompt_tokens: int, output_tokens: float, engines: Sequence[
     return prices.index(min(prices))
 
 
-def _price(prompt_tokens: int, output_tokens: float, load: EngineLoad) -> float:
+def _price(prompt_tokens: int, output_tokens: float, load: EngineStatus) -> float:
     engine = load.engine
     batch = min(load.running + load.waiting + 1, engine.max_batch)
     prefill_s = max(prompt_tokens - load.cached_tokens, 0) / engine.prefill_tokens_per_s

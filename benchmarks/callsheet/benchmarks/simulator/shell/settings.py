@@ -7,14 +7,7 @@ from enum import Enum
 
 from callsheet.benchmarks.simulator.shell.overheads import DEFAULT_OVERHEADS, OverheadModel
 from callsheet.managers.sandbox.settings import CoreSharing
-
-
-class PlannerChoice(Enum):
-    """What assigns unpinned actions."""
-
-    ELASTIC = "elastic"
-    GREEDY = "greedy"
-    FIRST_COME = "first_come"
+from callsheet.scheduler.service.settings import PlannerChoice
 
 
 class PredictionChoice(Enum):
@@ -33,6 +26,7 @@ class CallsheetSettings:
     """The pieces of callsheet, for ablations; by default all are on.
 
     Attributes:
+        solver: Whether CP-SAT improves the elastic planner's plans; without, they are greedy ones.
         expected_arrivals: Whether the price counts trajectories that will come back soon.
         core_sharing: As the sandbox manager's: nodes rank their commands, or leave that to the operating system, or the
             scheduler hands out whole cores.
@@ -43,6 +37,7 @@ class CallsheetSettings:
     """
 
     planner: PlannerChoice = PlannerChoice.ELASTIC
+    solver: bool = True
     expected_arrivals: bool = True
     prediction: PredictionChoice = PredictionChoice.LEARNED
     core_sharing: CoreSharing = CoreSharing.RANKED

@@ -9,9 +9,9 @@ from pathlib import Path
 from random import Random
 
 from callsheet.benchmarks.simulator.input_table import InputError
-from callsheet.benchmarks.simulator.scenario import Generation, JobShare, Mode, Rollout, Scenario, Turn
+from callsheet.benchmarks.simulator.scenario import Generation, Mode, Rollout, Scenario, ScenarioJob, Turn
 from callsheet.benchmarks.simulator.traces.lines import read_lines
-from callsheet.benchmarks.simulator.traces.requests import AZURE_HEADER, Request, read_azure, read_mooncake
+from callsheet.benchmarks.simulator.traces.requests import AZURE_HEADER, EngineRequest, read_azure, read_mooncake
 from callsheet.benchmarks.simulator.traces.trajectories import read_trajectories
 from callsheet.benchmarks.simulator.workloads.loader import load
 from callsheet.benchmarks.simulator.workloads.parameters import Workload
@@ -29,7 +29,7 @@ class Trace:
     """What a file holds: either trajectories or requests, these in the order of their arrivals, the first at 0."""
 
     trajectories: tuple[Rollout, ...] = ()
-    requests: tuple[Request, ...] = ()
+    requests: tuple[EngineRequest, ...] = ()
 
 
 def read_trace(path: Path) -> Trace:
@@ -68,7 +68,7 @@ def _up_to_the_first_that_is_not_empty(lines: Iterator[str]) -> list[str]:
     return head
 
 
-def _by_arrival(requests: Iterable[Request]) -> tuple[Request, ...]:
+def _by_arrival(requests: Iterable[EngineRequest]) -> tuple[EngineRequest, ...]:
     """Requests in the order of their arrivals, which count from the first one's; traces of many servers are merged."""
     ordered = sorted(requests, key=lambda request: request.arrives_s)
     return tuple(replace(request, arrives_s=request.arrives_s - ordered[0].arrives_s) for request in ordered)
@@ -153,7 +153,7 @@ def _resample(
 
 
 def _follow(
-    requests: Sequence[Request], drawn: Iterator[Rollout], seed: int, count: int | None, scale: float
+    requests: Sequence[EngineRequest], drawn: Iterator[Rollout], seed: int, count: int | None, scale: float
 ) -> Iterator[Rollout]:
     """Endless: requests in their order, round and round; from a place drawn by the seed if a number is asked for."""
     start = 0 if count is None else Random(f"{seed}/start").randrange(len(requests))
@@ -172,11 +172,11 @@ def _named_job(rollout: Rollout, workload: Workload) -> Rollout:
     return rollout if rollout.job else replace(rollout, job=workload.jobs[0].name)
 
 
-def _shares_of(recorded: Sequence[Rollout], workload: Workload) -> tuple[JobShare, ...]:
+def _shares_of(recorded: Sequence[Rollout], workload: Workload) -> tuple[ScenarioJob, ...]:
     """Jobs of the trace; those the workload knows keep their weight and priority. Resampled ones have no siblings."""
-    known = {job.name: JobShare(job.name, weight=job.weight, priority=job.priority) for job in workload.jobs}
+    known = {job.name: ScenarioJob(job.name, weight=job.weight, priority=job.priority) for job in workload.jobs}
     names = dict.fromkeys(rollout.job for rollout in recorded)
-    return tuple(known.get(name, JobShare(name)) for name in names)
+    return tuple(known.get(name, ScenarioJob(name)) for name in names)
 
 
 def _check_references(recorded: Sequence[Rollout], workload: Workload, name: str) -> None:

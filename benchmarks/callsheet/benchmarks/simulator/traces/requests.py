@@ -16,7 +16,7 @@ AZURE_HEADER = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class EngineRequest:
     """A request. `arrives_s` counts from any time, the same one for all requests of a trace."""
 
     arrives_s: float
@@ -24,7 +24,7 @@ class Request:
     output_tokens: int
 
 
-def read_azure(lines: Iterable[str], name: str) -> Iterator[Request]:
+def read_azure(lines: Iterable[str], name: str) -> Iterator[EngineRequest]:
     """The CSV of Azure's public LLM inference traces (AzurePublicDataset, 2023): header, then one request a line.
 
     Raises:
@@ -41,7 +41,7 @@ def read_azure(lines: Iterable[str], name: str) -> Iterator[Request]:
         prompt, output = (
             _tokens(text, f"{where}.{field}") for text, field in zip(row[1:], AZURE_HEADER[1:], strict=True)
         )
-        yield Request((at - _EPOCH).total_seconds(), prompt, output)
+        yield EngineRequest((at - _EPOCH).total_seconds(), prompt, output)
 
 
 def _csv_rows(lines: Iterable[str], name: str) -> Iterator[tuple[str, list[str]]]:
@@ -55,7 +55,7 @@ def _csv_rows(lines: Iterable[str], name: str) -> Iterator[tuple[str, list[str]]
         raise InputError(f"{name}:{rows.line_num}", "...", f"must be CSV: {error}") from error
 
 
-def read_mooncake(lines: Iterable[str], name: str) -> Iterator[Request]:
+def read_mooncake(lines: Iterable[str], name: str) -> Iterator[EngineRequest]:
     """The JSON lines of Mooncake's public traces (FAST'25): timestamp in ms, input_length, output_length, hash_ids.
 
     Raises:
@@ -65,10 +65,10 @@ def read_mooncake(lines: Iterable[str], name: str) -> Iterator[Request]:
         yield _read_mooncake_line(table)
 
 
-def _read_mooncake_line(table: InputTable) -> Request:
+def _read_mooncake_line(table: InputTable) -> EngineRequest:
     table.value("hash_ids", [])  # of its prefix cache; nothing here needs them
     with table:
-        return Request(
+        return EngineRequest(
             arrives_s=table.number("timestamp") / 1000.0,
             prompt_tokens=table.integer("input_length"),
             output_tokens=table.integer("output_length"),

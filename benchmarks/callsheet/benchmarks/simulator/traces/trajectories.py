@@ -37,13 +37,12 @@ def read_trajectories(lines: Iterable[str], name: str) -> Iterator[Rollout]:
 def _read_rollout(table: InputTable) -> Rollout:
     with table:
         identity = table.text("id")
-        rollout = Rollout(
+        rollout = table.read(
+            Rollout,
             name=identity,
             job=table.text("job", ""),
             group=table.text("group", identity),
             task=table.text("task", identity),
-            image=table.text("image", ""),
-            memory_mb=table.integer("memory_mb", 0),
             arrives=table.number("arrives_s", 0.0),
             reset=_read_action(table.table("reset"), ActionKind.ENV_RESET) if table.has("reset") else None,
             turns=tuple(_read_turn(turn) for turn in table.tables("turns")),
@@ -57,15 +56,9 @@ def _read_rollout(table: InputTable) -> Rollout:
 
 
 def _read_turn(table: InputTable) -> Turn:
-    with table, table.table("generation") as generation:
-        return Turn(
-            Generation(
-                seconds=generation.number("seconds", 0.0),
-                prompt_tokens=generation.integer("prompt_tokens", 0),
-                output_tokens=generation.integer("output_tokens", 0),
-            ),
-            tuple(_read_action(action, None) for action in table.tables("actions")),
-        )
+    with table:
+        actions = tuple(_read_action(action, None) for action in table.tables("actions"))
+        return Turn(table.table("generation").whole(Generation), actions)
 
 
 def _read_action(table: InputTable, kind: ActionKind | None) -> Work:
@@ -76,20 +69,13 @@ def _read_action(table: InputTable, kind: ActionKind | None) -> Work:
         duration = max(table.number("duration_s"), _SHORTEST_S)
         call = bool(service or quota)
         cpu = 0.0 if call else max(table.number("cpu_s", high=duration), _LEAST_USE * duration)
-        return Work(
+        return table.read(
+            Work,
             kind=named,
-            label=table.text("label"),
             cpu_s=cpu,
             use=1.0 if call else cpu / duration,
-            parallel_fraction=table.number("parallel_fraction", 0.0, high=1.0),
-            max_width=table.integer("max_width", 1, low=1),
-            adaptive=table.flag("adaptive", False),
             in_sandbox=table.flag("in_sandbox", named in (ActionKind.ENV_STEP, ActionKind.ENV_RESET)),
-            peak_memory_mb=table.integer("peak_memory_mb", 0),
             service=service,
             quota=quota,
             service_s=duration if call else 0.0,
-            tokens=table.integer("tokens", 0),
-            timeout_s=table.number("timeout_s", float("inf"), low=1e-3),
-            fails=table.integer("fails", 0),
         )

@@ -116,13 +116,15 @@ class Quantiles:
         return math.exp(self._logs[right - 1] + part * (self._logs[right] - self._logs[right - 1]))
 
 
-def read_distribution(table: InputTable, name: str, default: float | None = None) -> Distribution:
+def read_distribution(table: InputTable, name: str, default: Distribution | None = None) -> Distribution:
     """The distribution in field `name`: a number, or a table with one of the keys of `_FORMS`.
 
     Raises:
         InputError: It is neither, or a parameter is out of its range.
     """
     found = table.value(name, default)
+    if found is default and default is not None:
+        return default
     if not isinstance(found, dict):
         return Constant(number(found, table.where(name), 0.0, math.inf))
     form = next((form for form in _FORMS if form in found), None)

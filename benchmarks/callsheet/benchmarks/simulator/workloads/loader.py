@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import resources
-from pathlib import Path
+from typing import TypeVar
 
 from callsheet.benchmarks.simulator.input_table import InputError, InputTable
 from callsheet.benchmarks.simulator.scenario import EngineType, Model, Quota
-from callsheet.benchmarks.simulator.workloads.distributions import read_distribution
 from callsheet.benchmarks.simulator.workloads.parameters import (
     NO_REWARD,
     ActionParameters,
@@ -20,6 +20,8 @@ from callsheet.benchmarks.simulator.workloads.parameters import (
     Workload,
 )
 from callsheet.scheduler.core.model import ActionKind, PriorityClass
+
+T = TypeVar("T")
 
 _EXTERNAL = {kind.name.lower(): kind for kind in ActionKind if kind is not ActionKind.GENERATE}
 _PRIORITIES = {priority.name.lower(): priority for priority in PriorityClass}
@@ -45,16 +47,6 @@ def load(name: str) -> Workload:
     return parse((resources.files(__package__) / f"{name}.toml").read_text(encoding="utf-8"), name)
 
 
-def load_file(path: Path) -> Workload:
-    """A workload from a file of one's own.
-
-    Raises:
-        InputError: The file is not right; the message names field, value and rule.
-        OSError: It cannot be read.
-    """
-    return parse(path.read_text(encoding="utf-8"), path.stem)
-
-
 def parse(text: str, name: str) -> Workload:
     """A workload from the text of its file.
 
@@ -71,13 +63,7 @@ def parse(text: str, name: str) -> Workload:
         jobs = [_read_job(part, cluster) for part in table.tables("job")]
         jobs += [job for workload in included for job in workload.jobs]
         _refuse_repeated(table.where("job"), [job.name for job in jobs])
-        return Workload(
-            name=name,
-            trajectories=table.integer("trajectories", low=1),
-            horizon_s=table.number("horizon_s", low=1),
-            cluster=cluster,
-            jobs=tuple(jobs),
-        )
+        return table.read(Workload, name=name, cluster=cluster, jobs=tuple(jobs))
 
 
 def _include(table: InputTable) -> Workload:
@@ -93,9 +79,9 @@ def _include(table: InputTable) -> Workload:
 
 def _read_cluster(table: InputTable, included: list[ClusterParameters]) -> ClusterParameters:
     with table:
-        models = [_read_model(part) for part in table.tables("model")]
-        quotas = [_read_quota(part) for part in table.tables("quota")]
-        engines = [_read_engine(part) for part in table.tables("engine")]
+        models = [_read_with_gpus(part, Model, _CHUNKS) for part in table.tables("model")]
+        quotas = [part.whole(Quota) for part in table.tables("quota")]
+        engines = [_read_with_gpus(part, EngineType, _ENGINE_GPUS) for part in table.tables("engine")]
         models += [model for cluster in included for model in cluster.models]
         quotas += [quota for cluster in included for quota in cluster.quotas]
         _refuse_repeated(table.where("model"), [model.name for model in models])
@@ -105,13 +91,8 @@ def _read_cluster(table: InputTable, included: list[ClusterParameters]) -> Clust
         per_node = table.integer("gpus_per_node", 8, low=max(1, largest))
         if 0 < gpus < largest or (models and not gpus):
             raise InputError(table.where("gpus"), gpus, f"must be at least {largest}, what the largest model takes")
-        return ClusterParameters(
-            cores=table.integer("cores", 0),
-            cores_per_node=table.integer("cores_per_node", 256, low=1),
-            numa_nodes=table.integer("numa_nodes", 1, low=1),
-            memory_mb_per_core=table.integer("memory_mb_per_core", 9_600, low=1),
-            pull_s=table.number("pull_s", 0.0),
-            pulls_at_once=table.integer("pulls_at_once", 8, low=1),
+        return table.read(
+            ClusterParameters,
             gpus=gpus,
             gpus_per_node=per_node,
             models=tuple(models),
@@ -120,46 +101,14 @@ def _read_cluster(table: InputTable, included: list[ClusterParameters]) -> Clust
         )
 
 
-def _read_model(table: InputTable) -> Model:
+def _read_with_gpus(table: InputTable, kind: Callable[..., T], sizes: Sequence[int]) -> T:
+    """A model, or engines, on GPUs of one node."""
     with table:
         gpus = table.integer("gpus", 1)
-        if gpus not in _CHUNKS:
-            raise InputError(table.where("gpus"), gpus, "must be 1, 2, 4 or 8")
-        return Model(
-            name=table.text("name"),
-            gpus=gpus,
-            restore_s=table.number("restore_s"),
-            load_s=table.number("load_s"),
-            slots=table.integer("slots", 1, low=1),
-        )
-
-
-def _read_quota(table: InputTable) -> Quota:
-    with table:
-        return Quota(
-            name=table.text("name"),
-            concurrency=table.integer("concurrency", low=1),
-            per_second=table.number("per_second", low=1e-6),
-            burst=table.number("burst", low=1),
-            retry_after_s=table.number("retry_after_s", 1.0, low=1e-3),
-        )
-
-
-def _read_engine(table: InputTable) -> EngineType:
-    with table:
-        gpus = table.integer("gpus", 1)
-        if gpus not in _ENGINE_GPUS:
-            raise InputError(table.where("gpus"), gpus, "must be 1, 2, 4, 8 or 16")
-        return EngineType(
-            name=table.text("name"),
-            count=table.integer("count", low=1),
-            gpus=gpus,
-            prefill_tokens_per_s=table.number("prefill_tokens_per_s", low=1),
-            step_s=table.number("step_s", low=1e-6),
-            step_per_sequence_s=table.number("step_per_sequence_s"),
-            max_batch=table.integer("max_batch", low=1),
-            kv_tokens=table.integer("kv_tokens", low=1),
-        )
+        if gpus not in sizes:
+            *less, most = map(str, sizes)
+            raise InputError(table.where("gpus"), gpus, f"must be {', '.join(less)} or {most}")
+        return table.read(kind, gpus=gpus)
 
 
 def _read_job(table: InputTable, cluster: ClusterParameters) -> JobParameters:
@@ -172,18 +121,12 @@ def _read_job(table: InputTable, cluster: ClusterParameters) -> JobParameters:
             raise InputError(table.where("profile"), [], "must hold at least one profile")
         reset = _read_reset(table, cluster)
         _check_sandbox(table, image, reset, profiles, mixes)
-        return JobParameters(
-            name=table.text("name"),
-            share=table.number("share", 1.0, low=1e-6),
-            weight=table.number("weight", 1.0, low=1e-6),
+        return table.read(
+            JobParameters,
             priority=_PRIORITIES[table.text("priority", "train", _PRIORITIES)],
             group_size=group_size,
             quorum=table.integer("quorum", 0, high=group_size),
-            max_staleness=table.integer("max_staleness", 0),
-            tasks=table.integer("tasks", 0),
-            memory_mb=table.integer("memory_mb", 0),
             image=image,
-            arrival_spread_s=table.number("arrival_spread_s", 0.0),
             reset=reset,
             profiles=profiles,
             reward_mixes=mixes,
@@ -210,25 +153,10 @@ def _read_reward_mixes(table: InputTable, cluster: ClusterParameters) -> dict[st
 
 def _read_profile(table: InputTable, cluster: ClusterParameters) -> ProfileParameters:
     with table:
-        return ProfileParameters(
-            name=table.text("name"),
-            share=table.number("share", 1.0, low=1e-6),
-            turns=read_distribution(table, "turns"),
-            turns_task_variance=table.number("turns_task_variance", 0.0, high=1.0),
-            generation=_read_generation(table.table("generation")),
-            actions_per_turn=read_distribution(table, "actions_per_turn", 1.0),
-            final_answer=table.flag("final_answer", True),
+        return table.read(
+            ProfileParameters,
+            generation=table.table("generation").whole(GenerationParameters),
             actions=tuple(_read_action(part, cluster, None) for part in table.tables("action")),
-        )
-
-
-def _read_generation(table: InputTable) -> GenerationParameters:
-    with table:
-        return GenerationParameters(
-            seconds=read_distribution(table, "seconds"),
-            output_tokens=read_distribution(table, "output_tokens"),
-            first_context=table.integer("first_context", low=1),
-            context_growth=table.integer("context_growth"),
         )
 
 
@@ -236,26 +164,10 @@ def _read_action(table: InputTable, cluster: ClusterParameters, kind: ActionKind
     """An action of that kind; of the kind it names itself where None."""
     with table:
         named = kind or _EXTERNAL[table.text("kind", None, _EXTERNAL)]
-        services, quota = _read_services(table), table.text("quota", "")
-        action = ActionParameters(
-            kind=named,
-            label=table.text("label"),
-            share=table.number("share", 1.0, low=1e-6),
-            duration_s=read_distribution(table, "duration_s"),
-            use=0.0 if services or quota else table.number("use", low=1e-3, high=1.0),
-            task_variance=table.number("task_variance", 0.0, high=1.0),
-            parallel_fraction=read_distribution(table, "parallel_fraction", 0.0),
-            max_width=table.integer("max_width", 1, low=1),
-            adaptive=table.flag("adaptive", False),
-            in_sandbox=table.flag("in_sandbox", named is ActionKind.ENV_STEP),
-            peak_memory_mb=read_distribution(table, "peak_memory_mb", 0.0),
-            services=services,
-            calls=read_distribution(table, "calls", 1.0),
-            quota=quota,
-            tokens=read_distribution(table, "tokens", 0.0),
-            timeout_s=table.number("timeout_s", float("inf"), low=1e-3),
-            fault_probability=table.number("fault_probability", 0.0, high=0.9),
-        )
+        services = _read_services(table)
+        calls = {"use": 0.0} if services or table.text("quota", "") else {}
+        in_sandbox = table.flag("in_sandbox", named is ActionKind.ENV_STEP)
+        action = table.read(ActionParameters, kind=named, services=services, in_sandbox=in_sandbox, **calls)
         _check_references(table, action, cluster)
         return action
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated, TypeAlias
 
+from callsheet.benchmarks.simulator.input_table import Between
 from callsheet.benchmarks.simulator.scenario import EngineType, Model, Quota
-from callsheet.benchmarks.simulator.workloads.distributions import Distribution
+from callsheet.benchmarks.simulator.workloads.distributions import Constant, Distribution, read_distribution
 from callsheet.scheduler.core.model import ActionKind, PriorityClass
 
 # The mix that is always there: no reward at all.
 NO_REWARD = "none"
+_NOTHING, _ONE = Constant(0.0), Constant(1.0)
+Drawn: TypeAlias = Annotated[Distribution, read_distribution]
+Part: TypeAlias = Annotated[float, Between(high=1.0)]
+Share: TypeAlias = Annotated[float, Between(low=1e-6)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ActionParameters:
     """A class of actions.
 
@@ -30,24 +36,24 @@ class ActionParameters:
 
     kind: ActionKind
     label: str
-    share: float
-    duration_s: Distribution
-    use: float
-    task_variance: float
-    parallel_fraction: Distribution
-    max_width: int
-    adaptive: bool
+    share: Share = 1.0
+    duration_s: Drawn
+    use: Annotated[float, Between(low=1e-3, high=1.0)]
+    task_variance: Part = 0.0
+    parallel_fraction: Drawn = _NOTHING
+    max_width: Annotated[int, Between(low=1)] = 1
+    adaptive: bool = False
     in_sandbox: bool
-    peak_memory_mb: Distribution
+    peak_memory_mb: Drawn = _NOTHING
     services: Mapping[str, float]
-    calls: Distribution
-    quota: str
-    tokens: Distribution
-    timeout_s: float
-    fault_probability: float
+    calls: Drawn = _ONE
+    quota: str = ""
+    tokens: Drawn = _NOTHING
+    timeout_s: Annotated[float, Between(low=1e-3)] = float("inf")
+    fault_probability: Annotated[float, Between(high=0.9)] = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationParameters:
     """A turn of the policy model. Seconds and tokens are drawn at one score: long turns write many tokens.
 
@@ -56,13 +62,13 @@ class GenerationParameters:
         context_growth: Tokens added per turn, beyond those written.
     """
 
-    seconds: Distribution
-    output_tokens: Distribution
-    first_context: int
+    seconds: Drawn
+    output_tokens: Drawn
+    first_context: Annotated[int, Between(low=1)]
     context_growth: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileParameters:
     """A sort of task within a job; `share` is how many of the job's groups have it.
 
@@ -73,16 +79,16 @@ class ProfileParameters:
     """
 
     name: str
-    share: float
-    turns: Distribution
-    turns_task_variance: float
+    share: Share = 1.0
+    turns: Drawn
+    turns_task_variance: Part = 0.0
     generation: GenerationParameters
-    actions_per_turn: Distribution
-    final_answer: bool
+    actions_per_turn: Drawn = _ONE
+    final_answer: bool = True
     actions: tuple[ActionParameters, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobParameters:
     """A job.
 
@@ -97,23 +103,23 @@ class JobParameters:
     """
 
     name: str
-    share: float
-    weight: float
+    share: Share = 1.0
+    weight: Share = 1.0
     priority: PriorityClass
     group_size: int
     quorum: int
-    max_staleness: int
-    tasks: int
-    memory_mb: int
+    max_staleness: int = 0
+    tasks: int = 0
+    memory_mb: int = 0
     image: str
-    arrival_spread_s: float
+    arrival_spread_s: float = 0.0
     reset: ActionParameters | None
     profiles: tuple[ProfileParameters, ...]
     reward_mixes: Mapping[str, tuple[ActionParameters, ...]]
     reward_mix: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterParameters:
     """The machines taken where a caller names none.
 
@@ -124,12 +130,12 @@ class ClusterParameters:
         engines: For generations given in tokens; empty: generations take their drawn seconds.
     """
 
-    cores: int
-    cores_per_node: int
-    numa_nodes: int
-    memory_mb_per_core: int
-    pull_s: float
-    pulls_at_once: int
+    cores: int = 0
+    cores_per_node: Annotated[int, Between(low=1)] = 256
+    numa_nodes: Annotated[int, Between(low=1)] = 1
+    memory_mb_per_core: Annotated[int, Between(low=1)] = 9_600
+    pull_s: float = 0.0
+    pulls_at_once: Annotated[int, Between(low=1)] = 8
     gpus: int
     gpus_per_node: int
     models: tuple[Model, ...]
@@ -137,7 +143,7 @@ class ClusterParameters:
     engines: tuple[EngineType, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """A whole workload file.
 
@@ -147,7 +153,7 @@ class Workload:
     """
 
     name: str
-    trajectories: int
-    horizon_s: float
+    trajectories: Annotated[int, Between(low=1)]
+    horizon_s: Annotated[float, Between(low=1)]
     cluster: ClusterParameters
     jobs: tuple[JobParameters, ...]

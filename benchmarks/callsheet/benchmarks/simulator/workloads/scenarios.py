@@ -12,10 +12,10 @@ from callsheet.benchmarks.simulator.scenario import (
     CpuNodes,
     EngineType,
     GpuNodes,
-    JobShare,
     Mode,
     Rollout,
     Scenario,
+    ScenarioJob,
 )
 from callsheet.benchmarks.simulator.workloads.loader import load
 from callsheet.benchmarks.simulator.workloads.parameters import ClusterParameters, Workload
@@ -74,7 +74,7 @@ def scenario(
 def assemble(
     workload: Workload,
     rollouts: Iterator[Rollout],
-    jobs: tuple[JobShare, ...],
+    jobs: tuple[ScenarioJob, ...],
     *,
     mode: Mode,
     live: int,
@@ -100,10 +100,10 @@ def assemble(
     )
 
 
-def job_shares(workload: Workload) -> tuple[JobShare, ...]:
+def job_shares(workload: Workload) -> tuple[ScenarioJob, ...]:
     """The workload's jobs as a scenario has them."""
     return tuple(
-        JobShare(
+        ScenarioJob(
             job.name,
             weight=job.weight,
             priority=job.priority,

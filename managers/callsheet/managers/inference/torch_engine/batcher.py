@@ -155,8 +155,8 @@ class Batcher:
             running=len(self._running),
             waiting=len(self._waiting),
             paused=sum(sequence.paused for sequence in everything),
-            kv_tokens_used=self._runner.ranges.used,
-            kv_tokens_total=self._runner.ranges.capacity,
+            kv_tokens_used=self._runner.extents.used,
+            kv_tokens_total=self._runner.extents.capacity,
         )
 
     def submit(self, request: GenerateRequest, tag: object) -> None:
@@ -237,11 +237,11 @@ class Batcher:
         if len(self._running) >= self._limits.max_running:
             return None
         first = next((sequence for sequence in self._waiting if not sequence.paused), None)
-        return first if first is not None and self._runner.ranges.fits(first.most_tokens) else None
+        return first if first is not None and self._runner.extents.fits(first.most_tokens) else None
 
     def _admit(self) -> None:
         while (sequence := self._admissible()) is not None:
-            sequence.place = self._runner.ranges.allocate(sequence.most_tokens)
+            sequence.place = self._runner.extents.allocate(sequence.most_tokens)
             self._waiting.remove(sequence)
             self._running.append(sequence)
             self._reuse_prefix(sequence)
@@ -305,7 +305,7 @@ class Batcher:
             self._waiting.remove(sequence)
         else:
             self._running.remove(sequence)
-            self._runner.ranges.release(sequence.place)
+            self._runner.extents.release(sequence.place)
         if reason is None:
             message = f"policy version {self.version} gave logits that are not finite"
             self._finished.append(Finished(sequence.tag, RequestRefusedError("non_finite_logits", message)))

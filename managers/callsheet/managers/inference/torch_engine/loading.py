@@ -9,9 +9,8 @@ from callsheet.managers.inference.torch_engine.batcher import BatchLimits
 from callsheet.managers.inference.torch_engine.driver import TorchEngineDriver
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
 from callsheet.managers.inference.torch_engine.settings import TorchSettings
-from callsheet.managers.models.config_file import read_config
-from callsheet.managers.models.transformer import LanguageModel, initialise
-from callsheet.managers.models.weights import read_state, shapes
+from callsheet.managers.models.transformer import LanguageModel
+from callsheet.managers.models.weights import load_model
 
 log = structlog.get_logger(__name__)
 
@@ -28,7 +27,8 @@ def load_engine(torch: TorchSettings, settings: InferenceSettings) -> TorchEngin
         prefill_chunk=torch.prefill_chunk,
         prefix_cache_tokens=torch.prefix_cache_tokens,
     )
-    runner = ModelRunner(_model(torch, settings), kv_cache_tokens=settings.kv_cache_tokens, device=torch.device)
+    model = load_model(LanguageModel, settings.weights, torch.shape, settings.seed)
+    runner = ModelRunner(model, kv_cache_tokens=settings.kv_cache_tokens, device=torch.device)
     driver = TorchEngineDriver(
         runner,
         limits,
@@ -40,13 +40,3 @@ def load_engine(torch: TorchSettings, settings: InferenceSettings) -> TorchEngin
     )
     log.info("torch engine started", model=settings.model, device=torch.device)
     return driver
-
-
-def _model(torch: TorchSettings, settings: InferenceSettings) -> LanguageModel:
-    if settings.weights is None:
-        model = LanguageModel(torch.shape)
-        initialise(model, settings.seed)
-        return model
-    model = LanguageModel(read_config(settings.weights))
-    model.load_state_dict(read_state(settings.weights, shapes(model)))
-    return model

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name torch's own documentation uses
-from callsheet.managers.inference.torch_engine.ranges import Range, RangeAllocator
+from callsheet.managers.inference.torch_engine.extents import Extent, ExtentAllocator
 from callsheet.managers.models.transformer import LanguageModel
 from torch import Tensor
 
 ALIGNMENT = 16
-"""Ranges of the KV cache begin at multiples of this many tokens, which keeps the memory of every view aligned."""
+"""Extents of the KV cache begin at multiples of this many tokens, which keeps the memory of every view aligned."""
 
 
 TILE_ROWS = 8
@@ -38,7 +38,7 @@ class DecodeRow:
 
     token_id: int
     position: int
-    place: Range
+    place: Extent
 
 
 class ModelRunner:
@@ -67,7 +67,7 @@ class ModelRunner:
         self.config = config
         self.device = torch.device(device)
         self.model = model.to(self.device).eval().requires_grad_(False)
-        self.ranges = RangeAllocator(kv_cache_tokens, ALIGNMENT)
+        self.extents = ExtentAllocator(kv_cache_tokens, ALIGNMENT)
         # One place more than the allocator knows takes the keys and values of padding rows.
         shape = (2 * config.layers, config.heads, kv_cache_tokens + 1, config.head_width)
         self._cache = torch.zeros(shape, device=self.device)
@@ -78,7 +78,7 @@ class ModelRunner:
         """Finds the largest usable tile. Call it in the thread and with the thread count that will decode."""
         self.tile_rows = invariant_tile(self.model, TILE_ROWS, self.device)
 
-    def prefill(self, token_ids: Sequence[int], begin: int, place: Range) -> Tensor:
+    def prefill(self, token_ids: Sequence[int], begin: int, place: Extent) -> Tensor:
         """Computes one chunk of a prompt.
 
         Args:
@@ -143,11 +143,11 @@ class ModelRunner:
         logits: Tensor = self.model.head(self.model.transformer(tokens, positions, attend))
         return logits
 
-    def read_kv(self, place: Range, begin: int, end: int) -> Tensor:
+    def read_kv(self, place: Extent, begin: int, end: int) -> Tensor:
         """Returns a view of the KV of a sequence's positions `begin` to `end - 1`."""
         return self._cache[:, :, place.start + begin : place.start + end]
 
-    def write_kv(self, place: Range, begin: int, values: Tensor) -> None:
+    def write_kv(self, place: Extent, begin: int, values: Tensor) -> None:
         """Copies KV that `read_kv` gave into a sequence from position `begin`."""
         start = place.start + begin
         self._cache[:, :, start : start + values.shape[2]] = values

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from callsheet.managers.inference.driver import FinishReason, GenerateRequest, Generation, VersionSpan
-from callsheet.managers.inference.torch_engine.ranges import Range
+from callsheet.managers.inference.torch_engine.extents import Extent
 
 TokenBytes = Callable[[int], bytes]
 """What one token adds to the text."""
@@ -61,7 +61,7 @@ class Sequence:
     stream: random.Random
     chunk_keys: list[bytes]
     stop_texts: StopTexts | None = None
-    place: Range | None = None
+    place: Extent | None = None
     prefilled: int = 0
     cached_tokens: int = 0
     paused: bool = False

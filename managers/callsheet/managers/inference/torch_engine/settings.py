@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from callsheet.managers.models.config import TransformerConfig
-from callsheet.options.declaration import Option
+from callsheet.options.declaration import Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +18,8 @@ class TorchSettings:
     """
 
     shape: TransformerConfig = field(default_factory=TransformerConfig)
-    device: Annotated[str, Option('Torch device, such as "cuda".')] = "cpu"
+    device: Annotated[str, Setting('Torch device, such as "cuda".')] = "cpu"
     prefix_cache_tokens: Annotated[
-        int, Option("Prompt tokens whose KV is kept for later prompts; 0 keeps none.", least=0)
+        int, Setting("Prompt tokens whose KV is kept for later prompts; 0 keeps none.", least=0)
     ] = 8_192
-    prefill_chunk: Annotated[int, Option("Prompt tokens computed in one piece.", least=1)] = 128
+    prefill_chunk: Annotated[int, Setting("Prompt tokens computed in one piece.", least=1)] = 128

@@ -78,13 +78,7 @@ class ComputeThread:
         Raises:
             EngineFailedError: The thread is dead or closing.
         """
-        future: Future[object] = Future()
-        with self._wake:
-            self._check_alive()
-            self._calls.add(future)
-            self._commands.append(lambda: self._answer(future, function))
-            self._wake.notify()
-        return future
+        return self._ask(lambda future: self._answer(future, function))
 
     def drained(self) -> Future[object]:
         """Returns a future that is done once no sequence is in the batch. Stop admission first.
@@ -92,13 +86,7 @@ class ComputeThread:
         Raises:
             EngineFailedError: The thread is dead or closing.
         """
-        future: Future[object] = Future()
-        with self._wake:
-            self._check_alive()
-            self._calls.add(future)
-            self._commands.append(lambda: self._drain_waiters.append(future))
-            self._wake.notify()
-        return future
+        return self._ask(self._drain_waiters.append)
 
     def close(self, timeout_s: float) -> None:
         """Stops the thread and waits for it; blocks up to `timeout_s`. What is still running stays unanswered."""
@@ -108,6 +96,16 @@ class ComputeThread:
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             log.warning("compute thread did not stop", timeout_s=timeout_s)
+
+    def _ask(self, command: Callable[[Future[object]], None]) -> Future[object]:
+        """Has a command run between two steps, with the future that it is to see answered; returns that."""
+        future: Future[object] = Future()
+        with self._wake:
+            self._check_alive()
+            self._calls.add(future)
+            self._commands.append(lambda: command(future))
+            self._wake.notify()
+        return future
 
     def _check_alive(self) -> None:
         if (reason := self.dead_reason) is not None:

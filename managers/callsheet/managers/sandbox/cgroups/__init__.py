@@ -4,7 +4,7 @@
 |---|---|---|
 | v2 | in the version 2 tree, where controllers were delegated to this process | there as well |
 | hybrid | in the version 1 trees, a group in each | in the version 2 tree, which has no controllers |
-| affinity | none: see `affinity` and the resource limits of commands | none |
+| affinity | none: see `process_tree.pin_tree` and the resource limits of commands | none |
 
 Groups are made below this process's own ones; of the others, only version 2 groups that were delegated are changed.
 """

@@ -8,7 +8,6 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TypeVar, TypeVarTuple, Unpack
 
 import anyio
 import anyio.to_thread
@@ -16,7 +15,8 @@ import structlog
 from anyio.lowlevel import checkpoint_if_cancelled
 from callsheet.managers.open_files import raise_open_files
 from callsheet.managers.sandbox.agent_client import AgentConnection
-from callsheet.managers.sandbox.agent_sandbox import AgentSandbox, SandboxParts
+from callsheet.managers.sandbox.agent_jobs import SandboxParts
+from callsheet.managers.sandbox.agent_sandbox import AgentBackend, AgentSandbox
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.cgroups import SandboxGroup, form_of, limit_capabilities
 from callsheet.managers.sandbox.docker_engine.container import (
@@ -25,7 +25,6 @@ from callsheet.managers.sandbox.docker_engine.container import (
     MANAGER_LABEL,
     SANDBOX_LABEL,
     SOCKET_NAME,
-    TEMPORARY,
     ContainerPlan,
     command_defaults,
     plan_container,
@@ -34,21 +33,18 @@ from callsheet.managers.sandbox.docker_engine.container import (
 from callsheet.managers.sandbox.docker_engine.engine import DockerEngine
 from callsheet.managers.sandbox.docker_engine.groups import adopt_container, container_layout
 from callsheet.managers.sandbox.docker_engine.images import EngineImages
-from callsheet.managers.sandbox.errors import SandboxCreateError, SandboxLostError
+from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.lanes import describe_lanes
 from callsheet.managers.sandbox.network.destinations import network_words
-from callsheet.managers.sandbox.network.doors import NetworkDoors, proxy_environment
+from callsheet.managers.sandbox.network.doors import proxy_environment
 from callsheet.managers.sandbox.pool_users import UserPool
+from callsheet.managers.sandbox.root_filesystem import TEMPORARY
 from callsheet.managers.sandbox.seccomp import UnsupportedArchitectureError, build_filter
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
 from docker.models.containers import Container
 
 _CREATE_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
-_WORKER_THREADS = 8
-
-_Result = TypeVar("_Result")
-_Args = TypeVarTuple("_Args")
 
 _log = structlog.get_logger(__name__)
 
@@ -118,7 +114,7 @@ class _Place:
         self._users.give_back(self.uid)
 
 
-class DockerBackend:
+class DockerBackend(AgentBackend):
     """Implements `backend.SandboxBackend`."""
 
     def __init__(self, settings: SandboxSettings, directory: Path, marker: str) -> None:
@@ -131,8 +127,8 @@ class DockerBackend:
         Raises:
             SandboxCreateError: No engine answers, or this machine has no seccomp table.
         """
+        super().__init__(settings)
         raise_open_files()
-        self._settings = settings
         self._directory = directory
         self._marker = marker
         self._engine = DockerEngine()
@@ -144,10 +140,7 @@ class DockerBackend:
             self._filter = build_filter(forbid_affinity=False)
         except UnsupportedArchitectureError as error:
             raise SandboxCreateError(str(error)) from error
-        self._creating = anyio.CapacityLimiter(settings.concurrent_creates)
-        self._threads = anyio.CapacityLimiter(_WORKER_THREADS)
         self._images = EngineImages(self._engine, self._threads)
-        self._doors = NetworkDoors()
         removed = self._engine.remove_labelled({MANAGER_LABEL: marker})
         if removed:
             _log.info("leftovers_removed", marker=marker, containers=removed)
@@ -186,18 +179,6 @@ class DockerBackend:
             "memory_hard": "yes",
             "pids_hard": "yes",
         }
-
-    async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> AgentSandbox:
-        """Makes a sandbox."""
-        async with self._creating:
-            try:
-                return await self._create(spec, on_lost)
-            except (OSError, SandboxLostError) as error:
-                raise SandboxCreateError(str(error)) from error
-
-    async def serve(self) -> None:
-        """Takes connections of sandboxes that may reach something."""
-        await self._doors.serve()
 
     async def close(self) -> None:
         """Closes the connections to the engine."""
@@ -315,6 +296,3 @@ class DockerBackend:
                 said = await self._blocking(self._engine.last_words, container)
                 raise SandboxCreateError(said or "its first process ended before it could serve")
         raise SandboxCreateError(f"its first process did not connect for {_CREATE_SECONDS:g} s")
-
-    async def _blocking(self, function: Callable[[Unpack[_Args]], _Result], *args: *_Args) -> _Result:
-        return await anyio.to_thread.run_sync(function, *args, limiter=self._threads)

@@ -8,9 +8,14 @@ from pathlib import Path
 
 from callsheet.managers.sandbox.agent_program import AGENT_DIRECTORY, AGENT_START
 from callsheet.managers.sandbox.backend import SandboxSpec
+from callsheet.managers.sandbox.root_filesystem import (
+    FILES_PER_MIB,
+    IMAGE_COMMAND_PATH,
+    SHARED_MEMORY_MIB,
+    TEMPORARY,
+    WORK,
+)
 
-WORK = "/work"
-TEMPORARY = "/tmp"
 AGENT_INSIDE = "/run/callsheet/agent"
 MANAGER_INSIDE = "/run/callsheet/manager"
 MANAGER_LABEL = "callsheet.manager"
@@ -19,8 +24,6 @@ SOCKET_NAME = "socket"
 FILTER_NAME = "filter"
 
 _STAGES_INSIDE = "/opt/callsheet/stage"
-_SHARED_MEMORY_MIB = 64
-_INODES_PER_MIB = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ def plan_container(
         memory_mounts={
             WORK: f"{_memory_options(spec.disk_mib)},mode=0755,uid={uid},gid={uid}",
             TEMPORARY: f"{_memory_options(spec.disk_mib)},mode=1777",
-            "/dev/shm": f"{_memory_options(min(_SHARED_MEMORY_MIB, spec.disk_mib))},mode=1777",
+            "/dev/shm": f"{_memory_options(min(SHARED_MEMORY_MIB, spec.disk_mib))},mode=1777",
         },
         read_only_mounts=mounts,
         labels=labels,
@@ -102,12 +105,11 @@ def command_defaults(image: Mapping[str, str], stages: Sequence[str]) -> dict[st
         image: The variables that the image sets.
         stages: The directories inside in which commands find Python packages.
     """
-    environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", **image}
+    environment = {"PATH": IMAGE_COMMAND_PATH, "LANG": "C.UTF-8", **image}
     environment.update(HOME=TEMPORARY, TMPDIR=TEMPORARY, USER="sandbox")
     paths = [*stages, *filter(None, [image.get("PYTHONPATH")])]
     return {**environment, "PYTHONPATH": ":".join(paths)} if paths else environment
 
 
 def _memory_options(size_mib: int) -> str:
-    """A file may be empty and still takes memory, so the number of files is bounded as well: one for each page."""
-    return f"rw,exec,nosuid,nodev,size={size_mib}m,nr_inodes={size_mib * _INODES_PER_MIB}"
+    return f"rw,exec,nosuid,nodev,size={size_mib}m,nr_inodes={size_mib * FILES_PER_MIB}"

@@ -14,9 +14,11 @@ import docker
 import docker.errors
 import docker.utils
 import requests.exceptions
-from callsheet.managers.sandbox.docker_engine.container import WORK, ContainerPlan
+from callsheet.managers.sandbox.docker_engine.container import ContainerPlan
 from callsheet.managers.sandbox.errors import SandboxCreateError
+from callsheet.managers.sandbox.root_filesystem import WORK
 from docker.models.containers import Container
+from docker.models.images import Image
 
 _TIMEOUT_S = 60
 _END_TIMEOUT_S = 10
@@ -50,11 +52,7 @@ class DockerEngine:
         Raises:
             SandboxCreateError: The image is not on this machine; nothing is downloaded.
         """
-        try:
-            with _told(f"image {image!r}"):
-                words = self._client.images.get(image).attrs["Config"].get("Env") or []
-        except docker.errors.ImageNotFound as error:
-            raise SandboxCreateError(f"image: {image!r}: is not on this machine; `docker pull` it first") from error
+        words = self._image(image).attrs["Config"].get("Env") or []
         return dict(word.partition("=")[::2] for word in words)
 
     def image_id(self, image: str) -> str:
@@ -63,11 +61,14 @@ class DockerEngine:
         Raises:
             SandboxCreateError: The image is not on this machine; nothing is downloaded.
         """
+        return str(self._image(image).id)
+
+    def _image(self, name: str) -> Image:
         try:
-            with _told(f"image {image!r}"):
-                return str(self._client.images.get(image).id)
+            with _told(f"image {name!r}"):
+                return self._client.images.get(name)
         except docker.errors.ImageNotFound as error:
-            raise SandboxCreateError(f"image: {image!r}: is not on this machine; `docker pull` it first") from error
+            raise SandboxCreateError(f"image: {name!r}: is not on this machine; `docker pull` it first") from error
 
     def image_names(self) -> list[str]:
         """Returns the names, with their tags, of the images on this machine."""
@@ -158,10 +159,6 @@ class DockerEngine:
         for container in found:
             self.remove(container)
         return len(found)
-
-    def names_labelled(self, labels: Mapping[str, str]) -> list[str]:
-        """Returns the names of all containers with these labels, running or not."""
-        return [str(container.name) for container in self._labelled(labels)]
 
     def _labelled(self, labels: Mapping[str, str]) -> list[Container]:
         wanted = [f"{name}={value}" for name, value in labels.items()]

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CachedLayer:
     """One layer in a cache.
 
     Attributes:
-        key: Its name in the cache.
         size_bytes: What it takes.
         last_used: Larger is later.
-        in_use: Whether something is made of it now.
+        users: What is made of it now.
     """
 
-    key: str
     size_bytes: int
     last_used: float
-    in_use: bool
+    users: int = 0
 
 
-def layers_to_evict(layers: Iterable[CachedLayer], limit_bytes: int) -> list[str]:
+def layers_to_evict(layers: Mapping[str, CachedLayer], limit_bytes: int) -> list[str]:
     """Returns the layers to remove so that the rest fits: the least recently used, and none that is in use."""
-    held = list(layers)
-    excess = sum(layer.size_bytes for layer in held) - limit_bytes
+    excess = sum(layer.size_bytes for layer in layers.values()) - limit_bytes
     evicted = []
-    for layer in sorted(held, key=lambda each: (each.last_used, each.key)):
+    for key, layer in sorted(layers.items(), key=lambda item: (item[1].last_used, item[0])):
         if excess <= 0:
             break
-        if not layer.in_use:
-            evicted.append(layer.key)
+        if not layer.users:
+            evicted.append(key)
             excess -= layer.size_bytes
     return evicted

@@ -20,8 +20,8 @@ import anyio
 import anyio.to_thread
 import structlog
 from callsheet.managers.sandbox.changes import remove_layer
-from callsheet.managers.sandbox.errors import StoppedError
 from callsheet.managers.sandbox.images.eviction import CachedLayer, layers_to_evict
+from callsheet.managers.sandbox.stopping import unless_stopped
 
 _PARTIAL = ".partial-"
 
@@ -34,15 +34,6 @@ class BuiltLayer:
 
     size_bytes: int
     note: bytes = b""
-
-
-@dataclass(slots=True)
-class _Entry:
-    """A complete layer; `users` counts its leases."""
-
-    size_bytes: int
-    last_used: float
-    users: int = 0
 
 
 @dataclass(slots=True)
@@ -83,7 +74,7 @@ class LayerCache:
         """
         self._directory = directory
         self._limit = limit_bytes
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, CachedLayer] = {}
         self._builds: dict[str, _Build] = {}
         self._listeners: list[Callable[[str], None]] = []
         # Layers belong to this user alone: what sandboxes wrote is in them.
@@ -92,11 +83,6 @@ class LayerCache:
             self._take_over(path)
         for gone in self._evict():
             remove_layer(gone)
-
-    @property
-    def size_bytes(self) -> int:
-        """What all layers take."""
-        return sum(entry.size_bytes for entry in self._entries.values())
 
     def __contains__(self, key: str) -> bool:
         return key in self._entries
@@ -153,7 +139,7 @@ class LayerCache:
             building = self._builds.get(key)
             if building is None:
                 return await self._build(key, build, shared)
-            await _wait_for(building.done, stop)
+            await unless_stopped(stop, building.done.wait)
             if building.error is not None:
                 raise building.error
 
@@ -168,7 +154,7 @@ class LayerCache:
             layer.mkdir(mode=0o755)
             built = await build(layer)
             await anyio.to_thread.run_sync(_publish, partial, self._directory / key, built)
-            self._entries[key] = _Entry(built.size_bytes, time.time())
+            self._entries[key] = CachedLayer(built.size_bytes, time.time())
             _log.info("layer_kept", key=key, bytes=built.size_bytes)
             self._tell(key)
             lease = self.lease(key)
@@ -197,15 +183,12 @@ class LayerCache:
         if path.name.startswith(_PARTIAL) or not size.is_file():
             remove_layer(path)
         else:
-            self._entries[path.name] = _Entry(int(size.read_text()), size.stat().st_mtime)
+            self._entries[path.name] = CachedLayer(int(size.read_text()), size.stat().st_mtime)
 
     def _evict(self) -> list[Path]:
         """Takes what is too much out of the cache; returns what is to be removed from the disk."""
-        layers = [
-            CachedLayer(key, entry.size_bytes, entry.last_used, entry.users > 0) for key, entry in self._entries.items()
-        ]
         removed = []
-        for key in layers_to_evict(layers, self._limit):
+        for key in layers_to_evict(self._entries, self._limit):
             del self._entries[key]
             gone = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=self._directory))
             # By one rename: no half of it is ever taken for a layer, and its name is free at once.
@@ -214,21 +197,6 @@ class LayerCache:
             _log.info("layer_removed", key=key)
             self._tell(key)
         return removed
-
-
-async def _wait_for(done: anyio.Event, stop: anyio.Event) -> None:
-    """Waits for an event; raises StoppedError if another one comes first."""
-    async with anyio.create_task_group() as tasks:
-
-        async def watch() -> None:
-            await stop.wait()
-            tasks.cancel_scope.cancel()
-
-        tasks.start_soon(watch)
-        await done.wait()
-        tasks.cancel_scope.cancel()
-    if not done.is_set():
-        raise StoppedError
 
 
 def _publish(partial: Path, target: Path, built: BuiltLayer) -> None:

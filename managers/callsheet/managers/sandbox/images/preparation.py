@@ -108,7 +108,7 @@ class ImagePreparation:
                     digests.append(await self._digest(layer, _digest_of_tree))
                 else:
                     lease, digest = await self._unpacked(layer, stop)
-                    prepared.releases.append(lease.release)
+                    prepared.releases.callback(lease.release)
                     prepared.layers += (lease.path,)
                     digests.append(digest)
         except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -18,18 +19,17 @@ class PreparedImage:
         name: By which the backend knows it; empty for the machine's own system, which is always ready.
         digest: Of what is in it: alike for alike images.
         layers: Directories, the lowest first; none where the backend finds it by its name.
-        releases: Let go of the layers; called by `release`, once.
+        releases: Lets go of the layers.
     """
 
     name: str = ""
     digest: str = ""
     layers: tuple[Path, ...] = ()
-    releases: list[Callable[[], None]] = field(default_factory=list)
+    releases: ExitStack = field(default_factory=ExitStack)
 
     def release(self) -> None:
         """Says that the layers are not needed any more. Safe to call again."""
-        while self.releases:
-            self.releases.pop()()
+        self.releases.close()
 
 
 class ImageSource(Protocol):

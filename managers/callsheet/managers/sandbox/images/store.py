@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from callsheet.managers.sandbox.errors import SandboxError
-from callsheet.managers.sandbox.paths import PathRefusedError, checked_path
+from callsheet.managers.sandbox.errors import InputRefusedError, SandboxError
+from callsheet.managers.sandbox.paths import checked_path, path_refused
 from callsheet.v1 import outcome_pb2
 
 ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.zst", ".tar.bz2")
@@ -67,7 +67,7 @@ class ImageStore:
         """
         try:
             place = self._directory.joinpath(_relative(name))
-        except PathRefusedError as error:
+        except InputRefusedError as error:
             raise ImageError(f"image {name[:200]!r}: {error}") from error
         if _is_root(place):
             return Image(name, (place,))
@@ -88,7 +88,7 @@ class ImageStore:
                 continue
             try:
                 layer = self._directory.joinpath(_relative(entry))
-            except PathRefusedError as error:
+            except InputRefusedError as error:
                 raise ImageError(f"image {name!r}: layer {entry[:200]!r}: {error}") from error
             if not layer.is_dir() and not (layer.is_file() and _archive_name(layer.name)):
                 raise ImageError(f"image {name!r}: layer {entry[:200]!r}: must be a directory or an archive")
@@ -124,5 +124,5 @@ def _is_root(path: Path) -> bool:
 def _relative(path: str) -> str:
     checked = checked_path(path)
     if checked.startswith("/"):
-        raise PathRefusedError(path, "must be relative to the image store")
+        raise path_refused(path, "must be relative to the image store")
     return checked

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
+from callsheet.managers.sandbox.changes import ENTRY_BYTES, SPECIAL_BITS
 from callsheet.managers.sandbox.images.store import ImageError
 
 _UNPACK_SECONDS = 1800.0
 _SHOWN_BYTES = 2000
-_SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
 _WHITEOUT, _OPAQUE_MARK = ".wh.", ".wh..wh..opq"
-_ENTRY_BYTES = 512
 
 
 async def unpack_layer(archive: Path, target: Path) -> int:
@@ -48,10 +47,10 @@ def _make_layer(root: Path, as_root: bool) -> int:
             path = os.path.join(place, name)
             if not os.path.islink(path):
                 mode = stat.S_IMODE(os.lstat(path).st_mode)
-                os.chmod(path, (mode & ~_SPECIAL_BITS) | stat.S_IRWXU)
-            total += _ENTRY_BYTES
+                os.chmod(path, (mode & ~SPECIAL_BITS) | stat.S_IRWXU)
+            total += ENTRY_BYTES
         for name in files:
-            total += _ENTRY_BYTES + _settle(place, name, as_root)
+            total += ENTRY_BYTES + _settle(place, name, as_root)
     return total
 
 
@@ -65,8 +64,8 @@ def _settle(place: str, name: str, as_root: bool) -> int:
         os.unlink(path)
         os.mknod(os.path.join(place, name.removeprefix(_WHITEOUT)), stat.S_IFCHR, 0)
     elif stat.S_ISREG(status.st_mode):
-        if status.st_mode & _SPECIAL_BITS:
-            os.chmod(path, stat.S_IMODE(status.st_mode) & ~_SPECIAL_BITS)
+        if status.st_mode & SPECIAL_BITS:
+            os.chmod(path, stat.S_IMODE(status.st_mode) & ~SPECIAL_BITS)
         return status.st_blocks * 512
     elif not stat.S_ISLNK(status.st_mode):
         os.unlink(path)

@@ -1,8 +1,7 @@
 """Shares a node's cores among running commands. Pure: no I/O, no clock; the simulator runs it unchanged."""
 
-from callsheet.managers.sandbox.node_sharing.command import Command, Lane, LaneChange
-from callsheet.managers.sandbox.node_sharing.explanation import LaneExplanation
+from callsheet.managers.sandbox.node_sharing.command import KnownCommand, Lane, LaneChange
 from callsheet.managers.sandbox.node_sharing.settings import NodeSharingSettings
 from callsheet.managers.sandbox.node_sharing.sharing import NodeSharing
 
-__all__ = ["Command", "Lane", "LaneChange", "LaneExplanation", "NodeSharing", "NodeSharingSettings"]
+__all__ = ["KnownCommand", "Lane", "LaneChange", "NodeSharing", "NodeSharingSettings"]

@@ -20,7 +20,7 @@ class Lane(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class KnownCommand:
     """What is known of a command when it starts.
 
     Attributes:

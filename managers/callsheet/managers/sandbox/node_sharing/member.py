@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from callsheet.managers.sandbox.node_sharing.command import Command, Lane
+from callsheet.managers.sandbox.node_sharing.command import KnownCommand, Lane
 from callsheet.managers.sandbox.node_sharing.rank import NEW_LEVEL, OVERDUE_LEVEL
 
 
@@ -33,7 +33,7 @@ class RunningCommand:
         entry: Number of its valid entry in a queue.
     """
 
-    command: Command
+    command: KnownCommand
     ageing: float
     use: float
     counted_from: float

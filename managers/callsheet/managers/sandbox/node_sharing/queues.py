@@ -19,9 +19,6 @@ class BackgroundQueue:
         self._numbers = numbers
         self._live = 0
 
-    def __len__(self) -> int:
-        return self._live
-
     def put(self, member: RunningCommand) -> None:
         """Adds a command."""
         self._live += 1

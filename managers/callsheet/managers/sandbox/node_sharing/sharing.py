@@ -6,8 +6,7 @@ import math
 from collections.abc import Hashable, Mapping
 from itertools import count
 
-from callsheet.managers.sandbox.node_sharing.command import Command, Lane, LaneChange
-from callsheet.managers.sandbox.node_sharing.explanation import LaneExplanation
+from callsheet.managers.sandbox.node_sharing.command import KnownCommand, Lane, LaneChange
 from callsheet.managers.sandbox.node_sharing.member import RunningCommand
 from callsheet.managers.sandbox.node_sharing.queues import BackgroundQueue, ForegroundClaims, ForegroundQueue
 from callsheet.managers.sandbox.node_sharing.rank import (
@@ -77,16 +76,11 @@ class NodeSharing:
     def __len__(self) -> int:
         return len(self._members)
 
-    @property
-    def foreground_use(self) -> float:
-        """Cores that the foreground is thought to use."""
-        return self._use
-
     def lane(self, command_id: Hashable) -> Lane | None:
         """Returns a command's lane; None while it is paused. KeyError if it does not run."""
         return self._members[command_id].lane
 
-    def start(self, command: Command, now: float) -> list[LaneChange]:
+    def start(self, command: KnownCommand, now: float) -> list[LaneChange]:
         """Takes in a command.
 
         Returns:
@@ -182,26 +176,6 @@ class NodeSharing:
         what a fair share of it was.
         """
         return self._members[command_id].clock(self._granted_at(now))
-
-    def explain(self, command_id: Hashable, now: float) -> LaneExplanation:
-        """Returns why a command is in its lane, and whether its slowdown is bounded now."""
-        member, settings, granted = self._members[command_id], self._settings, self._granted_at(now)
-        clock_s, waited_s = member.clock(granted), member.wait(now, granted)
-        return LaneExplanation(
-            command_id=command_id,
-            lane=member.lane,
-            use=member.use,
-            rank_s=member.rank(now, granted),
-            attained_s=member.extrapolated(granted),
-            clock_s=clock_s,
-            waited_s=waited_s,
-            slowdown=(clock_s + waited_s) / clock_s if clock_s > 0 else math.inf,
-            bound=1.0 + 1.0 / (settings.beta * member.command.weight) if settings.beta else math.inf,
-            cores=self._cores,
-            foreground_use=self._use,
-            claimed_use=self._claims.use,
-            waiting=len(self._background),
-        )
 
     def _pass_time(self, now: float) -> None:
         self._granted = self._granted_at(now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -275,17 +276,12 @@ class Provisioner:
         return await self.pool.take(spec) or await self._make(spec, stop)
 
     async def _make(self, spec: SandboxSpec, stop: anyio.Event) -> Sandbox:
-        leases = self._lease_files(spec.root)
-
         async def create() -> Sandbox:
             return await self._backend.create(spec, lambda reason: self._tell_loss(spec.sandbox_id, reason))
 
-        try:
+        with self._lease_files(spec.root) as leases:
             sandbox = await unless_stopped(stop, create, lambda late: late.destroy())
-        except BaseException:
-            _release_all(leases)
-            raise
-        sandbox.on_destroyed(lambda: _release_all(leases))
+            sandbox.on_destroyed(leases.pop_all().close)
         return sandbox
 
     async def _make_ready(self, spec: SandboxSpec) -> Sandbox | None:
@@ -301,19 +297,17 @@ class Provisioner:
         if self._report_loss is not None:
             self._report_loss(sandbox_id, reason)
 
-    def _lease_files(self, root: RootFilesystem) -> list[LayerHold]:
-        """Keeps the layers of a sandbox in the cache for as long as it lives."""
-        leases: list[LayerHold] = []
-        paths = [*root.layers, *([root.snapshot] if root.snapshot is not None else [])]
-        for path in paths:
-            if not self._cache.holds(path):
-                continue
-            lease = self._cache.lease(path.parent.name)
-            if lease is None:
-                _release_all(leases)
-                raise _FilesGoneError("its files are not kept any more")
-            leases.append(lease)
-        return leases
+    def _lease_files(self, root: RootFilesystem) -> ExitStack:
+        """Keeps the layers of a sandbox in the cache until the stack is closed."""
+        with ExitStack() as leases:
+            for path in (*root.layers, *([root.snapshot] if root.snapshot is not None else [])):
+                if not self._cache.holds(path):
+                    continue
+                lease = self._cache.lease(path.parent.name)
+                if lease is None:
+                    raise _FilesGoneError("its files are not kept any more")
+                leases.callback(lease.release)
+            return leases.pop_all()
 
     def _note_unrepeatable(self, key: str, reason: str) -> None:
         if key not in self._unrepeatable:
@@ -325,8 +319,3 @@ class Provisioner:
 
 def _kept(wanted: Wanted, took_s: float) -> KeptSetUp:
     return KeptSetUp(wanted.set_up_name, wanted.image, took_s)
-
-
-def _release_all(leases: list[LayerHold]) -> None:
-    while leases:
-        leases.pop().release()

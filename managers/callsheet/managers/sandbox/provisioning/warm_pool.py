@@ -56,10 +56,6 @@ class WarmPool:
         """How many are ready."""
         return sum(len(shelf.sandboxes) for shelf in self._shelves.values())
 
-    def ids(self) -> set[str]:
-        """The ids of those that are ready."""
-        return {sandbox.spec.sandbox_id for shelf in self._shelves.values() for sandbox in shelf.sandboxes}
-
     async def take(self, spec: SandboxSpec) -> Sandbox | None:
         """Returns a ready sandbox of a kind, or None; in both cases it is noted that one was asked for."""
         if not self._memory_mib:

@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
-from callsheet.scheduler.core.entities import Action, Manager, Service, Trajectory
+from callsheet.scheduler.core.entities import Action, Trajectory
 from callsheet.scheduler.core.model import ActionState
 from callsheet.scheduler.core.plan import Plan
-from callsheet.scheduler.core.quotas import TokenBucket
 from callsheet.scheduler.core.ready import ReadyQueue
-from callsheet.scheduler.core.servability import awaited_roles, can_ever_serve, service_of
+from callsheet.scheduler.core.servability import awaited_roles
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.protocol import Reviewer
+from callsheet.scheduler.planner.round.review import Left, Review, Shortage, WaitReason
 from callsheet.scheduler.planner.round.sandbox_room import reset_of
-
-
-class WaitReason(IntEnum):
-    """Why an action is not running; the numbers are the contract's."""
-
-    NONE = 0
-    NEXT_ROUND = 1
-    EARLIER_IN_SANDBOX = 2
-    NO_SERVICE = 3
-    MANAGER_AWAY = 4
-    RESOURCES = 5
-    SLOTS = 6
-    HELD_FOR_OLDER = 7
-    BACKOFF = 8
-    RECOVERY = 9
-    ADMISSION = 10
-    QUOTA = 11
-    OTHERS_FIRST = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Shortage:
-    """A resource that is short on a node, in units."""
-
-    resource: str
-    needed: int
-    free: int
-    capacity: int
-    node_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,31 +47,17 @@ def explain(state: SchedulerState, action: Action, now: float, planner: Reviewer
         return Explanation(WaitReason.NO_SERVICE, sentence)
     trajectory = action.trajectory
     if trajectory is not None and trajectory.admitted_at is None:
-        return _explain_admission(state, trajectory, action, planner.review(state, now).plan)
+        return _explain_admission(state, trajectory, action, planner.review(state, now))
     if not action.ready_ticket:
         return _explain_not_ready(action, now)
-    key = ReadyQueue.key_of(action)
-    if key.pinned_to:
-        pinned = state.managers.get(key.pinned_to)
-        if pinned is None or not pinned.accepting:
-            return Explanation(WaitReason.MANAGER_AWAY, f"its sandbox is on {key.pinned_to}, which is away")
-        candidates = [pinned]
-    else:
-        candidates = list(state.managers.values())
-    able = [manager for manager in candidates if can_ever_serve(manager, key.kind, key.service, key.demand)]
-    if not able:
-        return Explanation(
-            WaitReason.NO_SERVICE,
-            f"none of {len(candidates)} managers serves {key.kind.name.lower()} {key.service!r} with {_units(action)}",
-        )
-    accepting = [manager for manager in able if manager.accepting]
-    if not accepting:
-        return Explanation(WaitReason.MANAGER_AWAY, f"all {len(able)} managers that can serve it are away or draining")
+    home = state.ready.class_of(action).key.pinned_to
+    if home and not (home in state.managers and state.managers[home].accepting):
+        return Explanation(WaitReason.MANAGER_AWAY, f"its sandbox is on {home}, which is away")
     review = planner.review(state, now)
     if _is_taken(action, review.plan):
         return _TAKEN
-    older = review.kept_for.get(state.ready.class_of(action).key)
-    return _explain_room(state, action, accepting, older, now)
+    # Only now: the planner's first round sorts the queue by size.
+    return _in_words(action, review.left(state.ready.class_of(action).key), now)
 
 
 _TAKEN = Explanation(WaitReason.NEXT_ROUND, "it fits now; the next planning round takes it")
@@ -120,10 +77,10 @@ def _explain_not_ready(action: Action, now: float) -> Explanation:
     return Explanation(WaitReason.EARLIER_IN_SANDBOX, f"{earlier} not ended in its trajectory's sandbox")
 
 
-def _explain_admission(state: SchedulerState, trajectory: Trajectory, action: Action, plan: Plan) -> Explanation:
-    if _is_taken(action, plan):
+def _explain_admission(state: SchedulerState, trajectory: Trajectory, action: Action, review: Review) -> Explanation:
+    if _is_taken(action, review.plan):
         return _TAKEN
-    if trajectory.key in plan.admitted:
+    if trajectory.key in review.plan.admitted:
         return Explanation(WaitReason.ADMISSION, "the next planning round lets its trajectory begin")
     job_id, trajectory_id = trajectory.key
     waiting = list(state.waiting_trajectories[job_id])
@@ -132,96 +89,52 @@ def _explain_admission(state: SchedulerState, trajectory: Trajectory, action: Ac
         f"its trajectory may not begin yet: it is number {place} of the {len(waiting)} of its job that wait; "
         f"{trajectory.job.live_trajectories} are live"
     )
-    short = _short_for_sandbox(state, trajectory)
-    return Explanation(WaitReason.ADMISSION, f"{sentence}; {_missing(short)}" if short else sentence, tuple(short))
-
-
-def _short_for_sandbox(state: SchedulerState, trajectory: Trajectory) -> list[Shortage]:
-    """What a trajectory's sandbox would hold and no node has, on the one that comes closest."""
     reset = reset_of(trajectory)
-    if reset is None:
-        return []
-    request = reset.request
-    held = {entry.resource: entry.min_units for entry in request.demand.entries if entry.held_by_trajectory}
-    hosts = [
-        (manager, service)
-        for manager in state.managers.values()
-        if manager.accepting and can_ever_serve(manager, request.kind, request.service, request.demand)
-        if (service := service_of(manager, request.kind, request.service)) is not None
-    ]
-    return _nearest_shortages(hosts, held) if hosts else []
+    short = review.short_for_sandbox(ReadyQueue.key_of(reset)) if reset is not None else ()
+    return Explanation(WaitReason.ADMISSION, f"{sentence}; {_missing(short)}" if short else sentence, short)
 
 
-def _explain_room(
-    state: SchedulerState, action: Action, managers: list[Manager], older: Action | None, now: float
-) -> Explanation:
-    """Why the next round leaves an action: what is short, for whom it is kept, or that others go first."""
-    request = action.request
-    with_slots = []
-    for manager in managers:
-        service = service_of(manager, request.kind, request.service)
-        if service is not None and (service.free_slots is None or service.free_slots > 0):
-            with_slots.append((manager, service))
-    if not with_slots:
-        return Explanation(WaitReason.SLOTS, f"all slots of {len(managers)} managers that serve it are taken")
-    minimum = request.demand.minimum()
-    nearest = _nearest_shortages(with_slots, minimum)
-    quotas = state.nodes[nearest[0].node_id].quotas if nearest else {}
-    if nearest and all(item.resource in quotas for item in nearest):
-        return _explain_quotas(nearest, quotas, now)
-    if nearest:
-        return Explanation(WaitReason.RESOURCES, _missing(nearest), tuple(nearest))
-    fitting = [service for manager, service in with_slots if not _shortages(manager, service.booked(minimum))]
-    with_room = [service for service in fitting if not service.no_room]
-    if not with_room:
-        return Explanation(
-            WaitReason.RESOURCES,
-            f"{len(fitting)} managers have enough free for it, but not together: none has room for another instance",
-        )
-    if older is not None:
-        return Explanation(
-            WaitReason.HELD_FOR_OLDER,
-            f"it fits, but units are kept for the older action {older.key.action_id}, which needs {_units(older)}",
-        )
-    set_up_s = min(service.setup_s for service in with_room)
-    if set_up_s > 0.0:
-        return Explanation(
-            WaitReason.OTHERS_FIRST,
-            f"it fits now, but only with a set-up of {set_up_s:.1f} s; the next planning round lets it wait instead",
-        )
-    return Explanation(
-        WaitReason.OTHERS_FIRST,
-        "it would fit now, but the next planning round gives the room to others, or lets it wait for a better place",
-    )
+def _in_words(action: Action, left: Left, now: float) -> Explanation:
+    """Why the next round leaves an action."""
+    match left.reason:
+        case WaitReason.NO_SERVICE:
+            kind, service = action.request.kind.name.lower(), action.request.service
+            sentence = f"none of {left.managers} managers serves {kind} {service!r} with {_units(action)}"
+        case WaitReason.MANAGER_AWAY:
+            sentence = f"all {left.managers} managers that can serve it are away or draining"
+        case WaitReason.SLOTS:
+            sentence = f"all slots of {left.managers} managers that serve it are taken"
+        case WaitReason.QUOTA:
+            sentence = _awaited(left.short, now)
+        case WaitReason.RESOURCES if left.short:
+            sentence = _missing(left.short)
+        case WaitReason.RESOURCES:
+            sentence = f"{left.managers} managers have enough free for it, but not together: "
+            sentence += "none has room for another instance"
+        case WaitReason.HELD_FOR_OLDER if left.older is not None:
+            needs = f"{left.older.key.action_id}, which needs {_units(left.older)}"
+            sentence = f"it fits, but units are kept for the older action {needs}"
+        case _ if left.set_up_s > 0.0:
+            sentence = f"it fits now, but only with a set-up of {left.set_up_s:.1f} s; "
+            sentence += "the next planning round lets it wait instead"
+        case _:
+            sentence = "it would fit now, but the next planning round gives the room to others, "
+            sentence += "or lets it wait for a better place"
+    return Explanation(left.reason, sentence, left.short)
 
 
-def _nearest_shortages(hosts: list[tuple[Manager, Service]], needed: dict[str, int]) -> list[Shortage]:
-    """What is short on the node that comes closest; nothing where it fits."""
-    shortages = [_shortages(manager, service.booked(needed)) for manager, service in hosts]
-    return min(shortages, key=lambda short: (len(short), sum(item.needed - item.free for item in short)))
-
-
-def _missing(short: list[Shortage]) -> str:
+def _missing(short: Sequence[Shortage]) -> str:
     missing = (f"{item.needed} {item.resource} needed, {item.free} of {item.capacity} free" for item in short)
     return f"on {short[0].node_id}: {', '.join(missing)}"
 
 
-def _explain_quotas(short: list[Shortage], quotas: dict[str, TokenBucket], now: float) -> Explanation:
-    missing = ", ".join(
+def _awaited(short: Sequence[Shortage], now: float) -> str:
+    awaited = (
         f"{item.needed} {item.resource} needed, {item.free} there; enough in "
-        f"{max(quotas[item.resource].enough_at(item.needed) - now, 0.0):.1f} s at the earliest"
+        f"{max((item.enough_at or now) - now, 0.0):.1f} s at the earliest"
         for item in short
     )
-    return Explanation(WaitReason.QUOTA, f"on {short[0].node_id}: {missing}", tuple(short))
-
-
-def _shortages(manager: Manager, minimum: dict[str, int]) -> list[Shortage]:
-    node = manager.node
-    return [
-        Shortage(resource, units, node.free.get(resource, 0), node.available(resource), node.node_id)
-        for resource, units in minimum.items()
-        if node.free.get(resource, 0) < units
-    ]
+    return f"on {short[0].node_id}: {', '.join(awaited)}"
 
 
 def _units(action: Action) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from callsheet.scheduler.planner.question.instance import Option, PlanningInstance, Resource
+from callsheet.scheduler.planner.question.instance import Option, PlanningInstance, ResourceRow
 from callsheet.scheduler.planner.solvers.cp_sat import Budget
 from callsheet.scheduler.planner.solvers.solve import Solution, solve
 
@@ -191,7 +191,7 @@ class _Drain:
         sums.wait_s += members * self._now
         sums.end_s += members * (self._now + option.setup_s + option.duration_s)
 
-    def _give_back_later(self, index: int, resource: Resource) -> None:
+    def _give_back_later(self, index: int, resource: ResourceRow) -> None:
         used = resource.capacity - resource.free
         for time, units in sorted(resource.returns):
             back = min(units, used)
@@ -213,7 +213,7 @@ def _fits(option: Option, capacity: Sequence[int]) -> bool:
     return all(units <= capacity[index] for index, units in option.charges)
 
 
-def _with_free(resources: Sequence[Resource], free: Sequence[int]) -> tuple[Resource, ...]:
+def _with_free(resources: Sequence[ResourceRow], free: Sequence[int]) -> tuple[ResourceRow, ...]:
     return tuple(
         each if each.free == units else replace(each, free=units) for each, units in zip(resources, free, strict=True)
     )

@@ -9,13 +9,14 @@ from typing import NamedTuple
 from callsheet.scheduler.core.entities import Action, Attempt, Job, Manager, Trajectory
 from callsheet.scheduler.core.servability import service_of
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.planner.answers.explain import Explanation, WaitReason
+from callsheet.scheduler.planner.answers.explain import Explanation
+from callsheet.scheduler.planner.round.review import WaitReason
 
 MAX_HOLDERS = 20
 SLOTS = "slots"
 
 
-class Lease(NamedTuple):
+class Liveness(NamedTuple):
     """Whether a job's client lives: its sessions now, and the seconds until it expires; None while it cannot."""
 
     sessions: int
@@ -39,13 +40,13 @@ class Holder:
     node_id: str
     units: Mapping[str, float]
     held_s: float
-    lease: Lease
+    liveness: Liveness
 
 
-def lease_of(job: Job, now: float) -> Lease:
+def liveness_of(job: Job, now: float) -> Liveness:
     """Whether client sessions hold a job, and how long it lives on where none does."""
     ends_at = None if job.lease.expired else job.lease.ends_at
-    return Lease(len(job.lease.sessions), None if ends_at is None else max(0.0, ends_at - now))
+    return Liveness(len(job.lease.sessions), None if ends_at is None else max(0.0, ends_at - now))
 
 
 def holders(state: SchedulerState, action: Action, explanation: Explanation, now: float) -> tuple[Holder, ...]:
@@ -122,8 +123,8 @@ def _among(units: Mapping[str, int], resources: Collection[str]) -> dict[str, fl
 def _attempt(attempt: Attempt, node_id: str, units: Mapping[str, float], now: float) -> Holder:
     action = attempt.action
     held_s = now - attempt.dispatched_at
-    lease = lease_of(action.job, now)
-    return Holder(*action.key, action.request.trajectory_id, node_id, units, held_s, lease)
+    liveness = liveness_of(action.job, now)
+    return Holder(*action.key, action.request.trajectory_id, node_id, units, held_s, liveness)
 
 
 def _trajectory(trajectory: Trajectory, node_id: str, units: Mapping[str, float], now: float) -> Holder:
@@ -131,4 +132,4 @@ def _trajectory(trajectory: Trajectory, node_id: str, units: Mapping[str, float]
     job_id, trajectory_id = trajectory.key
     action_id = trajectory.occupied.action.key.action_id if trajectory.occupied is not None else ""
     held_s = now - (trajectory.admitted_at or trajectory.last_activity)
-    return Holder(job_id, action_id, trajectory_id, node_id, units, held_s, lease_of(trajectory.job, now))
+    return Holder(job_id, action_id, trajectory_id, node_id, units, held_s, liveness_of(trajectory.job, now))

@@ -5,21 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from callsheet.scheduler.core.model import CPU
-from callsheet.scheduler.core.ready import ClassKey, ReadyClass
+from callsheet.scheduler.core.ready import ReadyClass
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.answers.remaining import Lives, with_returns
 from callsheet.scheduler.planner.fleet.placed import PlacedActions, Running
 from callsheet.scheduler.planner.fleet.pools import MILLI, Fleet
-from callsheet.scheduler.planner.predictors import PredictionKey, Predictors
-from callsheet.scheduler.planner.predictors.requests import amdahl_hint
+from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.question.instance import NO_ARRIVALS, PlanningInstance
+from callsheet.scheduler.planner.round.competition import Servable
 from callsheet.scheduler.planner.round.estimates import Estimates
-from callsheet.scheduler.planner.round.groups import Servable
-from callsheet.scheduler.planner.round.options import Estimate
-from callsheet.scheduler.planner.round.snapshot import Snapshots, SnapshotSettings
-
-# No class is split by age, nothing is held for what waits long, and no member is left for a later round.
-_SETTINGS = SnapshotSettings(dispatch_cap=1 << 40, ageing=0.0, hold_after=float("inf"))
+from callsheet.scheduler.planner.round.snapshot import Snapshots
 
 
 def question_of(
@@ -34,11 +29,12 @@ def question_of(
         lives: How long what runs is going to run on; None asks the predictors.
     """
     sorted_by_size = any(key.size for key in state.ready.classes)
-    estimates = Estimates(predictors) if sorted_by_size else _ByLabel(predictors)
+    estimates = Estimates(predictors, sorted_by_size=sorted_by_size)
     placed = _placed(state)
     fleet = Fleet()
     fleet.refresh(state, placed, estimates.cores_of_job)
-    snapshots = Snapshots(_SETTINGS, estimates)
+    # No class is split by age, nothing is held for what waits long, and no member is left for a later round.
+    snapshots = Snapshots(estimates, dispatch_cap=1 << 40, ageing=0.0, hold_after=float("inf"))
     waiting = [ready for key, ready in state.ready.classes.items() if ready.count and not key.pinned_to]
     servable = [Servable(ready, snapshots.block(ready.key, fleet, now)) for ready in waiting]
     servable = [each for each in servable if each.block.options]
@@ -55,20 +51,6 @@ def question_of(
 
 def _mean_wait_s(ready: ReadyClass, now: float) -> float:
     return sum(now - action.queued_since for action in ready) / max(ready.count, 1)
-
-
-class _ByLabel(Estimates):
-    """Where nobody sorted the ready queue by size, a class takes as long as its label does."""
-
-    def __init__(self, predictors: Predictors) -> None:
-        super().__init__(predictors)
-        self._known = predictors
-
-    def of_class(self, key: ClassKey) -> Estimate:
-        """What to expect of a member of a class."""
-        like = PredictionKey(key.job, key.kind, key.label, "")
-        prediction = self._known.predict(like, amdahl_hint=amdahl_hint(key.demand))
-        return Estimate(prediction.duration_s, prediction.use, prediction.amdahl_fraction)
 
 
 def _placed(state: SchedulerState) -> PlacedActions:

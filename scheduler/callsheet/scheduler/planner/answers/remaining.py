@@ -13,14 +13,21 @@ from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.predictors.log_normal import remaining_life
 from callsheet.scheduler.planner.predictors.requests import predict, relative_units
 from callsheet.scheduler.planner.predictors.statistics import amdahl_slowness
-from callsheet.scheduler.planner.question.instance import Resource
+from callsheet.scheduler.planner.question.instance import ResourceRow
 
 
 class Life(NamedTuple):
-    """Seconds on the execution clock of an attempt: so far, and expected from now on."""
+    """What is expected of an attempt.
+
+    Attributes:
+        attained_s: Seconds on its execution clock so far.
+        remaining_s: Seconds expected from now on.
+        use: Cores that it would use: what its grant said, if it said anything.
+    """
 
     attained_s: float
     remaining_s: float
+    use: float
 
 
 class Lives:
@@ -52,7 +59,10 @@ class Lives:
         # Predictions are at the fewest units.
         scale = max(slowness, 1e-9)
         timeout_s = request.timeouts.start_to_close / scale
-        return Life(attained_s, remaining_life(prediction, attained_s / scale, timeout_s) * scale)
+        remaining_s = remaining_life(prediction, attained_s / scale, timeout_s) * scale
+        granted = attempt.prediction.use if attempt.prediction is not None else 0.0
+        use = granted if granted > 0.0 else min(prediction.use / slowness, request.demand.most_cores())
+        return Life(attained_s, remaining_s, use)
 
 
 def _attained_s(attempt: Attempt, now: float) -> float:
@@ -63,7 +73,7 @@ def _attained_s(attempt: Attempt, now: float) -> float:
     return max(now - began - attempt.paused_for(now), 0.0)
 
 
-def with_returns(resources: Sequence[Resource], fleet: Fleet, lives: Lives) -> list[Resource]:
+def with_returns(resources: Sequence[ResourceRow], fleet: Fleet, lives: Lives) -> list[ResourceRow]:
     """The rows of an instance, with what attempts that run now are expected to give back, and when."""
     returns: dict[str, list[tuple[float, int]]] = {}
     for pool in fleet.pools:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from callsheet.scheduler.core.entities import Attempt
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU, RefusalCode, RefusedError
 from callsheet.scheduler.core.state import SchedulerState
@@ -20,8 +19,6 @@ from callsheet.scheduler.planner.answers.remaining import Lives
 from callsheet.scheduler.planner.fleet.placed import PlacedActions
 from callsheet.scheduler.planner.fleet.pools import Fleet, Pool
 from callsheet.scheduler.planner.predictors import Predictors
-from callsheet.scheduler.planner.predictors.requests import predict, relative_units
-from callsheet.scheduler.planner.predictors.statistics import amdahl_slowness
 from callsheet.scheduler.planner.question.instance import PlanningInstance
 
 MAX_NODES = 10_000
@@ -153,7 +150,7 @@ def ask(state: SchedulerState, pool: str, more: int, now: float, predictors: Pre
     like = found.nodes[0]
     larger = with_more_nodes(state, like, more, now)
     lives = Lives(predictors, now)
-    shared = _shared_cores(state, found, predictors, lives)
+    shared = _shared_cores(state, found, lives)
     grown = SharedCores(shared.cores + more * _pool_cores(state, like), shared.running, shared.use, shared.alone_s)
     instances = (question_of(state, now, predictors, lives), question_of(larger, now, predictors, lives))
     behind = sum(
@@ -180,7 +177,7 @@ def _pool_cores(state: SchedulerState, node: Node) -> int:
     return sum(state.managers[manager_id].pool.get(CPU, 0) for manager_id in node.managers)
 
 
-def _shared_cores(state: SchedulerState, pool: Pool, predictors: Predictors, lives: Lives) -> SharedCores:
+def _shared_cores(state: SchedulerState, pool: Pool, lives: Lives) -> SharedCores:
     cores = sum(_pool_cores(state, node) for node in pool.nodes)
     running, use, alone_s = 0, 0.0, 0.0
     for managers in pool.managers if cores else ():
@@ -189,20 +186,10 @@ def _shared_cores(state: SchedulerState, pool: Pool, predictors: Predictors, liv
                 service = manager.services.get(attempt.service)
                 if service is not None and CPU in service.description.shared:
                     running += 1
-                    use += _use(attempt, predictors)
-                    alone_s += sum(lives.of(attempt))
+                    life = lives.of(attempt)
+                    use += life.use
+                    alone_s += life.attained_s + life.remaining_s
     return SharedCores(cores, running, use, alone_s)
-
-
-def _use(attempt: Attempt, predictors: Predictors) -> float:
-    """Cores that it would use: what its grant said, if it said anything."""
-    expected = attempt.prediction
-    if expected is not None and expected.use > 0.0:
-        return expected.use
-    request = attempt.action.request
-    prediction = predict(predictors, request)
-    slowness = amdahl_slowness(prediction.amdahl_fraction, relative_units(request.demand, attempt.granted))
-    return min(prediction.use / slowness, request.demand.most_cores())
 
 
 def _nodes(count: int) -> str:

@@ -31,17 +31,3 @@ class Members:
         self._head = None
         self.left -= 1
         return member
-
-
-class MembersByClass:
-    """Members of several classes; who asks for a class twice gets those that are left of it."""
-
-    def __init__(self) -> None:
-        self._members: dict[int, Members] = {}
-
-    def of(self, ready: ReadyClass) -> Members:
-        """Those of a class."""
-        members = self._members.get(id(ready))
-        if members is None:
-            members = self._members[id(ready)] = Members(ready)
-        return members

@@ -6,6 +6,7 @@ pick those columns out of the array and look at them at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -97,6 +98,26 @@ def fitting(free: Integers, need: Integers) -> Integers:
         return np.full(len(free), PLENTY, np.int64)
     fits: Integers = np.maximum((free[:, charged] // need[charged]).min(axis=1), 0)
     return fits
+
+
+def nearest_node(
+    pools: Sequence[Pool], free: Sequence[Integers], needs: Iterable[tuple[int, Integers]]
+) -> tuple[int, int, Integers]:
+    """The node that lacks the least of a need, as a share of what a node has: (pool, node, need).
+
+    Args:
+        pools: The pools.
+        free: What is free of each.
+        needs: (pool, what a member takes of each column there); at least one.
+    """
+    found = []
+    for number, need in needs:
+        lacking = np.maximum(need - free[number], 0) / np.maximum(pools[number].capacity, 1)
+        shortage = lacking.sum(axis=1)
+        node = int(np.argmin(shortage))
+        found.append((float(shortage[node]), number, node, need))
+    _, pool, node, need = min(found, key=lambda each: each[0])
+    return pool, node, need
 
 
 def nodes_with_room(offer: Offer, pool: Pool, free: Integers, ready: Integers) -> Integers:

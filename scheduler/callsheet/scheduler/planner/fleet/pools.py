@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 from callsheet.scheduler.core.entities import Manager, Service
-from callsheet.scheduler.core.kept_set_ups import KeptSetUps
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU, ActionKind
+from callsheet.scheduler.core.set_up_index import SetUpIndex
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.fleet.placed import PlacedActions
-from callsheet.scheduler.planner.question.instance import Floats, Integers, Resource
+from callsheet.scheduler.planner.question.instance import Floats, Integers, ResourceRow
 
 MILLI = 1000
 SHARED_CPU = "shared cpu"
@@ -237,7 +237,7 @@ class Fleet:
         self._index: dict[Node, tuple[int, int]] = {}
         self._changed: set[Node] = set()
         self._metered: set[Node] = set()
-        self._kept_set_ups = KeptSetUps()
+        self._kept_set_ups = SetUpIndex()
 
     def place_with(self, pool: Pool, service: int, set_up: str) -> int:
         """Place of a service, with what it takes to begin with a set-up there; without, if too many are asked for.
@@ -290,7 +290,7 @@ class Fleet:
         for node in self._index:
             node.changed = self._changed
 
-    def resources(self, free: Sequence[Integers], hold_s: float) -> Iterator[Resource]:
+    def resources(self, free: Sequence[Integers], hold_s: float) -> Iterator[ResourceRow]:
         """The rows of an instance: every column of every pool.
 
         Args:
@@ -303,7 +303,7 @@ class Fleet:
             for name, left, capacity in zip(pool.columns, units, pool.capacity.tolist(), strict=True):
                 other = crowd if name.startswith(SHARED_CPU) else 0.0
                 total = capacity * len(pool.nodes)
-                yield Resource(f"{name}@{pool.name}", _kind(name), total, left, other, hold_s=hold_s)
+                yield ResourceRow(f"{name}@{pool.name}", _kind(name), total, left, other, hold_s=hold_s)
 
     def sandbox_pools(self) -> list[Pool]:
         """Those whose nodes can have sandboxes."""
@@ -360,14 +360,10 @@ def _capacity(node: Node) -> tuple[tuple[str, int], ...]:
 
 def _hosts(managers: tuple[Manager, ...]) -> tuple[Host, ...]:
     return tuple(
-        Host(place, name, service.description.kinds, service.description.slots, _sorted(service))
+        Host(place, name, offered.kinds, offered.slots, tuple(sorted(offered.shared.items())))
         for place, manager in enumerate(managers)
-        for name, service in sorted(manager.services.items())
+        for name, offered in sorted((name, service.description) for name, service in manager.services.items())
     )
-
-
-def _sorted(service: Service) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(service.description.shared.items()))
 
 
 def slot_column(host: Host) -> str:

@@ -10,7 +10,7 @@ from callsheet.scheduler.core.events import AttemptEnded, AttemptFailed, Attempt
 from callsheet.scheduler.core.model import FailureKind, TimeoutKind
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.predictors.requests import amdahl_hint, key_of, relative_units
-from callsheet.scheduler.planner.predictors.values import Observation
+from callsheet.scheduler.planner.predictors.values import ObservedRun
 
 BYTES_PER_MB = 1 << 20
 
@@ -24,7 +24,7 @@ def with_attempts(state: SchedulerState, ends: Sequence[AttemptEnded]) -> Iterat
             yield attempt, event
 
 
-def observation_of(attempt: Attempt, event: AttemptEnded) -> Observation | None:
+def observation_of(attempt: Attempt, event: AttemptEnded) -> ObservedRun | None:
     """What the end of an attempt says; None if it says nothing of what the action needs.
 
     Whatever its manager measured: its execution clock ended with its timeout.
@@ -34,7 +34,7 @@ def observation_of(attempt: Attempt, event: AttemptEnded) -> Observation | None:
     request = attempt.action.request
     usage = event.usage
     timed_out = _timed_out(event)
-    return Observation(
+    return ObservedRun(
         key_of(request),
         min(event.execution_s, request.timeouts.start_to_close),
         relative_units(request.demand, attempt.granted),

@@ -9,17 +9,16 @@ few members to learn it from, it is set. A shift common to all tasks of a label 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.planner.predictors.errors import ErrorSummary, RunningErrors
 from callsheet.scheduler.planner.predictors.log_normal import bounded_mean, censored, quantile
-from callsheet.scheduler.planner.predictors.nodes import Branch, GrownBranch, Node, Nodes, Path, RunningMean
-from callsheet.scheduler.planner.predictors.saved import Changes, SavedNode, restore, take_changes
 from callsheet.scheduler.planner.predictors.settings import PredictorSettings
 from callsheet.scheduler.planner.predictors.statistics import LabelStatistics, TaskMoments, amdahl_slowness
-from callsheet.scheduler.planner.predictors.values import Observation, Prediction, PredictionKey
+from callsheet.scheduler.planner.predictors.tree import Branch, Changes, RunningMean, SavedNode, Tree
+from callsheet.scheduler.planner.predictors.values import ObservedRun, Prediction, PredictionKey
 
 # No clock of a manager tells shorter times apart.
 SHORTEST_S = 1e-3
@@ -71,9 +70,8 @@ class Predictors:
 
     def __init__(self, settings: PredictorSettings | None = None) -> None:
         self.settings = settings or PredictorSettings()
-        self.nodes = Nodes(self.settings)
+        self.tree = Tree(self.settings)
         self._errors: dict[ActionKind, RunningErrors] = {}
-        self._unlearned = LabelStatistics.assumed(self.settings)
         self.revision = 0
 
     def predict(
@@ -87,9 +85,9 @@ class Predictors:
             amdahl_hint: Parallel fraction by the client's word.
             timeout_s: Where its execution clock ends it: the mean is bounded by it.
         """
-        branch = self.nodes.find(key)
-        statistics = self._statistics(branch)
-        belief = _with_hint(self._believe(key.kind, branch, statistics), statistics, hint_s)
+        branch = self.tree.find(key)
+        statistics = branch.statistics
+        belief = _with_hint(self._believe(key.kind, branch), statistics, hint_s)
         log_sd = min(max(math.sqrt(belief.variance), _LEAST_SD), _MOST_SD)
         limit = min(timeout_s, self.settings.longest_s)
         return Prediction(
@@ -97,12 +95,12 @@ class Predictors:
             belief.mean,
             log_sd,
             self._use(key.kind, branch),
-            self._peak(key.kind, branch, statistics),
+            self._peak(key.kind, branch),
             statistics.amdahl.fraction(amdahl_hint, self.settings.amdahl_sd),
             branch.task.duration.count if branch.task is not None else 0.0,
         )
 
-    def observe(self, observation: Observation) -> None:
+    def observe(self, observation: ObservedRun) -> None:
         """Learns from a run; its prediction is judged first.
 
         Raises:
@@ -111,15 +109,14 @@ class Predictors:
         _check(observation)
         self.revision += 1
         key = observation.key
-        branch = self.nodes.touch(key)
-        statistics = branch.job_label.statistics
+        branch = self.tree.touch(key)
         errors = self._errors.setdefault(key.kind, RunningErrors())
         if observation.execution_s > 0.0:
-            self._observe_duration(observation, branch, statistics, errors)
+            self._observe_duration(observation, branch, errors)
         if observation.peak_memory_mb > 0.0:
-            exceeded = observation.peak_memory_mb > self._peak(key.kind, branch, statistics)
+            exceeded = observation.peak_memory_mb > self._peak(key.kind, branch)
             errors.peak(exceeded)
-            self._observe_memory(observation, branch, statistics)
+            self._observe_memory(observation, branch)
 
     def errors(self) -> ErrorSummary:
         """How good recent predictions were, by kind; kinds of which nothing ended by itself are left out."""
@@ -127,43 +124,25 @@ class Predictors:
 
     def take_changes(self, most: int) -> Changes:
         """What differs from what was taken before, to be saved: up to `most` nodes, none once all were taken."""
-        return take_changes(self.nodes, most)
+        return self.tree.take_changes(most)
 
     def restore(self, saved: Iterable[SavedNode]) -> int:
         """Continues from saved nodes; returns how many were left out because they are not what this version saves."""
         self.revision += 1
-        return restore(self.nodes, saved)
+        left_out = 0
+        for path, numbers in saved:
+            try:
+                self.tree.put(path, numbers)
+            except (TypeError, ValueError):
+                left_out += 1
+        return left_out
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything learned, as JSON types; its size is bounded by the settings."""
-        return {"nodes": [[list(node.path), node.to_list()] for node in self.nodes.all()]}
-
-    @classmethod
-    def from_dict(cls, saved: Mapping[str, Any], settings: PredictorSettings | None = None) -> Predictors:
-        """From what `to_dict` gave.
-
-        Raises:
-            ValueError: Some of it is not what this version saves.
-        """
-        predictors = cls(settings)
-        nodes = [SavedNode(Path(*path), numbers) for path, numbers in saved["nodes"]]
-        if left_out := predictors.restore(nodes):
-            raise ValueError(f"nodes: {left_out} of {len(nodes)} are not what this version saves")
-        return predictors
-
-    def _statistics(self, branch: Branch) -> LabelStatistics:
-        node = branch.job_label or branch.label
-        return node.statistics if node is not None else self._unlearned
-
-    def _believe(self, kind: ActionKind, branch: Branch | GrownBranch, statistics: LabelStatistics) -> _Belief:
+    def _believe(self, kind: ActionKind, branch: Branch) -> _Belief:
+        statistics = branch.statistics
         moments = statistics.duration
-        label_mean, doubt = self._descend(
-            math.log(self.settings.priors[kind].duration_s),
-            moments.total,
-            branch.kind.duration if branch.kind is not None else _NOTHING,
-            branch.label.duration if branch.label is not None else _NOTHING,
-            branch.job_label.duration if branch.job_label is not None else _NOTHING,
-        )
+        prior = math.log(self.settings.priors[kind].duration_s)
+        upper = branch.kind.duration, branch.label.duration, branch.job_label.duration
+        label_mean, doubt = self._descend(prior, moments.total, *upper)
         task_mean = label_mean
         if branch.effect is not None:
             effect = branch.effect.duration
@@ -192,7 +171,7 @@ class Predictors:
         doubt = doubt * left * left + total / (job_label.count + strength)
         return mean + (1.0 - left) * (job_label.value - mean), doubt
 
-    def _use(self, kind: ActionKind, branch: Branch | GrownBranch) -> float:
+    def _use(self, kind: ActionKind, branch: Branch) -> float:
         settings = self.settings
         use = settings.priors[kind].use
         for node, strength in (
@@ -206,27 +185,21 @@ class Predictors:
                 use += seen.count / (seen.count + strength) * (seen.value - use)
         return use
 
-    def _peak(self, kind: ActionKind, branch: Branch | GrownBranch, statistics: LabelStatistics) -> float:
-        moments = statistics.memory
-        mean, doubt = self._descend(
-            math.log(self.settings.priors[kind].peak_memory_mb),
-            moments.total,
-            branch.kind.memory if branch.kind is not None else _NOTHING,
-            branch.label.memory if branch.label is not None else _NOTHING,
-            branch.job_label.memory if branch.job_label is not None else _NOTHING,
-        )
+    def _peak(self, kind: ActionKind, branch: Branch) -> float:
+        moments = branch.statistics.memory
+        prior = math.log(self.settings.priors[kind].peak_memory_mb)
+        upper = branch.kind.memory, branch.label.memory, branch.job_label.memory
+        mean, doubt = self._descend(prior, moments.total, *upper)
         own = branch.task.memory if branch.task is not None else _NOTHING
         mean, variance, _ = _own(mean, doubt, own, moments)
         return quantile(mean, min(math.sqrt(variance), _MOST_SD), self.settings.memory_quantile)
 
-    def _observe_duration(
-        self, observation: Observation, branch: GrownBranch, statistics: LabelStatistics, errors: RunningErrors
-    ) -> None:
-        settings = self.settings
+    def _observe_duration(self, observation: ObservedRun, branch: Branch, errors: RunningErrors) -> None:
+        settings, statistics = self.settings, branch.statistics
         fraction = statistics.amdahl.fraction(observation.amdahl_hint, settings.amdahl_sd)
         slowness = amdahl_slowness(fraction, observation.units)
         log_seconds = math.log(max(observation.execution_s, SHORTEST_S)) - math.log(slowness)
-        belief = self._believe(observation.key.kind, branch, statistics)
+        belief = self._believe(observation.key.kind, branch)
         if not observation.failed:
             # A timeout counts as the time it took: the predicted mean is bounded by it too.
             statistics.ratio.observe(math.exp(min(log_seconds - belief.mean - 0.5 * belief.variance, 10.0)))
@@ -246,7 +219,7 @@ class Predictors:
         error = max(-_MOST_DRIFT, min(log_seconds - belief.mean, _MOST_DRIFT))
         statistics.drift += weight / settings.drift_memory * error
         run = _Run(value, weight, fraction, (1.0 / observation.units - 1.0) / slowness)
-        self._learn_task(run, belief, branch.task, statistics)
+        self._learn_task(run, belief, branch)
         # A task seen often says little that is new of its label.
         weight *= belief.openness
         branch.job_label.duration.add(value, weight, settings.label_memory)
@@ -255,7 +228,8 @@ class Predictors:
         if branch.effect is not None:
             branch.effect.duration.add(value - belief.label_mean, weight, settings.label_memory)
 
-    def _learn_task(self, run: _Run, belief: _Belief, task: Node | None, statistics: LabelStatistics) -> None:
+    def _learn_task(self, run: _Run, belief: _Belief, branch: Branch) -> None:
+        statistics, task = branch.statistics, branch.task
         moments = statistics.duration
         moments.apart(run.value - belief.task_mean, run.weight * belief.openness)
         if task is None:
@@ -271,7 +245,7 @@ class Predictors:
         task.slope += run.weight / seen.count * (run.slope - task.slope)
         task.previous = run.value
 
-    def _observe_use(self, observation: Observation, branch: GrownBranch, slowness: float, log_error: float) -> None:
+    def _observe_use(self, observation: ObservedRun, branch: Branch, slowness: float, log_error: float) -> None:
         execution_s = max(observation.execution_s, SHORTEST_S)
         use = min(observation.cpu_s / execution_s * slowness, _MOST_USE)
         weight = min(math.exp(min(0.5 * log_error, 10.0)), _MOST_USE_WEIGHT)
@@ -282,9 +256,9 @@ class Predictors:
         if branch.task is not None:
             branch.task.use.add(use, weight, self.settings.task_memory)
 
-    def _observe_memory(self, observation: Observation, branch: GrownBranch, statistics: LabelStatistics) -> None:
+    def _observe_memory(self, observation: ObservedRun, branch: Branch) -> None:
         value = math.log(max(observation.peak_memory_mb, LEAST_MEMORY_MB))
-        moments, task, known = statistics.memory, branch.task, branch.job_label.memory
+        moments, task, known = branch.statistics.memory, branch.task, branch.job_label.memory
         openness = 1.0 if task is None else moments.strength / (task.memory.count + moments.strength)
         if known.count > 0.0:
             moments.apart(value - known.value, openness)
@@ -317,7 +291,7 @@ def _with_hint(belief: _Belief, statistics: LabelStatistics, hint_s: float) -> _
     )
 
 
-def _check(observation: Observation) -> None:
+def _check(observation: ObservedRun) -> None:
     for name in ("execution_s", "cpu_s", "peak_memory_mb", "hint_s"):
         value = getattr(observation, name)
         if not 0.0 <= value < math.inf:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -34,6 +34,10 @@ PRIORS = MappingProxyType(
         ActionKind.REWARD: Prior(5.0, 0.85, 256.0),
     }
 )
+
+
+# All other settings are above 0.
+_UNBOUNDED = ("memory_quantile", "priors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +84,7 @@ class PredictorSettings:
     priors: Mapping[ActionKind, Prior] = field(default_factory=lambda: PRIORS, repr=False)
 
     def __post_init__(self) -> None:
-        for name in _POSITIVE:
+        for name in (each.name for each in fields(self) if each.name not in _UNBOUNDED):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{name}: must be a finite number above 0 (got {value!r})")
-
-
-_POSITIVE = (
-    "kind_strength",
-    "label_strength",
-    "job_strength",
-    "task_strength",
-    "task_effect_strength",
-    "moments_strength",
-    "within_variance",
-    "memory_within_variance",
-    "hint_log_sd",
-    "amdahl_sd",
-    "task_memory",
-    "label_memory",
-    "drift_memory",
-    "max_tasks",
-    "max_labels",
-    "longest_s",
-)

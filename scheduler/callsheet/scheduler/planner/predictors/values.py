@@ -47,7 +47,7 @@ class Prediction(NamedTuple):
     observations: float
 
 
-class Observation(NamedTuple):
+class ObservedRun(NamedTuple):
     """What a run of an action showed.
 
     Attributes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from math import exp
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,14 +29,6 @@ class Arrivals:
     rate: float = 0.0
     limit: float = float("inf")
 
-    def within(self, seconds: float) -> float:
-        """The weight A(d) expected to arrive within a time."""
-        if not self.rate or not self.limit:
-            return 0.0
-        if self.limit == float("inf"):
-            return self.rate * seconds
-        return self.limit * (1.0 - exp(-self.rate * seconds / self.limit))
-
     def part(self, share: float) -> Arrivals:
         """What arrives at a part of it."""
         return Arrivals(self.rate * share, self.limit * share) if self.rate and self.limit else NO_ARRIVALS
@@ -47,7 +38,7 @@ NO_ARRIVALS = Arrivals()
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class ResourceRow:
     """Something that members use up: one row of the model.
 
     Attributes:
@@ -219,23 +210,7 @@ class PlanningInstance:
         dispatch_cap: Most members to start in this round.
     """
 
-    resources: tuple[Resource, ...]
+    resources: tuple[ResourceRow, ...]
     classes: tuple[PlanningClass, ...]
     shares: Mapping[str, JobShare] = field(default_factory=dict)
     dispatch_cap: int = 1_000_000
-
-
-def planning_class(
-    key: Hashable,
-    options: Sequence[Option],
-    *,
-    count: int = 1,
-    weight: float = 1.0,
-    job: str = "job",
-    priority: int = 2,
-    overdue_s: float = 0.0,
-    limits: Sequence[int] | None = None,
-) -> PlanningClass:
-    """A class from its options; without `limits` only the rows bound it."""
-    bounds = np.full(len(options), count, np.int64) if limits is None else np.array(limits, np.int64)
-    return PlanningClass(key, job, priority, count, weight, OptionBlock.of(options), bounds, overdue_s)

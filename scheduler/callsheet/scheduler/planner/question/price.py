@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from callsheet.scheduler.core.model import Demand, ResourceDemand
@@ -96,21 +96,6 @@ class _Load:
     own: Floats
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Members:
-    """Counts and weights of an instance's classes, shape (classes,)."""
-
-    count: Floats
-    weight: Floats
-
-    @staticmethod
-    def of(instance: PlanningInstance) -> _Members:
-        return _Members(
-            np.array([each.count for each in instance.classes], np.float64),
-            np.array([each.weight for each in instance.classes], np.float64),
-        )
-
-
 def option_costs(instance: PlanningInstance) -> OptionCosts:
     """Prices every option of an instance, and leaving each class queued.
 
@@ -118,22 +103,23 @@ def option_costs(instance: PlanningInstance) -> OptionCosts:
         instance: The round's question; every class has at least one option.
     """
     table = OptionTable.of(instance)
-    members = _Members.of(instance)
-    load = _load(instance, members)
+    count = np.array([each.count for each in instance.classes], np.float64)
+    weight = np.array([each.weight for each in instance.classes], np.float64)
+    load = _load(instance, count, weight)
     arrivals = _ArrivalCurves(instance)
     seconds = table.setup_s + table.duration_s
     delay = of_others = _delay_rates(table, load, arrivals, np.ones(len(instance.classes)))
     if table.setup_s.any():
-        of_others = _delay_rates(table, load, arrivals, members.count)
-    cost = starting_cost(members.weight[table.option_class], table.setup_s, table.duration_s, delay, of_others)
+        of_others = _delay_rates(table, load, arrivals, count)
+    cost = starting_cost(weight[table.option_class], table.setup_s, table.duration_s, delay, of_others)
     best = _best_when_idle(table, load, cost)
     best_s = np.maximum(seconds[best], MIN_DURATION_S)
     best_wait = load.drain_s[table.resource[best]].max(axis=1, initial=0.0)
-    leave = cost[best] + _expected_waits(instance, members, best_wait, best_s)
+    leave = cost[best] + _expected_waits(instance, count, weight, best_wait, best_s)
     return OptionCosts(table, cost, leave)
 
 
-def _load(instance: PlanningInstance, members: _Members) -> _Load:
+def _load(instance: PlanningInstance, count: Floats, each_weight: Floats) -> _Load:
     resources, blocks = instance.resources, [each.block for each in instance.classes]
     capacity = np.array([*(float(each.capacity) for each in resources), 0.0])
     weight = np.array([*(each.other_weight for each in resources), 0.0])
@@ -145,13 +131,13 @@ def _load(instance: PlanningInstance, members: _Members) -> _Load:
     touched = np.concatenate([block.touched for block in blocks])
     kinds = {kind: index for index, kind in enumerate(dict.fromkeys(each.kind for each in resources))}
     kind = np.array([kinds[each.kind] for each in resources], np.int64)[touched]
-    waiting = (members.weight * members.count)[owner]
+    waiting = (each_weight * count)[owner]
     share = balanced_shares(owner * len(kinds) + kind, touched, waiting, capacity, weight)
     unit_s = np.concatenate([block.touched_units * block.touched_s for block in blocks])
     own = np.zeros((len(blocks), len(capacity)))
-    own[owner, touched] = members.weight[owner] * share
-    weight += members.count @ own
-    work = np.bincount(touched, weights=members.count[owner] * share * unit_s, minlength=len(capacity))
+    own[owner, touched] = each_weight[owner] * share
+    weight += count @ own
+    work = np.bincount(touched, weights=count[owner] * share * unit_s, minlength=len(capacity))
     drain_s = np.divide(0.5 * work + hold, capacity, out=np.zeros(len(capacity)), where=capacity > 0)
     capacity[-1] = np.inf
     return _Load(capacity, weight, drain_s, inverse, own)
@@ -220,13 +206,15 @@ def _delay_rates(table: OptionTable, load: _Load, arrivals: _ArrivalCurves, memb
     return rates
 
 
-def _expected_waits(instance: PlanningInstance, members: _Members, best_wait: Floats, best_s: Floats) -> Floats:
+def _expected_waits(
+    instance: PlanningInstance, count: Floats, weight: Floats, best_wait: Floats, best_s: Floats
+) -> Floats:
     """What members left queued wait for their best options, in weighted seconds by Smith's rule."""
     overdue = np.array([each.overdue_s for each in instance.classes])
-    mean_s = float((members.count * best_s).sum() / members.count.sum())
+    mean_s = float((count * best_s).sum() / count.sum())
     shortest = OVERDUE_SHARE * max(float(best_s.min()), SHORTEST_SHARE * mean_s)
     counted_s = np.where(overdue > 0.0, shortest / (1.0 + overdue), best_s)
-    waits: Floats = members.weight * np.maximum(best_wait, MIN_DURATION_S) * mean_s / counted_s
+    waits: Floats = weight * np.maximum(best_wait, MIN_DURATION_S) * mean_s / counted_s
     return waits
 
 
@@ -262,27 +250,14 @@ def choose_units(
             if resource != entry.resource
         )
         rate = waiting_weight.get(entry.resource, 0.0) / max(capacity.get(entry.resource, 1), 1)
-        chosen = _cheapest(entry, _Market(weight, others, rate), duration, free.get(entry.resource, 0))
+        chosen = _cheapest(entry, weight, others, rate, duration=duration, free=free.get(entry.resource, 0))
         if chosen:
             units[entry.resource] = chosen
     return units
 
 
-class _Market(NamedTuple):
-    """What an elastic entry is priced by.
-
-    Attributes:
-        weight: Of the action.
-        others: Delay that the action's other entries cause per second.
-        rate: Delay that a unit of this one causes per second.
-    """
-
-    weight: float
-    others: float
-    rate: float
-
-
-def _cheapest(entry: ResourceDemand, market: _Market, duration: float, free: int) -> int:
+def _cheapest(entry: ResourceDemand, weight: float, others: float, rate: float, *, duration: float, free: int) -> int:
+    """Units of an elastic entry; `others` is the delay of other entries per second, `rate` that of one of its units."""
     best_units, best_cost = entry.min_units, float("inf")
     previous_gain = 0.0
     first = max(entry.min_units, 1)
@@ -292,8 +267,8 @@ def _cheapest(entry: ResourceDemand, market: _Market, duration: float, free: int
     for units in range(first, most + 1, step):
         gain = entry.speed_up.at(units, entry.min_units)
         efficient = units == first or (gain - previous_gain) * first >= MARGINAL_EFFICIENCY_FLOOR * step
-        delay = market.others + units * market.rate
-        cost = starting_cost(market.weight, 0.0, duration / gain, delay, 0.0)
+        delay = others + units * rate
+        cost = starting_cost(weight, 0.0, duration / gain, delay, 0.0)
         if efficient and cost < best_cost - 1e-12:
             best_units, best_cost = units, cost
         previous_gain = gain

@@ -193,18 +193,9 @@ class Admission:
         for job_id, waiting in state.waiting_trajectories.items():
             job = state.jobs[job_id]
             self._consumption.observe(job)
-            request = job.request
-            most = self._consumption.most_live(job)
-            candidates.append(
-                Candidate(
-                    int(request.priority_class),
-                    request.weight,
-                    iter(waiting.values()),
-                    job.live_trajectories,
-                    most,
-                    job_id in with_sandboxes,
-                )
-            )
+            priority, weight = int(job.request.priority_class), job.request.weight
+            bounds = job.live_trajectories, self._consumption.most_live(job)
+            candidates.append(Candidate(priority, weight, iter(waiting.values()), *bounds, job_id in with_sandboxes))
         elsewhere = sum(
             state.jobs[name].live_trajectories for name in with_sandboxes - state.waiting_trajectories.keys()
         )

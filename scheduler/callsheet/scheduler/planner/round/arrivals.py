@@ -9,7 +9,6 @@ from __future__ import annotations
 from math import exp
 
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.planner.question.instance import Arrivals
 
 # Seconds over which rates are averaged, and the least time between two looks.
 MEMORY_S = 20.0
@@ -42,10 +41,6 @@ class ArrivalRates:
     def rate(self, kind: str) -> float:
         """Weight that becomes ready for a kind of resource each second."""
         return self._rate.get(kind, 0.0)
-
-    def expected(self, kind: str, thinking: float) -> Arrivals:
-        """What is expected at a kind of resource while so much weight is generating."""
-        return Arrivals(self.rate(kind), thinking)
 
 
 def thinking_weight(state: SchedulerState, generating: int) -> float:

@@ -34,8 +34,15 @@ def duration_of_size(size: int) -> float:
 class Estimates:
     """Asks the predictors; without any, actions take what their clients said, or a second."""
 
-    def __init__(self, predictors: Predictors | None = None) -> None:
+    def __init__(self, predictors: Predictors | None = None, *, sorted_by_size: bool = True) -> None:
+        """Starts with nothing asked.
+
+        Args:
+            predictors: Who is asked.
+            sorted_by_size: Whether classes have sizes; where nobody sorted, one takes as long as its label does.
+        """
         self._predictors = predictors
+        self._sorted_by_size = sorted_by_size
         # What was answered since the predictors last learned: alike actions come in batches, and each is asked about
         # when it becomes ready and when it is placed.
         self._answered: dict[Hashable, Prediction] = {}
@@ -91,17 +98,20 @@ class Estimates:
             return Estimate(duration, USUAL_USE)
         like = PredictionKey(key.job, key.kind, key.label, "")
         prediction = self._predictors.predict(like, amdahl_hint=amdahl_hint(key.demand))
+        duration = duration if self._sorted_by_size else prediction.duration_s
         return Estimate(duration, prediction.use, prediction.amdahl_fraction)
 
     def cores_of_job(self, job: str) -> float:
         """Cores that a command of a job's trajectories uses; what weighs trajectories against each other."""
-        if self._predictors is None:
-            return USUAL_USE
-        return max(self._predictors.predict(PredictionKey(job, ActionKind.ENV_STEP, "", "")).use, 0.01)
+        command = self._command_of(job)
+        return max(command.use, 0.01) if command is not None else USUAL_USE
 
     def command_of_job(self, job: str) -> tuple[float, float] | None:
         """(seconds alone, core-seconds) of a command of a job's trajectories; None without predictors."""
+        command = self._command_of(job)
+        return (command.duration_s, command.duration_s * command.use) if command is not None else None
+
+    def _command_of(self, job: str) -> Prediction | None:
         if self._predictors is None:
             return None
-        prediction = self._predictors.predict(PredictionKey(job, ActionKind.ENV_STEP, "", ""))
-        return prediction.duration_s, prediction.duration_s * prediction.use
+        return self._predictors.predict(PredictionKey(job, ActionKind.ENV_STEP, "", ""))

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from callsheet.scheduler.core.entities import Action
 from callsheet.scheduler.planner.fleet.pools import Fleet
-from callsheet.scheduler.planner.round.groups import Servable
+from callsheet.scheduler.planner.round.competition import Servable
 
 BACKLOGS = 2.0
 MOST_PATIENCE = 20.0

@@ -17,7 +17,7 @@ from callsheet.scheduler.planner.fleet.offers import Offer, make_offer, nodes_wi
 from callsheet.scheduler.planner.fleet.placement import Frees
 from callsheet.scheduler.planner.fleet.pools import Fleet
 from callsheet.scheduler.planner.question.instance import OptionBlock
-from callsheet.scheduler.planner.round.groups import Servable
+from callsheet.scheduler.planner.round.competition import Servable
 
 
 class Waiting(NamedTuple):

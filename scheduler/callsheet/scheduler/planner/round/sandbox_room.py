@@ -10,7 +10,7 @@ from callsheet.scheduler.core.entities import Action, Trajectory
 from callsheet.scheduler.core.model import ActionKind, Demand
 from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.planner.fleet.offers import fitting, need_of, place_of
+from callsheet.scheduler.planner.fleet.offers import fitting, nearest_node, need_of, place_of
 from callsheet.scheduler.planner.fleet.pools import Fleet
 from callsheet.scheduler.planner.question.instance import Integers, OptionBlock
 
@@ -52,8 +52,7 @@ class SandboxRoom:
         pools = {pool for pool, _ in needs}
         if not needs or not pools.isdisjoint(self._held) or any(self._fits(pool, need).any() for pool, need in needs):
             return False
-        nearest = [(*self._nearest(pool, need), pool, need) for pool, need in needs]
-        _, node, pool, need = min(nearest, key=lambda each: each[0])
+        pool, node, need = nearest_node(self._pools, self._free, needs)
         self._free[pool][node, need > 0] = 0
         self._held |= pools
         return True
@@ -79,13 +78,6 @@ class SandboxRoom:
 
     def _fits(self, pool: int, need: Integers) -> Integers:
         return fitting(self._free[pool], need)
-
-    def _nearest(self, pool: int, need: Integers) -> tuple[float, int]:
-        """(shortage as a share of a node, node) of the node of a pool that lacks the least."""
-        lacking = np.maximum(need - self._free[pool], 0) / np.maximum(self._pools[pool].capacity, 1)
-        shortage = lacking.sum(axis=1)
-        node = int(np.argmin(shortage))
-        return float(shortage[node]), node
 
     def _needs_of(self, key: ClassKey) -> Needs:
         needs = self._needs.get((key.service, key.demand))

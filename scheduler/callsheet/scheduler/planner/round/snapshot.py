@@ -12,7 +12,15 @@ from callsheet.scheduler.core.entities import Action
 from callsheet.scheduler.core.model import ResourceDemand
 from callsheet.scheduler.core.ready import ClassKey, ReadyClass
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.planner.fleet.offers import fitting, make_offer, need_of, nodes_with_room, place_of, room_on
+from callsheet.scheduler.planner.fleet.offers import (
+    fitting,
+    make_offer,
+    nearest_node,
+    need_of,
+    nodes_with_room,
+    place_of,
+    room_on,
+)
 from callsheet.scheduler.planner.fleet.placement import Frees
 from callsheet.scheduler.planner.fleet.pools import Fleet, Place
 from callsheet.scheduler.planner.question.instance import (
@@ -22,10 +30,10 @@ from callsheet.scheduler.planner.question.instance import (
     OptionBlock,
     PlanningClass,
     PlanningInstance,
-    Resource,
+    ResourceRow,
 )
+from callsheet.scheduler.planner.round.competition import Servable
 from callsheet.scheduler.planner.round.estimates import Estimates, duration_of_size
-from callsheet.scheduler.planner.round.groups import Servable
 from callsheet.scheduler.planner.round.holding import kept_by_trajectories
 from callsheet.scheduler.planner.round.lateness import (
     backlog_s,
@@ -112,21 +120,15 @@ def set_ups_of(fleet: Fleet, block: OptionBlock) -> tuple[float | None, ...]:
     return tuple(pool.cold_s(host) for pool, host in pools if host in pool.brings_in)
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotSettings:
-    """Which members a round looks at; see `ElasticSettings`."""
-
-    dispatch_cap: int
-    ageing: float
-    hold_after: float
-
-
 class Snapshots:
     """Makes snapshots; keeps the options of classes while the fleet is the same."""
 
-    def __init__(self, settings: SnapshotSettings, estimates: Estimates) -> None:
-        self._settings = settings
+    def __init__(self, estimates: Estimates, *, dispatch_cap: int, ageing: float, hold_after: float) -> None:
+        """Starts with none; see `ElasticSettings` for which members a round looks at."""
         self._estimates = estimates
+        self._dispatch_cap = dispatch_cap
+        self._ageing = ageing
+        self._hold_after = hold_after
         self._generation = -1
         self._rows = Rows(0)
         self._blocks: dict[ClassKey, _Kept] = {}
@@ -204,21 +206,21 @@ class Snapshots:
     def _room_and_waiting(self, fleet: Fleet, servable: Sequence[Servable], now: float) -> tuple[Room, list[Waiting]]:
         """What is free on each node and not held for somebody, and who waits with whom."""
         backlogs = backlog_s(fleet, servable)
-        most = self._settings.dispatch_cap
+        most = self._dispatch_cap
         waits = [longest_wait_s(islice(ready, most), now) for ready, _ in servable]
-        room = held_back(fleet, servable, backlogs, waits, self._settings.hold_after)
+        room = held_back(fleet, servable, backlogs, waits, self._hold_after)
         waiting = [self._waiting(*each, now) for each in zip(servable, backlogs, waits, strict=True)]
         return room, waiting
 
     def _waiting(self, servable: Servable, backlog: float, longest_s: float, now: float) -> Waiting:
         ready, block = servable
-        late_after = late_after_s(float(block.duration_s.min()), self._settings.ageing, backlog)
-        late = late_members(islice(ready, self._settings.dispatch_cap), late_after, now)
+        late_after = late_after_s(float(block.duration_s.min()), self._ageing, backlog)
+        late = late_members(islice(ready, self._dispatch_cap), late_after, now)
         return Waiting(servable, late, max(longest_s - late_after, 0.0))
 
     def _resources(
         self, fleet: Fleet, free: Frees, classes: Sequence[PlanningClass], arrivals: Callable[[str], Arrivals]
-    ) -> Iterator[Resource]:
+    ) -> Iterator[ResourceRow]:
         durations = [float(each.block.duration_s.min()) for each in classes]
         hold_s = sum(durations) / max(len(durations), 1)
         totals: dict[str, int] = {}
@@ -230,25 +232,25 @@ class Snapshots:
             yield replace(each, arrivals=arrivals(each.kind).part(share))
         yield from self._further_rows(fleet, free, hold_s)
 
-    def _further_rows(self, fleet: Fleet, free: Frees, hold_s: float) -> Iterator[Resource]:
+    def _further_rows(self, fleet: Fleet, free: Frees, hold_s: float) -> Iterator[ResourceRow]:
         for row in self._rows.further:
             yield _chunks(fleet, row, free) if isinstance(row, Chunk) else _ready(fleet, row, hold_s)
 
 
-def _chunks(fleet: Fleet, row: Chunk, free: Frees) -> Resource:
+def _chunks(fleet: Fleet, row: Chunk, free: Frees) -> ResourceRow:
     pool = fleet.pools[row.pool]
     kind = f"{pool.columns[row.column]}>={row.width}"
     whole = int((np.maximum(free[row.pool][:, row.column], 0) // row.width).sum())
     total = int(pool.capacity[row.column]) // row.width * len(pool.nodes)
-    return Resource(f"{kind}@{pool.name}", kind, total, whole, priced=False)
+    return ResourceRow(f"{kind}@{pool.name}", kind, total, whole, priced=False)
 
 
-def _ready(fleet: Fleet, row: Ready, hold_s: float) -> Resource:
+def _ready(fleet: Fleet, row: Ready, hold_s: float) -> ResourceRow:
     pool = fleet.pools[row.pool]
     kind = f"{pool.hosts[row.host].service} there"
     ready = int(np.maximum(pool.ready[:, row.host], 0).sum())
     there = max(int(pool.instances[:, row.host].sum()), ready)
-    return Resource(f"{kind}@{pool.name}", kind, there, ready, hold_s=hold_s, priced=False)
+    return ResourceRow(f"{kind}@{pool.name}", kind, there, ready, hold_s=hold_s, priced=False)
 
 
 def held_back(
@@ -284,20 +286,14 @@ def held_back(
 
 def _hold_nearest(fleet: Fleet, free: Frees, needs: Mapping[Place, Integers]) -> int:
     """Keeps what the nearest node has, and returns the number of its pool."""
-    nearest: list[tuple[float, Place, int]] = []
-    for place, need in needs.items():
-        pool = fleet.pools[place.pool]
-        lacking = np.maximum(need - free[place.pool], 0) / np.maximum(pool.capacity, 1)
-        node = int(np.argmin(lacking.sum(axis=1)))
-        nearest.append((float(lacking[node].sum()), place, node))
-    _, place, node = min(nearest, key=lambda each: each[0])
-    pool = fleet.pools[place.pool]
-    short = needs[place] > free[place.pool][node]
+    number, node, need = nearest_node(fleet.pools, free, [(place.pool, need) for place, need in needs.items()])
+    pool = fleet.pools[number]
+    short = need > free[number][node]
     kept = kept_by_trajectories(pool.managers[node])
     lasting = short & np.array([column in kept for column in pool.columns])
     # See `holding`: what trajectories keep is held alone for as long as it is short.
-    free[place.pool][node, lasting if lasting.any() else needs[place] > 0] = 0
-    return place.pool
+    free[number][node, lasting if lasting.any() else need > 0] = 0
+    return number
 
 
 def _parts(waiting: Waiting, fleet: Fleet, free: Frees, claims: Claims) -> Iterator[PlanningClass]:

@@ -51,7 +51,7 @@ class Budget:
 
 
 class AssignmentModel:
-    """A stage as a CP-SAT model; `str` prints it with readable names.
+    """A stage as a CP-SAT model.
 
     It is written as the message that the solver reads: to make an expression of each row takes longer than to solve it.
 
@@ -65,21 +65,10 @@ class AssignmentModel:
         self.options = contested(relaxation, incumbent, max_options)
         self._scale = OBJECTIVE_SCALE / max(float(stage.benefit.max(initial=0.0)), 1e-12)
         self._model = cp_model.CpModel()
-        self._rows = [(index, row) for index, row in enumerate(linear_rows(stage, self.options)) if row.columns]
+        self._rows = list(linear_rows(stage, self.options))
         self._add_variables()
         self._add_rows()
         self._add_objective()
-
-    def __str__(self) -> str:
-        proto = self._model.proto
-        starts = [f"x[{self._class_name(option)} | {self._stage.option_name(option)}]" for option in self.options]
-        for variable, name in zip(proto.variables, starts, strict=True):
-            variable.name = name
-        members = [f"members of {each}" for each in self._stage.class_keys]
-        names = [*self._stage.row_names, *members]
-        for constraint, (index, _) in zip(proto.constraints, self._rows, strict=True):
-            constraint.name = names[index]
-        return str(self._model.proto)
 
     def solve(self, budget: Budget, seed: int) -> Answer:
         """Returns the best solution, with a bound for the options in the model."""
@@ -111,9 +100,6 @@ class AssignmentModel:
         status = Status.OPTIMAL if found == cp_model.OPTIMAL else Status.FEASIBLE
         return Answer(min(counts, self._incumbent, key=lambda each: each.objective), bound, status, spent)
 
-    def _class_name(self, option: int) -> str:
-        return str(self._stage.class_keys[int(self._stage.option_class[option])])
-
     def _add_variables(self) -> None:
         proto = self._model.proto
         for limit in self._stage.limit[self.options].tolist():
@@ -124,7 +110,7 @@ class AssignmentModel:
 
     def _add_rows(self) -> None:
         proto = self._model.proto
-        for _, row in self._rows:
+        for row in self._rows:
             linear = proto.constraints.add().linear
             linear.vars.extend(row.columns)
             linear.coeffs.extend(row.amounts)

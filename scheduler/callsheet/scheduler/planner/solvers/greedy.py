@@ -26,18 +26,21 @@ class Greedy:
 def _fillings(stage: Stage) -> Iterator[Counts]:
     scarcity = _scarcity(stage)
     by_density = np.argsort(-stage.benefit / scarcity, kind="stable")
-    best_of_class = np.zeros(len(stage.count))
-    np.maximum.at(best_of_class, stage.option_class, stage.benefit)
-    favourite = stage.benefit >= best_of_class[stage.option_class]
+    favourite = stage.benefit >= _most_benefit(stage)[stage.option_class]
     by_favourite = np.lexsort((-stage.benefit / scarcity, ~favourite))
     return (fill(stage, order) for order in (by_density, by_favourite))
 
 
 def unbounded_optimum(stage: Stage) -> float:
     """Cost if every member could have its best option: no solution costs less."""
+    return stage.baseline - float((_most_benefit(stage) * stage.count).sum())
+
+
+def _most_benefit(stage: Stage) -> Floats:
+    """Of each class's best option, shape (classes,)."""
     best = np.zeros(len(stage.count))
     np.maximum.at(best, stage.option_class, stage.benefit)
-    return stage.baseline - float((best * stage.count).sum())
+    return best
 
 
 def fill(stage: Stage, order: Integers, start: Counts | None = None) -> Counts:

@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 
 
 class LinearRow(NamedTuple):
-    """``sum amounts[i] * x[columns[i]] <= most``."""
+    """``sum amounts[i] * x[columns[i]] <= most``, and the number of the row; those of classes come last."""
 
+    number: int
     most: int
     columns: list[int]
     amounts: list[int]
 
 
 def linear_rows(stage: Stage, options: Integers) -> Iterator[LinearRow]:
-    """The rows of a stage in order, then one for the members of each class; rows that cannot be filled are empty.
+    """The rows of a stage in order, then one for the members of each class; those that cannot be filled are left out.
 
     Args:
         stage: The stage.
@@ -37,8 +38,9 @@ def linear_rows(stage: Stage, options: Integers) -> Iterator[LinearRow]:
     most: list[int] = [*stage.capacity.tolist(), *stage.count.tolist()]
     first = np.searchsorted(row[order], np.arange(len(most) + 1)).tolist()
     columns, amounts = column[order].tolist(), amount[order].tolist()
-    for units, (begin, end) in zip(most, pairwise(first), strict=True):
-        yield LinearRow(units, columns[begin:end], amounts[begin:end])
+    for number, (units, (begin, end)) in enumerate(zip(most, pairwise(first), strict=True)):
+        if begin < end:
+            yield LinearRow(number, units, columns[begin:end], amounts[begin:end])
 
 
 def fillable(stage: Stage, options: Integers) -> NDArray[np.bool_]:

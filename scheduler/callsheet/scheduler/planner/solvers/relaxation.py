@@ -121,8 +121,8 @@ def _solve_over(stage: Stage, options: Integers) -> _Optimum:
     bounds = zip(stage.limit[options].tolist(), stage.benefit[options].tolist(), strict=True)
     for limit, benefit in bounds:
         model.variable.add(lower_bound=0.0, upper_bound=limit, objective_coefficient=-benefit)
-    rows = [(index, row) for index, row in enumerate(linear_rows(stage, options)) if row.columns]
-    for _, row in rows:
+    rows = list(linear_rows(stage, options))
+    for row in rows:
         model.constraint.add(lower_bound=-inf, upper_bound=row.most, var_index=row.columns, coefficient=row.amounts)
     glop = linear_solver_pb2.MPModelRequest.GLOP_LINEAR_PROGRAMMING
     response = linear_solver_pb2.MPSolutionResponse()
@@ -132,7 +132,7 @@ def _solve_over(stage: Stage, options: Integers) -> _Optimum:
     starts = np.zeros(len(stage.options))
     starts[options] = response.variable_value
     dual = np.zeros(len(stage.capacity) + len(stage.count))
-    dual[[index for index, _ in rows]] = np.minimum(response.dual_value, 0.0)
+    dual[[row.number for row in rows]] = np.minimum(response.dual_value, 0.0)
     prices = np.split(dual, [len(stage.capacity)])
     return _Optimum(response.objective_value, starts, *prices)
 

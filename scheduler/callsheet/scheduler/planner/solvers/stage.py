@@ -6,7 +6,7 @@ what they leave then goes to whoever can use it, in a stage without shares.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
@@ -26,9 +26,7 @@ class Stage:
     members of a class, units of a resource, the dispatch cap.
 
     Attributes:
-        class_keys: For names in the model.
         every_option: The options of all classes of the instance.
-        row_names: Names of the resources, the dispatch cap and the fair shares.
         options: Index of each option among all options of the instance, shape (n,).
         option_class: Index among the classes of the stage, shape (n,).
         benefit: leave - cost of a member, above 0, shape (n,).
@@ -42,9 +40,7 @@ class Stage:
         charges: (row, units) that a member takes, by option.
     """
 
-    class_keys: tuple[Hashable, ...]
     every_option: tuple[Option, ...]
-    row_names: tuple[str, ...]
     options: Integers
     option_class: Integers
     benefit: Floats
@@ -56,12 +52,6 @@ class Stage:
     capacity: Integers
     cap_row: int
     charges: tuple[Charges, ...]
-
-    def option_name(self, option: int) -> str:
-        """Where an option is and how wide."""
-        chosen = self.every_option[int(self.options[option])]
-        units = " ".join(f"{count} {resource}" for resource, count in chosen.units.items())
-        return f"{chosen.place} | {units}" if units else str(chosen.place)
 
     @property
     def baseline(self) -> float:
@@ -151,27 +141,26 @@ def make_stage(
     row, amount = table.resource[options], table.amount[options]
     possible = np.flatnonzero(_most_alone(np.append(left.free, UNLIMITED), row, amount))
     options, row, amount = options[possible], row[possible], amount[possible]
-    rows = _Rows([each.name for each in instance.resources], left.free.tolist())
-    cap_row = rows.add("dispatch cap", left.cap)
+    capacities: list[int] = [*left.free.tolist(), left.cap]
+    cap_row = len(capacities) - 1
     columns = [row, np.full((len(options), 1), cap_row)]
     amounts = [amount, np.ones((len(options), 1), np.int64)]
     if fair:
-        share_row, share_amount = _share_rows(instance, table.option_class[options], row, amount, rows)
+        share_row, share_amount = _share_rows(instance, table.option_class[options], row, amount, capacities)
         columns.append(share_row)
         amounts.append(share_amount)
-    unlimited = rows.add("unlimited", UNLIMITED)
+    unlimited = len(capacities)
+    capacities.append(UNLIMITED)
     charged = np.concatenate(columns, axis=1)
     charged[charged < 0] = unlimited
     amount = np.concatenate(amounts, axis=1)
-    capacity = np.array(rows.capacity, np.int64)
+    capacity = np.array(capacities, np.int64)
     # What a row allows of an option alone: bounds that tighten the relaxation, and options that shares leave nothing.
     limit = np.minimum(limit[options], _most_alone(capacity, charged, amount))
     possible = np.flatnonzero(limit > 0)
     options, limit, charged, amount = options[possible], limit[possible], charged[possible], amount[possible]
     return Stage(
-        tuple(instance.classes[index].key for index in classes),
         tuple(chain.from_iterable(each.block.options for each in instance.classes)),
-        tuple(rows.names),
         options,
         local[table.option_class[options]],
         benefit[options],
@@ -184,20 +173,6 @@ def make_stage(
         cap_row,
         tuple(_pairs(charged, amount)),
     )
-
-
-class _Rows:
-    """Names and capacities of rows while a stage is made."""
-
-    def __init__(self, names: list[str], capacity: list[int]) -> None:
-        self.names = names
-        self.capacity = capacity
-
-    def add(self, name: str, capacity: int) -> int:
-        """Adds a row and returns its index."""
-        self.names.append(name)
-        self.capacity.append(capacity)
-        return len(self.names) - 1
 
 
 def _outdone(costs: OptionCosts, left: Leftovers) -> NDArray[np.bool_]:
@@ -229,7 +204,7 @@ def _pairs(row: Integers, amount: Integers) -> Iterator[Charges]:
 
 
 def _share_rows(
-    instance: PlanningInstance, class_of_option: Integers, row: Integers, amount: Integers, rows: _Rows
+    instance: PlanningInstance, class_of_option: Integers, row: Integers, amount: Integers, capacities: list[int]
 ) -> tuple[Integers, Integers]:
     """Adds a row for each job and each kind of resource that several jobs want; returns the options' charges of them.
 
@@ -255,6 +230,7 @@ def _share_rows(
         for job, share in shares.items():
             mine = wants[job]
             units = max(int(total * share.weight / weights), int(amount[mine].min()))
-            share_row[mine] = rows.add(f"share of {kind} of {job}", max(units - share.used.get(kind, 0), 0))
+            share_row[mine] = len(capacities)
+            capacities.append(max(units - share.used.get(kind, 0), 0))
             share_amount[mine] = amount[mine]
     return share_row, share_amount

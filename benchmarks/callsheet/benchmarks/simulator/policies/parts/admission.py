@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from callsheet.benchmarks.simulator.policies.parts.needs import needs_cpu
-from callsheet.benchmarks.simulator.policies.parts.places import Places, Room
+from callsheet.benchmarks.simulator.policies.parts.places import Footprint, Places
 from callsheet.benchmarks.simulator.policy import LiveRollout, World
 from callsheet.benchmarks.simulator.scenario import Rollout
 
@@ -14,12 +14,12 @@ LOOK_AHEAD = 256
 """How many waiting trajectories are looked at for a smaller one that fits where the first does not."""
 
 
-def sandbox_room(rollout: Rollout) -> Room:
+def sandbox_room(rollout: Rollout) -> Footprint:
     """What a trajectory holds under policies that give it cores and more memory only while commands run."""
-    return Room(rollout.memory_mb)
+    return Footprint(rollout.memory_mb)
 
 
-class Admission:
+class FirstComeAdmission:
     """Admits trajectories in the order of their arrival; a smaller one may pass one that does not fit yet.
 
     Args:
@@ -28,11 +28,11 @@ class Admission:
         room_for: What a trajectory holds for its life.
     """
 
-    def __init__(self, world: World, places: Places, room_for: Callable[[Rollout], Room] = sandbox_room) -> None:
+    def __init__(self, world: World, places: Places, room_for: Callable[[Rollout], Footprint] = sandbox_room) -> None:
         self._world = world
         self._places = places
         self._room_for = room_for
-        self._waiting: OrderedDict[LiveRollout, Room] = OrderedDict()
+        self._waiting: OrderedDict[LiveRollout, Footprint] = OrderedDict()
         self._refused_mb = float("inf")  # nothing of that size fits until something leaves
 
     def arrived(self, live: LiveRollout) -> None:
@@ -66,7 +66,7 @@ class Admission:
             del self._waiting[waiting]
             self._world.begin(waiting, reserved_cores=room.cores)
 
-    def _fits(self, live: LiveRollout, room: Room) -> bool:
+    def _fits(self, live: LiveRollout, room: Footprint) -> bool:
         """Takes room where there is some; remembers what size there is no room for."""
         if room.memory_mb >= self._refused_mb:
             return False

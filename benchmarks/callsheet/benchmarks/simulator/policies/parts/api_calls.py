@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf, isfinite
+from math import inf
 from typing import Protocol
 
 from callsheet.benchmarks.simulator.policies.parts.waiting import Line
 from callsheet.benchmarks.simulator.policy import EndFacts, Task, World
+from callsheet.benchmarks.simulator.quota_books import ROUNDING_S, QuotaBooks
 from callsheet.benchmarks.simulator.scenario import Quota, Work
-
-_ROUNDING_S = 1e-6
-"""A wait shorter than this is none: refills are sums of fractions."""
 
 
 class Pace(Protocol):
@@ -49,45 +47,19 @@ class BackOff:
         self._closed_until = max(self._closed_until, now + retry_after_s)
 
 
-class TokenBucket:
-    """What a quota of units per second leaves: it refills steadily up to its burst, and is full at first."""
-
-    def __init__(self, per_second: float, burst: float) -> None:
-        self._per_second = per_second
-        self._burst = burst
-        self._level = burst
-        self._at = 0.0
-
-    def wait_s(self, units: float, now: float) -> float:
-        """Seconds until that many units are there; more than the burst needs a full bucket."""
-        return max(0.0, (min(units, self._burst) - self._level_at(now)) / self._per_second)
-
-    def take(self, units: float, now: float) -> None:
-        """Takes units; more than the burst leaves a debt."""
-        self._level, self._at = self._level_at(now) - units, now
-
-    def _level_at(self, now: float) -> float:
-        return min(self._burst, self._level + self._per_second * (now - self._at))
-
-
 class Planned:
     """Sends what the quota grants, calls per second and tokens per minute, so that nothing is refused."""
 
     def __init__(self, quota: Quota) -> None:
-        self._calls = TokenBucket(quota.per_second, quota.burst)
-        per_minute = quota.tokens_per_minute
-        self._tokens = TokenBucket(per_minute / 60.0, per_minute) if isfinite(per_minute) else None
+        self._books = QuotaBooks(quota)
 
     def wait_s(self, work: Work, now: float) -> float:
         """Seconds before a call may be sent."""
-        tokens_wait_s = self._tokens.wait_s(work.tokens, now) if self._tokens is not None else 0.0
-        return max(self._calls.wait_s(1.0, now), tokens_wait_s)
+        return self._books.wait_s(work.tokens, now)
 
     def sent(self, work: Work, now: float) -> None:
         """Counts a call and its tokens."""
-        self._calls.take(1.0, now)
-        if self._tokens is not None:
-            self._tokens.take(work.tokens, now)
+        self._books.take(work.tokens)
 
     def refused(self, retry_after_s: float, now: float) -> None:
         """Only another user of the quota could cause this; the call is sent again in its turn."""
@@ -124,7 +96,7 @@ class ApiLine:
         now = self._world.now
         while self._running < self._quota.concurrency and (task := self._waiting.first()) is not None:
             wait_s = self._pace.wait_s(task.work, now)
-            if wait_s > _ROUNDING_S:
+            if wait_s > ROUNDING_S:
                 self._wake(now + wait_s)
                 return
             self._waiting.remove(task)

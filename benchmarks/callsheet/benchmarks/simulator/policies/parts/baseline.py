@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from callsheet.benchmarks.simulator.policies.factory import PolicyFactory
-from callsheet.benchmarks.simulator.policies.parts.admission import Admission
+from callsheet.benchmarks.simulator.policies.parts.admission import FirstComeAdmission
 from callsheet.benchmarks.simulator.policies.parts.api_calls import ApiCalls, Pace
 from callsheet.benchmarks.simulator.policies.parts.needs import largest_peak_mb
 from callsheet.benchmarks.simulator.policies.parts.places import Places
-from callsheet.benchmarks.simulator.policy import EndFacts, EngineLoad, LiveRollout, Task, World
+from callsheet.benchmarks.simulator.policy import EndFacts, EngineStatus, LiveRollout, Task, World
 from callsheet.benchmarks.simulator.scenario import Generation, Quota, Scenario
 
 
@@ -39,7 +39,7 @@ class Baseline:
         api: Calls of outside APIs.
     """
 
-    def __init__(self, name: str, *, admission: Admission, cpu: Side, gpu: Side, api: Side) -> None:
+    def __init__(self, name: str, *, admission: FirstComeAdmission, cpu: Side, gpu: Side, api: Side) -> None:
         self.name = name
         self._admission = admission
         self._cpu = cpu
@@ -68,7 +68,7 @@ class Baseline:
         self._gpu.woken()
         self._api.woken()
 
-    def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineLoad]) -> int:
+    def route(self, live: LiveRollout, generation: Generation, engines: Sequence[EngineStatus]) -> int:
         """The engine with the context cached, unless it is much fuller than the emptiest: what routers of today do."""
         loads = [engine_load(engine) for engine in engines]
         emptiest = min(range(len(engines)), key=loads.__getitem__)
@@ -89,7 +89,7 @@ STICKINESS = 0.25
 """How much fuller, as a share of its batch, the engine with the context cached may be than the emptiest."""
 
 
-def engine_load(load: EngineLoad) -> float:
+def engine_load(load: EngineStatus) -> float:
     """Sequences on an engine, as a share of its largest batch."""
     return (load.running + load.waiting) / load.engine.max_batch
 
@@ -115,7 +115,7 @@ def baseline(
         places = Places(world.scenario.cluster, largest_peak_mb(world.scenario))
         return Baseline(
             name,
-            admission=Admission(world, places),
+            admission=FirstComeAdmission(world, places),
             cpu=cpu(world, places),
             gpu=gpu(world),
             api=ApiCalls(world, pace),

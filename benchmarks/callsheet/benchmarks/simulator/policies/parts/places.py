@@ -16,7 +16,7 @@ Like the image score of kube-scheduler: on large nodes it saves pulls, on small 
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Footprint:
     """What a trajectory holds of a node for its life: memory in MB, and cores that its policy reserves for it."""
 
     memory_mb: int
@@ -45,7 +45,7 @@ class NodeBooks:
     groups: Counter[str] = field(default_factory=Counter)
     images: set[str] = field(default_factory=set)
 
-    def has(self, room: Room) -> bool:
+    def has(self, room: Footprint) -> bool:
         """Whether a trajectory of that size fits now."""
         return self.room_mb >= room.memory_mb and self.room_cores >= room.cores
 
@@ -54,7 +54,7 @@ class NodeBooks:
         bonus = IMAGE_BONUS if rollout.image in self.images else 0.0
         return self.live / self.cores - bonus, self.groups[rollout.group]
 
-    def change(self, rollout: Rollout, room: Room, sign: int) -> None:
+    def change(self, rollout: Rollout, room: Footprint, sign: int) -> None:
         """Books a trajectory in (1) or out (-1)."""
         self.free_mb -= sign * room.memory_mb
         self.room_mb -= sign * room.memory_mb
@@ -79,13 +79,13 @@ class Places:
             name: NodeBooks(name, node.cores, node.memory_mb, node.memory_mb - headroom_mb, node.cores)
             for name, node in cluster.cpu_nodes().items()
         }
-        self._largest = Room(
+        self._largest = Footprint(
             max((node.room_mb for node in self._nodes.values()), default=0),
             max((node.room_cores for node in self._nodes.values()), default=0),
         )
-        self._homes: dict[str, tuple[NodeBooks, Room]] = {}
+        self._homes: dict[str, tuple[NodeBooks, Footprint]] = {}
 
-    def check(self, rollout: Rollout, room: Room) -> None:
+    def check(self, rollout: Rollout, room: Footprint) -> None:
         """Makes sure that a trajectory can fit at all.
 
         Raises:
@@ -94,7 +94,7 @@ class Places:
         if room.memory_mb > self._largest.memory_mb or room.cores > self._largest.cores:
             raise ValueError(f"trajectory {rollout.name}: {room} is more than any CPU node has for it: {self._largest}")
 
-    def take(self, rollout: Rollout, room: Room) -> bool:
+    def take(self, rollout: Rollout, room: Footprint) -> bool:
         """Takes room for a trajectory; false where it fits nowhere now."""
         fitting = (node for node in self._nodes.values() if node.has(room))
         node = min(fitting, key=lambda node: node.crowding(rollout), default=None)

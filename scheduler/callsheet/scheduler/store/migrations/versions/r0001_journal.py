@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0001"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 _identifier = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
@@ -80,9 +78,3 @@ def _create_actions() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_actions"),
         sa.UniqueConstraint("job_number", "action_id", name="uq_actions_job_number_action_id"),
     )
-
-
-def downgrade() -> None:
-    """Drop the tables."""
-    for table in ("actions", "trajectories", "closed_jobs", "jobs", "scheduler"):
-        op.drop_table(table)

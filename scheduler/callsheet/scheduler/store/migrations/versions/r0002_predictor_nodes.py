@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0002"
 down_revision = "0001"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -20,8 +18,3 @@ def upgrade() -> None:
         sa.Column("numbers", sa.Text, nullable=False),
         sa.PrimaryKeyConstraint("name", name="pk_predictor_nodes"),
     )
-
-
-def downgrade() -> None:
-    """Drop the table."""
-    op.drop_table("predictor_nodes")

@@ -7,15 +7,8 @@ from alembic import op
 
 revision = "0003"
 down_revision = "0002"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
     """Add the column."""
     op.add_column("actions", sa.Column("cancel_reason", sa.Text, nullable=False, server_default=sa.text("''")))
-
-
-def downgrade() -> None:
-    """Drop it."""
-    op.drop_column("actions", "cancel_reason")

@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0004"
 down_revision = "0003"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -18,11 +16,3 @@ def upgrade() -> None:
     op.add_column("trajectories", sa.Column("reason", sa.Text, nullable=False, server_default=sa.text("''")))
     for name, kind in (("command_timeout", sa.Double), ("group_cancelled", sa.Integer)):
         op.add_column("trajectories", sa.Column(name, kind, nullable=False, server_default=sa.text("0")))
-
-
-def downgrade() -> None:
-    """Drop them."""
-    for name in ("group_cancelled", "command_timeout", "reason"):
-        op.drop_column("trajectories", name)
-    for name in ("lease_left", "expired"):
-        op.drop_column("jobs", name)

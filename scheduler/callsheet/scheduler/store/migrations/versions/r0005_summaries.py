@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0005"
 down_revision = "0004"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
@@ -23,9 +21,3 @@ def upgrade() -> None:
         sa.Column("summary", sa.Text, nullable=False),
         sa.PrimaryKeyConstraint("number", name="pk_closed_actions"),
     )
-
-
-def downgrade() -> None:
-    """Drop both."""
-    op.drop_table("closed_actions")
-    op.drop_column("actions", "summary")

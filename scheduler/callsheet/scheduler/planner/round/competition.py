@@ -16,26 +16,26 @@ class Servable(NamedTuple):
     block: OptionBlock
 
 
-class Group(NamedTuple):
+class Competitors(NamedTuple):
     """Classes that compete with each other and with no others, and the rows they want."""
 
     classes: list[Servable]
     rows: set[int]
 
 
-def competing(servable: Sequence[Servable]) -> list[Group]:
-    """Splits classes into groups, in the order of their first classes."""
-    groups: list[Group] = []
+def competing(servable: Sequence[Servable]) -> list[Competitors]:
+    """Splits classes by who competes with whom, in the order of their first classes."""
+    found: list[Competitors] = []
     for each in servable:
-        mine = Group([each], set(each.block.touched.tolist()))
+        mine = Competitors([each], set(each.block.touched.tolist()))
         apart = []
-        for group in groups:
-            if group.rows.isdisjoint(mine.rows):
-                apart.append(group)
+        for others in found:
+            if others.rows.isdisjoint(mine.rows):
+                apart.append(others)
             else:
-                mine = Group(group.classes + mine.classes, group.rows | mine.rows)
-        groups = [*apart, mine]
-    return groups
+                mine = Competitors(others.classes + mine.classes, others.rows | mine.rows)
+        found = [*apart, mine]
+    return found
 
 
 def some_fit(classes: Sequence[Servable], free: Integers) -> bool:

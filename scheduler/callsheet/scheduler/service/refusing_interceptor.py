@@ -1,4 +1,7 @@
-"""Requests that are no messages, for instance text that is not UTF-8: gRPC's own answer to them is UNKNOWN."""
+"""What surrounds every rpc of ours: refusals become statuses, and sessions write bytes.
+
+A request that is no message, for instance with text that is not UTF-8, is refused too: gRPC's own answer is UNKNOWN.
+"""
 
 from __future__ import annotations
 
@@ -10,33 +13,33 @@ from typing import Any
 import grpc
 import grpc.aio
 import structlog
-from callsheet.scheduler.core.model import RefusedError
-from callsheet.scheduler.service.refusals import abort
-from callsheet.scheduler.service.rules import invalid
+from callsheet.scheduler.core.model import RefusedError, invalid
+from callsheet.scheduler.service.refusals import Context, abort, first_of
 from google.protobuf.message import DecodeError
 
 _log = structlog.get_logger(__name__)
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class MalformedRequestRefuser(grpc.aio.ServerInterceptor):
-    """Refuses them as INVALID_ARGUMENT. A stream ends with that; what came on it before has been taken."""
+# These write messages that are encoded already; the generated code would encode them once more.
+_WRITE_BYTES = frozenset({"/callsheet.v1.ClientService/ClientSession", "/callsheet.v1.ManagerService/ManagerSession"})
+
+
+class RefusingInterceptor(grpc.aio.ServerInterceptor):
+    """Ends rpcs with the refusals that their handlers raise. What came on a stream before has been taken."""
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Wraps handlers that are coroutines, which takes in all of ours whose requests change anything."""
+        """Wraps handlers that are coroutines: all of ours but GetPayload."""
         handler: Any = await continuation(handler_call_details)
+        method = handler_call_details.method
         for kind, wrap, make in _KINDS:
             serve = getattr(handler, kind, None)
             if serve is not None and inspect.iscoroutinefunction(serve):
-                return make(
-                    wrap(serve, handler_call_details.method),
-                    _parse_or_keep_error(handler.request_deserializer),
-                    handler.response_serializer,
-                )
+                serialize = None if method in _WRITE_BYTES else handler.response_serializer
+                return make(wrap(serve, method), _parse_or_keep_error(handler.request_deserializer), serialize)
         return handler  # type: ignore[no-any-return]
 
 
@@ -65,10 +68,9 @@ def _answer_messages(answer: Callable[..., Awaitable[Any]], method: str) -> Call
     # Only an answer of one message is returned; a stream of them is written.
     async def answer_or_refuse(request: Any, context: Context) -> Any:
         try:
-            message = _message(request, method)
+            return await answer(_message(request, method), context)
         except RefusedError as refusal:
             await abort(context, refusal)
-        return await answer(message, context)
 
     return answer_or_refuse
 
@@ -83,16 +85,11 @@ def _stream_messages(serve: Callable[..., Awaitable[Any]], method: str) -> Calla
             async with aclosing(messages()) as parsed:
                 return await serve(parsed, context)
         except* RefusedError as group:
-            refusal = _first(group)
+            refusal = first_of(group)
         _log.warning("stream_refused", method=method, peer=context.peer(), reason=str(refusal))
         return await abort(context, refusal)
 
     return serve_or_refuse
-
-
-def _first(group: BaseExceptionGroup[RefusedError]) -> RefusedError:
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 _KINDS = (

@@ -1,16 +1,17 @@
-"""Why a command is in its lane, with numbers."""
+"""Why a command is in its lane, with numbers: what node sharing keeps of it, looked at from outside."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from callsheet.managers.sandbox.node_sharing.command import Lane
+from callsheet.managers.sandbox.node_sharing import Lane, NodeSharing
 
 
 @dataclass(frozen=True, slots=True)
 class LaneExplanation:
-    """What `NodeSharing.explain` tells.
+    """What `explain` tells.
 
     Attributes:
         lane: None while it is paused.
@@ -19,42 +20,44 @@ class LaneExplanation:
         attained_s: CPU seconds it has attained.
         clock_s: Its execution clock.
         waited_s: Seconds since its start that the clock did not count.
-        slowdown: (clock + wait) / clock; infinite before the clock has moved.
         bound: The slowdown that node sharing keeps while that is feasible: 1 + 1 / (beta * weight).
         cores: The node's.
-        foreground_use: Cores that the foreground is thought to use.
         claimed_use: Cores of all commands with a claim to the foreground: those that cannot be demoted, new ones, and
             overdue ones. Overdue ones are promoted only while all fit.
-        waiting: Commands in the background.
     """
 
-    command_id: Hashable
     lane: Lane | None
     use: float
     rank_s: float
     attained_s: float
     clock_s: float
     waited_s: float
-    slowdown: float
     bound: float
     cores: float
-    foreground_use: float
     claimed_use: float
-    waiting: int
 
     @property
     def feasible(self) -> bool:
         """Whether the bound can be kept now: all commands with a claim fit the cores together."""
         return self.claimed_use <= self.cores + 1e-9
 
-    def __str__(self) -> str:
-        """Returns a sentence for people."""
-        if self.lane is None:
-            return "it is paused"
-        place = f"in the {self.lane.value}, rank {self.rank_s:.3g} CPU seconds, slowdown {self.slowdown:.3g}"
-        if self.feasible:
-            return f"{place}; at most {self.bound:.3g} while what has a claim fits the cores"
-        return (
-            f"{place}; the bound of {self.bound:.3g} cannot be kept now: commands with a claim need "
-            f"{self.claimed_use:.3g} cores and the node has {self.cores:g}"
-        )
+
+def explain(sharing: NodeSharing, command_id: Hashable, now: float) -> LaneExplanation:
+    """Returns why a command is in its lane, and whether its slowdown is bounded now."""
+    member, settings, granted = sharing._members[command_id], sharing._settings, sharing._granted_at(now)
+    return LaneExplanation(
+        lane=member.lane,
+        use=member.use,
+        rank_s=member.rank(now, granted),
+        attained_s=member.extrapolated(granted),
+        clock_s=member.clock(granted),
+        waited_s=member.wait(now, granted),
+        bound=1.0 + 1.0 / (settings.beta * member.command.weight) if settings.beta else math.inf,
+        cores=sharing._cores,
+        claimed_use=sharing._claims.use,
+    )
+
+
+def foreground_use(sharing: NodeSharing) -> float:
+    """Returns the cores that the foreground is thought to use."""
+    return sharing._use

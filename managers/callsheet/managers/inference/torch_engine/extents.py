@@ -1,4 +1,4 @@
-"""Allocates contiguous ranges of a fixed space, first fit. Pure bookkeeping."""
+"""Allocates contiguous extents of a fixed space, first fit. Pure bookkeeping."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Range:
+class Extent:
     """Places `start` to `start + length - 1`."""
 
     start: int
@@ -19,8 +19,8 @@ class Range:
         return self.start + self.length
 
 
-class RangeAllocator:
-    """Hands out ranges of `capacity` places in multiples of `alignment`."""
+class ExtentAllocator:
+    """Hands out extents of `capacity` places in multiples of `alignment`."""
 
     def __init__(self, capacity: int, alignment: int = 1) -> None:
         """Starts with everything free.
@@ -32,7 +32,7 @@ class RangeAllocator:
             raise ValueError(f"capacity is {capacity}; it must be a multiple of alignment ({alignment}) above 0")
         self.capacity = capacity
         self._alignment = alignment
-        self._free = [Range(0, capacity)]
+        self._free = [Extent(0, capacity)]
 
     @property
     def used(self) -> int:
@@ -43,8 +43,8 @@ class RangeAllocator:
         """Whether `allocate` would find room now."""
         return any(hole.length >= self._rounded(length) for hole in self._free)
 
-    def allocate(self, length: int) -> Range | None:
-        """Returns a range of at least `length` places, or None while no hole is large enough.
+    def allocate(self, length: int) -> Extent | None:
+        """Returns an extent of at least `length` places, or None while no hole is large enough.
 
         Raises:
             ValueError: `length` is below 1.
@@ -54,27 +54,27 @@ class RangeAllocator:
         rounded = self._rounded(length)
         for index, hole in enumerate(self._free):
             if hole.length >= rounded:
-                rest = Range(hole.start + rounded, hole.length - rounded)
+                rest = Extent(hole.start + rounded, hole.length - rounded)
                 self._free[index : index + 1] = [rest] if rest.length else []
-                return Range(hole.start, rounded)
+                return Extent(hole.start, rounded)
         return None
 
-    def release(self, taken: Range) -> None:
-        """Gives a range back and joins it with its free neighbours.
+    def release(self, taken: Extent) -> None:
+        """Gives an extent back and joins it with its free neighbours.
 
         Raises:
             ValueError: It is outside the space, or part of it is free already.
         """
         index = bisect_left(self._free, taken)
-        before = self._free[index - 1] if index else Range(0, 0)
-        after = self._free[index] if index < len(self._free) else Range(self.capacity, 0)
+        before = self._free[index - 1] if index else Extent(0, 0)
+        after = self._free[index] if index < len(self._free) else Extent(self.capacity, 0)
         if taken.length < 1 or taken.start < before.end or taken.end > after.start:
-            raise ValueError(f"range {taken} was not handed out")
+            raise ValueError(f"extent {taken} was not handed out")
         joined = [hole for hole in (before, taken, after) if hole.length]
-        merged: list[Range] = []
+        merged: list[Extent] = []
         for hole in joined:
             if merged and merged[-1].end == hole.start:
-                merged[-1] = Range(merged[-1].start, merged[-1].length + hole.length)
+                merged[-1] = Extent(merged[-1].start, merged[-1].length + hole.length)
             else:
                 merged.append(hole)
         self._free[max(index - 1, 0) : index + 1] = merged

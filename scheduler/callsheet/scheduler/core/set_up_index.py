@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-class KeptSetUps:
+class SetUpIndex:
     """The set-ups that managers keep, by `ActionRequest.set_up`."""
 
     def __init__(self) -> None:

@@ -1,13 +1,14 @@
-"""What all uses of sandboxes by attempts have in common: where they run, what goes wrong, and what is shared."""
+"""What executors that run attempts in sandboxes have in common: what goes wrong, and what is shared."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 
 import anyio
 import structlog
 from callsheet.managers.ends import infra_failure
-from callsheet.managers.executor import Attempt, AttemptResult, Broken, Stopped
+from callsheet.managers.executor import Attempt, AttemptResult, Broken, Executor, Stopped
 from callsheet.managers.live_attempt import describe_for_log
 from callsheet.managers.sandbox.backend import Sandbox, SandboxBackend
 from callsheet.managers.sandbox.errors import SandboxError, SandboxLostError, StoppedError
@@ -18,6 +19,7 @@ from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
 from callsheet.managers.sandbox.shared_cores import SharedCores
 from callsheet.managers.sandbox.stopping import unless_stopped
 from callsheet.v1 import action_pb2, manager_service_pb2
+from typing_extensions import override
 
 # How often sandboxes in use are looked at for forks that escaped a change.
 _FOLLOW_S = 1.0
@@ -25,44 +27,52 @@ _FOLLOW_S = 1.0
 _log = structlog.get_logger(__name__)
 
 
-class SandboxUses:
-    """The attempts of one manager that use sandboxes now.
+class BaseSandboxExecutor(Executor):
+    """Runs attempts that use sandboxes; a subclass says what they do there.
 
     Attributes:
-        settings: The manager's settings.
         shared_cores: What shares the cores among sandboxes; None where each attempt has cores of its own.
     """
 
     def __init__(self, backend: SandboxBackend, settings: SandboxSettings, directory: ManagerDirectory) -> None:
         """Takes the backend and the directory over: `close` closes them."""
-        self.settings = settings
+        self._settings = settings
         self._backend = backend
         self._directory = directory
         self._uses: dict[int, SandboxUse] = {}
         self._lost: list[Sandbox] = []
-        self._forget: Callable[[str, str], Sandbox | None] | None = None
         sharing = settings.core_sharing is not CoreSharing.RESERVED
         self.shared_cores = SharedCores(settings.cores, settings.node_sharing) if sharing else None
 
-    def on_lost(self, forget: Callable[[str, str], Sandbox | None]) -> None:
-        """Takes the function to call with the id of a lost sandbox and why; it returns the sandbox if it held it."""
-        self._forget = forget
+    @abstractmethod
+    async def _work(self, use: SandboxUse) -> AttemptResult:
+        """Does what an attempt asks for; raises SandboxError and StoppedError where that cannot be done."""
 
-    def service(self, name: str, kinds: Sequence[action_pb2.ActionKind.ValueType]) -> manager_service_pb2.HostedService:
+    def _forget(self, sandbox_id: str, reason: str) -> Sandbox | None:
+        """Gives up a sandbox that was lost; returns it if it was held."""
+        del sandbox_id, reason
+        return None
+
+    def _service(
+        self, name: str, kinds: Sequence[action_pb2.ActionKind.ValueType]
+    ) -> manager_service_pb2.HostedService:
         """Returns a service of the manager."""
-        count = self.settings.shared_cores or len(self.settings.cores)
+        count = self._settings.shared_cores or len(self._settings.cores)
         shared = {"cpu": count} if self.shared_cores is not None else {}
         return manager_service_pb2.HostedService(name=name, kinds=kinds, shared=shared)
 
+    @override
     def capabilities(self) -> Mapping[str, str]:
         """What the backend isolates and limits, and how cores are shared."""
-        return {**self._backend.capabilities(), "core_sharing": self.settings.core_sharing.value}
+        return {**self._backend.capabilities(), "core_sharing": self._settings.core_sharing.value}
 
+    @override
     def use_shared_cores(self, cores: Sequence[int]) -> None:
         """Takes the cores of its pool, where cores are shared."""
         if self.shared_cores is not None and cores:
             self.shared_cores.use(frozenset(cores))
 
+    @override
     async def serve(self) -> None:
         """Does what sandboxes need while they are used, and ranks commands where cores are shared."""
         async with anyio.create_task_group() as tasks:
@@ -71,15 +81,16 @@ class SandboxUses:
             if self.shared_cores is not None:
                 await self.shared_cores.serve()
 
-    async def run(self, attempt: Attempt, work: Callable[[SandboxUse], Awaitable[AttemptResult]]) -> AttemptResult:
+    @override
+    async def run(self, attempt: Attempt) -> AttemptResult:
         """Runs an attempt: what it does, and what its foreseeable errors mean."""
-        use = self._uses[id(attempt)] = SandboxUse(attempt, self.settings, self.shared_cores)
+        use = self._uses[id(attempt)] = SandboxUse(attempt, self._settings, self.shared_cores)
         try:
             await self._bury_lost()
-            unknown = frozenset(attempt.grant.cores) - self.settings.cores
+            unknown = frozenset(attempt.grant.cores) - self._settings.cores
             if unknown:
                 return Broken(infra_failure("cores_unavailable", f"cores {sorted(unknown)} are not this manager's"))
-            return await work(use)
+            return await self._work(use)
         except StoppedError:
             return Stopped()
         except SandboxError as error:
@@ -87,17 +98,25 @@ class SandboxUses:
         finally:
             del self._uses[id(attempt)]
 
+    @override
     async def resize(self, attempt: Attempt) -> None:
         """Applies an attempt's grant after a change."""
         if (use := self._uses.get(id(attempt))) is not None:
             await use.resize()
 
-    async def set_paused(self, attempt: Attempt, paused: bool) -> None:
-        """Freezes an attempt's sandbox or thaws it."""
+    @override
+    async def pause(self, attempt: Attempt) -> None:
+        """Freezes an attempt's sandbox."""
         if (use := self._uses.get(id(attempt))) is not None:
-            await use.set_paused(paused)
+            await use.set_paused(True)
 
-    async def create(self, use: SandboxUse) -> Sandbox:
+    @override
+    async def resume(self, attempt: Attempt) -> None:
+        """Thaws an attempt's sandbox."""
+        if (use := self._uses.get(id(attempt))) is not None:
+            await use.set_paused(False)
+
+    async def _create(self, use: SandboxUse) -> Sandbox:
         """Makes a plain sandbox for an attempt; raises StoppedError once that is to stop."""
         spec = use.new_sandbox()
 
@@ -109,10 +128,10 @@ class SandboxUses:
     def lost(self, sandbox_id: str, reason: str) -> None:
         """Notes that a sandbox ended by itself."""
         _log.warning("sandbox_lost", sandbox=sandbox_id, reason=reason)
-        held = self._forget(sandbox_id, reason) if self._forget is not None else None
-        if held is not None:
+        if (held := self._forget(sandbox_id, reason)) is not None:
             self._lost.append(held)
 
+    @override
     async def close(self) -> None:
         """Ends the backend."""
         await self._bury_lost()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.managers.inference.torch_engine.ranges import Range, RangeAllocator
+from callsheet.managers.inference.torch_engine.extents import Extent, ExtentAllocator
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,10 +9,10 @@ CAPACITY, ALIGNMENT = 64, 4
 
 
 @given(st.lists(st.one_of(st.integers(1, 40), st.integers(-8, -1)), max_size=60))
-def test_ranges_never_overlap_and_nothing_is_lost(steps: list[int]) -> None:
+def test_extents_never_overlap_and_nothing_is_lost(steps: list[int]) -> None:
     """A positive step allocates so many places, a negative one releases one of those that are held."""
-    allocator = RangeAllocator(CAPACITY, ALIGNMENT)
-    held: list[Range] = []
+    allocator = ExtentAllocator(CAPACITY, ALIGNMENT)
+    held: list[Extent] = []
     for step in steps:
         if step > 0:
             fits = allocator.fits(step)
@@ -31,17 +31,17 @@ def test_ranges_never_overlap_and_nothing_is_lost(steps: list[int]) -> None:
         assert allocator.used == len(places)
     for one in held:
         allocator.release(one)
-    assert allocator.allocate(CAPACITY) == Range(0, CAPACITY)
+    assert allocator.allocate(CAPACITY) == Extent(0, CAPACITY)
 
 
 def test_refuses_nonsense() -> None:
-    allocator = RangeAllocator(CAPACITY, ALIGNMENT)
+    allocator = ExtentAllocator(CAPACITY, ALIGNMENT)
     taken = allocator.allocate(10)
-    assert taken == Range(0, 12)
-    for wrong in (Range(12, 4), Range(8, 8), Range(0, 0), Range(60, 8)):
+    assert taken == Extent(0, 12)
+    for wrong in (Extent(12, 4), Extent(8, 8), Extent(0, 0), Extent(60, 8)):
         with pytest.raises(ValueError, match="was not handed out"):
             allocator.release(wrong)
     with pytest.raises(ValueError, match="length is 0"):
         allocator.allocate(0)
     with pytest.raises(ValueError, match="capacity is 65"):
-        RangeAllocator(65, ALIGNMENT)
+        ExtentAllocator(65, ALIGNMENT)

@@ -1,0 +1,76 @@
+"""`callsheet bench dispatch`, `planner`, `real` and `sandbox`: each measures, and prints a report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import anyio
+from callsheet.benchmarks.dispatch.settings import DispatchSettings
+from callsheet.benchmarks.planner.settings import PlannerBenchSettings
+from callsheet.benchmarks.real.settings import RealSettings
+from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
+from callsheet.cli.errors import CommandError, needs
+from callsheet.cli.options import AsJson, options_of
+from callsheet.cli.output import measure
+from callsheet.options.common import LogFormat, LogLevel
+
+
+@options_of(settings=DispatchSettings)
+def dispatch(*, settings: DispatchSettings, as_json: AsJson = False) -> None:
+    """Measure no-op actions, beside raw gRPC streams and Ray."""
+    with needs("bench"):
+        import ray  # noqa: F401
+        from callsheet.benchmarks.dispatch.render import render
+        from callsheet.benchmarks.dispatch.run import run_dispatch
+    _log_warnings()
+    settings = replace(settings, ray=replace(settings.ray, repetitions=settings.repetitions))
+    measure(as_json, lambda progress: anyio.run(run_dispatch, settings, progress), render)
+
+
+@options_of(settings=PlannerBenchSettings)
+def planner(*, settings: PlannerBenchSettings, as_json: AsJson = False) -> None:
+    """Measure planning rounds on a large fleet with a long queue.
+
+    The core is real; there is no network and no journal.
+    """
+    with needs("bench"):
+        from callsheet.benchmarks.planner.render import render
+        from callsheet.benchmarks.planner.run import run_planner_bench
+    measure(as_json, lambda progress: run_planner_bench(settings, progress), render)
+
+
+@options_of(settings=RealSettings)
+def real(*, settings: RealSettings, as_json: AsJson = False) -> None:
+    """Run policies with real commands in real sandboxes.
+
+    They run one after another, each beside the simulator's prediction. Ray runs the same trajectories with commands
+    that sleep, and so does callsheet once more.
+    """
+    with needs("bench"):
+        import ray  # noqa: F401
+        from callsheet.benchmarks.real.render import render
+        from callsheet.benchmarks.real.run import run_real
+    _log_warnings()
+    try:
+        measure(as_json, lambda progress: anyio.run(run_real, settings, progress), render)
+    except ValueError as error:
+        raise CommandError(str(error), usage=True) from error
+
+
+@options_of(settings=SandboxBenchSettings)
+def sandbox(*, settings: SandboxBenchSettings, as_json: AsJson = False) -> None:
+    """Measure what sandboxes cost while others live.
+
+    They are made, reset, used, moved and frozen, beside the bare tool doing the same.
+    """
+    with needs("bench"):
+        from callsheet.benchmarks.sandbox.render import render
+        from callsheet.benchmarks.sandbox.run import run_sandbox_bench
+    _log_warnings()
+    measure(as_json, lambda progress: anyio.run(run_sandbox_bench, settings, progress), render)
+
+
+def _log_warnings() -> None:
+    with needs("bench"):
+        from callsheet.deploy.logs import configure_logs
+    configure_logs(LogFormat.CONSOLE, LogLevel.WARNING)

@@ -1,0 +1,73 @@
+"""Channels to a scheduler: with TLS or without, and the token that each rpc carries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import grpc
+import grpc.aio
+
+SYSTEM: Final = "system"
+"""In place of a file of authorities: those that the operating system trusts."""
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """How a process recognises the scheduler, and how it says who it is. Nothing is read before it is needed.
+
+    Attributes:
+        ca_file: Certificates of authorities to trust, as PEM, or `SYSTEM`; None does without TLS.
+        cert_file: The process's own certificate, as PEM, for a scheduler that asks for one.
+        key_file: The key of that certificate, as PEM.
+        token: The token.
+        token_file: A file that holds it instead, read anew for each rpc.
+    """
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    token: str | None = field(default=None, repr=False)
+    token_file: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert_file is None) != (self.key_file is None):
+            given, missing = ("cert", "key") if self.key_file is None else ("key", "cert")
+            raise ValueError(f"tls_{missing}: must be given with tls_{given}")
+        if self.cert_file is not None and self.ca_file is None:
+            raise ValueError("tls_ca: must be given with tls_cert; 'system' takes the operating system's authorities")
+
+    def open_channel(self, target: str, options: Sequence[tuple[str, int | str]]) -> grpc.aio.Channel:
+        """Opens a channel, which connects when it is first used.
+
+        Raises:
+            OSError: A file cannot be read; its error names it.
+        """
+        if self.ca_file is None:
+            return grpc.aio.insecure_channel(target, options=options)
+        roots = None if self.ca_file == SYSTEM else Path(self.ca_file).read_bytes()
+        key = Path(self.key_file).read_bytes() if self.key_file is not None else None
+        chain = Path(self.cert_file).read_bytes() if self.cert_file is not None else None
+        return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(roots, key, chain), options=options)
+
+    def metadata(self) -> Metadata:
+        """What each rpc carries. gRPC's own call credentials would start a thread for each.
+
+        Raises:
+            OSError: The token's file cannot be read; its error names it.
+        """
+        token = self.token
+        if self.token_file is not None:
+            token = Path(self.token_file).read_text(encoding="utf-8").strip()
+        return (("authorization", f"Bearer {token}"),) if token else ()
+
+
+HINT_FOR_TLS: Final = (
+    "if the scheduler uses TLS, name its authorities in CALLSHEET_TLS_CA, and a certificate of your own in "
+    "CALLSHEET_TLS_CERT and CALLSHEET_TLS_KEY if it asks for one"
+)
+"""A peer that speaks TLS closes other connections without a word."""

@@ -1,0 +1,69 @@
+"""Settings of who may call a scheduler."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from callsheet.options.declaration import PathRule, Setting
+
+
+def _file(meaning: str, variable: str, default: str = "no TLS", *, exists: bool = True) -> Setting:
+    return Setting(meaning, variable=variable, default_text=default, path=PathRule(file=True, exists=exists))
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSettings:
+    """Who may call a scheduler, and how connections are kept private."""
+
+    tls_cert: Annotated[
+        Path | None, _file("The certificate to show, as PEM; read anew when it has changed.", "CALLSHEET_SERVER_CERT")
+    ] = None
+    tls_key: Annotated[Path | None, _file("The key of that certificate, as PEM.", "CALLSHEET_SERVER_KEY")] = None
+    tls_client_ca: Annotated[
+        Path | None,
+        _file("Authorities whose certificates callers must have, as PEM.", "CALLSHEET_CLIENT_CA", "they need none"),
+    ] = None
+    tokens: Annotated[
+        Path | None,
+        _file("Tokens that callers must have; callsheet token fills it.", "CALLSHEET_TOKENS", "none", exists=False),
+    ] = None
+    insecure: Annotated[
+        bool,
+        Setting("Listen beyond this machine without TLS or tokens.", flag="--insecure", variable="CALLSHEET_INSECURE"),
+    ] = False
+
+    def __post_init__(self) -> None:
+        for given, needed in (("tls_cert", "tls_key"), ("tls_key", "tls_cert"), ("tls_client_ca", "tls_cert")):
+            if getattr(self, given) is not None and getattr(self, needed) is None:
+                raise ValueError(f"{needed}: must be given with {given}")
+
+    def check_listen(self, listen: str) -> str | None:
+        """Says what is open to whoever reaches an address; None if nothing is.
+
+        Raises:
+            ValueError: Other machines reach it, and that is not wanted without these credentials.
+        """
+        missing = [name for name, file in (("TLS", self.tls_cert), ("tokens", self.tokens)) if file is None]
+        if not missing or is_loopback(listen):
+            return None
+        if not self.insecure:
+            raise ValueError(
+                f"listen: {listen!r} can be reached from other machines, without {' and '.join(missing)}: give "
+                "--tls-cert, --tls-key and --tokens, or --insecure if whoever reaches it may do everything"
+            )
+        what = "read what is said, tokens included" if self.tokens else "do everything, run commands included"
+        return f"INSECURE: whoever reaches {listen} may {what}"
+
+
+def is_loopback(listen: str) -> bool:
+    """Whether only processes of this machine can reach an address, "host:port" or "unix:path"."""
+    if listen.startswith(("unix:", "unix-abstract:")):
+        return True
+    host = listen.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,95 @@
+"""The file that keeps the hashes of tokens. Schedulers read it, `callsheet token` writes it, at the same time."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from callsheet.scheduler.access.identity import Scope
+from callsheet.scheduler.access.tokens import TokenRecord
+from filelock import FileLock, Timeout
+
+LOCK_TIMEOUT_S: Final = 10.0
+_VERSION: Final = 1
+
+
+class TokenFileError(Exception):
+    """The file of tokens cannot be used; the message names it and says why."""
+
+
+class TokenFile:
+    """Records of tokens by id, read anew when the file has changed.
+
+    Attributes:
+        path: The file; readable for its owner alone.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stamp: tuple[int, int, int] | None = None
+        self._records: Mapping[str, TokenRecord] = {}
+
+    def records(self) -> Mapping[str, TokenRecord]:
+        """What the file holds now; nothing if it is not there.
+
+        Raises:
+            TokenFileError: It cannot be read, or is no such file.
+        """
+        try:
+            status = self.path.stat()
+            stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if stamp != self._stamp:
+                self._records, self._stamp = _parsed(self.path.read_bytes()), stamp
+        except FileNotFoundError:
+            self._records, self._stamp = {}, None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise TokenFileError(f"{self.path}: cannot be read as a file of tokens: {error}") from error
+        return self._records
+
+    def change(self, change: Callable[[dict[str, TokenRecord]], None]) -> None:
+        """Changes the records, and writes them as a whole: a reader sees the old file or the new one.
+
+        Raises:
+            TokenFileError: It cannot be read or written, or another process keeps changing it.
+        """
+        with self._locked():
+            records = dict(self.records())
+            change(records)
+            try:
+                _replace(self.path, records)
+            except OSError as error:
+                raise TokenFileError(f"{self.path}: cannot be written: {error}") from error
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with FileLock(f"{self.path}.lock", timeout=LOCK_TIMEOUT_S, mode=0o600):
+                yield
+        except Timeout as error:
+            raise TokenFileError(f"{self.path}: another process has it locked") from error
+        except OSError as error:
+            raise TokenFileError(f"{self.path}: cannot be locked: {error}") from error
+
+
+def _parsed(content: bytes) -> dict[str, TokenRecord]:
+    found: Any = json.loads(content)
+    if found["version"] != _VERSION:
+        raise ValueError(f"its version is {found['version']!r}, this scheduler reads {_VERSION}")
+    records = (TokenRecord(**{**each, "scope": Scope(each["scope"])}) for each in found["tokens"])
+    return {record.token_id: record for record in records}
+
+
+def _replace(path: Path, records: Mapping[str, TokenRecord]) -> None:
+    tokens = [{**asdict(record), "scope": record.scope.value} for record in records.values()]
+    new = path.with_name(f"{path.name}.new")
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        json.dump({"version": _VERSION, "tokens": tokens}, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)

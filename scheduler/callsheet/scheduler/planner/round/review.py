@@ -1,0 +1,149 @@
+"""What the next round would do, and for each class that it leaves waiting why it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from callsheet.scheduler.core.entities import Action, Manager, Service
+from callsheet.scheduler.core.plan import Plan
+from callsheet.scheduler.core.ready import ClassKey
+from callsheet.scheduler.core.servability import can_ever_serve, service_of
+from callsheet.scheduler.core.state import SchedulerState
+
+
+class WaitReason(IntEnum):
+    """Why an action is not running; the numbers are the contract's."""
+
+    NONE = 0
+    NEXT_ROUND = 1
+    EARLIER_IN_SANDBOX = 2
+    NO_SERVICE = 3
+    MANAGER_AWAY = 4
+    RESOURCES = 5
+    SLOTS = 6
+    HELD_FOR_OLDER = 7
+    BACKOFF = 8
+    RECOVERY = 9
+    ADMISSION = 10
+    QUOTA = 11
+    OTHERS_FIRST = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A resource that is short on a node, in units.
+
+    Attributes:
+        enough_at: Of a quota, when there is enough at the earliest, in seconds since the epoch; None for all else.
+    """
+
+    resource: str
+    needed: int
+    free: int
+    capacity: int
+    node_id: str
+    enough_at: float | None = None
+
+
+class Left(NamedTuple):
+    """Why a round leaves a class waiting.
+
+    Attributes:
+        reason: Why.
+        managers: How many it is true of, where it is not about one node.
+        short: What is short, on the node that comes closest.
+        older: The action for which the round keeps units.
+        set_up_s: After how many seconds it could begin at the soonest, where it fits.
+    """
+
+    reason: WaitReason
+    managers: int = 0
+    short: tuple[Shortage, ...] = ()
+    older: Action | None = None
+    set_up_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What the next round would do; to be read before anything changes.
+
+    Attributes:
+        plan: What it would propose.
+        state: What it was asked about.
+        kept_for: Of classes that would fit but for units that the round keeps: the older action they are kept for.
+    """
+
+    plan: Plan
+    state: SchedulerState
+    kept_for: Mapping[ClassKey, Action]
+
+    def left(self, key: ClassKey) -> Left:
+        """Why it leaves what it does not start of a class; worked out for those that somebody asks about."""
+        able = self._able(key)
+        if not able:
+            return Left(WaitReason.NO_SERVICE, 1 if key.pinned_to else len(self.state.managers))
+        hosts = _accepting(able)
+        if not hosts:
+            return Left(WaitReason.MANAGER_AWAY, len(able))
+        with_slots = [host for host in hosts if host[1].free_slots is None or host[1].free_slots > 0]
+        if not with_slots:
+            return Left(WaitReason.SLOTS, len(hosts))
+        needed = key.demand.minimum()
+        if short := _nearest(with_slots, needed):
+            of_quotas = all(item.enough_at is not None for item in short)
+            return Left(WaitReason.QUOTA if of_quotas else WaitReason.RESOURCES, short=short)
+        fitting = [service for manager, service in with_slots if not _shortages(manager, service, needed)]
+        with_room = [service for service in fitting if not service.no_room]
+        if not with_room:
+            return Left(WaitReason.RESOURCES, len(fitting))
+        if key in self.kept_for:
+            return Left(WaitReason.HELD_FOR_OLDER, older=self.kept_for[key])
+        return Left(WaitReason.OTHERS_FIRST, set_up_s=min(service.setup_s for service in with_room))
+
+    def short_for_sandbox(self, reset: ClassKey) -> tuple[Shortage, ...]:
+        """What a sandbox would hold between actions and no node has, on the one that comes closest."""
+        held = {entry.resource: entry.min_units for entry in reset.demand.entries if entry.held_by_trajectory}
+        return _nearest(_accepting(self._able(reset)), held)
+
+    def _able(self, key: ClassKey) -> list[_Host]:
+        """Who could serve a class on an idle node."""
+        return [
+            (manager, service)
+            for manager in self.state.managers.values()
+            if key.pinned_to in ("", manager.manager_id)
+            if can_ever_serve(manager, key.kind, key.service, key.demand)
+            if (service := service_of(manager, key.kind, key.service)) is not None
+        ]
+
+
+_Host = tuple[Manager, Service]
+
+
+def _accepting(hosts: Iterable[_Host]) -> list[_Host]:
+    return [host for host in hosts if host[0].accepting]
+
+
+def _nearest(hosts: Iterable[_Host], needed: dict[str, int]) -> tuple[Shortage, ...]:
+    """What is short on the node that comes closest; nothing where it fits."""
+    shortages = [_shortages(manager, service, needed) for manager, service in hosts]
+    return min(shortages, key=lambda short: (len(short), sum(item.needed - item.free for item in short)), default=())
+
+
+def _shortages(manager: Manager, service: Service, needed: dict[str, int]) -> tuple[Shortage, ...]:
+    node = manager.node
+    quotas = node.quotas
+    return tuple(
+        Shortage(
+            resource,
+            units,
+            node.free.get(resource, 0),
+            node.available(resource),
+            node.node_id,
+            quotas[resource].enough_at(units) if resource in quotas else None,
+        )
+        for resource, units in service.booked(needed).items()
+        if node.free.get(resource, 0) < units
+    )

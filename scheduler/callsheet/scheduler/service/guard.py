@@ -1,0 +1,127 @@
+"""The guard of every rpc: asks for a token, tells servicers whose it is, and looks again while a stream lives."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any, Final, TypeAlias
+
+import anyio
+import grpc
+import grpc.aio
+import structlog
+from callsheet.scheduler.access.identity import ANYBODY, Identity, unauthenticated
+from callsheet.scheduler.access.methods import OPEN_TO_ALL, SCOPES
+from callsheet.scheduler.access.token_file import TokenFile, TokenFileError
+from callsheet.scheduler.access.tokens import check_valid, identify
+from callsheet.scheduler.core.model import RefusalCode, RefusedError
+from callsheet.scheduler.service.refusals import Context, abort, first_of
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+RECHECK_S: Final = 2.0
+"""How long a stream may live on once its token was revoked or has expired."""
+
+_SCHEME: Final = "Bearer "
+_log = structlog.get_logger(__name__)
+_caller: ContextVar[Identity] = ContextVar("caller", default=ANYBODY)
+
+
+def caller() -> Identity:
+    """Who makes the rpc that is being served."""
+    return _caller.get()
+
+
+class TokenGuard(grpc.aio.ServerInterceptor):
+    """Refuses who has no token that a file knows, or one for something else; a stream ends when its token does."""
+
+    def __init__(self, tokens: TokenFile, now: Callable[[], float] = time.time) -> None:
+        self._tokens = tokens
+        self._now = now
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """Lets an rpc through, or answers it with the refusal."""
+        handler: Any = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or method in OPEN_TO_ALL:
+            return handler  # type: ignore[no-any-return]
+        try:
+            identity = self._identify(handler_call_details)
+            identity.require(SCOPES.get(method, frozenset()), method)
+        except RefusedError as refusal:
+            _log.warning("call_refused", method=method, reason=refusal.rule)
+            return _refusing(handler, refusal)
+        # Interceptors and handler of an rpc run in one task, and so in one context.
+        _caller.set(identity)
+        # Ours are coroutines that write; those that yield, as reflection does, are over soon.
+        if not inspect.iscoroutinefunction(handler.stream_stream):
+            return handler  # type: ignore[no-any-return]
+        guarded = self._while_valid(identity, handler.stream_stream)
+        return grpc.stream_stream_rpc_method_handler(guarded, handler.request_deserializer, handler.response_serializer)
+
+    def _identify(self, details: grpc.HandlerCallDetails) -> Identity:
+        presented = next((str(value) for key, value in details.invocation_metadata or () if key == "authorization"), "")
+        if not presented.startswith(_SCHEME):
+            raise unauthenticated("must be a token: set CALLSHEET_TOKEN or CALLSHEET_TOKEN_FILE")
+        return identify(presented.removeprefix(_SCHEME), self._records(), self._now())
+
+    def _records(self) -> Any:
+        try:
+            return self._tokens.records()
+        except TokenFileError as error:
+            _log.error("tokens_unreadable", reason=str(error))
+            rule = "cannot be checked now; try again"
+            raise RefusedError(RefusalCode.UNAVAILABLE, "authorization", "", rule, retry_after=1.0) from error
+
+    def _while_valid(self, identity: Identity, serve: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def recheck() -> None:
+            while True:
+                await anyio.sleep(RECHECK_S)
+                try:
+                    records = self._tokens.records()
+                except TokenFileError as error:
+                    # Nobody new is let in meanwhile; who is in was right.
+                    _log.error("tokens_unreadable", reason=str(error))
+                else:
+                    check_valid(records.get(identity.token_id), self._now())
+
+        async def serve_while_valid(requests: Any, context: Context) -> None:
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(recheck)
+                    await serve(requests, context)
+                    tasks.cancel_scope.cancel()
+            except BaseExceptionGroup as group:
+                error = first_of(group)
+                if not isinstance(error, RefusedError):
+                    # An rpc that was answered already, among others, which gRPC knows by the type.
+                    raise error from None
+                _log.warning("stream_ended", token=identity.token_id, reason=error.rule)
+                await abort(context, error)
+
+        return serve_while_valid
+
+
+def _refusing(handler: Any, refusal: RefusedError) -> Handler:
+    """A handler with the arity of another that answers with the refusal: gRPC takes no other."""
+
+    async def refuse(_: Any, context: Context) -> Any:
+        await abort(context, refusal)
+
+    async def refuse_in_chunks(_: Any, context: Context) -> Any:
+        await abort(context, refusal)
+        yield  # Only to be a generator.
+
+    if handler.unary_unary is not None:
+        return grpc.unary_unary_rpc_method_handler(refuse)
+    if handler.unary_stream is not None:
+        return grpc.unary_stream_rpc_method_handler(refuse_in_chunks)
+    if handler.stream_unary is not None:
+        return grpc.stream_unary_rpc_method_handler(refuse)
+    return grpc.stream_stream_rpc_method_handler(refuse)

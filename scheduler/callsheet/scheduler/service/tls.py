@@ -1,0 +1,67 @@
+"""The server's side of TLS: certificates are read anew when their files have changed."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import grpc
+import structlog
+
+_log = structlog.get_logger(__name__)
+
+
+class CertificateFiles:
+    """A certificate, its key, and the authorities of clients, as PEM files.
+
+    gRPC asks for changes at each handshake, from threads of its own. It refuses a key that does not fit: files that are
+    half replaced are then read again at the next handshake.
+    """
+
+    def __init__(self, cert: Path, key: Path, client_ca: Path | None = None) -> None:
+        """Reads them.
+
+        Raises:
+            ValueError: One cannot be read.
+        """
+        self._cert, self._key, self._client_ca = cert, key, client_ca
+        self._lock = threading.Lock()
+        try:
+            self._stamps = self._stamped()
+            self._configuration = self._read()
+        except OSError as error:
+            raise ValueError(f"tls: {error.filename}: cannot be read: {error.strerror}") from error
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """The server's credentials; they follow the files."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._configuration,
+            self._changed,  # type: ignore[arg-type]  # The stubs do not know that it may return None.
+            require_client_authentication=self._client_ca is not None,
+        )
+
+    def _changed(self) -> grpc.ServerCertificateConfiguration | None:
+        """The new certificates; None if they are as they were."""
+        with self._lock:
+            try:
+                stamps = self._stamped()
+                if stamps == self._stamps:
+                    return None
+                configuration = self._read()
+            except OSError as error:
+                _log.error("certificates_unreadable", file=error.filename, reason=error.strerror)
+                return None
+            self._stamps = stamps
+            _log.info("certificates_replaced", cert=str(self._cert))
+            return configuration
+
+    def _files(self) -> list[Path]:
+        return [path for path in (self._cert, self._key, self._client_ca) if path is not None]
+
+    def _stamped(self) -> list[tuple[int, int]]:
+        return [(status.st_ino, status.st_mtime_ns) for status in (path.stat() for path in self._files())]
+
+    def _read(self) -> grpc.ServerCertificateConfiguration:
+        roots = self._client_ca.read_bytes() if self._client_ca is not None else None
+        pair = (self._key.read_bytes(), self._cert.read_bytes())
+        return grpc.ssl_server_certificate_configuration([pair], root_certificates=roots)

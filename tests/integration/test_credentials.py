@@ -1,0 +1,224 @@
+"""Client, managers and commands with tokens over TLS, as users set them up; and what they are told without."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from callsheet.client import Client, ClientOptions, ConnectionLostError, RefusedError, Succeeded, Tls
+from callsheet.client.errors import InvalidArgumentError, RefusalCode
+from callsheet.deploy import tokens
+from callsheet.deploy.processes import ProcessSpec, run_process
+from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack_settings import StackSettings
+from callsheet.scheduler.access.settings import AccessSettings
+from callsheet.scheduler.service.settings import SchedulerSettings
+
+from tests.support.certificates import Authority
+from tests.support.raw_service import running_service
+
+_DEADLINE_S = 90.0
+_COMMAND_S = 60
+
+
+def callsheet(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "callsheet.cli.main", *arguments]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("CALLSHEET_")}
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=_COMMAND_S, env=clean | environment
+    )
+
+
+class Place:
+    """Certificates and tokens of one scheduler."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.authority = Authority(directory)
+        self.cert, self.key = self.authority.sign("server")
+        self.tokens = directory / "tokens.json"
+
+    @property
+    def tls(self) -> Tls:
+        return Tls(str(self.authority.ca))
+
+    def token(self, scope: str, subject: str = "") -> str:
+        return tokens.issue(self.tokens, scope, subject)
+
+    def token_file(self, scope: str, subject: str = "") -> Path:
+        path = self.directory / f"{scope}.token"
+        path.write_text(self.token(scope, subject) + "\n")
+        return path
+
+    def settings(self, **options: Any) -> SchedulerSettings:
+        access = AccessSettings(self.cert, self.key, tokens=self.tokens, **options)
+        return SchedulerSettings(self.directory / "data", "127.0.0.1:0", access)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.mark.anyio
+async def test_a_client_with_token_and_tls_works_and_is_told_what_it_lacks(place: Place) -> None:
+    async with running_service(place.settings()) as service:
+        options = ClientOptions(tls=place.tls, token=place.token("job", "mine"), connect_timeout_s=5.0)
+        async with Client(service.address, options) as client:
+            job = await client.open_job("mine")
+            assert [each.job_id for each in await client.jobs()] == ["mine"]
+            with pytest.raises(RefusedError, match="this token is for that job alone") as denied:
+                await client.open_job("theirs")
+            assert denied.value.code is RefusalCode.PERMISSION_DENIED
+            await job.close()
+        async with Client(service.address, ClientOptions(tls=place.tls, connect_timeout_s=5.0)) as client:
+            with pytest.raises(RefusedError, match="set CALLSHEET_TOKEN or CALLSHEET_TOKEN_FILE") as unknown:
+                await client.open_job("mine")
+            assert unknown.value.code is RefusalCode.UNAUTHENTICATED
+        async with Client(service.address, ClientOptions(connect_timeout_s=1.0)) as client:
+            with pytest.raises(ConnectionLostError, match="name its authorities in CALLSHEET_TLS_CA"):
+                await client.open_job("mine")
+
+
+@pytest.mark.anyio
+async def test_a_client_without_the_certificate_that_is_asked_for_learns_what_to_do(place: Place) -> None:
+    async with running_service(place.settings(tls_client_ca=place.authority.ca)) as service:
+        options = ClientOptions(tls=place.tls, token=place.token("admin"), connect_timeout_s=1.0)
+        async with Client(service.address, options) as client:
+            with pytest.raises(ConnectionLostError, match="CALLSHEET_TLS_CERT"):
+                await client.open_job("mine")
+
+
+def test_tls_files_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="cert_file and key_file go together"):
+        Tls(cert_file="cert.pem")
+
+
+@pytest.mark.anyio
+async def test_a_file_of_tls_that_is_not_there_is_named(tmp_path: Path) -> None:
+    async with Client("127.0.0.1:1", ClientOptions(tls=Tls(str(tmp_path / "gone.pem")))) as client:
+        with pytest.raises(InvalidArgumentError, match=r"gone\.pem"):
+            await client.open_job("j")
+
+
+def test_tokens_are_issued_listed_and_revoked(tmp_path: Path) -> None:
+    kept = str(tmp_path / "kept" / "tokens.json")
+    issued = callsheet("token", "issue", "job", "mine", "--lifetime", "60", "--tokens", kept)
+    assert issued.returncode == 0, issued.stderr
+    token = issued.stdout.strip()
+    assert token.startswith("callsheet_")
+    assert token.rpartition("_")[2] not in Path(kept).read_text()
+    assert stat.S_IMODE(Path(kept).stat().st_mode) == 0o600
+    listed = json.loads(callsheet("token", "list", "--json", CALLSHEET_TOKENS=kept).stdout)["tokens"]
+    assert [(each["scope"], each["subject"], each["revoked_at"]) for each in listed] == [("job", "mine", None)]
+    assert callsheet("token", "revoke", listed[0]["token_id"], CALLSHEET_TOKENS=kept).returncode == 0
+    (after,) = json.loads(callsheet("token", "list", "--json", CALLSHEET_TOKENS=kept).stdout)["tokens"]
+    assert after["revoked_at"] is not None
+    for arguments, says in (
+        (("issue", "job"), "takes the id of one job"),
+        (("issue", "root"), "scope: 'root' is none of admin, read-only, job, manager"),
+        (("issue", "admin", "--lifetime", "0"), "lifetime: must be above 0"),
+        (("revoke", "gone"), "'gone' is no id of"),
+    ):
+        refused = callsheet("token", *arguments, CALLSHEET_TOKENS=kept)
+        assert refused.returncode == 2
+        assert says in " ".join(refused.stderr.split())
+
+
+def scheduler(place: Place, *arguments: str) -> ProcessSpec:
+    options = ("--data-dir", str(place.directory / "data"), "--listen", "127.0.0.1:0", *arguments)
+    return ProcessSpec("scheduler", "callsheet.cli.main", ["scheduler", *options], ready_timeout_s=_DEADLINE_S)
+
+
+@pytest.mark.anyio
+async def test_processes_work_together_with_tokens_over_tls(place: Place) -> None:
+    secured = ("--tls-cert", str(place.cert), "--tls-key", str(place.key), "--tokens", str(place.tokens))
+    ca = str(place.authority.ca)
+    with anyio.fail_after(_DEADLINE_S):
+        async with run_process(scheduler(place, *secured), 5.0) as serving:
+            address = serving.facts["address"]
+            manager = ("noop", "--scheduler", address, "--manager-id", "m", "--tls-ca", ca)
+            with_token = ("--token-file", str(place.token_file("manager", "m")))
+            spec = ProcessSpec(
+                "noop", "callsheet.cli.main", ["manager", *manager, *with_token], ready_timeout_s=_DEADLINE_S
+            )
+            async with run_process(spec, 5.0):
+                environment = {"CALLSHEET_SCHEDULER": address, "CALLSHEET_TLS_CA": ca}
+                admin = environment | {"CALLSHEET_TOKEN_FILE": str(place.token_file("admin"))}
+                done = await anyio.to_thread.run_sync(lambda: callsheet("submit", "tool-call", "noop", "call", **admin))
+                assert done.returncode == 0, done.stderr
+                status = await anyio.to_thread.run_sync(lambda: callsheet("status", "--json", **admin))
+                assert [each["manager_id"] for each in json.loads(status.stdout)["managers"]] == ["m"]
+                refused = await anyio.to_thread.run_sync(lambda: callsheet("status", **environment))
+                assert refused.returncode == 1
+                assert "CALLSHEET_TOKEN" in refused.stderr
+
+
+@pytest.mark.parametrize("command", ["scheduler", "up"])
+def test_an_address_that_others_reach_takes_credentials_or_insecure(command: str, tmp_path: Path) -> None:
+    refused = callsheet(command, "--data-dir", str(tmp_path / "data"), "--listen", "0.0.0.0:0")
+    assert refused.returncode == 2
+    assert not (tmp_path / "data").exists()
+    assert "can be reached from other machines, without TLS and tokens" in " ".join(refused.stderr.split())
+
+
+@contextmanager
+def running_up(*arguments: str) -> Iterator[dict[str, Any]]:
+    """`callsheet up`, and what it says of itself."""
+    command = [sys.executable, "-m", "callsheet.cli.main", "up", "--json", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield json.loads(process.stdout.readline())
+        finally:
+            process.terminate()
+            process.wait(_COMMAND_S)
+
+
+def test_a_stack_gives_its_managers_and_its_user_tokens_of_their_own(place: Place) -> None:
+    data_dir, ca = place.directory / "data", str(place.authority.ca)
+    secured = (
+        "--tls-cert",
+        str(place.cert),
+        "--tls-key",
+        str(place.key),
+        "--tls-ca",
+        ca,
+        "--tokens",
+        str(place.tokens),
+    )
+    for _ in range(2):
+        with running_up("--managers", "noop", "--listen", "127.0.0.1:0", "--data-dir", str(data_dir), *secured) as up:
+            environment = {"CALLSHEET_SCHEDULER": up["address"], "CALLSHEET_TLS_CA": ca}
+            token_file = data_dir / "tokens" / "admin.token"
+            done = callsheet("submit", "tool-call", "noop", "call", **environment, CALLSHEET_TOKEN_FILE=str(token_file))
+            assert done.returncode == 0, done.stderr
+            assert callsheet("status", **environment).returncode == 1
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (data_dir / "tokens").iterdir()} == {0o600}
+    kept = [path for path in data_dir.iterdir() if path.name.startswith(("journal", "payloads", "scheduler"))]
+    assert len(kept) >= 3
+    assert not [path for path in kept if stat.S_IMODE(path.stat().st_mode) & 0o077], "readable for others"
+    # A restart ends the tokens of the last run.
+    assert sorted(record.subject.rpartition("-")[2] for record in tokens.listed(place.tokens)) == ["", "noop"]
+
+
+@pytest.mark.anyio
+async def test_a_stack_takes_no_credentials_for_another_scheduler(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = str(place.directory / "gone")
+    for name in ("TLS_CA", "TLS_CERT", "TLS_KEY", "TOKEN_FILE", "SERVER_CERT", "SERVER_KEY", "CLIENT_CA", "TOKENS"):
+        monkeypatch.setenv(f"CALLSHEET_{name}", gone)
+    settings = StackSettings(place.directory / "data", managers=("noop",))
+    with anyio.fail_after(_DEADLINE_S):
+        async with local_stack(settings) as stack, Client(stack.address) as client, await client.open_job("j") as job:
+            assert isinstance(await job.tool_call("noop", "call"), Succeeded)
