@@ -19,7 +19,7 @@ from callsheet.scheduler.core.records import (
     RecoveredJob,
     RecoveredTrajectory,
 )
-from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, driver_transaction
+from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, driver_transaction, shown_url
 from callsheet.scheduler.store.errors import StaleEpochError
 from callsheet.scheduler.store.locks import DataDirectoryLock, lock_database
 from callsheet.scheduler.store.merge import Numbering, merge
@@ -93,7 +93,7 @@ class Journal:
         self._connection = self._engine.connect()
         lock_database(self._connection, lock_timeout_s)
         migrate(self._connection)
-        _log.info("journal_opened", database=self._engine.url.render_as_string())
+        _log.info("journal_opened", database=shown_url(self._engine.url))
 
     @property
     def epoch(self) -> int:
@@ -234,11 +234,17 @@ def _load_numbering(connection: Connection, garbage: Sequence[int]) -> Numbering
 
 
 def _load_jobs(connection: Connection) -> tuple[RecoveredJob, ...]:
-    columns = (jobs.c.job_id, jobs.c.spec, jobs.c.policy_version, jobs.c.expired, jobs.c.lease_left)
-    rows = connection.execute(select(*columns).order_by(jobs.c.number))
-    return tuple(
-        RecoveredJob(row.job_id, row.spec, row.policy_version, bool(row.expired), row.lease_left) for row in rows
+    columns = (
+        jobs.c.job_id,
+        jobs.c.spec,
+        jobs.c.policy_version,
+        jobs.c.expired,
+        jobs.c.lease_left,
+        jobs.c.begun_epoch,
+        jobs.c.begun_sequence,
     )
+    rows = connection.execute(select(*columns).order_by(jobs.c.number))
+    return tuple(RecoveredJob(*row[:3], bool(row.expired), *row[4:]) for row in rows)
 
 
 def _load_trajectories(connection: Connection) -> tuple[RecoveredTrajectory, ...]:
