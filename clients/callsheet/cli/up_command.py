@@ -37,8 +37,17 @@ def up(*, settings: StackSettings, as_json: AsJson = False) -> None:
     own_format = settings.log_format or (LogFormat.CONSOLE if settings.logs_to_files else None)
     configure_logs(own_format, settings.log_level, role="up")
     if sandboxes:
+        note_isolation(settings)
         note_core_sharing(settings)
     run_until_signal(settings, as_json)
+
+
+def note_isolation(settings: StackSettings) -> None:
+    """Says on standard error where nothing keeps commands in."""
+    from callsheet.deploy.sandbox_checks import isolation_warning
+
+    if warning := isolation_warning(settings.isolation):
+        show_progress(warning)
 
 
 def note_core_sharing(settings: StackSettings) -> None:
@@ -100,10 +109,10 @@ def announce(settings: StackSettings, address: str, as_json: bool) -> None:
         import json
 
         typer.echo(json.dumps({"address": address, "managers": list(names), "data_dir": str(settings.data_dir)}))
-        return
-    typer.echo(f"callsheet is up on {address}; Ctrl-C ends it")
+    else:
+        typer.echo(f"callsheet is up on {address}; Ctrl-C ends it")
     show_access(settings)
-    if names:
+    if names and not as_json:
         show_progress(f"waiting for the managers: {', '.join(names)}")
 
 

@@ -47,12 +47,18 @@ class SchedulerSettings:
             "SQLAlchemy URL of the journal.",
             variable="CALLSHEET_DATABASE_URL",
             default_text="SQLite in the data directory",
+            secret=True,
         ),
-    ] = None
+    ] = field(default=None, repr=False)
     redis_url: Annotated[
         str | None,
-        Setting("Redis for payloads.", variable="CALLSHEET_REDIS_URL", default_text="files in the data directory"),
-    ] = None
+        Setting(
+            "Redis for payloads.",
+            variable="CALLSHEET_REDIS_URL",
+            default_text="files in the data directory",
+            secret=True,
+        ),
+    ] = field(default=None, repr=False)
     redis_namespace: str = "callsheet"
     max_open_actions: Annotated[
         int, Setting("Open actions beyond which submits are refused.", variable="CALLSHEET_MAX_OPEN_ACTIONS", least=1)

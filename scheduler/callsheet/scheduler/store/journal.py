@@ -19,7 +19,7 @@ from callsheet.scheduler.core.records import (
     RecoveredJob,
     RecoveredTrajectory,
 )
-from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, driver_transaction
+from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, driver_transaction, shown_url
 from callsheet.scheduler.store.errors import StaleEpochError
 from callsheet.scheduler.store.locks import DataDirectoryLock, lock_database
 from callsheet.scheduler.store.merge import Numbering, merge
@@ -101,7 +101,7 @@ class Journal:
         self._connection = self._engine.connect()
         lock_database(self._connection, lock_timeout_s)
         migrate(self._connection)
-        _log.info("journal_opened", database=self._engine.url.render_as_string())
+        _log.info("journal_opened", database=shown_url(self._engine.url))
 
     @property
     def epoch(self) -> int:
