@@ -15,6 +15,9 @@ from callsheet.options.common import DEFAULT_ADDRESS
 if TYPE_CHECKING:
     from callsheet.client.status import JobStatus
 
+# A job that is closed as idle later than that is shown as any other.
+_IDLE_TOLD_S = 3600.0
+
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.", show_default=False)]
 
 
@@ -93,6 +96,8 @@ def life_of(job: JobStatus) -> str:
         return f"expired{closes}"
     if job.expires_in_s is not None:
         return f"expires in {span(job.expires_in_s)}"
+    if job.idle_closes_in_s is not None and job.idle_closes_in_s < _IDLE_TOLD_S:
+        return f"idle, closes in {span(job.idle_closes_in_s)}"
     return "held" if job.sessions else "detached" if job.spec.detached else "no session"
 
 

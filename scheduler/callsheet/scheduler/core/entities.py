@@ -353,6 +353,7 @@ class Job:
     Attributes:
         begun_after: The newest token when it was opened. Attempts with one that is no greater are of another job, which
             had this id before.
+        active_at: When something happened in it last, in seconds since the epoch.
         live_trajectories: How many of the open ones were admitted.
         finished: Ids of those of its actions that have their outcome, the oldest outcome first.
         finished_bytes: Bytes of these outcomes.
@@ -362,6 +363,7 @@ class Job:
     request: JobRequest
     policy_version: int = 0
     begun_after: Token = FIRST_TOKEN
+    active_at: float = 0.0
     lease: Lease = field(default_factory=Lease)
     trajectories: dict[str, Trajectory] = field(default_factory=dict)
     closed_trajectories: dict[str, ClosedTrajectory] = field(default_factory=dict)

@@ -355,6 +355,7 @@ def _forget(state: SchedulerState, action: Action, outcome_bytes: int, now: floa
         state.timers.drop(("backoff", key))
     state.open_actions -= 1
     job.open_actions -= 1
+    job.active_at = now
     keep(state, job, key.action_id, FinishedAction(action.request.body_hash, action.state, now, outcome_bytes))
     if trajectory is None:
         return

@@ -296,6 +296,7 @@ class JobRequest:
     Attributes:
         grace: Seconds it lives on without a client session; None takes the scheduler's.
         detached: It needs no session and never expires.
+        idle_timeout: Seconds without work after which it is closed; None takes the scheduler's, or none if detached.
     """
 
     job_id: str
@@ -306,6 +307,7 @@ class JobRequest:
     spec: bytes
     grace: float | None = None
     detached: bool = False
+    idle_timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,8 @@ def explanation_of(
     if closed is None:
         raise _refusal(state, key, now)
     _fill_summary(response, closed.summary)
-    response.explanation += f"; its job was closed {_words(now - closed.closed_at)} ago"
+    why = f" ({closed.reason})" if closed.reason else ""
+    response.explanation += f"; its job was closed {_words(now - closed.closed_at)} ago{why}"
     response.job_closed = True
     return response
 

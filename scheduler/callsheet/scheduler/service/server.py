@@ -162,6 +162,7 @@ def _recover(
         finished_actions_s=settings.finished_actions_s,
         job_grace=settings.job_grace,
         expired_job_lifetime=settings.expired_job_lifetime,
+        job_idle_timeout=settings.job_idle_timeout,
     )
     state = SchedulerState(epoch, encode_outcome, core)
     if isinstance(planning, SolverPlanning):
