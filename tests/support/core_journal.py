@@ -49,8 +49,8 @@ class CoreJournal:
 
     def _apply(self, record: records.Record) -> None:
         match record:
-            case records.JobOpened(job_id, spec):
-                self.jobs[job_id] = records.RecoveredJob(job_id, spec, 0)
+            case records.JobOpened(job_id, spec, epoch, sequence):
+                self.jobs[job_id] = records.RecoveredJob(job_id, spec, 0, begun_epoch=epoch, begun_sequence=sequence)
             case records.JobClosed(job_id):
                 del self.jobs[job_id]
                 for rows in (self.trajectories, self.actions, self.outcomes, self.finished):

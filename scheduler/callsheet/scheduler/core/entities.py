@@ -24,6 +24,8 @@ from callsheet.scheduler.core.peers import ClientSession, ManagerSession, Usage,
 from callsheet.scheduler.core.plan import GrantPrediction
 from callsheet.scheduler.core.registration import RunningAttempt, SandboxRef, ServiceDescription
 
+# Less than every token.
+FIRST_TOKEN = Token(0, 0)
 # Plans may change the cores of an attempt as often as commands come to its node.
 MAX_STORY = 256
 # Beyond it, to look at all that are there is no slower than to look at what left.
@@ -330,10 +332,17 @@ class Lease:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """An open job and everything under it; `live_trajectories` counts the open ones that were admitted."""
+    """An open job and everything under it.
+
+    Attributes:
+        begun_after: The newest token when it was opened. Attempts with one that is no greater are of another job, which
+            had this id before.
+        live_trajectories: How many of the open ones were admitted.
+    """
 
     request: JobRequest
     policy_version: int = 0
+    begun_after: Token = FIRST_TOKEN
     lease: Lease = field(default_factory=Lease)
     trajectories: dict[str, Trajectory] = field(default_factory=dict)
     closed_trajectories: dict[str, ClosedTrajectory] = field(default_factory=dict)

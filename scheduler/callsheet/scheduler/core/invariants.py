@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from callsheet.scheduler.core.adoption import is_of
 from callsheet.scheduler.core.entities import Action, Job, Manager
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU, ActionState, TrajectoryEnd
@@ -156,6 +157,8 @@ def _check_action(state: SchedulerState, action: Action) -> None:
     if action.attempt is not None:
         _require(state.attempts.get(action.attempt.token) is action.attempt, f"{action.key} lost its attempt", action)
         _require(not action.ready_ticket, f"{action.key} is running and ready at once", action)
+        own = is_of(action.job, action.attempt.token)
+        _require(own, f"{action.key} has an attempt of a former job of its id", action)
         return
     if action.trajectory is not None and action.trajectory.admitted_at is None:
         _require(not action.ready_ticket, f"{action.key} is ready before its trajectory is admitted", action)

@@ -20,10 +20,12 @@ class Record:
 
 @dataclass(slots=True)
 class JobOpened(Record):
-    """A job was opened; `spec` is a serialized JobSpec."""
+    """A job was opened; `spec` is a serialized JobSpec, and its attempts have tokens greater than the one given."""
 
     job_id: str
     spec: bytes
+    begun_epoch: int = 0
+    begun_sequence: int = 0
 
 
 @dataclass(slots=True)
@@ -205,13 +207,15 @@ class ClosedActionsKept(Record):
 
 @dataclass(slots=True)
 class RecoveredJob:
-    """An open job as the journal has it; see `JobLease` for the last two."""
+    """An open job as the journal has it; see `JobLease` for `expired` and `left`, and `JobOpened` for the last two."""
 
     job_id: str
     spec: bytes
     policy_version: int
     expired: bool = False
     left: float | None = None
+    begun_epoch: int = 0
+    begun_sequence: int = 0
 
 
 @dataclass(slots=True)

@@ -61,7 +61,7 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
 
 def _restore_job(state: SchedulerState, row: RecoveredJob, decode: RequestDecoder, now: float) -> None:
     """Its clients have a manager's lease to come back before the clock of its own lease goes on."""
-    job = Job(decode.job(row.spec), row.policy_version)
+    job = Job(decode.job(row.spec), row.policy_version, Token(row.begun_epoch, row.begun_sequence))
     job.lease.expired, job.lease.left = row.expired, row.left
     state.jobs[row.job_id] = job
     begin(state, job, now, still_for=state.settings.manager_lease)

@@ -157,6 +157,10 @@ class SchedulerState:
         self._sequence += 1
         return Token(self.epoch, self._sequence)
 
+    def newest_token(self) -> Token:
+        """The greatest token that was given out."""
+        return Token(self.epoch, self._sequence)
+
     def next_arrival(self) -> int:
         """The place of the next action in the order of arrival."""
         self._arrivals += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.adoption import adopt_orphan
+from callsheet.scheduler.core.adoption import adopt_orphan, adoptable_orphan
 from callsheet.scheduler.core.attempts import on_ended
 from callsheet.scheduler.core.commands import Cancellation, DeliverStored
 from callsheet.scheduler.core.entities import Action, FinishedAction, Job, Trajectory
@@ -39,8 +39,8 @@ def on_job_open(state: SchedulerState, event: events.JobOpenRequested, now: floa
     """Opens a job; the same spec again is accepted."""
     known = state.jobs.get(event.job.job_id)
     if known is None:
-        job = state.jobs[event.job.job_id] = Job(event.job)
-        state.persist(JobOpened(event.job.job_id, event.job.spec))
+        job = state.jobs[event.job.job_id] = Job(event.job, begun_after=state.newest_token())
+        state.persist(JobOpened(event.job.job_id, event.job.spec, *job.begun_after))
         begin(state, job, now)
     elif known.request.spec != event.job.spec:
         raise RefusedError(
@@ -82,9 +82,7 @@ def on_submit(state: SchedulerState, event: events.SubmitRequested, now: float) 
     check_not_expired(job)
     trajectory = _trajectory_of(job, request)
     _check_room(state, job)
-    orphan = state.orphans.get(request.key)
-    if orphan is not None and orphan.running.body_hash != request.body_hash:
-        orphan = None
+    orphan = adoptable_orphan(state, job, request)
     awaits_role = False
     if orphan is None:
         if trajectory is not None:

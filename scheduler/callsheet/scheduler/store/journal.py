@@ -234,11 +234,17 @@ def _load_numbering(connection: Connection, garbage: Sequence[int]) -> Numbering
 
 
 def _load_jobs(connection: Connection) -> tuple[RecoveredJob, ...]:
-    columns = (jobs.c.job_id, jobs.c.spec, jobs.c.policy_version, jobs.c.expired, jobs.c.lease_left)
-    rows = connection.execute(select(*columns).order_by(jobs.c.number))
-    return tuple(
-        RecoveredJob(row.job_id, row.spec, row.policy_version, bool(row.expired), row.lease_left) for row in rows
+    columns = (
+        jobs.c.job_id,
+        jobs.c.spec,
+        jobs.c.policy_version,
+        jobs.c.expired,
+        jobs.c.lease_left,
+        jobs.c.begun_epoch,
+        jobs.c.begun_sequence,
     )
+    rows = connection.execute(select(*columns).order_by(jobs.c.number))
+    return tuple(RecoveredJob(*row[:3], bool(row.expired), *row[4:]) for row in rows)
 
 
 def _load_trajectories(connection: Connection) -> tuple[RecoveredTrajectory, ...]:

@@ -107,6 +107,8 @@ def _open_job(changes: RowChanges, numbering: Numbering, record: JobOpened) -> N
         "spec": record.spec,
         "expired": 0,
         "lease_left": None,
+        "begun_epoch": record.begun_epoch,
+        "begun_sequence": record.begun_sequence,
     }
 
 

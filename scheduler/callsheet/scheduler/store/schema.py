@@ -54,9 +54,14 @@ jobs: Final = Table(
     Column("spec", LargeBinary, nullable=False),
     Column("expired", Integer, nullable=False, server_default=text("0")),
     Column("lease_left", Double),
+    Column("begun_epoch", BigInteger, nullable=False, server_default=text("0")),
+    Column("begun_sequence", BigInteger, nullable=False, server_default=text("0")),
     UniqueConstraint("job_id"),
 )
-"""The open jobs; `expired` is 0 or 1, and `lease_left` in seconds, null for all of them."""
+"""The open jobs; `expired` is 0 or 1, and `lease_left` in seconds, null for all of them.
+
+`begun_epoch` and `begun_sequence` are the newest token when a job was opened: its attempts have greater ones.
+"""
 
 closed_jobs: Final = Table(
     "closed_jobs",
