@@ -116,12 +116,14 @@ def _print_explanation(found: Explanation) -> None:
 
 def holding(holder: Holder) -> str:
     """Who holds what, for how long, and whether its client still lives, as a sentence."""
-    who = f"action {holder.action_id}" if holder.action_id else f"trajectory {holder.trajectory_id}"
     units = ", ".join(
         "1 slot" if (resource, count) == ("slots", 1.0) else f"{count:g} {resource}"
         for resource, count in sorted(holder.units.items())
     )
     held = f"for {holder.held_s:.3g} s"
+    if not holder.job_id:
+        return f"{units or 'it'} held by another job on {holder.node_id} {held}"
+    who = f"action {holder.action_id}" if holder.action_id else f"trajectory {holder.trajectory_id}"
     client = "its client is connected" if holder.sessions else "its client is away"
     expiry = "" if holder.expires_in_s is None else f", its job expires in {holder.expires_in_s:.3g} s"
     return f"{units or 'it'} held by {who} of job {holder.job_id} on {holder.node_id} {held}; {client}{expiry}"

@@ -262,6 +262,7 @@ class ActionRequest:
         called_once: A call that may have begun is not made again, unless a quota refused it.
         command_timeout: `start_to_close` of commands in the sandbox that an env_reset makes, for those that have none;
             in seconds, 0 for no such default.
+        payloads: SHA-256 of the stored payloads that it refers to.
     """
 
     key: ActionKey
@@ -282,6 +283,7 @@ class ActionRequest:
     set_up: str = ""
     called_once: bool = False
     command_timeout: float = 0.0
+    payloads: tuple[str, ...] = ()
 
     @property
     def needs_sandbox(self) -> bool:
