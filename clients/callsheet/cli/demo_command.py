@@ -8,8 +8,12 @@ import typer
 from callsheet.benchmarks.demo.settings import DemoSettings
 from callsheet.cli.errors import needs
 from callsheet.cli.options import AsJson, options_of
+<<<<<<< HEAD
 from callsheet.cli.output import measure
 from callsheet.cli.questions import connection_options
+=======
+from callsheet.cli.output import measure, say
+>>>>>>> main
 from callsheet.options.common import LogFormat, LogLevel
 
 
@@ -35,6 +39,6 @@ def demo(*, settings: DemoSettings, as_json: AsJson = False) -> None:
         run = functools.partial(run_on_stack, settings, address, options)
         problems = measure(as_json, lambda progress: anyio.run(run, progress), render_run).problems()
     for problem in problems:
-        typer.echo(f"callsheet: {problem}", err=True)
+        say(f"callsheet: {problem}", err=True)
     if problems:
         raise typer.Exit(1)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from callsheet.options.private_files import make_private_directory
+from callsheet.scheduler.store.engine import shown_url
 from callsheet.scheduler.store.errors import DatabaseLockedError, DataDirectoryLockedError, DataDirectoryUnusableError
 from filelock import FileLock, Timeout
 from sqlalchemy import Connection, text
@@ -75,7 +76,7 @@ def lock_database(connection: Connection, timeout_s: float) -> None:
         if getattr(error.orig, "sqlstate", None) != "55P03":  # lock_not_available
             raise
         holder = _database_holder(connection)
-        raise DatabaseLockedError(connection.engine.url.render_as_string(), holder) from None
+        raise DatabaseLockedError(shown_url(connection.engine.url), holder) from None
 
 
 def _database_holder(connection: Connection) -> str | None:
