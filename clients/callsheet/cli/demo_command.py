@@ -8,12 +8,8 @@ import typer
 from callsheet.benchmarks.demo.settings import DemoSettings
 from callsheet.cli.errors import needs
 from callsheet.cli.options import AsJson, options_of
-<<<<<<< HEAD
-from callsheet.cli.output import measure
-from callsheet.cli.questions import connection_options
-=======
 from callsheet.cli.output import measure, say
->>>>>>> main
+from callsheet.cli.questions import connection_options
 from callsheet.options.common import LogFormat, LogLevel
 
 
