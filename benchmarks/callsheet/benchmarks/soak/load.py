@@ -61,7 +61,7 @@ class Counts:
         self.failed[said] = self.failed.get(said, 0) + 1
 
 
-class Load:
+class SoakLoad:
     """Everything at once, until cancelled. What is refused for lack of room is tried again later."""
 
     def __init__(

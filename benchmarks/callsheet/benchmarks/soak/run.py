@@ -16,7 +16,7 @@ from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.measuring.machine import describe_machine
 from callsheet.benchmarks.soak.bounds import Limits, Sample, findings
 from callsheet.benchmarks.soak.databases import database_bytes, private_postgresql
-from callsheet.benchmarks.soak.load import Load
+from callsheet.benchmarks.soak.load import SoakLoad
 from callsheet.benchmarks.soak.report import DatabaseSoak, SoakReport
 from callsheet.benchmarks.soak.settings import POSTGRESQL, SoakSettings
 from callsheet.client import Client, Job
@@ -68,7 +68,7 @@ async def _soak(database: str, part_s: float, settings: SoakSettings, progress: 
         progress(f"{database}: starting")
         async with _running(directory, url, limits) as service, Client(service.address) as client:
             job = await client.open_job("long")
-            load = Load(
+            load = SoakLoad(
                 service.address,
                 job,
                 actions_per_s=settings.actions_per_s,
@@ -101,7 +101,7 @@ async def _running(directory: Path, url: str | None, limits: Limits) -> AsyncIte
             yield _Service(address, scheduler.pid, data_dir, url)
 
 
-async def _look(service: _Service, job: Job, load: Load, began: float) -> Sample:
+async def _look(service: _Service, job: Job, load: SoakLoad, began: float) -> Sample:
     status = await job.status()
     return Sample(
         at_s=time.monotonic() - began,
