@@ -99,7 +99,7 @@ class ActionVerbs:
         """Scores by a test suite. See `RewardTests` and `ActionOptions`.
 
         Raises:
-            InvalidArgumentError: A fresh sandbox would be empty, or the sandbox of a job is asked for, which has none.
+            InvalidArgumentError: A job is asked for an empty sandbox, or for its own, which it has none of.
         """
         return await self._perform(
             RewardTests(command, where=where, files=listed(files), image=image, service=service), options
@@ -119,7 +119,7 @@ class ActionVerbs:
         """Scores by a script that writes its score to a file. See `RewardScript` and `ActionOptions`.
 
         Raises:
-            InvalidArgumentError: A fresh sandbox would be empty, or the sandbox of a job is asked for, which has none.
+            InvalidArgumentError: A job is asked for an empty sandbox, or for its own, which it has none of.
         """
         script = RewardScript(
             command, where=where, score_file=score_file, files=listed(files), image=image, service=service

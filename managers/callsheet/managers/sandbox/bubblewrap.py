@@ -109,6 +109,11 @@ class BubblewrapPlanner:
         """Whether the kernel lets the launcher mount overlays."""
         return probe_overlays().works
 
+    @property
+    def begins_with_copies(self) -> bool:
+        """As a layer of overlays."""
+        return self.overlays
+
     def capabilities(self) -> Mapping[str, str]:
         """What bwrap isolates."""
         user = "a pool user for each sandbox" if self._users is not None else "the manager's own user for all sandboxes"
@@ -223,7 +228,8 @@ def _default_environment(spec: SandboxSpec) -> Mapping[str, str]:
     image = bool(spec.root.image)
     return {
         "PATH": IMAGE_COMMAND_PATH if image else COMMAND_PATH,
-        "HOME": "/root" if image else TEMPORARY,
+        # What a copy brings along must not be found as the settings of a user.
+        "HOME": "/root" if image and spec.root.copy is None else TEMPORARY,
         "TMPDIR": TEMPORARY,
         "LANG": "C.UTF-8",
         "USER": "root" if image else "sandbox",

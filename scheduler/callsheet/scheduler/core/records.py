@@ -105,7 +105,10 @@ class GroupCancelled(Record):
 
 @dataclass(slots=True)
 class ActionSubmitted(Record):
-    """An action was accepted; `spec` is its serialized ActionSpec, `submitted_at` seconds since the epoch."""
+    """An action was accepted; `spec` is its serialized ActionSpec, `submitted_at` seconds since the epoch.
+
+    `copies_sandbox`: it was settled that it runs in a copy of its trajectory's sandbox.
+    """
 
     job_id: str
     action_id: str
@@ -113,6 +116,7 @@ class ActionSubmitted(Record):
     body_hash: bytes
     spec: bytes
     submitted_at: float
+    copies_sandbox: bool = False
 
 
 @dataclass(slots=True)
@@ -231,6 +235,7 @@ class RecoveredTrajectory:
     reason: str = ""
     command_timeout: float = 0.0
     group_cancelled: bool = False
+    had_sandbox: bool = False
 
 
 @dataclass(slots=True)
@@ -253,6 +258,7 @@ class RecoveredAction:
     manager_id: str
     submitted_at: float
     cancel_reason: str = ""
+    copies_sandbox: bool = False
 
 
 @dataclass(slots=True)

@@ -245,13 +245,15 @@ def _load_trajectories(connection: Connection) -> tuple[RecoveredTrajectory, ...
     loaded = []
     for row in _rows(connection, trajectories, RecoveredTrajectory):
         held, cores = json.loads(row.held), tuple(json.loads(row.held_cores))
-        decoded = {"held": held, "held_cores": cores, "group_cancelled": bool(row.group_cancelled)}
+        flags = {"group_cancelled": bool(row.group_cancelled), "had_sandbox": bool(row.had_sandbox)}
+        decoded = {"held": held, "held_cores": cores, **flags}
         loaded.append(RecoveredTrajectory(**(row._asdict() | decoded)))
     return tuple(loaded)
 
 
 def _load_actions(connection: Connection) -> tuple[RecoveredAction, ...]:
-    return tuple(RecoveredAction(*row) for row in _rows(connection, actions, RecoveredAction))
+    rows = _rows(connection, actions, RecoveredAction)
+    return tuple(RecoveredAction(**(row._asdict() | {"copies_sandbox": bool(row.copies_sandbox)})) for row in rows)
 
 
 def _rows(connection: Connection, table: Table, kind: type[RecoveredTrajectory | RecoveredAction]) -> Iterable[Any]:

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 
+from .clearing import clear_way
 from .paths import RefusedJobError, components_of, open_directory, place_of
 
 TYPE_CHECKING = False
@@ -19,10 +20,12 @@ CHUNK = 1 << 20
 def write(details: dict[str, Any], content: int, work: str) -> None:
     """Writes one file, unpacks one archive or makes one directory."""
     root, components = place_of(work, details["path"])
+    if details["replaces"] and not details["unpack"]:
+        clear_way(root, components, details["directory"])
     if details["directory"]:
         os.close(open_directory(root, components, True))
     elif details["unpack"]:
-        unpack(root, components, content)
+        unpack(root, components, content, replaces=details["replaces"])
     else:
         with open(os.dup(content), "rb") as source:
             source.seek(0)
@@ -30,13 +33,9 @@ def write(details: dict[str, Any], content: int, work: str) -> None:
 
 
 def remove(details: dict[str, Any], work: str) -> None:
-    """Removes a file or a link; one that is not there is no error."""
+    """Removes whatever has a path, and links on the way to it; if nothing has it, that is no error."""
     root, components = place_of(work, details["path"])
-    try:
-        directory = open_directory(root, components[:-1], False)
-        os.unlink(components[-1], dir_fd=directory)
-    except FileNotFoundError:
-        return
+    clear_way(root, components, False)
 
 
 def send_file(details: dict[str, Any], output: int, root: str) -> None:
@@ -62,7 +61,8 @@ def place_file(root: str, components: list[str], source: IO[bytes], mode: int) -
     if not components:
         raise RefusedJobError("path", errno.EISDIR)
     directory = open_directory(root, components[:-1], True)
-    temporary = f".callsheet-{os.getpid()}"
+    # A name that nobody can have taken before.
+    temporary = f".callsheet-{os.urandom(8).hex()}"
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(temporary, flags, 0o600, dir_fd=directory), "wb") as file:
@@ -103,7 +103,7 @@ def place_link(root: str, member: tarfile.TarInfo, base: list[str]) -> None:
         os.close(directory)
 
 
-def unpack(root: str, base: list[str], content: int) -> None:
+def unpack(root: str, base: list[str], content: int, *, replaces: bool = False) -> None:
     """Unpacks a tar archive, plain or gzip.
 
     Stricter than the standard library's data filter, which older system Pythons lack: names that are absolute or climb,
@@ -114,6 +114,8 @@ def unpack(root: str, base: list[str], content: int) -> None:
     import tarfile
     import zlib
 
+    if replaces:
+        clear_way(root, base, True)
     os.close(open_directory(root, base, True))
     try:
         with open(os.dup(content), "rb") as file:
@@ -123,6 +125,8 @@ def unpack(root: str, base: list[str], content: int) -> None:
             stream: Any = gzip.GzipFile(fileobj=file) if compressed else file
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
+                    if replaces:
+                        clear_way(root, base + components_of(member.name), member.isdir())
                     unpack_member(root, base, archive, member)
     except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise RefusedJobError("archive", errno.EINVAL) from error
