@@ -132,9 +132,12 @@ def test_that_a_trajectory_had_a_sandbox_and_that_an_action_copies_it_come_back(
         ),
         (
             [ActionDispatched("job", "a", 1, 1, 7, "manager"), ActionFinished("job", "a", "failed", b"outcome", 20.0)],
-            replace(DISPATCHED, state="failed", spec=b""),
+            replace(DISPATCHED, state="failed", spec=b"", finished_at=20.0, outcome_bytes=7),
         ),
-        ([ActionFinished("job", "a", "expired", b"", 20.0)], replace(QUEUED, state="expired", spec=b"")),
+        (
+            [ActionFinished("job", "a", "expired", b"", 20.0)],
+            replace(QUEUED, state="expired", spec=b"", finished_at=20.0),
+        ),
     ],
     ids=["submitted", "dispatched", "requeued", "cancel requested", "failed", "expired"],
 )

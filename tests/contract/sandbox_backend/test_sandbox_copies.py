@@ -96,7 +96,7 @@ async def test_a_copy_begins_with_the_files_of_its_original(
     await shell(
         sandbox,
         "mkdir -p a/b empty __pycache__; echo one > a/b/file; chmod 700 a/b/file; ln a/b/file a/hard;"
-        f" ln -s /nowhere a/link; truncate -s 100000 sparse; touch __pycache__/x.pyc {temporary}/left; echo -n > nothing;"
+        f" ln -s /nowhere a/link; truncate -s 100000 sparse; touch __pycache__/x.pyc {temporary}/left nothing;"
         " python3 -c \"import os, socket; os.mkfifo('pipe'); socket.socket(socket.AF_UNIX).bind('socket')\";"
         " echo secret > closed; chmod 0 closed; mkdir -p shut/in; touch shut/in/file; chmod 0 shut; chmod 2755 empty",
     )

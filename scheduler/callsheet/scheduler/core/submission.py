@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.adoption import adopt_orphan
+from callsheet.scheduler.core.adoption import adopt_orphan, adoptable_orphan
 from callsheet.scheduler.core.attempts import on_ended
 from callsheet.scheduler.core.commands import Cancellation, DeliverStored
 from callsheet.scheduler.core.entities import Action, FinishedAction, Job, Trajectory
@@ -21,7 +21,6 @@ from callsheet.scheduler.core.model import (
     RefusedError,
     SandboxCopy,
     failed_precondition,
-    not_found,
 )
 from callsheet.scheduler.core.peers import Watcher
 from callsheet.scheduler.core.records import (
@@ -31,6 +30,7 @@ from callsheet.scheduler.core.records import (
     PolicyVersionPublished,
     TrajectoryCommandTimeout,
 )
+from callsheet.scheduler.core.retention import check_not_forgotten, drop_job, unknown_action
 from callsheet.scheduler.core.servability import check_servable
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.trajectories import abandon, closed_trajectory
@@ -40,8 +40,8 @@ def on_job_open(state: SchedulerState, event: events.JobOpenRequested, now: floa
     """Opens a job; the same spec again is accepted."""
     known = state.jobs.get(event.job.job_id)
     if known is None:
-        job = state.jobs[event.job.job_id] = Job(event.job)
-        state.persist(JobOpened(event.job.job_id, event.job.spec))
+        job = state.jobs[event.job.job_id] = Job(event.job, begun_after=state.newest_token())
+        state.persist(JobOpened(event.job.job_id, event.job.spec, *job.begun_after))
         begin(state, job, now)
     elif known.request.spec != event.job.spec:
         raise RefusedError(
@@ -66,6 +66,7 @@ def close_job(state: SchedulerState, job: Job, reason: str, now: float) -> None:
                 detach_attempt(state, action, action.attempt, reason, now)
             finish(state, action, Cancellation(reason), now)
     job_id = job.request.job_id
+    drop_job(state, job)
     del state.jobs[job_id]
     state.timers.drop(("job", job_id))
     state.persist(JobClosed(job_id))
@@ -80,13 +81,12 @@ def on_submit(state: SchedulerState, event: events.SubmitRequested, now: float) 
     if known is not None:
         _attach(state, event, known)
         return
+    check_not_forgotten(job, request.key, request.body_hash)
     check_not_expired(job)
     trajectory = _trajectory_of(job, request)
     _check_room(state, job)
     request = _settle_copy(trajectory, request)
-    orphan = state.orphans.get(request.key)
-    if orphan is not None and orphan.running.body_hash != request.body_hash:
-        orphan = None
+    orphan = adoptable_orphan(state, job, request)
     awaits_role = False
     if orphan is None:
         if trajectory is not None:
@@ -141,7 +141,7 @@ def on_outcome_requested(state: SchedulerState, event: events.OutcomeRequested, 
     """Attaches a watcher to an action that was submitted before."""
     known = state.find_action(event.key)
     if known is None:
-        raise not_found("key", "/".join(event.key), "names no action of an open job")
+        raise unknown_action(state, event.key)
     state.accept(event.reply_to)
     _watch(state, known, event.watcher, event.key)
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Final, Self, TypeVar
 
 from anyio import CapacityLimiter, to_thread
+from callsheet.options.private_files import make_private_directory
 from callsheet.scheduler.store.errors import PayloadNotFoundError
 from callsheet.scheduler.store.payloads import (
     CHUNK_BYTES,
@@ -132,7 +133,7 @@ class LocalPayloadStore:
 
     def _prepare(self) -> None:
         for directory in (self._objects.parent, self._objects, self._jobs, self._incoming):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_directory(directory)
             _sync_directory(directory.parent)
         # Whatever was being written when the last scheduler ended.
         for left_over in self._incoming.iterdir():
