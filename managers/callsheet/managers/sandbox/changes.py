@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
+import secrets
 import socket
 import stat
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+from callsheet.managers.sandbox.agent.trees import DIRECTORY, identity_of, open_above
+from callsheet.managers.sandbox.directories import remove_directory
 from callsheet.managers.sandbox.errors import StoppedError
 from callsheet.managers.sandbox.root_filesystem import RootFilesystem, overlays_of
 
@@ -61,12 +64,14 @@ class ChangedFiles:
             ChangesTooLargeError: It is more than `limit_bytes`. What was copied stays.
             OSError: It cannot be read or written.
         """
-        return self._save(self._overlays, target, _Copy(limit_bytes))
+        with ExitStack() as opened:
+            return _copy_trees(self._uppers(self._overlays, opened), target, _Copy(limit_bytes))
 
     def copy(self, target: Path, limit_bytes: int, stopped: Callable[[], bool]) -> int:
         """Does as `save` for what a sandbox of its own is to begin with, see `backend.Sandbox.copy_files`. Blocks."""
         names = [name for name in self._overlays if name != "temporary"]
-        return self._save(names, target, _Copy(limit_bytes, stopped, _CACHES), left_out=_OWN_PLACES)
+        with ExitStack() as opened:
+            return _copy_trees(self._uppers(names, opened), target, _Copy(limit_bytes, stopped, _CACHES))
 
     def close(self) -> None:
         """Lets go of it. Safe to call again."""
@@ -74,6 +79,10 @@ class ChangedFiles:
         if self._base >= 0:
             os.close(self._base)
             self._base = -1
+
+    def _uppers(self, names: Sequence[str], opened: ExitStack) -> list[tuple[str, int]]:
+        base = self._take_base()
+        return [(name, _opened_up(opened, f"{name}/upper", base)) for name in names]
 
     def _take_base(self) -> int:
         """Returns the descriptor that the launcher sent before it started anything."""
@@ -84,101 +93,176 @@ class ChangedFiles:
             self._base = descriptors[0]
         return self._base
 
-    def _save(self, names: Sequence[str], target: Path, copy: _Copy, left_out: Collection[str] = ()) -> int:
-        base = self._take_base()
-        for name in names:
-            upper = os.open(f"{name}/upper", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=base)
-            try:
-                # Only the root of an image has such places.
-                copy.tree(upper, target / name, left_out if name == "system" else ())
-            finally:
-                os.close(upper)
-        return copy.bytes
 
-
-def copy_tree(source: str, target: Path, limit_bytes: int, stopped: Callable[[], bool]) -> int:
-    """Copies a directory, see `backend.Sandbox.copy_files`, to one that is made; returns the bytes, about. Blocks.
+def copy_working_directory(source: str, target: Path, limit_bytes: int, stopped: Callable[[], bool]) -> int:
+    """Copies a directory to TARGET/work, see `backend.Sandbox.copy_files`; returns the bytes, about. Blocks.
 
     Raises:
         ChangesTooLargeError: It is more than `limit_bytes`. What was copied stays.
         StoppedError: `stopped` says so.
         OSError: It cannot be read or written.
     """
-    copy = _Copy(limit_bytes, stopped, _CACHES)
-    place = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        copy.tree(place, target)
-    finally:
-        os.close(place)
+    with ExitStack() as opened:
+        return _copy_trees([("work", _opened_up(opened, source))], target, _Copy(limit_bytes, stopped, _CACHES))
+
+
+def _copy_trees(trees: Sequence[tuple[str, int]], target: Path, copy: _Copy) -> int:
+    """Copies each of some open directories to TARGET/NAME."""
+    # By these names, files with several are found again wherever in the trees they are.
+    links = target / f"links-{secrets.token_hex(8)}"
+    links.mkdir(mode=0o700)
+    with ExitStack() as opened:
+        copy.links = _opened(opened, str(links))
+        for name, source in trees:
+            path = target / name
+            path.mkdir(mode=0o755)
+            # Only the root of an image has such places.
+            copy.tree(source, _opened(opened, str(path)), _OWN_PLACES if copy.left_out and name == "system" else ())
+            path.chmod(stat.S_IMODE(os.fstat(source).st_mode) & ~SPECIAL_BITS)
+    remove_directory(links)
     return copy.bytes
 
 
+def _opened(stack: ExitStack, path: str, parent: int | None = None) -> int:
+    directory = os.open(path, DIRECTORY, dir_fd=parent)
+    stack.callback(os.close, directory)
+    return directory
+
+
+def _opened_up(stack: ExitStack, path: str, parent: int | None = None) -> int:
+    directory, mode = _open(path, DIRECTORY, parent)
+    stack.callback(os.close, directory)
+    if mode is not None:
+        stack.callback(os.fchmod, directory, mode)
+    return directory
+
+
+def _open(name: str, flags: int, parent: int | None) -> tuple[int, int | None]:
+    """Opens what a tree has under a name, also what its owner, who may be this process's user, took the right from.
+
+    Returns:
+        A descriptor, and the mode that it is to have again; None if that was not changed.
+    """
+    try:
+        return os.open(name, flags, dir_fd=parent), None
+    except PermissionError:
+        place = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        # By descriptor, so that it is this very entry whatever has its name by now.
+        status = os.fstat(place)
+        needed = stat.S_IRUSR | (stat.S_IXUSR if stat.S_ISDIR(status.st_mode) else 0)
+        os.chmod(f"/proc/self/fd/{place}", stat.S_IMODE(status.st_mode) | needed)
+        return os.open(name, flags, dir_fd=parent), stat.S_IMODE(status.st_mode)
+    finally:
+        os.close(place)
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """A directory on the way down: which ones it is in, there and here, and what is in it and was not visited yet.
+
+    Attributes:
+        mode: The one that it is to have again; None if that was not changed.
+    """
+
+    source: tuple[int, int]
+    target: tuple[int, int]
+    status: os.stat_result
+    waiting: list[tuple[str, os.stat_result]]
+    mode: int | None
+
+
 class _Copy:
-    """One copy of a tree, with what it took so far."""
+    """One copy of some trees, with what it took so far.
+
+    Attributes:
+        links: Descriptor of the directory that gets a name for each file that has several.
+        left_out: Names that are nowhere copied.
+    """
 
     def __init__(
         self, limit_bytes: int, stopped: Callable[[], bool] = lambda: False, left_out: Collection[str] = ()
     ) -> None:
-        """Args: left_out: Names that are nowhere copied."""
         self.bytes = 0
-        self._limit = limit_bytes
+        self.links = -1
+        self.left_out = left_out
         self._stopped = stopped
-        self._left_out = left_out
-        self._links: dict[int, Path] = {}
+        self._limit = limit_bytes
+        self._linked: set[int] = set()
 
-    def tree(self, source: int, target: Path, left_out: Collection[str] = ()) -> None:
-        """Copies an open directory to one that is made; `left_out` are names that are not copied from it itself."""
-        target.mkdir(mode=0o755)
-        self.directory(source, target, left_out)
-        target.chmod(stat.S_IMODE(os.fstat(source).st_mode) & ~SPECIAL_BITS)
+    def tree(self, source: int, target: int, not_at_its_top: Collection[str] = ()) -> None:
+        """Copies what is in an open directory into another one, however deep it is."""
+        source, target = os.dup(source), os.dup(target)
+        levels: list[_Level] = []
+        try:
+            _keep_opaque(source, target)
+            waiting = self._entries(source, target, not_at_its_top)
+            while True:
+                if waiting:
+                    name, status = waiting.pop()
+                    below, mode = _open(name, DIRECTORY, source)
+                    levels.append(_Level(identity_of(source), identity_of(target), status, waiting, mode))
+                    os.mkdir(name, dir_fd=target)
+                    source, target = _move(source, below), _move(target, _below(target, name))
+                    _keep_opaque(source, target)
+                    waiting = self._entries(source, target)
+                elif levels:
+                    level = levels.pop()
+                    # Only now: what was made in it changed its time, and it may forbid to make anything in it.
+                    os.fchmod(target, stat.S_IMODE(level.status.st_mode) & ~SPECIAL_BITS)
+                    os.utime(target, ns=(level.status.st_mtime_ns, level.status.st_mtime_ns))
+                    above = open_above(source, level.source)
+                    if level.mode is not None:
+                        os.fchmod(source, level.mode)
+                    source = _move(source, above)
+                    target = _move(target, open_above(target, level.target))
+                    waiting = level.waiting
+                else:
+                    return
+        finally:
+            os.close(source)
+            os.close(target)
 
-    def directory(self, source: int, target: Path, left_out: Collection[str] = ()) -> None:
-        """Copies what is in an open directory into a new one."""
-        _keep_opaque(source, target)
+    def _entries(self, source: int, target: int, not_here: Collection[str] = ()) -> list[tuple[str, os.stat_result]]:
+        """Copies all but the directories of a directory; returns those."""
         with os.scandir(source) as entries:
-            for name in [entry.name for entry in entries]:
-                if name not in self._left_out and name not in left_out:
-                    self._entry(source, name, target / name)
-
-    def _entry(self, parent: int, name: str, target: Path) -> None:
-        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-        self._account(ENTRY_BYTES)
-        kind = stat.S_IFMT(status.st_mode)
-        if kind == stat.S_IFDIR:
-            target.mkdir()
-            with _readable(name, parent, os.O_DIRECTORY, stat.S_IRUSR | stat.S_IXUSR) as inner:
-                self.directory(inner, target)
-        elif kind == stat.S_IFLNK:
-            os.symlink(os.readlink(name, dir_fd=parent), target)
-            return
-        elif kind == stat.S_IFREG:
-            if self._link(status, target):
-                return
-            self._file(parent, name, target)
-        elif kind == stat.S_IFCHR and status.st_rdev == 0:
-            # A whiteout: what lies below under this name is deleted.
-            os.mknod(target, stat.S_IFCHR, 0)
-            return
-        else:
+            names = [entry.name for entry in entries if entry.name not in self.left_out and entry.name not in not_here]
+        directories = []
+        for name in names:
+            status = os.stat(name, dir_fd=source, follow_symlinks=False)
+            self._account(ENTRY_BYTES)
+            kind = stat.S_IFMT(status.st_mode)
+            if kind == stat.S_IFDIR:
+                directories.append((name, status))
+            elif kind == stat.S_IFLNK:
+                os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+            elif kind == stat.S_IFREG:
+                self._file(source, target, name, status)
+            elif kind == stat.S_IFCHR and status.st_rdev == 0:
+                # A whiteout: what lies below under this name is deleted.
+                os.mknod(name, stat.S_IFCHR, 0, dir_fd=target)
             # Sockets and pipes mean nothing without the processes that had them open.
+        return directories
+
+    def _file(self, source: int, target: int, name: str, status: os.stat_result) -> None:
+        if status.st_ino in self._linked:
+            os.link(str(status.st_ino), name, src_dir_fd=self.links, dst_dir_fd=target)
             return
-        os.chmod(target, stat.S_IMODE(status.st_mode) & ~SPECIAL_BITS)
-        os.utime(target, ns=(status.st_mtime_ns, status.st_mtime_ns))
-
-    def _link(self, status: os.stat_result, target: Path) -> bool:
-        """Makes a further link to a file that was copied before; returns whether it was."""
-        if status.st_nlink == 1:
-            return False
-        first = self._links.setdefault(status.st_ino, target)
-        if first is not target:
-            os.link(first, target)
-        return first is not target
-
-    def _file(self, parent: int, name: str, target: Path) -> None:
-        with _readable(name, parent, os.O_NONBLOCK, stat.S_IRUSR) as source, open(target, "xb") as writer:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        content, mode = _open(name, flags, source)
+        with open(content, "rb"):
+            if mode is not None:
+                os.fchmod(content, mode)
             # Its blocks and not its length: a file may be longer than any disk.
-            self._account(os.fstat(source).st_blocks * 512)
-            _copy_content(source, writer.fileno())
+            self._account(os.fstat(content).st_blocks * 512)
+            copied = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target)
+            with open(copied, "wb"):
+                _copy_content(content, copied)
+                os.fchmod(copied, stat.S_IMODE(status.st_mode) & ~SPECIAL_BITS)
+                os.utime(copied, ns=(status.st_mtime_ns, status.st_mtime_ns))
+        if status.st_nlink > 1:
+            os.link(name, str(status.st_ino), src_dir_fd=target, dst_dir_fd=self.links)
+            self._linked.add(status.st_ino)
 
     def _account(self, more: int) -> None:
         self.bytes += more
@@ -188,28 +272,14 @@ class _Copy:
             raise ChangesTooLargeError(f"more than {self._limit} bytes were changed")
 
 
-@contextmanager
-def _readable(name: str, parent: int, flags: int, needed: int) -> Iterator[int]:
-    """Opens what a tree has under a name, also what its owner, who may be this process's user, took the right from."""
-    flags |= os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-    place, mode = -1, 0
-    try:
-        try:
-            opened = os.open(name, flags, dir_fd=parent)
-        except PermissionError:
-            place = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-            # By descriptor, so that it is this very entry whatever has its name by now.
-            mode = stat.S_IMODE(os.fstat(place).st_mode)
-            os.chmod(f"/proc/self/fd/{place}", mode | needed)
-            opened = os.open(name, flags, dir_fd=parent)
-        try:
-            yield opened
-        finally:
-            os.close(opened)
-    finally:
-        if place >= 0:
-            os.chmod(f"/proc/self/fd/{place}", mode)
-            os.close(place)
+def _below(directory: int, name: str) -> int:
+    return os.open(name, DIRECTORY, dir_fd=directory)
+
+
+def _move(former: int, directory: int) -> int:
+    """Closes a directory for another one."""
+    os.close(former)
+    return directory
 
 
 def _copy_content(source: int, target: int) -> None:
@@ -229,7 +299,7 @@ def _copy_content(source: int, target: int) -> None:
         while start < end:
             copied = _copy_part(source, target, start, end - start)
             if not copied:
-                # It was cut meanwhile: not everything stands still everywhere.
+                # It was cut meanwhile: not everywhere does everything stand still.
                 return
             start += copied
 
@@ -246,18 +316,8 @@ def _copy_part(source: int, target: int, start: int, count: int) -> int:
     return os.sendfile(target, source, start, count)
 
 
-def _keep_opaque(source: int, target: Path) -> None:
+def _keep_opaque(source: int, target: int) -> None:
     """Keeps the mark of a directory that hides the one below it."""
     for name in _OPAQUE:
         with suppress(OSError):
             os.setxattr(target, name, os.getxattr(source, name))
-
-
-def remove_layer(path: Path) -> None:
-    """Removes a layer; its owner may have taken away its own right to write. Blocks."""
-    for directory, names, _ in os.walk(path):
-        for name in names:
-            inner = os.path.join(directory, name)
-            if not os.path.islink(inner):
-                os.chmod(inner, 0o700)
-    shutil.rmtree(path, ignore_errors=True)

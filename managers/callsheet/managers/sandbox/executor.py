@@ -16,12 +16,24 @@ from callsheet.managers.sandbox.base_executor import BaseSandboxExecutor
 from callsheet.managers.sandbox.command_defaults import CommandDefaults, read_defaults
 from callsheet.managers.sandbox.env_reset import completed_reset, failed_reset, read_env_reset
 from callsheet.managers.sandbox.env_step import read_env_step, run_env_step
-from callsheet.managers.sandbox.errors import CopyLostError, SandboxLostError, StoppedError
+from callsheet.managers.sandbox.errors import (
+    CopyDiedError,
+    CopyLostError,
+    SandboxDiedError,
+    SandboxLostError,
+    StoppedError,
+)
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.provisioning.provisioner import Provisioner, SetUpEndedError, Wanted
 from callsheet.managers.sandbox.provisioning.sandbox_copies import SandboxCopies
 from callsheet.managers.sandbox.results import command_result, limit_failure, usage_of
-from callsheet.managers.sandbox.rewards import TEST_SUITE_SERVICE, read_scorer, score_in_new_sandbox, score_result
+from callsheet.managers.sandbox.rewards import (
+    TEST_SUITE_SERVICE,
+    read_scorer,
+    score_in_new_sandbox,
+    score_in_own_sandbox,
+    score_result,
+)
 from callsheet.managers.sandbox.sandbox_use import SandboxUse
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
@@ -208,7 +220,7 @@ class SandboxExecutor(BaseSandboxExecutor):
         held = self._find(use.attempt)
         runnable = await read_scorer(scorer, use.attempt, self._settings, held.defaults)
         async with held.turn, use.inside(held.sandbox):
-            run = await runnable.run(held.sandbox, use.units, use.stop)
+            run = await score_in_own_sandbox(scorer, runnable, held.sandbox, use)
         return await score_result(run, use.attempt)
 
     async def _score_in_copy(self, scorer: CommandScorer, use: SandboxUse) -> AttemptResult:
@@ -224,7 +236,8 @@ class SandboxExecutor(BaseSandboxExecutor):
                     raise StoppedError from error
                 # Not the trajectory's own, which lives as long as nobody says otherwise.
                 reason = "copy_lost" if error.reason == SandboxLostError.reason else error.reason
-                raise CopyLostError(reason, str(error)) from error
+                died = isinstance(error, SandboxDiedError)
+                raise (CopyDiedError if died else CopyLostError)(reason, str(error)) from error
 
     async def _make_fresh(self, image: str, use: SandboxUse) -> Sandbox:
         """Makes the sandbox of one reward."""

@@ -269,6 +269,7 @@ class Trajectory:
         manager_id: The manager that holds the sandbox.
         lost: Its last sandbox was lost and it has not been reset since.
         had_sandbox: It has a sandbox, or had one.
+        died: That happened under a command that ran in it.
         line: Actions that need the sandbox, in order of submit; only the first may run.
         occupied: The attempt that is in the sandbox (or makes it) now.
         held: Units the sandbox keeps between actions, and the cores behind them.
@@ -285,6 +286,7 @@ class Trajectory:
     manager_id: str = ""
     lost: bool = False
     had_sandbox: bool = False
+    died: bool = False
     line: deque[Action] = field(default_factory=deque)
     occupied: Attempt | None = None
     open_actions: dict[str, Action] = field(default_factory=dict)
@@ -355,15 +357,18 @@ class Job:
     Attributes:
         begun_after: The newest token when it was opened. Attempts with one that is no greater are of another job, which
             had this id before.
+        active_at: When something happened in it last, in seconds since the epoch.
         live_trajectories: How many of the open ones were admitted.
         finished: Ids of those of its actions that have their outcome, the oldest outcome first.
         finished_bytes: Bytes of these outcomes.
         forgotten: Those of which nothing else is kept.
+        dead_sandboxes: Actions that ended as their sandbox died under them.
     """
 
     request: JobRequest
     policy_version: int = 0
     begun_after: Token = FIRST_TOKEN
+    active_at: float = 0.0
     lease: Lease = field(default_factory=Lease)
     trajectories: dict[str, Trajectory] = field(default_factory=dict)
     closed_trajectories: dict[str, ClosedTrajectory] = field(default_factory=dict)
@@ -377,6 +382,7 @@ class Job:
     forgotten: ForgottenActions = field(default_factory=ForgottenActions)
     finished_counts: dict[str, int] = field(default_factory=dict)
     failure_counts: dict[str, int] = field(default_factory=dict)
+    dead_sandboxes: int = 0
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ from callsheet.scheduler.service.learning import Learning, load_predictors
 from callsheet.scheduler.service.loop import Clock, CoreLoop
 from callsheet.scheduler.service.manager_servicer import ManagerServicer
 from callsheet.scheduler.service.outcomes import encode_outcome
+from callsheet.scheduler.service.payload_rights import PayloadRights
 from callsheet.scheduler.service.payload_servicer import PayloadServicer
 from callsheet.scheduler.service.planning import SolverPlanning, make_planning
 from callsheet.scheduler.service.refusing_interceptor import RefusingInterceptor
@@ -162,6 +163,7 @@ def _recover(
         finished_actions_s=settings.finished_actions_s,
         job_grace=settings.job_grace,
         expired_job_lifetime=settings.expired_job_lifetime,
+        job_idle_timeout=settings.job_idle_timeout,
     )
     state = SchedulerState(epoch, encode_outcome, core)
     if isinstance(planning, SolverPlanning):
@@ -225,10 +227,12 @@ async def _grpc_server(
             ("grpc.http2.ping_timeout_ms", round(settings.keepalive_timeout * 1000)),
         ],
     )
-    client_service_pb2_grpc.add_ClientServiceServicer_to_server(ClientServicer(loop, ClientRequests(payloads)), server)
-    manager_service_pb2_grpc.add_ManagerServiceServicer_to_server(ManagerServicer(loop, payloads), server)
+    rights = PayloadRights(payloads, loop.state)
+    requests = ClientRequests(payloads, rights)
+    client_service_pb2_grpc.add_ClientServiceServicer_to_server(ClientServicer(loop, requests), server)
+    manager_service_pb2_grpc.add_ManagerServiceServicer_to_server(ManagerServicer(loop, payloads, rights), server)
     admin_service_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
-    payload_service_pb2_grpc.add_PayloadServiceServicer_to_server(PayloadServicer(payloads), server)
+    payload_service_pb2_grpc.add_PayloadServiceServicer_to_server(PayloadServicer(payloads, rights), server)
     names = [f"callsheet.v1.{name}Service" for name in ("Client", "Manager", "Admin", "Payload")]
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)

@@ -6,8 +6,9 @@ import errno
 import os
 import stat
 
+from .trees import remove_tree
+
 PASS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Links of a usual system, into /usr: whoever names a file below them is told so, as its programs are there.
 SYSTEM_LINKS = frozenset({"bin", "sbin", "lib", "lib32", "lib64", "libx32"})
 
@@ -58,63 +59,8 @@ def make_usable(directory: int) -> None:
 
 
 def remove_entry(parent: int, name: str, mode: int) -> None:
-    """Removes a file, a link, or a directory with all that is in it, however deep."""
-    if not stat.S_ISDIR(mode):
+    """Removes a file, a link, or a directory with all that is in it."""
+    if stat.S_ISDIR(mode):
+        remove_tree(parent, name)
+    else:
         os.unlink(name, dir_fd=parent)
-        return
-    # One descriptor at a time, and names alone on the way: a path through a deep tree is longer than any may be.
-    current = os.dup(parent)
-    above: list[tuple[str, tuple[int, int]]] = []
-    pending = [[name]]
-    try:
-        while pending:
-            if pending[-1]:
-                below = into(current, pending[-1].pop(), above)
-                os.close(current)
-                current = below
-                pending.append(emptied(current))
-            else:
-                pending.pop()
-                if pending:
-                    outer = out_of(current, above)
-                    os.close(current)
-                    current = outer
-    finally:
-        os.close(current)
-
-
-def into(current: int, name: str, above: list[tuple[str, tuple[int, int]]]) -> int:
-    """Goes into a directory."""
-    below = os.open(name, PASS, dir_fd=current)
-    make_usable(below)
-    above.append((name, identity(current)))
-    return below
-
-
-def out_of(current: int, above: list[tuple[str, tuple[int, int]]]) -> int:
-    """Goes back to where it was entered from, and removes it."""
-    name, expected = above.pop()
-    outer = os.open("..", PASS, dir_fd=current)
-    if identity(outer) != expected:
-        raise OSError(errno.EBUSY, "a directory was moved meanwhile")
-    os.rmdir(name, dir_fd=outer)
-    return outer
-
-
-def emptied(directory: int) -> list[str]:
-    """Removes what is no directory; returns the names of those that are."""
-    listed = os.open(".", LIST, dir_fd=directory)
-    try:
-        names = os.listdir(listed)
-        inner = [name for name in names if stat.S_ISDIR(mode_of(name, listed) or 0)]
-        for name in set(names).difference(inner):
-            os.unlink(name, dir_fd=listed)
-        return inner
-    finally:
-        os.close(listed)
-
-
-def identity(directory: int) -> tuple[int, int]:
-    """Tells a directory from all others."""
-    found = os.fstat(directory)
-    return found.st_dev, found.st_ino

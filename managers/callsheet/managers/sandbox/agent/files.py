@@ -8,6 +8,7 @@ import stat
 
 from .clearing import clear_way
 from .paths import RefusedJobError, open_directory, place_of
+from .trees import remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +34,15 @@ def remove(details: dict[str, Any], work: str) -> None:
     """Removes whatever has a path, and links on the way to it; if nothing has it, that is no error."""
     root, components = place_of(work, details["path"])
     clear_way(root, components, False)
+
+
+def clear(details: dict[str, Any], work: str) -> None:
+    """Removes a directory with all that is in it; one that is not there is no error."""
+    root, components = place_of(work, details["path"])
+    try:
+        remove_tree(open_directory(root, components[:-1], False), components[-1])
+    except FileNotFoundError:
+        return
 
 
 def send_file(details: dict[str, Any], output: int, root: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 from callsheet.managers.sandbox.backend import Sandbox, SandboxSpec
-from callsheet.managers.sandbox.changes import remove_layer
+from callsheet.managers.sandbox.directories import remove_directory
 from callsheet.managers.sandbox.errors import CopyRefusedError
 from callsheet.managers.sandbox.provisioning.archives import MOST_ARCHIVE_BYTES, ArchiveError
 from callsheet.managers.sandbox.provisioning.provisioner import Provisioner
@@ -43,7 +43,7 @@ class SandboxCopies:
             yield place
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(remove_layer, place)
+                await anyio.to_thread.run_sync(remove_directory, place)
 
     async def take(self, original: Sandbox, place: Path, use: SandboxUse) -> None:
         """Copies the files of a sandbox, which stands still meanwhile; raises what `Sandbox.copy_files` raises."""
