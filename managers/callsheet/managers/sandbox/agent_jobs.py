@@ -54,6 +54,10 @@ class Process:
 class FirstProcess(Protocol):
     """What a backend started. The agent ends with its socket, and this once nothing is left inside."""
 
+    @property
+    def ends_alone(self) -> bool:
+        """Whether what started it would still keep it: else its end is one of many, and nobody's inside."""
+
     async def ran_out_of_memory(self) -> bool:
         """Whether it ended by itself as the memory was used up, as far as whoever started it knows.
 

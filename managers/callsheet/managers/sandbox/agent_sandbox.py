@@ -34,6 +34,7 @@ from callsheet.managers.sandbox.command_defaults import judging_environment, mer
 from callsheet.managers.sandbox.errors import (
     FileRefusedError,
     SandboxCreateError,
+    SandboxDiedError,
     SandboxLostError,
     SandboxOutOfMemoryError,
     StoppedError,
@@ -72,7 +73,7 @@ class AgentSandbox:
         self._held: list[OutputPipe] = []
         self._destroying = anyio.Lock()
         self._destroyed = False
-        self._ran_out_of_memory = False
+        self._was_lost = self._ran_out_of_memory = False
         self._releases = ExitStack()
 
     @property
@@ -135,7 +136,7 @@ class AgentSandbox:
         self._check_inside(file.path)
         content = await self._jobs.memory_file(file.content)
         details = {"path": file.path, "unpack": file.unpack, "mode": file.mode & 0o777, "directory": file.directory}
-        async with self._telling_out_of_memory():
+        async with self._telling_its_end():
             result = await self._jobs.ask("write", details, content, stop)
         if result.refused is not None:
             raise file_refused(file, *result.refused)
@@ -167,7 +168,7 @@ class AgentSandbox:
     ) -> CommandOutcome:
         """Runs a command."""
         self._check_inside(command.working_directory)
-        async with self._telling_out_of_memory():
+        async with self._telling_its_end():
             return await self._execute(command, stop, on_output)
 
     async def _execute(
@@ -214,7 +215,7 @@ class AgentSandbox:
     ) -> CommandOutcome:
         """Runs a step in its session."""
         self._check_inside(step.directory)
-        async with self._telling_out_of_memory():
+        async with self._telling_its_end():
             return await self._sessions.run(step, stop, on_output)
 
     def temporary_path(self, name: str) -> str:
@@ -306,8 +307,11 @@ class AgentSandbox:
                     await self._end()
 
     @asynccontextmanager
-    async def _telling_out_of_memory(self) -> AsyncIterator[None]:
-        """Tells a loss as out of memory where it was that: files fill the memory until the agent is killed too."""
+    async def _telling_its_end(self) -> AsyncIterator[None]:
+        """Tells a loss as out of memory where it was that: files fill the memory until the agent is killed too.
+
+        Otherwise it died under what runs in it, unless it was destroyed, or all end that were started with it.
+        """
         try:
             yield
         except SandboxLostError as error:
@@ -316,11 +320,13 @@ class AgentSandbox:
             if self._ran_out_of_memory:
                 message = "the sandbox used up its memory, files included, and is gone"
                 raise SandboxOutOfMemoryError(message) from error
+            if self._was_lost and self._parts.first_process.ends_alone:
+                raise SandboxDiedError(f"the sandbox died while a command ran in it: {error}") from error
             raise
 
     async def _end(self) -> None:
         parts = self._parts
-        is_lost = self.loss is not None
+        self._was_lost = self.loss is not None
         self._connection.close("it was destroyed")
         for pipe in self._held:
             pipe.close()
@@ -328,7 +334,7 @@ class AgentSandbox:
         self._sessions.close()
         if parts.group is not None:
             await self._jobs.in_thread(parts.group.kill)
-        self._ran_out_of_memory = is_lost and await parts.first_process.ran_out_of_memory()
+        self._ran_out_of_memory = self._was_lost and await parts.first_process.ran_out_of_memory()
         await parts.first_process.finish()
         if parts.group is not None:
             self._ran_out_of_memory |= await self._jobs.in_thread(parts.group.ran_out_of_memory)

@@ -71,6 +71,11 @@ class LaunchedProcess:
     launcher: LauncherClient
     child: Child
 
+    @property
+    def ends_alone(self) -> bool:
+        """All that the launcher started end with it."""
+        return self.launcher.alive
+
     async def ran_out_of_memory(self) -> bool:
         """The launcher does not know; its groups do."""
         return False
