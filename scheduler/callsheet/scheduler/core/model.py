@@ -298,6 +298,7 @@ class JobRequest:
     Attributes:
         grace: Seconds it lives on without a client session; None takes the scheduler's.
         detached: It needs no session and never expires.
+        dead_sandbox_is_infra: Whether nothing in a sandbox is taken to have ended it.
         idle_timeout: Seconds without work after which it is closed; None takes the scheduler's, or none if detached.
     """
 
@@ -310,6 +311,7 @@ class JobRequest:
     grace: float | None = None
     detached: bool = False
     idle_timeout: float | None = None
+    dead_sandbox_is_infra: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,7 @@ def decode_job(spec: job_pb2.JobSpec) -> JobRequest:
         spec=spec.SerializeToString(deterministic=True),
         grace=longer_than_zero("job.grace", spec.grace) if spec.HasField("grace") else None,
         detached=spec.detached,
+        dead_sandbox_is_infra=spec.dead_sandbox_is_infra,
         idle_timeout=longer_than_zero("job.idle_timeout", spec.idle_timeout) if spec.HasField("idle_timeout") else None,
     )
 
