@@ -229,6 +229,13 @@ class Action:
         """Its key."""
         return self.request.key
 
+    def enter(self, state: ActionState) -> None:
+        """Changes its state; its job counts its actions by their states."""
+        counts = self.job.state_counts
+        counts[self.state] -= 1
+        counts[state] = counts.get(state, 0) + 1
+        self.state = state
+
     def tell(self, now: float, event: str) -> None:
         """Adds to its story; of a long one the first event and the last ones are kept."""
         self.story.append((now, event))
@@ -337,7 +344,10 @@ class Job:
     Attributes:
         begun_after: The newest token when it was opened. Attempts with one that is no greater are of another job, which
             had this id before.
+        open_actions: How many have no outcome yet.
+        open_bytes: Bytes of their bodies.
         live_trajectories: How many of the open ones were admitted.
+        state_counts: Actions by their states, those with an outcome included.
     """
 
     request: JobRequest
@@ -350,8 +360,9 @@ class Job:
     groups: dict[str, Group] = field(default_factory=dict)
     actions: dict[str, Action | FinishedAction] = field(default_factory=dict)
     open_actions: int = 0
+    open_bytes: int = 0
     live_trajectories: int = 0
-    finished_counts: dict[str, int] = field(default_factory=dict)
+    state_counts: dict[ActionState, int] = field(default_factory=dict)
     failure_counts: dict[str, int] = field(default_factory=dict)
 
 

@@ -43,8 +43,7 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
     for row in recovered.actions:
         _restore_admission(state, row)
         if ActionState(row.state).terminal:
-            job_actions = state.jobs[row.job_id].actions
-            job_actions[row.action_id] = FinishedAction(row.body_hash, ActionState(row.state))
+            _restore_finished(state.jobs[row.job_id], row)
         else:
             action = _restore_action(state, row, decode, now)
             if row.state == ActionState.DISPATCHED.value:
@@ -57,6 +56,12 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
     for manager_id in awaited:
         state.timers.set(("manager", manager_id), now + state.settings.manager_lease)
     state.summaries.restore(recovered.finished, recovered.closed, now)
+
+
+def _restore_finished(job: Job, row: RecoveredAction) -> None:
+    ended_as = ActionState(row.state)
+    job.actions[row.action_id] = FinishedAction(row.body_hash, ended_as)
+    job.state_counts[ended_as] = job.state_counts.get(ended_as, 0) + 1
 
 
 def _restore_job(state: SchedulerState, row: RecoveredJob, decode: RequestDecoder, now: float) -> None:
@@ -131,7 +136,7 @@ def _await_attempt(state: SchedulerState, action: Action, row: RecoveredAction, 
     attempt = Attempt(token, action, row.manager_id, None, "", row.attempt, now, last_progress=now)
     state.attempts[token] = attempt
     action.attempt = attempt
-    action.state = ActionState.DISPATCHED
+    action.enter(ActionState.DISPATCHED)
     action.first_dispatched_at = now
     trajectory = action.trajectory
     if action.request.in_sandbox and trajectory is not None:
