@@ -14,6 +14,7 @@ from callsheet.cli.inspect_commands import explain, predictions, status, what_if
 from callsheet.cli.job_commands import cancel, close, drain, jobs
 from callsheet.cli.log_command import logs
 from callsheet.cli.manager_commands import manager_app
+from callsheet.cli.output import say
 from callsheet.cli.scheduler_command import scheduler
 from callsheet.cli.submit_commands import submit_app
 from callsheet.cli.token_commands import token_app
@@ -32,7 +33,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"callsheet {metadata.version('callsheet')}")
+        say(f"callsheet {metadata.version('callsheet')}")
         raise typer.Exit
 
 

@@ -6,7 +6,7 @@ import typer
 from callsheet.benchmarks.demo.settings import DemoSettings
 from callsheet.cli.errors import needs
 from callsheet.cli.options import AsJson, options_of
-from callsheet.cli.output import measure
+from callsheet.cli.output import measure, say
 from callsheet.options.common import LogFormat, LogLevel
 
 
@@ -26,6 +26,6 @@ def demo(*, settings: DemoSettings, as_json: AsJson = False) -> None:
     report = measure(as_json, lambda progress: anyio.run(run_demo, settings, progress), render)
     problems = report.problems()
     for problem in problems:
-        typer.echo(f"callsheet: {problem}", err=True)
+        say(f"callsheet: {problem}", err=True)
     if problems:
         raise typer.Exit(1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from callsheet.cli.errors import CommandError
 from callsheet.cli.options import Address, AsJson
-from callsheet.cli.output import pairs, print_json, print_table
+from callsheet.cli.output import pairs, print_json, print_table, say
 from callsheet.cli.questions import ask
 from callsheet.options.common import DEFAULT_ADDRESS
 
@@ -108,4 +108,4 @@ def _done(sentence: str, facts: Mapping[str, str], as_json: bool) -> None:
     if as_json:
         print_json(facts)
     else:
-        typer.echo(sentence)
+        say(sentence)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from callsheet.cli.errors import CommandError
+from callsheet.cli.output import say
 from callsheet.options import common
 from callsheet.options.common import LogFormat, LogLevel
 from callsheet.options.declaration import (
@@ -99,7 +100,7 @@ def _secret(setting: Setting) -> Callable[..., Any]:
                 raise CommandError(f"{variable}: {path!r} cannot be read: {error}", usage=True) from error
         source = context.get_parameter_source(name)
         if value is not None and source is not None and source.name == "COMMANDLINE" and holds_secret(value):
-            typer.echo(
+            say(
                 f"callsheet: {parameter.opts[0]} stands on the command line, where all programs of this machine can "
                 f"read it: use {setting.variable} or {variable}",
                 err=True,

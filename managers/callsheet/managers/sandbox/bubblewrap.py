@@ -14,6 +14,7 @@ from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.cgroups import GroupLayout
 from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.host_python import python_below
+from callsheet.managers.sandbox.landlock import landlock_capabilities
 from callsheet.managers.sandbox.launcher_client import SpawnRequest, probe_overlays
 from callsheet.managers.sandbox.network.destinations import network_words
 from callsheet.managers.sandbox.packets import memory_file
@@ -23,6 +24,7 @@ from callsheet.managers.sandbox.root_filesystem import (
     COMMAND_PATH,
     FILES_PER_MIB,
     IMAGE_COMMAND_PATH,
+    OWN_PLACE,
     RUN_MIB,
     SHARED_MEMORY_MIB,
     SYSTEM_SHOWN,
@@ -37,8 +39,8 @@ from callsheet.managers.sandbox.root_filesystem import (
 from callsheet.managers.sandbox.seccomp import build_filter
 from callsheet.managers.sandbox.settings import SandboxSettings
 
-_AGENT_INSIDE = "/run/callsheet/agent"
-_STAGES_INSIDE = "/run/callsheet/stage"
+_AGENT_INSIDE = f"{OWN_PLACE}/agent"
+_STAGES_INSIDE = f"{OWN_PLACE}/stage"
 _UID_INSIDE = 1000
 # Where the launcher mounts overlays as root, in a mount namespace of each sandbox.
 _OVERLAYS_OF_ROOT = "/mnt/overlays"
@@ -119,6 +121,7 @@ class BubblewrapPlanner:
             "filesystem": "system read-only; working and temporary directories in memory, sized",
             "images": "writable overlays in memory, sized" if self.overlays else f"none: {probe_overlays().reason}",
             "seccomp": "refuses namespaces, mounts, tracing, kernel interfaces and foreign socket families",
+            **landlock_capabilities(),
         }
 
     def plan(self, spec: SandboxSpec, stages: Sequence[str], resources: ExitStack) -> ProcessPlan:
@@ -179,7 +182,8 @@ class BubblewrapPlanner:
             *_written_options(files),
             *(word for pair in stages.items() for word in ("--ro-bind", *pair)),
             *_device_options(spec),
-            *([] if image else [*(binds or _memory_options(spec)), "--remount-ro", "/"]),
+            *([] if image else binds or _memory_options(spec)),
+            *("--remount-ro", OWN_PLACE if image else "/"),
             *("--seccomp", "{fd:1}", "--chdir", WORK, "--", *python, "-I", "-S"),
             *(f"{_AGENT_INSIDE}/{AGENT_START}", "{fd:0}", WORK, TEMPORARY),
         ]

@@ -128,8 +128,9 @@ class LauncherClient:
             raise LauncherError("an answer of the launcher out of place")
         return child
 
-    async def bound_files(self, pid: int, files: Mapping[str, int]) -> None:
-        """Bounds the number of files of a sandbox's file systems in memory, before anything runs in it.
+    async def settle(self, pid: int, files: Mapping[str, int]) -> None:
+        """Bounds the number of files of a sandbox's file systems in memory, and closes what its first process has in
+        /proc to writes, before anything runs in it.
 
         Args:
             pid: Its first process.
@@ -138,7 +139,7 @@ class LauncherClient:
         Raises:
             LauncherError: The launcher is gone, or the kernel refuses.
         """
-        await self._ask({"op": "bound_files", "pid": pid, "files": dict(files)})
+        await self._ask({"op": "settle", "pid": pid, "files": dict(files)})
 
     async def kill(self, child: Child) -> None:
         """Sends SIGKILL; does nothing once the process was reaped or the launcher is gone (which kills as well)."""
@@ -171,7 +172,7 @@ class LauncherClient:
             child = self._children.pop(integer(packet, "pid", 1, _LARGEST_PID), None)
             if child is not None:
                 child.ended.set()
-        elif event in {"spawned", "bounded", "failed"}:
+        elif event in {"spawned", "settled", "failed"}:
             self._answer(packet)
 
     def on_closed(self, reason: str) -> None:

@@ -218,7 +218,7 @@ class ProcessBackend(AgentBackend):
             try:
                 await self._until_serving(connection, errors)
                 if plan.files:
-                    await launcher.bound_files(connection.pid, plan.files)
+                    await launcher.settle(connection.pid, plan.files)
                 if group is None or not group.pins_cores:
                     await sandbox.grant(spec.cores)
                 await self._doors.open(sandbox)

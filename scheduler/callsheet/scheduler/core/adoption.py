@@ -175,8 +175,8 @@ def _keep_orphan(state: SchedulerState, orphan: Orphan, now: float) -> None:
     """
     key, token = orphan.running.key, orphan.running.token
     known, job = state.orphans.get(key), state.jobs.get(key.job_id)
-    lost = token.epoch < state.epoch and job is not None and is_of(job, token)
-    if not lost or (known is not None and known.running.token > token):
+    own = job is not None and is_of(job, token) and key.action_id not in job.forgotten
+    if not own or token.epoch == state.epoch or (known is not None and known.running.token > token):
         _give_up(state, orphan)
         return
     if known is not None and known.running.token != token:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from callsheet.scheduler.core.commands import OutcomeResult
 from callsheet.scheduler.core.events import AttemptEnded
+from callsheet.scheduler.core.forgotten import ForgottenActions
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import (
     ActionKey,
@@ -201,6 +202,8 @@ class Action:
         start_wait_s: The part of `queue_s` that its trajectory waited for admission.
         failed_on: The manager of the last attempt, if it failed; another one is preferred.
         verdict: The outcome already decided, while its attempt is still being stopped.
+        away_s: Seconds since its submit in which no scheduler ran; its deadlines stand still meanwhile.
+        no_deadline_before: After a restart its deadlines wait until managers had the time to come back.
     """
 
     request: ActionRequest
@@ -221,6 +224,8 @@ class Action:
     cancel_reason: str | None = None
     failed_on: str = ""
     verdict: OutcomeResult | None = None
+    away_s: float = 0.0
+    no_deadline_before: float = 0.0
     watchers: list[Watcher] = field(default_factory=list)
     story: list[tuple[float, str]] = field(default_factory=list)
 
@@ -236,6 +241,10 @@ class Action:
         counts[state] = counts.get(state, 0) + 1
         self.state = state
 
+    def deadline(self, timeout: float) -> float:
+        """When a time runs out that counts from its submit."""
+        return max(self.submitted_at + self.away_s + timeout, self.no_deadline_before)
+
     def tell(self, now: float, event: str) -> None:
         """Adds to its story; of a long one the first event and the last ones are kept."""
         self.story.append((now, event))
@@ -245,10 +254,17 @@ class Action:
 
 @dataclass(slots=True)
 class FinishedAction:
-    """What stays of an action that has its outcome: enough to recognise a resubmit."""
+    """What stays of an action that has its outcome: enough to recognise a resubmit.
+
+    Attributes:
+        finished_at: When it got its outcome, in seconds since the epoch; later by what no scheduler ran since.
+        size: Bytes of its outcome.
+    """
 
     body_hash: bytes
     state: ActionState
+    finished_at: float
+    size: int
 
 
 @dataclass(slots=True, eq=False)
@@ -347,6 +363,9 @@ class Job:
         open_actions: How many have no outcome yet.
         open_bytes: Bytes of their bodies.
         live_trajectories: How many of the open ones were admitted.
+        finished: Ids of those of its actions that have their outcome, the oldest outcome first.
+        finished_bytes: Bytes of these outcomes.
+        forgotten: Those of which nothing else is kept.
         state_counts: Actions by their states, those with an outcome included.
     """
 
@@ -362,6 +381,9 @@ class Job:
     open_actions: int = 0
     open_bytes: int = 0
     live_trajectories: int = 0
+    finished: deque[str] = field(default_factory=deque)
+    finished_bytes: int = 0
+    forgotten: ForgottenActions = field(default_factory=ForgottenActions)
     state_counts: dict[ActionState, int] = field(default_factory=dict)
     failure_counts: dict[str, int] = field(default_factory=dict)
 

@@ -341,10 +341,18 @@ class RefusedError(Exception):
         value: The offending value.
         rule: The rule as a sentence.
         retry_after: Seconds after which trying again may help; None if it cannot.
+        forgotten: It is about an action that had its outcome, which is no longer kept.
     """
 
     def __init__(
-        self, code: RefusalCode, field: str, value: object, rule: str, retry_after: float | None = None
+        self,
+        code: RefusalCode,
+        field: str,
+        value: object,
+        rule: str,
+        retry_after: float | None = None,
+        *,
+        forgotten: bool = False,
     ) -> None:
         super().__init__(f"{field}: {rule} (got {str(value)[:200]!r})")
         self.code = code
@@ -352,6 +360,7 @@ class RefusedError(Exception):
         self.value = str(value)[:200]
         self.rule = rule
         self.retry_after = retry_after
+        self.forgotten = forgotten
 
 
 def invalid(field: str, value: object, rule: str) -> RefusedError:

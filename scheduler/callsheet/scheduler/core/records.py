@@ -189,6 +189,35 @@ class ActionFinished(Record):
 
 
 @dataclass(slots=True)
+class ActionsForgotten(Record):
+    """Finished actions of an open job of which `entries` stay and nothing else; see `ForgottenActions`."""
+
+    job_id: str
+    action_ids: tuple[str, ...]
+    entries: bytes
+
+
+@dataclass(slots=True)
+class SchedulerAlive(Record):
+    """A scheduler is running, at this time in seconds since the epoch."""
+
+    at: float
+
+
+@dataclass(slots=True)
+class SchedulerAway(Record):
+    """The scheduler of an epoch began at `until`, and the one before may have ended at `since`.
+
+    Earlier such times that ended at or before `forgotten` concern nothing any more. All in seconds since the epoch.
+    """
+
+    epoch: int
+    since: float
+    until: float
+    forgotten: float
+
+
+@dataclass(slots=True)
 class ClosedAction:
     """The summary of an action whose job was closed; numbers grow in the order of these closes."""
 
@@ -257,6 +286,8 @@ class RecoveredAction:
     manager_id: str
     submitted_at: float
     cancel_reason: str = ""
+    finished_at: float | None = None
+    outcome_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -266,6 +297,9 @@ class Recovered:
     Attributes:
         finished: Summaries of the newest actions of open jobs that have their outcome.
         closed: Summaries of actions of closed jobs, by growing number.
+        forgotten: Entries of forgotten actions with the ids of their jobs; see `ForgottenActions`.
+        alive_at: When a scheduler was last known to run; None if the journal does not say.
+        away: Times without a scheduler, each as (since, until); see `SchedulerAway`.
     """
 
     jobs: tuple[RecoveredJob, ...] = ()
@@ -273,3 +307,6 @@ class Recovered:
     actions: tuple[RecoveredAction, ...] = ()
     finished: tuple[ActionSummary, ...] = ()
     closed: tuple[ClosedAction, ...] = ()
+    forgotten: tuple[tuple[str, bytes], ...] = ()
+    alive_at: float | None = None
+    away: tuple[tuple[float, float], ...] = ()

@@ -24,6 +24,7 @@ TimerKey = (
     | tuple[Literal["attempt"], Token]
     | tuple[Literal["trajectory"], TrajectoryKey]
     | tuple[Literal["job", "manager"], str]
+    | tuple[Literal["retention"], Literal[""]]
 )
 """What the core waits for: the kind of deadline and whose it is."""
 
@@ -48,6 +49,9 @@ class CoreSettings:
         expected: Managers that were announced: what only they may serve waits until they have registered once.
         closed_actions: Most actions of closed jobs of which a summary is kept.
         closed_actions_s: How long it is kept after the close.
+        finished_actions: Most actions of open jobs that have their outcome and are kept.
+        finished_actions_bytes: Most bytes of their outcomes.
+        finished_actions_s: How long they are kept.
         job_grace: How long a job that says nothing else lives on without a client session, until it expires.
         expired_job_lifetime: How long an expired job stays open without a client session.
     """
@@ -64,6 +68,9 @@ class CoreSettings:
     expected: tuple[ExpectedRole, ...] = ()
     closed_actions: int = 10_000
     closed_actions_s: float = 3600.0
+    finished_actions: int = 500_000
+    finished_actions_bytes: int = 4 << 30
+    finished_actions_s: float = 24 * 3600.0
     job_grace: float = 120.0
     expired_job_lifetime: float = 24 * 3600.0
 
@@ -93,6 +100,8 @@ class SchedulerState:
         timers: When to look after what.
         open_actions: How many actions have no outcome yet.
         open_bytes: Bytes of their bodies.
+        finished_actions: How many actions of open jobs have theirs and are kept.
+        finished_bytes: Bytes of these outcomes.
         servable_cache: Whether any registered manager can ever serve a kind, a service's name and a demand.
         fleet_version: Grows whenever managers come, go, or begin or end taking attempts.
         summaries: What stays of actions that have their outcome.
@@ -131,6 +140,8 @@ class SchedulerState:
         self.timers: Deadlines[TimerKey] = Deadlines()
         self.open_actions = 0
         self.open_bytes = 0
+        self.finished_actions = 0
+        self.finished_bytes = 0
         self.servable_cache: dict[tuple[ActionKind, str, Demand], bool] = {}
         self.fleet_version = 0
         self._sequence = 0

@@ -21,7 +21,6 @@ from callsheet.scheduler.core.model import (
     RefusalCode,
     RefusedError,
     failed_precondition,
-    not_found,
 )
 from callsheet.scheduler.core.open_work import check_room
 from callsheet.scheduler.core.peers import Watcher
@@ -32,6 +31,7 @@ from callsheet.scheduler.core.records import (
     PolicyVersionPublished,
     TrajectoryCommandTimeout,
 )
+from callsheet.scheduler.core.retention import check_not_forgotten, drop_job, unknown_action
 from callsheet.scheduler.core.servability import check_servable
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.trajectories import abandon, closed_trajectory
@@ -67,6 +67,7 @@ def close_job(state: SchedulerState, job: Job, reason: str, now: float) -> None:
                 detach_attempt(state, action, action.attempt, reason, now)
             finish(state, action, Cancellation(reason), now)
     job_id = job.request.job_id
+    drop_job(state, job)
     del state.jobs[job_id]
     state.timers.drop(("job", job_id))
     state.persist(JobClosed(job_id))
@@ -81,6 +82,7 @@ def on_submit(state: SchedulerState, event: events.SubmitRequested, now: float) 
     if known is not None:
         _attach(state, event, known)
         return
+    check_not_forgotten(job, request.key, request.body_hash)
     check_not_expired(job)
     trajectory = _trajectory_of(job, request)
     check_room(state, job, request)
@@ -138,7 +140,7 @@ def on_outcome_requested(state: SchedulerState, event: events.OutcomeRequested, 
     """Attaches a watcher to an action that was submitted before."""
     known = state.find_action(event.key)
     if known is None:
-        raise not_found("key", "/".join(event.key), "names no action of an open job")
+        raise unknown_action(state, event.key)
     state.accept(event.reply_to)
     _watch(state, known, event.watcher, event.key)
 

@@ -35,6 +35,10 @@ class Summaries:
         if len(self._of_open) > MAX_FINISHED:
             self._of_open.popitem(last=False)
 
+    def forget(self, key: ActionKey) -> None:
+        """An action of an open job is not kept any more."""
+        self._of_open.pop(key, None)
+
     def close_job(self, job_id: str, action_ids: Collection[str], now: float) -> ClosedActionsKept:
         """Notes that a job is closed; returns what the journal should remember of its actions.
 

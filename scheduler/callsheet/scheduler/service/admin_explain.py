@@ -5,7 +5,7 @@ from __future__ import annotations
 from callsheet.scheduler.core.entities import Action
 from callsheet.scheduler.core.model import ActionKey, ActionState, RefusedError, failed_precondition, not_found
 from callsheet.scheduler.core.records import ActionSummary
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state import CoreSettings, SchedulerState
 from callsheet.scheduler.planner.answers.explain import Explanation, explain
 from callsheet.scheduler.planner.answers.holders import Holder, holders
 from callsheet.scheduler.planner.predictors import Predictors
@@ -52,6 +52,14 @@ def explanation_of(
             response.state = _state(known.state)
             response.explanation = f"it has its outcome: {known.state.value}"
         return response
+    job = state.jobs.get(key.job_id)
+    forgotten = job.forgotten.recall(key.action_id, b"") if job is not None else None
+    if forgotten is not None:
+        response.state = _state(forgotten.state)
+        response.explanation = (
+            f"it has its outcome: {forgotten.state.value}; all else is forgotten, as {_kept(state.settings)}"
+        )
+        return response
     closed = state.summaries.of_closed_job(key, now)
     if closed is None:
         raise _refusal(state, key, now)
@@ -61,9 +69,16 @@ def explanation_of(
     return response
 
 
+def _kept(settings: CoreSettings) -> str:
+    return (
+        f"finished actions of open jobs are kept for {_words(settings.finished_actions_s)}, and the newest "
+        f"{settings.finished_actions} or {settings.finished_actions_bytes} bytes of outcomes at most"
+    )
+
+
 def _key_of(state: SchedulerState, action_id: str, now: float) -> ActionKey:
     """The action of this id: among open jobs, else among closed ones."""
-    jobs = [job_id for job_id, job in state.jobs.items() if action_id in job.actions]
+    jobs = [id_ for id_, job in state.jobs.items() if action_id in job.actions or action_id in job.forgotten]
     jobs = jobs or state.summaries.closed_jobs_with(action_id, now)
     if len(jobs) > 1:
         rule = f"is in several jobs ({', '.join(sorted(jobs)[:_NAMED])}); name one"

@@ -144,6 +144,10 @@ class UnaryReply:
         self._outcome = outcome_pb2.Outcome.FromString(outcome)
         self._has_outcome.set()
 
+    def miss_outcome(self) -> None:
+        """See `Watcher`."""
+        self._has_outcome.set()
+
     async def result(self, wait_s: float) -> None:
         """Waits for the acknowledgement.
 

@@ -12,6 +12,7 @@ import grpc
 import structlog
 from callsheet.scheduler.access.token_file import TokenFile
 from callsheet.scheduler.core.expected import ExpectedRole
+from callsheet.scheduler.core.records import SchedulerAlive
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
 from callsheet.scheduler.planner.protocol import Planner
@@ -141,6 +142,7 @@ async def _serve_with(
             tasks.start_soon(background.run)
             tasks.start_soon(learning.run)
             tasks.start_soon(_remove_unused, payloads)
+            tasks.start_soon(_tell_alive, loop, writer, settings.alive_interval)
             _log.info("scheduler_started", address=address, epoch=state.epoch)
             task_status.started(address)
             await failed.wait()
@@ -166,6 +168,9 @@ def _recover(
         expected=expected,
         closed_actions=settings.closed_actions,
         closed_actions_s=settings.closed_actions_s,
+        finished_actions=settings.finished_actions,
+        finished_actions_bytes=settings.finished_actions_bytes,
+        finished_actions_s=settings.finished_actions_s,
         job_grace=settings.job_grace,
         expired_job_lifetime=settings.expired_job_lifetime,
     )
@@ -179,6 +184,14 @@ def _recover(
     )
     restore(state, journal.load(), decoder, Clock().now())
     return state
+
+
+async def _tell_alive(loop: CoreLoop, writer: GroupCommitWriter, interval: float) -> None:
+    """Journals now and then that a scheduler runs, for the next one to know how long there was none."""
+    while True:
+        if loop.state.jobs:
+            writer.submit([SchedulerAlive(loop.clock.now())], lambda: None)
+        await anyio.sleep(interval)
 
 
 async def _remove_unused(payloads: PayloadStore) -> None:

@@ -32,6 +32,7 @@ class SchedulerSettings:
         redis_namespace: Prefix of this scheduler's keys; schedulers that share a Redis need different ones.
         max_journal_backlog: Records waiting for a commit; beyond it streams are not read.
         cancel_grace: How long a manager may take to end an attempt it was told to stop.
+        alive_interval: How often the journal is told that a scheduler runs, while a job is open.
         predictor_save_interval: How often what the predictors learned is saved.
         hold_after: How long an action waits before a node is held for it.
         keepalive_interval: How often a peer that says nothing is asked whether it is still there.
@@ -88,6 +89,27 @@ class SchedulerSettings:
         float,
         Setting("Seconds after which an expired job is closed.", variable="CALLSHEET_EXPIRED_JOB_LIFETIME", least=0.1),
     ] = 24 * 3600.0
+    finished_actions: Annotated[
+        int,
+        Setting(
+            "Most finished actions of open jobs whose outcomes are kept.",
+            variable="CALLSHEET_FINISHED_ACTIONS",
+            least=1,
+        ),
+    ] = 500_000
+    finished_actions_bytes: Annotated[
+        int,
+        Setting("Most bytes of their outcomes.", variable="CALLSHEET_FINISHED_ACTIONS_BYTES", least=1),
+    ] = 4 << 30
+    finished_actions_s: Annotated[
+        float,
+        Setting(
+            "Seconds for which they are kept; then a resubmit is refused as forgotten.",
+            variable="CALLSHEET_FINISHED_ACTIONS_S",
+            least=0.1,
+        ),
+    ] = 24 * 3600.0
+    alive_interval: float = 5.0
     predictor_save_interval: float = 30.0
     planner: Annotated[
         PlannerChoice, Setting("Decide by price and solver, or in order of arrival.", variable="CALLSHEET_PLANNER")

@@ -29,6 +29,7 @@ metadata: Final = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",
         "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
         "ck": "ck_%(table_name)s_%(constraint_name)s",
     }
 )
@@ -41,9 +42,19 @@ scheduler: Final = Table(
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("epoch", BigInteger, nullable=False),
+    Column("alive_at", Double),
     CheckConstraint("id = 1", name="single_row"),
 )
-"""One row: the epoch of the newest scheduler."""
+"""One row: the epoch of the newest scheduler, and when one was last known to run."""
+
+times_away: Final = Table(
+    "times_away",
+    metadata,
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("since", Double, nullable=False),
+    Column("until", Double, nullable=False),
+)
+"""When no scheduler ran, before each epoch whose actions that still concerns."""
 
 jobs: Final = Table(
     "jobs",
@@ -115,6 +126,15 @@ actions: Final = Table(
     UniqueConstraint("job_number", "action_id"),
 )
 """Actions. `outcome` and `summary` are null until there is one; `spec` is emptied then: nothing reads it any more."""
+
+forgotten_actions: Final = Table(
+    "forgotten_actions",
+    metadata,
+    Column("number", _Identifier, primary_key=True, autoincrement=False),
+    Column("job_number", BigInteger, nullable=False, index=True),
+    Column("entries", LargeBinary, nullable=False),
+)
+"""What stays of actions whose rows are deleted while their job is open: entries of the core, many in a row."""
 
 closed_actions: Final = Table(
     "closed_actions",

@@ -17,9 +17,9 @@ Requests are JSON packets with descriptors, answers are JSON packets:
         with descriptors: stderr, [program where path is null], n cgroup.procs, [a socket where overlays are], then
         those to inherit; "{fd:I}" in argv names the I-th of the last; overlays are described in `overlays.py`
     {"op": "kill", "pid"}
-    {"op": "bound_files", "id", "pid", "files": {path: n}}
+    {"op": "settle", "id", "pid", "files": {path: n}}
     {"event": "ready", "directories"}, {"event": "unusable", "message"}, {"event": "spawned", "id", "pid"},
-    {"event": "bounded", "id"}, {"event": "failed", "id", "message"}, {"event": "exited", "pid", "status"}
+    {"event": "settled", "id"}, {"event": "failed", "id", "message"}, {"event": "exited", "pid", "status"}
 
 Run as `python -I -S launcher probe`, it prints as JSON how overlays can be mounted here, see `overlays.probe`.
 """

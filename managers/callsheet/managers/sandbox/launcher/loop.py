@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 LARGEST_PACKET = 1 << 17
 MOST_DESCRIPTORS = 64
 MOUNT_POINT = "/mnt"
+FIRST_PROCESS = "/proc/1"
 
 
 def show_directories(directories: list[str]) -> list[str]:
@@ -100,8 +101,8 @@ class Launcher:
             request = json.loads(packet)
             if request["op"] == "spawn":
                 self.spawn(request, list(descriptors))
-            elif request["op"] == "bound_files":
-                self.bound_files(request)
+            elif request["op"] == "settle":
+                self.settle(request)
             elif request["op"] == "kill" and request["pid"] in self.children:
                 os.kill(request["pid"], signal.SIGKILL)
         finally:
@@ -121,8 +122,8 @@ class Launcher:
         self.children.add(pid)
         self.tell(event="spawned", id=request["id"], pid=pid)
 
-    def bound_files(self, request: dict[str, Any]) -> None:
-        """Bounds the number of files of a sandbox's file systems in memory, which bwrap has no option for."""
+    def settle(self, request: dict[str, Any]) -> None:
+        """Changes what bwrap has no option for: files in memory are bounded in number, and /proc/1 is read-only."""
         reader, writer = os.pipe()
         try:
             pid = os.fork()
@@ -140,7 +141,7 @@ class Launcher:
         if problem:
             self.tell(event="failed", id=request["id"], message=problem)
         else:
-            self.tell(event="bounded", id=request["id"])
+            self.tell(event="settled", id=request["id"])
 
 
 def be_visitor(request: dict[str, Any], report: int) -> NoReturn:
@@ -150,8 +151,13 @@ def be_visitor(request: dict[str, Any], report: int) -> NoReturn:
         flags = kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV
         for path, files in request["files"].items():
             kernel.mount(None, path, None, flags, f"nr_inodes={files}")
+        # A sandbox with an image has a root, who owns what the first process has there: its score in a shortage of
+        # memory, for instance.
+        kernel.mount(FIRST_PROCESS, FIRST_PROCESS, None, kernel.MS_BIND)
+        flags |= kernel.MS_BIND | kernel.MS_RDONLY | kernel.MS_NOEXEC
+        kernel.mount(None, FIRST_PROCESS, None, flags)
     except OSError as error:
-        os.write(report, f"bounding files: {error}".encode())
+        os.write(report, f"settling: {error}".encode())
     finally:
         os._exit(0)
 
