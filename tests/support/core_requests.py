@@ -67,10 +67,21 @@ def job_request(
     max_staleness: int = 0,
     grace: float | None = None,
     body: str = "",
+    dead_sandbox_is_infra: bool = False,
 ) -> JobRequest:
     """A job; without a grace it needs no client session."""
     spec = f"{job_id} {weight} {priority.name} {max_actions} {max_staleness} {grace} {body}".encode()
-    return JobRequest(job_id, weight, priority, max_actions, max_staleness, spec, grace, detached=grace is None)
+    return JobRequest(
+        job_id,
+        weight,
+        priority,
+        max_actions,
+        max_staleness,
+        spec,
+        grace,
+        detached=grace is None,
+        dead_sandbox_is_infra=dead_sandbox_is_infra,
+    )
 
 
 def trajectory_request(

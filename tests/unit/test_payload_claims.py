@@ -9,8 +9,11 @@ from pathlib import Path
 
 import anyio
 import pytest
+from callsheet.scheduler.access.identity import ANYBODY
 from callsheet.scheduler.core.model import RefusalCode, RefusedError
+from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.service.payload_claims import PayloadClaims
+from callsheet.scheduler.service.payload_rights import PayloadRights
 from callsheet.scheduler.store.errors import PayloadNotFoundError
 from callsheet.scheduler.store.local_payloads import LocalPayloadStore
 from callsheet.v1 import common_pb2
@@ -28,7 +31,7 @@ class World:
     def __init__(self, directory: Path, store: LocalPayloadStore) -> None:
         self.directory = directory
         self.store = store
-        self.claims = PayloadClaims(store)
+        self.claims = PayloadClaims(store, PayloadRights(store, SchedulerState(1, lambda _: b"")))
 
     def holds(self) -> int:
         """Links of jobs to the payload."""
@@ -59,7 +62,7 @@ async def world_in(directory: Path) -> AsyncIterator[World]:
 
 async def test_a_refused_submit_gives_back_what_it_took(tmp_path: Path) -> None:
     async with world_in(tmp_path) as world:
-        claim = await world.claims.of_submit("job", [REFERENCE, REFERENCE])
+        claim = await world.claims.of_submit(ANYBODY, "job", [REFERENCE, REFERENCE])
         assert world.holds() == 1
         claim.settle(accepted=False)
         await world.until(0)
@@ -69,36 +72,36 @@ async def test_a_refused_submit_gives_back_what_it_took(tmp_path: Path) -> None:
 
 async def test_an_accepted_submit_keeps_what_it_took(tmp_path: Path) -> None:
     async with world_in(tmp_path) as world:
-        (await world.claims.of_submit("job", [REFERENCE])).settle(accepted=True)
-        (await world.claims.of_submit("job", [REFERENCE])).settle(accepted=False)
-        (await world.claims.of_submit("another", [REFERENCE])).settle(accepted=False)
+        (await world.claims.of_submit(ANYBODY, "job", [REFERENCE])).settle(accepted=True)
+        (await world.claims.of_submit(ANYBODY, "job", [REFERENCE])).settle(accepted=False)
+        (await world.claims.of_submit(ANYBODY, "another", [REFERENCE])).settle(accepted=False)
         await world.until(1)
 
 
 async def refused_first(world: World) -> None:
-    first = await world.claims.of_submit("job", [REFERENCE])
-    second = await world.claims.of_submit("job", [REFERENCE])
+    first = await world.claims.of_submit(ANYBODY, "job", [REFERENCE])
+    second = await world.claims.of_submit(ANYBODY, "job", [REFERENCE])
     first.settle(accepted=False)
     second.settle(accepted=True)
 
 
 async def accepted_first(world: World) -> None:
-    first = await world.claims.of_submit("job", [REFERENCE])
-    second = await world.claims.of_submit("job", [REFERENCE])
+    first = await world.claims.of_submit(ANYBODY, "job", [REFERENCE])
+    second = await world.claims.of_submit(ANYBODY, "job", [REFERENCE])
     second.settle(accepted=True)
     first.settle(accepted=False)
 
 
 async def result_meanwhile(world: World) -> None:
-    claim = await world.claims.of_submit("job", [REFERENCE])
-    await world.claims.of_result("job", DIGEST)
+    claim = await world.claims.of_submit(ANYBODY, "job", [REFERENCE])
+    await world.claims.of_result(ANYBODY, "job", DIGEST)
     claim.settle(accepted=False)
 
 
 async def claimed_while_given_back(world: World) -> None:
-    (await world.claims.of_submit("job", [REFERENCE])).settle(accepted=False)
+    (await world.claims.of_submit(ANYBODY, "job", [REFERENCE])).settle(accepted=False)
     # What gives it back runs while this one takes it.
-    (await world.claims.of_submit("job", [REFERENCE])).settle(accepted=True)
+    (await world.claims.of_submit(ANYBODY, "job", [REFERENCE])).settle(accepted=True)
 
 
 @pytest.mark.parametrize("course", [refused_first, accepted_first, result_meanwhile, claimed_while_given_back])
@@ -113,8 +116,8 @@ async def test_a_payload_that_is_missing_gives_back_those_before_it(tmp_path: Pa
     async with world_in(tmp_path) as world:
         for bad in (missing, common_pb2.PayloadReference(sha256=DIGEST, size=1)):
             with pytest.raises(RefusedError) as refused:
-                await world.claims.of_submit("job", [REFERENCE, bad])
+                await world.claims.of_submit(ANYBODY, "job", [REFERENCE, bad])
             assert refused.value.code is RefusalCode.FAILED_PRECONDITION
             await world.until(0)
         with pytest.raises(PayloadNotFoundError):
-            await world.claims.of_result("job", "0" * 64)
+            await world.claims.of_result(ANYBODY, "job", "0" * 64)

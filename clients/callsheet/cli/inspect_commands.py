@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from callsheet.cli.options import Address, AsJson
-from callsheet.cli.output import pairs, print_table, say
+from callsheet.cli.output import failures_of, pairs, print_table, say
 from callsheet.cli.questions import ask, show
 from callsheet.options.common import DEFAULT_ADDRESS
 
@@ -93,7 +93,7 @@ def _print_nodes(found: SchedulerStatus) -> None:
 
 def _print_jobs(found: SchedulerStatus) -> None:
     rows = [
-        [job.job_id, str(job.open_trajectories), pairs(job.actions), pairs(job.failures), str(job.policy_version)]
+        [job.job_id, str(job.open_trajectories), pairs(job.actions), failures_of(job), str(job.policy_version)]
         for job in found.jobs
     ]
     print_table("Open jobs", ["job", "trajectories #", "actions", "failures", "policy version #"], rows)
@@ -116,12 +116,14 @@ def _print_explanation(found: Explanation) -> None:
 
 def holding(holder: Holder) -> str:
     """Who holds what, for how long, and whether its client still lives, as a sentence."""
-    who = f"action {holder.action_id}" if holder.action_id else f"trajectory {holder.trajectory_id}"
     units = ", ".join(
         "1 slot" if (resource, count) == ("slots", 1.0) else f"{count:g} {resource}"
         for resource, count in sorted(holder.units.items())
     )
     held = f"for {holder.held_s:.3g} s"
+    if not holder.job_id:
+        return f"{units or 'it'} held by another job on {holder.node_id} {held}"
+    who = f"action {holder.action_id}" if holder.action_id else f"trajectory {holder.trajectory_id}"
     client = "its client is connected" if holder.sessions else "its client is away"
     expiry = "" if holder.expires_in_s is None else f", its job expires in {holder.expires_in_s:.3g} s"
     return f"{units or 'it'} held by {who} of job {holder.job_id} on {holder.node_id} {held}; {client}{expiry}"

@@ -93,6 +93,10 @@ class JobDescription:
         grace_s: How many seconds the job lives on after its last session ended; then its actions are cancelled and its
             trajectories closed, while outcomes stay. None takes the server's default (120 s).
         detached: The job needs no session and never expires.
+        idle_timeout_s: After so many seconds without any work the job is closed, even while a session holds it. None
+            takes the server's default (7 days), and means never if detached.
+        dead_sandbox_is_infra: An action whose sandbox dies while a command runs in it fails as INFRA. By default it
+            fails as ENV, as what runs there may have brought that about, to have its sample dropped.
     """
 
     job_id: str
@@ -102,6 +106,8 @@ class JobDescription:
     staleness: Staleness | None = None
     grace_s: float | None = None
     detached: bool = False
+    idle_timeout_s: float | None = None
+    dead_sandbox_is_infra: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -30,10 +30,11 @@ from callsheet.managers.sandbox.backend import (
 )
 from callsheet.managers.sandbox.capture import OutputPipe
 from callsheet.managers.sandbox.cgroups import CommandLeaf
-from callsheet.managers.sandbox.command_defaults import merged_environment
+from callsheet.managers.sandbox.command_defaults import judging_environment, merged_environment
 from callsheet.managers.sandbox.errors import (
     FileRefusedError,
     SandboxCreateError,
+    SandboxDiedError,
     SandboxLostError,
     SandboxOutOfMemoryError,
     StoppedError,
@@ -50,6 +51,7 @@ from callsheet.managers.sandbox.settings import SandboxSettings
 # Pipes that background processes still hold; beyond these the oldest is closed.
 _MOST_HELD_PIPES = 32
 _LISTENING_BYTES = 64
+_CLEAR_SECONDS = 5.0
 _WORKER_THREADS = 8
 
 _Result = TypeVar("_Result")
@@ -71,7 +73,7 @@ class AgentSandbox:
         self._held: list[OutputPipe] = []
         self._destroying = anyio.Lock()
         self._destroyed = False
-        self._ran_out_of_memory = False
+        self._was_lost = self._ran_out_of_memory = False
         self._releases = ExitStack()
 
     @property
@@ -98,6 +100,11 @@ class AgentSandbox:
     def separates_commands(self) -> bool:
         """Whether no command can look into the processes of another one."""
         return self._connection.separates_commands
+
+    @property
+    def holds_safely(self) -> bool:
+        """Whether commands are kept out of each other's processes, and stopped by a group: signals can be undone."""
+        return self.separates_commands and self._parts.group is not None
 
     async def grant(self, cores: frozenset[int]) -> None:
         """Puts all its processes on these cores."""
@@ -129,7 +136,7 @@ class AgentSandbox:
         self._check_inside(file.path)
         content = await self._jobs.memory_file(file.content)
         details = {"path": file.path, "unpack": file.unpack, "mode": file.mode & 0o777, "directory": file.directory}
-        async with self._telling_out_of_memory():
+        async with self._telling_its_end():
             result = await self._jobs.ask("write", details, content, stop)
         if result.refused is not None:
             raise file_refused(file, *result.refused)
@@ -143,6 +150,12 @@ class AgentSandbox:
         if result.refused is not None:
             raise file_refused(FileSpec(path), *result.refused)
 
+    async def remove_directory(self, path: str) -> None:
+        """Removes a directory."""
+        self._check_inside(path)
+        with anyio.move_on_after(_CLEAR_SECONDS):
+            await self._jobs.ask("clear", {"path": path}, await self._jobs.memory_file(b""), anyio.Event())
+
     def _check_inside(self, path: str) -> None:
         """Refuses absolute paths that lead out of a sandbox which has no root of its own."""
         confined = self._parts.confined_to
@@ -155,7 +168,7 @@ class AgentSandbox:
     ) -> CommandOutcome:
         """Runs a command."""
         self._check_inside(command.working_directory)
-        async with self._telling_out_of_memory():
+        async with self._telling_its_end():
             return await self._execute(command, stop, on_output)
 
     async def _execute(
@@ -202,7 +215,7 @@ class AgentSandbox:
     ) -> CommandOutcome:
         """Runs a step in its session."""
         self._check_inside(step.directory)
-        async with self._telling_out_of_memory():
+        async with self._telling_its_end():
             return await self._sessions.run(step, stop, on_output)
 
     def temporary_path(self, name: str) -> str:
@@ -272,6 +285,14 @@ class AgentSandbox:
         """Takes a function to call at its end."""
         self._releases.callback(release)
 
+    async def hold(self) -> None:
+        """Stops what commands left running."""
+        await self._jobs.hold()
+
+    async def let_go(self) -> None:
+        """Lets it go on."""
+        await self._jobs.let_go()
+
     async def kill(self) -> None:
         """Kills all commands and background processes."""
         self._jobs.check()
@@ -286,8 +307,11 @@ class AgentSandbox:
                     await self._end()
 
     @asynccontextmanager
-    async def _telling_out_of_memory(self) -> AsyncIterator[None]:
-        """Tells a loss as out of memory where it was that: files fill the memory until the agent is killed too."""
+    async def _telling_its_end(self) -> AsyncIterator[None]:
+        """Tells a loss as out of memory where it was that: files fill the memory until the agent is killed too.
+
+        Otherwise it died under what runs in it, unless it was destroyed, or all end that were started with it.
+        """
         try:
             yield
         except SandboxLostError as error:
@@ -296,11 +320,13 @@ class AgentSandbox:
             if self._ran_out_of_memory:
                 message = "the sandbox used up its memory, files included, and is gone"
                 raise SandboxOutOfMemoryError(message) from error
+            if self._was_lost and self._parts.first_process.ends_alone:
+                raise SandboxDiedError(f"the sandbox died while a command ran in it: {error}") from error
             raise
 
     async def _end(self) -> None:
         parts = self._parts
-        is_lost = self.loss is not None
+        self._was_lost = self.loss is not None
         self._connection.close("it was destroyed")
         for pipe in self._held:
             pipe.close()
@@ -308,7 +334,7 @@ class AgentSandbox:
         self._sessions.close()
         if parts.group is not None:
             await self._jobs.in_thread(parts.group.kill)
-        self._ran_out_of_memory = is_lost and await parts.first_process.ran_out_of_memory()
+        self._ran_out_of_memory = self._was_lost and await parts.first_process.ran_out_of_memory()
         await parts.first_process.finish()
         if parts.group is not None:
             self._ran_out_of_memory |= await self._jobs.in_thread(parts.group.ran_out_of_memory)
@@ -326,7 +352,7 @@ class AgentSandbox:
             descriptors[0] = await self._jobs.memory_file(command.stdin)
         process = Process(
             command.arguments,
-            merged_environment(self._parts.environment, command.environment),
+            merged_environment(self._defaults_of(command), command.environment),
             command.working_directory,
             descriptors,
         )
@@ -337,6 +363,12 @@ class AgentSandbox:
                 os.close(descriptors[0])
             for pipe in pipes:
                 pipe.close_write_end()
+
+    def _defaults_of(self, command: CommandSpec) -> Mapping[str, str]:
+        parts = self._parts
+        return (
+            judging_environment(parts.environment, parts.packages, command.home) if command.home else parts.environment
+        )
 
     def _hold(self, pipes: Sequence[OutputPipe]) -> None:
         """Keeps reading pipes that background processes hold."""

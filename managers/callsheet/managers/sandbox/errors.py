@@ -41,6 +41,15 @@ class SandboxLostError(SandboxError):
     reason = "state_lost"
 
 
+class SandboxDiedError(SandboxLostError):
+    """The sandbox is gone, and it died while a command ran in it: nothing outside is known to have ended it.
+
+    Code that wants its own failure to be dropped would bring this about, so it is no failure of the service.
+    """
+
+    kind = outcome_pb2.FAILURE_KIND_ENV
+
+
 class SandboxOutOfMemoryError(SandboxLostError):
     """The sandbox is gone because the kernel, to keep its memory limit, killed everything inside: files count too."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ from callsheet.managers.sandbox.agent_program import AGENT_DIRECTORY, AGENT_STAR
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.bubblewrap import find_system_python
 from callsheet.managers.sandbox.cgroups import GroupLayout
+from callsheet.managers.sandbox.directories import remove_directory
 from callsheet.managers.sandbox.janitor import kill_marked
 from callsheet.managers.sandbox.launcher_client import SpawnRequest
 from callsheet.managers.sandbox.processes import ProcessPlan
@@ -75,6 +75,7 @@ class PlainPlanner:
                 "CALLSHEET_SANDBOX": spec.sandbox_id,
                 **({"PYTHONPATH": ":".join(sources)} if sources else {}),
             },
+            packages=sources,
             limits={} if "memory" in controllers else {"RLIMIT_DATA": spec.memory_mib << 20},
             clean_up=lambda: self._clean_up(home, spec.sandbox_id),
             confined_to=(str(work), str(temporary)),
@@ -83,4 +84,4 @@ class PlainPlanner:
     def _clean_up(self, home: Path, sandbox_id: str) -> None:
         """Blocks: ends what outlived an agent that was killed, and removes the directory."""
         kill_marked(self._marker, sandbox_id)
-        shutil.rmtree(home, ignore_errors=True)
+        remove_directory(home)

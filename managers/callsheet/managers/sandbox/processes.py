@@ -46,6 +46,7 @@ class ProcessPlan:
         temporary: The temporary directory as commands see it.
         agent_directory: The agent's program as commands see it.
         environment: Default environment of commands.
+        packages: See `SandboxParts`.
         limits: Resource limits of commands by their names in `resource`.
         clean_up: Removes what the plan made, once the process is gone or did not start.
         files: The most files of its file systems in memory, by path.
@@ -56,6 +57,7 @@ class ProcessPlan:
     temporary: str
     agent_directory: str
     environment: Mapping[str, str]
+    packages: Sequence[str]
     limits: Mapping[str, int]
     clean_up: Callable[[], None]
     files: Mapping[str, int] = field(default_factory=dict)
@@ -68,6 +70,11 @@ class LaunchedProcess:
 
     launcher: LauncherClient
     child: Child
+
+    @property
+    def ends_alone(self) -> bool:
+        """All that the launcher started end with it."""
+        return self.launcher.alive
 
     async def ran_out_of_memory(self) -> bool:
         """The launcher does not know; its groups do."""
@@ -208,6 +215,7 @@ class ProcessBackend(AgentBackend):
                 temporary=plan.temporary,
                 agent_directory=plan.agent_directory,
                 environment={**plan.environment, **proxy_environment(spec.network)},
+                packages=plan.packages,
                 limits=plan.limits,
                 clean_up=plan.clean_up,
                 threads=self._threads,

@@ -23,11 +23,13 @@ _RETURN_ALLOW = 0x7FFF0000
 _RETURN_KILL_PROCESS = 0x80000000
 _RETURN_ERRNO = 0x00050000
 
-# Offsets in struct seccomp_data (little endian): number, architecture, low halves of the first two arguments.
+# Offsets in struct seccomp_data (little endian): number, architecture, low halves of the first arguments.
 _OFFSET_NUMBER = 0
 _OFFSET_ARCHITECTURE = 4
 _OFFSET_ARGUMENT_0 = 16
 _OFFSET_ARGUMENT_1 = 24
+_OFFSET_ARGUMENT_2 = 32
+_HIGH_HALF = 4
 
 # CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 _CLONE_NAMESPACE_FLAGS = 0x00000080 | 0x7E020000
@@ -100,6 +102,17 @@ _ABSENT_X86_64: Mapping[str, int] = MappingProxyType(
 _SCHED_SETAFFINITY, _CLONE, _IOCTL, _SOCKET, _SOCKETPAIR = 203, 56, 16, 41, 53
 
 
+# What changes the limits, the priority or the schedule of a process that is named by its number, 0 for the caller. The
+# agent has the user of all others, and nothing else keeps them from slowing it down until it is given up.
+_OF_CALLER_ONLY: Mapping[str, int] = MappingProxyType(
+    {"sched_setattr": 314, "sched_setparam": 142, "sched_setscheduler": 144}
+)
+# By kind of target and target: the last kind is a user, which is all processes of the sandbox.
+_OF_CALLER_BY_KIND: Mapping[str, tuple[int, int]] = MappingProxyType({"ioprio_set": (251, 3), "setpriority": (141, 2)})
+_PRLIMIT64 = 302
+_FIRST_PROCESS = 1
+
+
 class UnsupportedArchitectureError(RuntimeError):
     """There is no table of system calls for this machine."""
 
@@ -153,6 +166,10 @@ def build_program(forbid_affinity: bool, machine: str) -> Sequence[Instruction]:
         *_refuse_socket_families(_SOCKET),
         *_refuse_socket_families(_SOCKETPAIR),
         *_refuse_terminal_injection(),
+        *(step for number in _OF_CALLER_ONLY.values() for step in _refuse_others(number)),
+        *(step for number, user in _OF_CALLER_BY_KIND.values() for step in _refuse_others_by_kind(number, user)),
+        *_refuse_limits_of_others(),
+        *([] if forbid_affinity else _refuse_affinity_of_first_process()),
         *(step for number in sorted(refused.values()) for step in _return_if_number(number, _fail(errno.EPERM))),
         _give(_RETURN_ALLOW),
     ]
@@ -219,3 +236,50 @@ def _refuse_terminal_injection() -> list[Instruction]:
         _give(_RETURN_ALLOW),
     ]
     return _on_number(_IOCTL, body)
+
+
+def _refuse_others(number: int) -> list[Instruction]:
+    body = [_load(_OFFSET_ARGUMENT_0), *_allow_if_equal(0), _give(_fail(errno.EPERM))]
+    return _on_number(number, body)
+
+
+def _refuse_others_by_kind(number: int, user: int) -> list[Instruction]:
+    body = [
+        _load(_OFFSET_ARGUMENT_0),
+        Instruction(_Opcode.JUMP_EQUAL, user, 0, 1),
+        _give(_fail(errno.EPERM)),
+        _load(_OFFSET_ARGUMENT_1),
+        *_allow_if_equal(0),
+        _give(_fail(errno.EPERM)),
+    ]
+    return _on_number(number, body)
+
+
+def _refuse_limits_of_others() -> list[Instruction]:
+    """Limits of others can be read: then there is no pointer to new ones."""
+    body = [
+        _load(_OFFSET_ARGUMENT_0),
+        *_allow_if_equal(0),
+        _load(_OFFSET_ARGUMENT_2),
+        Instruction(_Opcode.JUMP_EQUAL, 0, 1, 0),
+        _give(_fail(errno.EPERM)),
+        _load(_OFFSET_ARGUMENT_2 + _HIGH_HALF),
+        *_allow_if_equal(0),
+        _give(_fail(errno.EPERM)),
+    ]
+    return _on_number(_PRLIMIT64, body)
+
+
+def _refuse_affinity_of_first_process() -> list[Instruction]:
+    """Not of all others: a program that places its threads on cores names them by their numbers."""
+    body = [
+        _load(_OFFSET_ARGUMENT_0),
+        Instruction(_Opcode.JUMP_EQUAL, _FIRST_PROCESS, 0, 1),
+        _give(_fail(errno.EPERM)),
+        _give(_RETURN_ALLOW),
+    ]
+    return _on_number(_SCHED_SETAFFINITY, body)
+
+
+def _allow_if_equal(value: int) -> list[Instruction]:
+    return [Instruction(_Opcode.JUMP_EQUAL, value, 0, 1), _give(_RETURN_ALLOW)]

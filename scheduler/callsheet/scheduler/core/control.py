@@ -18,7 +18,7 @@ def on_cancel(state: SchedulerState, event: events.CancelRequested, now: float) 
     job = state.jobs.get(event.key.job_id)
     forgotten = job is not None and event.key.action_id in job.forgotten
     action = _known(state, event.key) if not forgotten else None
-    open_job(state, event.key.job_id, event.reply_to)
+    open_job(state, event.key.job_id, event.reply_to, works_at=now)
     if isinstance(action, Action):
         cancel(state, action, event.reason or "cancelled by its client", now)
     state.accept(event.reply_to)

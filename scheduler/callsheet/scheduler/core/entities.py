@@ -275,6 +275,7 @@ class Trajectory:
         sandbox_id: Its live sandbox; empty if it has none.
         manager_id: The manager that holds the sandbox.
         lost: Its last sandbox was lost and it has not been reset since.
+        died: That happened under a command that ran in it.
         line: Actions that need the sandbox, in order of submit; only the first may run.
         occupied: The attempt that is in the sandbox (or makes it) now.
         held: Units the sandbox keeps between actions, and the cores behind them.
@@ -290,6 +291,7 @@ class Trajectory:
     sandbox_id: str = ""
     manager_id: str = ""
     lost: bool = False
+    died: bool = False
     line: deque[Action] = field(default_factory=deque)
     occupied: Attempt | None = None
     open_actions: dict[str, Action] = field(default_factory=dict)
@@ -360,6 +362,7 @@ class Job:
     Attributes:
         begun_after: The newest token when it was opened. Attempts with one that is no greater are of another job, which
             had this id before.
+        active_at: When something happened in it last, in seconds since the epoch.
         open_actions: How many have no outcome yet.
         open_bytes: Bytes of their bodies.
         live_trajectories: How many of the open ones were admitted.
@@ -367,11 +370,13 @@ class Job:
         finished_bytes: Bytes of these outcomes.
         forgotten: Those of which nothing else is kept.
         state_counts: Actions by their states, those with an outcome included.
+        dead_sandboxes: Actions that ended as their sandbox died under them.
     """
 
     request: JobRequest
     policy_version: int = 0
     begun_after: Token = FIRST_TOKEN
+    active_at: float = 0.0
     lease: Lease = field(default_factory=Lease)
     trajectories: dict[str, Trajectory] = field(default_factory=dict)
     closed_trajectories: dict[str, ClosedTrajectory] = field(default_factory=dict)
@@ -386,6 +391,7 @@ class Job:
     forgotten: ForgottenActions = field(default_factory=ForgottenActions)
     state_counts: dict[ActionState, int] = field(default_factory=dict)
     failure_counts: dict[str, int] = field(default_factory=dict)
+    dead_sandboxes: int = 0
 
 
 @dataclass(slots=True)

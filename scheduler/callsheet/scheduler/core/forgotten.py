@@ -33,10 +33,11 @@ class ForgottenActions:
 
     def __init__(self) -> None:
         self._shards: dict[int, bytearray] = {}
+        self._count = 0
 
     def __len__(self) -> int:
         """How many actions are forgotten."""
-        return sum(map(len, self._shards.values())) // ENTRY_BYTES
+        return self._count
 
     def __contains__(self, action_id: str) -> bool:
         """Whether there was an action of this id."""
@@ -46,6 +47,7 @@ class ForgottenActions:
         """Adds entries of `entry`, one after the other."""
         for entry in _split(entries):
             self._shards.setdefault(_shard_of(entry), bytearray()).extend(entry)
+            self._count += 1
 
     def recall(self, action_id: str, body_hash: bytes) -> Forgotten | None:
         """What is known of an action; None if none of this id was forgotten."""

@@ -32,6 +32,12 @@ STATE_LOST = AttemptFailed(
     FailureKind.INFRA, "state_lost", "the sandbox of the trajectory is gone; reset it to go on with a fresh one"
 )
 
+_DIED_BEFORE = replace(
+    STATE_LOST,
+    kind=FailureKind.ENV,
+    message="the sandbox of the trajectory died while a command ran in it; reset it to go on with a fresh one",
+)
+
 
 def enqueue(state: SchedulerState, action: Action, now: float) -> None:
     """Lets a new or retried action wait for what comes before its start."""
@@ -77,7 +83,7 @@ def advance_line(state: SchedulerState, trajectory: Trajectory, now: float) -> N
             state.timers.set(("backoff", head.key), head.backoff_until)
             return
         if head.request.needs_sandbox and not trajectory.sandbox_id:
-            finish(state, head, STATE_LOST, now)
+            finish(state, head, _blamed(trajectory.job, _DIED_BEFORE) if trajectory.died else STATE_LOST, now)
             continue
         if trajectory.admitted_at is None:
             return
@@ -135,7 +141,8 @@ def install_sandbox(state: SchedulerState, attempt: Attempt, sandbox_id: str) ->
     attempt.units = {resource: units for resource, units in attempt.units.items() if resource not in kept}
     if CPU in kept:
         trajectory.held_cores, attempt.cores = attempt.cores, ()
-    trajectory.sandbox_id, trajectory.manager_id, trajectory.lost = sandbox_id, manager.manager_id, False
+    trajectory.sandbox_id, trajectory.manager_id = sandbox_id, manager.manager_id
+    trajectory.lost = trajectory.died = False
     manager.sandboxes[trajectory.key] = trajectory
     _persist_place(state, trajectory)
 
@@ -168,6 +175,24 @@ def _persist_place(state: SchedulerState, trajectory: Trajectory) -> None:
             trajectory.held_cores,
         )
     )
+
+
+def note_death(action: Action, failed: AttemptFailed) -> AttemptFailed:
+    """Notes that an action ended with its sandbox, if it did; returns the failure as its job wants it told."""
+    trajectory = action.trajectory
+    died = failed.kind is FailureKind.ENV and failed.reason == STATE_LOST.reason
+    # Files may have filled its memory until nothing was left of it.
+    full = failed.kind is FailureKind.RESOURCE_LIMIT
+    if trajectory is not None and (died or (full and trajectory.lost)):
+        trajectory.died = True
+    if not died:
+        return failed
+    action.job.dead_sandboxes += 1
+    return _blamed(action.job, failed)
+
+
+def _blamed(job: Job, failed: AttemptFailed) -> AttemptFailed:
+    return replace(failed, kind=FailureKind.INFRA) if job.request.dead_sandbox_is_infra else failed
 
 
 def end_unsuccessfully(
@@ -358,6 +383,7 @@ def _forget(state: SchedulerState, action: Action, outcome_bytes: int, now: floa
     size = len(action.request.spec)
     state.open_bytes -= size
     job.open_bytes -= size
+    job.active_at = now
     keep(state, job, key.action_id, FinishedAction(action.request.body_hash, action.state, now, outcome_bytes))
     if trajectory is None:
         return

@@ -265,6 +265,7 @@ class ActionRequest:
         called_once: A call that may have begun is not made again, unless a quota refused it.
         command_timeout: `start_to_close` of commands in the sandbox that an env_reset makes, for those that have none;
             in seconds, 0 for no such default.
+        payloads: SHA-256 of the stored payloads that it refers to.
     """
 
     key: ActionKey
@@ -285,6 +286,7 @@ class ActionRequest:
     set_up: str = ""
     called_once: bool = False
     command_timeout: float = 0.0
+    payloads: tuple[str, ...] = ()
 
     @property
     def needs_sandbox(self) -> bool:
@@ -299,6 +301,8 @@ class JobRequest:
     Attributes:
         grace: Seconds it lives on without a client session; None takes the scheduler's.
         detached: It needs no session and never expires.
+        dead_sandbox_is_infra: Whether nothing in a sandbox is taken to have ended it.
+        idle_timeout: Seconds without work after which it is closed; None takes the scheduler's, or none if detached.
     """
 
     job_id: str
@@ -309,6 +313,8 @@ class JobRequest:
     spec: bytes
     grace: float | None = None
     detached: bool = False
+    idle_timeout: float | None = None
+    dead_sandbox_is_infra: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,10 @@ class JobOpened(Record):
 
 @dataclass(slots=True)
 class JobClosed(Record):
-    """A job was closed: everything under it may be forgotten."""
+    """A job was closed: everything under it may be forgotten. `reason` is a sentence, for people."""
 
     job_id: str
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -219,11 +220,15 @@ class SchedulerAway(Record):
 
 @dataclass(slots=True)
 class ClosedAction:
-    """The summary of an action whose job was closed; numbers grow in the order of these closes."""
+    """The summary of an action whose job was closed; numbers grow in the order of these closes.
+
+    `reason` says why its job was closed, where its client did not ask for it.
+    """
 
     number: int
     closed_at: float
     summary: ActionSummary
+    reason: str = ""
 
 
 @dataclass(slots=True)

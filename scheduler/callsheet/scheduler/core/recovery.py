@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from callsheet.scheduler.core.entities import Action, Attempt, ClosedTrajectory, FinishedAction, Job, Trajectory
 from callsheet.scheduler.core.forgotten import states_of
+from callsheet.scheduler.core.idleness import worked
 from callsheet.scheduler.core.leases import begin
 from callsheet.scheduler.core.lifecycle import enqueue, stop_attempt
 from callsheet.scheduler.core.model import (
@@ -105,6 +106,7 @@ def _restore_job(state: SchedulerState, row: RecoveredJob, decode: RequestDecode
     job = Job(decode.job(row.spec), row.policy_version, Token(row.begun_epoch, row.begun_sequence))
     job.lease.expired, job.lease.left = row.expired, row.left
     state.jobs[row.job_id] = job
+    worked(state, job, now)
     begin(state, job, now, still_for=state.settings.manager_lease)
 
 

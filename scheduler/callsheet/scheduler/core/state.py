@@ -23,7 +23,7 @@ TimerKey = (
     tuple[Literal["action", "backoff", "orphan"], ActionKey]
     | tuple[Literal["attempt"], Token]
     | tuple[Literal["trajectory"], TrajectoryKey]
-    | tuple[Literal["job", "manager"], str]
+    | tuple[Literal["job", "idle", "manager"], str]
     | tuple[Literal["retention"], Literal[""]]
 )
 """What the core waits for: the kind of deadline and whose it is."""
@@ -54,6 +54,7 @@ class CoreSettings:
         finished_actions_s: How long they are kept.
         job_grace: How long a job that says nothing else lives on without a client session, until it expires.
         expired_job_lifetime: How long an expired job stays open without a client session.
+        job_idle_timeout: How long a job that says nothing else, and is not detached, stays open without work.
     """
 
     max_open_actions: int = 1_000_000
@@ -73,6 +74,7 @@ class CoreSettings:
     finished_actions_s: float = 24 * 3600.0
     job_grace: float = 120.0
     expired_job_lifetime: float = 24 * 3600.0
+    job_idle_timeout: float = 7 * 24 * 3600.0
 
 
 class SchedulerState:

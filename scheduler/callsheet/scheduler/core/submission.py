@@ -9,6 +9,7 @@ from callsheet.scheduler.core.adoption import adopt_orphan, adoptable_orphan
 from callsheet.scheduler.core.attempts import on_ended
 from callsheet.scheduler.core.commands import Cancellation, DeliverStored
 from callsheet.scheduler.core.entities import Action, FinishedAction, Job, Trajectory
+from callsheet.scheduler.core.idleness import worked
 from callsheet.scheduler.core.leases import begin, check_not_expired, open_job
 from callsheet.scheduler.core.lifecycle import detach_attempt, enqueue, finish
 from callsheet.scheduler.core.model import (
@@ -36,6 +37,8 @@ from callsheet.scheduler.core.servability import check_servable
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.trajectories import abandon, closed_trajectory
 
+CLOSED = "its job was closed"
+
 
 def on_job_open(state: SchedulerState, event: events.JobOpenRequested, now: float) -> None:
     """Opens a job; the same spec again is accepted."""
@@ -48,13 +51,13 @@ def on_job_open(state: SchedulerState, event: events.JobOpenRequested, now: floa
         raise RefusedError(
             RefusalCode.ALREADY_EXISTS, "job.job_id", event.job.job_id, "is open with another specification"
         )
-    open_job(state, event.job.job_id, event.reply_to)
+    open_job(state, event.job.job_id, event.reply_to, works_at=now)
     state.accept(event.reply_to, opened=Opened(Opening.CREATED if known is None else Opening.ATTACHED))
 
 
 def on_job_close(state: SchedulerState, event: events.JobCloseRequested, now: float) -> None:
     """Closes a job."""
-    close_job(state, open_job(state, event.job_id), "its job was closed", now)
+    close_job(state, open_job(state, event.job_id), CLOSED, now)
     state.accept(event.reply_to)
 
 
@@ -70,14 +73,15 @@ def close_job(state: SchedulerState, job: Job, reason: str, now: float) -> None:
     drop_job(state, job)
     del state.jobs[job_id]
     state.timers.drop(("job", job_id))
-    state.persist(JobClosed(job_id))
-    state.persist(state.summaries.close_job(job_id, job.actions, now))
+    state.timers.drop(("idle", job_id))
+    state.persist(JobClosed(job_id, reason))
+    state.persist(state.summaries.close_job(job_id, job.actions, now, reason if reason != CLOSED else ""))
 
 
 def on_submit(state: SchedulerState, event: events.SubmitRequested, now: float) -> None:
     """Accepts a new action, or attaches to one that is known."""
     request = event.request
-    job = open_job(state, request.key.job_id, event.reply_to)
+    job = open_job(state, request.key.job_id, event.reply_to, works_at=now)
     known = job.actions.get(request.key.action_id)
     if known is not None:
         _attach(state, event, known)
@@ -141,6 +145,7 @@ def on_outcome_requested(state: SchedulerState, event: events.OutcomeRequested, 
     known = state.find_action(event.key)
     if known is None:
         raise unknown_action(state, event.key)
+    worked(state, state.jobs[event.key.job_id], now)
     state.accept(event.reply_to)
     _watch(state, known, event.watcher, event.key)
 
@@ -196,7 +201,7 @@ def _count_open(state: SchedulerState, job: Job, request: ActionRequest) -> None
 
 def on_policy_published(state: SchedulerState, event: events.PolicyPublished, now: float) -> None:
     """Records a job's newest policy version and closes the trajectories it leaves too far behind."""
-    job = open_job(state, event.job_id, event.reply_to)
+    job = open_job(state, event.job_id, event.reply_to, works_at=now)
     if event.version < job.policy_version:
         raise failed_precondition("version", event.version, f"must not be below {job.policy_version}")
     if event.version > job.policy_version:

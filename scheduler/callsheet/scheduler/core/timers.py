@@ -6,7 +6,7 @@ from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import drop_orphan
 from callsheet.scheduler.core.commands import Cancellation, Expiry
 from callsheet.scheduler.core.entities import Action, Attempt, LastAttempt
-from callsheet.scheduler.core.expiry import job_due
+from callsheet.scheduler.core.expiry import idle_due, job_due
 from callsheet.scheduler.core.fleet import lose_everything_on, lose_manager
 from callsheet.scheduler.core.lifecycle import (
     advance_line,
@@ -51,6 +51,8 @@ def on_timer(state: SchedulerState, event: events.TimerFired, now: float) -> Non
                 trajectory_due(state, job_id, trajectory_id, now)
             case ("job", str() as job_id):
                 job_due(state, job_id, now)
+            case ("idle", str() as job_id):
+                idle_due(state, job_id, now)
             case ("retention", ""):
                 retention_due(state, now)
             case ("manager", str() as manager_id):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from callsheet.scheduler.core.entities import Action
 from callsheet.scheduler.core.model import ActionKey, ActionState, RefusedError, failed_precondition, not_found
 from callsheet.scheduler.core.records import ActionSummary
@@ -22,7 +24,13 @@ _NAMED = 10
 
 
 def explanation_of(
-    state: SchedulerState, asked: common_pb2.ActionKey, now: float, predictors: Predictors, planner: Reviewer
+    state: SchedulerState,
+    asked: common_pb2.ActionKey,
+    now: float,
+    predictors: Predictors,
+    planner: Reviewer,
+    *,
+    sees_job: Callable[[str], bool] = lambda _: True,
 ) -> admin_service_pb2.ExplainResponse:
     """Explains an action of an open job, or of one that was closed not long ago.
 
@@ -32,6 +40,7 @@ def explanation_of(
         now: Seconds since the epoch.
         predictors: What actions are expected to take.
         planner: Whose next round actions wait for.
+        sees_job: Whether the caller may hear of a job; of others no id is told.
 
     Raises:
         RefusedError: NOT_FOUND if the action is unknown or forgotten; FAILED_PRECONDITION if several jobs have one.
@@ -42,7 +51,10 @@ def explanation_of(
     known = state.find_action(key)
     if isinstance(known, Action):
         _fill_live(response, known, predictors)
-        _fill_wait(response, state, known, explain(state, known, now, planner), now)
+        explanation = explain(state, known, now, planner, sees_job)
+        _fill_wait(response, explanation)
+        for holder in holders(state, known, explanation, now):
+            _fill_holder(response.holders.add(), holder, seen=sees_job(holder.job_id))
         return response
     if known is not None:
         summary = state.summaries.of_open_job(key)
@@ -64,7 +76,8 @@ def explanation_of(
     if closed is None:
         raise _refusal(state, key, now)
     _fill_summary(response, closed.summary)
-    response.explanation += f"; its job was closed {_words(now - closed.closed_at)} ago"
+    why = f" ({closed.reason})" if closed.reason else ""
+    response.explanation += f"; its job was closed {_words(now - closed.closed_at)} ago{why}"
     response.job_closed = True
     return response
 
@@ -104,13 +117,7 @@ def _fill_live(response: admin_service_pb2.ExplainResponse, action: Action, pred
     fill_expected(response.expected, predict(predictors, request), request.timeouts.start_to_close)
 
 
-def _fill_wait(
-    response: admin_service_pb2.ExplainResponse,
-    state: SchedulerState,
-    action: Action,
-    explanation: Explanation,
-    now: float,
-) -> None:
+def _fill_wait(response: admin_service_pb2.ExplainResponse, explanation: Explanation) -> None:
     response.wait_reason = admin_service_pb2.WaitReason.ValueType(explanation.reason)
     response.explanation = explanation.sentence
     for short in explanation.shortages:
@@ -121,15 +128,15 @@ def _fill_wait(
             capacity=short.capacity,
             node_id=short.node_id,
         )
-    for holder in holders(state, action, explanation, now):
-        _fill_holder(response.holders.add(), holder)
 
 
-def _fill_holder(message: admin_service_pb2.Holder, holder: Holder) -> None:
-    message.job_id, message.action_id = holder.job_id, holder.action_id
-    message.trajectory_id, message.node_id = holder.trajectory_id, holder.node_id
+def _fill_holder(message: admin_service_pb2.Holder, holder: Holder, *, seen: bool) -> None:
+    message.node_id = holder.node_id
     message.units.update(holder.units)
     message.held_s = max(holder.held_s, 0.0)
+    if not seen:
+        return
+    message.job_id, message.action_id, message.trajectory_id = holder.job_id, holder.action_id, holder.trajectory_id
     message.sessions = holder.liveness.sessions
     if holder.liveness.expires_in is not None:
         message.expires_in_s = holder.liveness.expires_in

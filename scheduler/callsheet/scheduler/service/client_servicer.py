@@ -67,7 +67,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
                 require_job_of(item, identity)
                 event, references = decode_request(item, reply_to, session)
                 if references:
-                    claim = await self._claims.of_submit(item.submit.job_id, references)
+                    claim = await self._claims.of_submit(identity, item.submit.job_id, references)
                     session.expect_result(item.sequence, claim)
             except RefusedError as refusal:
                 session.put_result(item.sequence, refusal)
@@ -76,11 +76,12 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         self._loop.post(happened)
 
     async def _ask(self, item: client_service_pb2.ClientItem) -> UnaryReply:
-        require_job_of(item, caller())
+        identity = caller()
+        require_job_of(item, identity)
         reply = UnaryReply()
         event, references = decode_request(item, events.ReplyTo(reply, 0), None)
         if references:
-            reply.claim = await self._claims.of_submit(item.submit.job_id, references)
+            reply.claim = await self._claims.of_submit(identity, item.submit.job_id, references)
         await self._loop.wait_for_room()
         self._loop.post([event])
         await reply.result(ANSWER_TIMEOUT)

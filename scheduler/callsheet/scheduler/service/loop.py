@@ -240,6 +240,7 @@ class CoreLoop:
         for record in committable.records:
             self._opening.committed(record)
             if type(record) is JobClosed:
+                self._log.info("job_closed", job_id=record.job_id, reason=record.reason)
                 self._background.release_payloads(record.job_id)
 
     def _carry_out_one(self, command: commands.CoreCommand) -> None:

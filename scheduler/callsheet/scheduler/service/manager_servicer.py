@@ -82,10 +82,13 @@ class ManagerServicer(manager_service_pb2_grpc.ManagerServiceServicer):
         self._loop.post(happened)
 
     async def _retain(self, ended: manager_service_pb2.AttemptEnded, references: list[str]) -> None:
-        """Keeps the stored output of an attempt for as long as its job, before its outcome is committed."""
+        """Keeps the stored output of an attempt for as long as its job, before its outcome is committed.
+
+        What the manager did not put is not kept: its job could read what is another's.
+        """
         for sha256 in references:
             try:
-                await self._claims.of_result(ended.key.job_id, sha256)
+                await self._claims.of_result(caller(), ended.key.job_id, sha256)
             except PayloadStoreError as error:
                 _log.error(
                     "result_payload_not_kept",

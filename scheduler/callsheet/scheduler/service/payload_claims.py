@@ -8,7 +8,9 @@ from typing import TypeAlias
 
 import anyio
 import structlog
+from callsheet.scheduler.access.identity import Identity
 from callsheet.scheduler.core.model import RefusalCode, RefusedError, failed_precondition
+from callsheet.scheduler.service.payload_rights import PayloadRights
 from callsheet.scheduler.store.errors import (
     PayloadNotFoundError,
     PayloadStoreError,
@@ -63,21 +65,24 @@ class Claim:
 class PayloadClaims:
     """Retains payloads for submits and results. `run` gives back what refused submits had taken."""
 
-    def __init__(self, payloads: PayloadStore) -> None:
+    def __init__(self, payloads: PayloadStore, rights: PayloadRights) -> None:
         self._payloads = payloads
+        self._rights = rights
         self._claimed: dict[_Key, _Claimed] = {}
         self._refused: list[_Key] = []
         self._wake = anyio.Event()
 
-    async def of_submit(self, job_id: str, references: References) -> Claim:
+    async def of_submit(self, identity: Identity, job_id: str, references: References) -> Claim:
         """Makes sure that the payloads of a submit are there and stay there for its job.
 
         Raises:
-            RefusedError: FAILED_PRECONDITION naming the payload that is missing, RESOURCE_EXHAUSTED if the store has no
+            RefusedError: FAILED_PRECONDITION naming the payload that is missing, or that the caller may not name,
+                RESOURCE_EXHAUSTED if the store has no
                 room to keep them, UNAVAILABLE if it cannot be asked.
         """
         claim = Claim(self)
         try:
+            await self._check_rights(identity, job_id, references)
             for reference in references:
                 await self._check(claim, job_id, reference)
         except BaseException:
@@ -85,12 +90,14 @@ class PayloadClaims:
             raise
         return claim
 
-    async def of_result(self, job_id: str, sha256: str) -> None:
-        """Keeps a payload of a result for as long as its job.
+    async def of_result(self, identity: Identity, job_id: str, sha256: str) -> None:
+        """Keeps a payload of a result, which its manager has put, for as long as its job.
 
         Raises:
             PayloadStoreError: It is not there, or cannot be kept.
         """
+        if await self._rights.unknown_to(identity, job_id, [sha256]):
+            raise PayloadNotFoundError(sha256)
         claim, kept = Claim(self), False
         try:
             await claim.take(job_id, sha256)
@@ -105,6 +112,15 @@ class PayloadClaims:
             self._wake = anyio.Event()
             while self._refused:
                 await self._give_back(self._refused.pop())
+
+    async def _check_rights(self, identity: Identity, job_id: str, references: References) -> None:
+        try:
+            unknown = await self._rights.unknown_to(identity, job_id, [reference.sha256 for reference in references])
+        except PayloadStoreError as error:
+            raise refusal_of(error) from error
+        for reference in references:
+            if reference.sha256 in unknown:
+                raise _missing(reference)
 
     async def _check(self, claim: Claim, job_id: str, reference: common_pb2.PayloadReference) -> None:
         try:

@@ -27,6 +27,7 @@ from callsheet.scheduler.service.loop import Clock, CoreLoop
 from callsheet.scheduler.service.manager_servicer import ManagerServicer
 from callsheet.scheduler.service.outcomes import encode_outcome
 from callsheet.scheduler.service.payload_claims import PayloadClaims
+from callsheet.scheduler.service.payload_rights import PayloadRights
 from callsheet.scheduler.service.payload_servicer import PayloadServicer
 from callsheet.scheduler.service.peer_limits import LimitingInterceptor, PeerLimits
 from callsheet.scheduler.service.planning import SolverPlanning, make_planning
@@ -132,8 +133,9 @@ async def _serve_with(
     admin = AdminServicer(loop, predictors, planning)
     writer.start()
     try:
-        claims = PayloadClaims(payloads)
-        server = _grpc_server(settings, loop, payloads, claims, admin)
+        rights = PayloadRights(payloads, state)
+        claims = PayloadClaims(payloads, rights)
+        server = _grpc_server(settings, loop, PayloadServicer(payloads, rights), claims, admin)
         async with server as address, anyio.create_task_group() as tasks:
             tasks.start_soon(claims.run)
             tasks.start_soon(loop.run)
@@ -173,6 +175,7 @@ def _recover(
         finished_actions_s=settings.finished_actions_s,
         job_grace=settings.job_grace,
         expired_job_lifetime=settings.expired_job_lifetime,
+        job_idle_timeout=settings.job_idle_timeout,
     )
     state = SchedulerState(epoch, encode_outcome, core)
     if isinstance(planning, SolverPlanning):
@@ -220,7 +223,7 @@ async def _open_payloads(settings: SchedulerSettings) -> PayloadStore:
 
 @contextlib.asynccontextmanager
 async def _grpc_server(
-    settings: SchedulerSettings, loop: CoreLoop, payloads: PayloadStore, claims: PayloadClaims, admin: AdminServicer
+    settings: SchedulerSettings, loop: CoreLoop, payloads: PayloadServicer, claims: PayloadClaims, admin: AdminServicer
 ) -> AsyncIterator[str]:
     guards = [TokenGuard(TokenFile(settings.access.tokens))] if settings.access.tokens is not None else []
     limits, unread = PeerLimits(settings.limits), UnreadBytes(settings.limits.max_unread_bytes)
@@ -248,7 +251,7 @@ async def _grpc_server(
     client_service_pb2_grpc.add_ClientServiceServicer_to_server(clients, server)
     manager_service_pb2_grpc.add_ManagerServiceServicer_to_server(managers, server)
     admin_service_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
-    payload_service_pb2_grpc.add_PayloadServiceServicer_to_server(PayloadServicer(payloads), server)
+    payload_service_pb2_grpc.add_PayloadServiceServicer_to_server(payloads, server)
     names = [f"callsheet.v1.{name}Service" for name in ("Client", "Manager", "Admin", "Payload")]
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)

@@ -89,6 +89,14 @@ class SchedulerSettings:
         float,
         Setting("Seconds after which an expired job is closed.", variable="CALLSHEET_EXPIRED_JOB_LIFETIME", least=0.1),
     ] = 24 * 3600.0
+    job_idle_timeout: Annotated[
+        float,
+        Setting(
+            "Seconds without work after which a job is closed, held or not, unless it says so itself.",
+            variable="CALLSHEET_JOB_IDLE_TIMEOUT",
+            least=0.1,
+        ),
+    ] = 7 * 24 * 3600.0
     finished_actions: Annotated[
         int,
         Setting(

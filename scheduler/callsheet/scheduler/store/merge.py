@@ -283,6 +283,7 @@ def _keep_closed_actions(changes: RowChanges, numbering: Numbering, record: Clos
             "job_id": closed.summary.job_id,
             "action_id": closed.summary.action_id,
             "summary": encode_summary(closed.summary, with_story=True),
+            "reason": _storable(closed.reason),
         }
         for closed in record.kept
     )

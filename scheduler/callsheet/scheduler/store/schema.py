@@ -144,6 +144,7 @@ closed_actions: Final = Table(
     Column("job_id", Text, nullable=False),
     Column("action_id", Text, nullable=False),
     Column("summary", Text, nullable=False),
+    Column("reason", Text, nullable=False, server_default=text("''")),
 )
 """What is kept of the actions of closed jobs; the core says which."""
 

@@ -13,7 +13,7 @@ import sys
 from . import files, network
 from .domains import Domains, NoDomains
 from .paths import RefusedJobError, place_of
-from .processes import interrupt, send_signal, signal_everything
+from .processes import descendants, interrupt, send_signal, signal_all, signal_everything
 from .slim import call, parse, serialise, signal, socket
 
 TYPE_CHECKING = False
@@ -29,6 +29,7 @@ DESCRIPTOR_BYTES = 4
 CHUNK = 1 << 20
 # Descriptors that a command gets have lower numbers.
 ABOVE_TARGETS = 64
+SIGNALLING = frozenset({"signal", "kill", "interrupt", "hold", "let_go"})
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 # What a command finds at its default again; Python ignores the last two.
 RESET_SIGNALS = (*IGNORED_SIGNALS, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
@@ -44,6 +45,7 @@ class Agent:
         self.areas = {"work": work, "temporary": temporary}
         self.domains = domains
         self.program = program
+        self.held: set[int] = set()
         self.jobs: dict[int, tuple[int, int]] = {}
         self.wake_up, self.wake_up_writer = os.pipe()
         os.set_blocking(self.wake_up, False)
@@ -82,6 +84,7 @@ class Agent:
                 return
             if pid == 0:
                 return
+            self.held.discard(pid)
             if pid in self.jobs:
                 job, reader = self.jobs.pop(pid)
                 words = os.read(reader, 64).decode().split()
@@ -103,14 +106,8 @@ class Agent:
             if not packet:
                 return False
             request = parse(packet)
-            if request["op"] == "signal":
-                signal_everything(request["signal"])
-                self.tell(event="signalled", id=request["id"])
-            elif request["op"] == "kill":
-                send_signal(self.process_of(request["job"]), signal.SIGKILL)
-                self.tell(event="signalled", id=request["id"])
-            elif request["op"] == "interrupt":
-                interrupt(self.process_of(request["job"]), request["since"], spared=set(self.jobs))
+            if request["op"] in SIGNALLING:
+                self.signal(request)
                 self.tell(event="signalled", id=request["id"])
             else:
                 self.start(request["id"], request["op"], descriptors)
@@ -118,6 +115,26 @@ class Agent:
             for descriptor in descriptors:
                 os.close(descriptor)
         return True
+
+    def signal(self, request: dict[str, Any]) -> None:
+        """Carries out a request that signals processes."""
+        operation = request["op"]
+        if operation == "kill":
+            send_signal(self.process_of(request["job"]), signal.SIGKILL)
+        elif operation == "interrupt":
+            interrupt(self.process_of(request["job"]), request["since"], spared=set(self.jobs))
+        elif operation == "hold":
+            signal_everything(signal.SIGSTOP)
+            # None of them can start another any more.
+            self.held = set(descendants())
+        elif operation == "let_go":
+            for pid in self.held:
+                send_signal(pid, signal.SIGCONT)
+            self.held.clear()
+        elif self.held and request["signal"] == signal.SIGCONT:
+            signal_all(lambda: [pid for pid in descendants() if pid not in self.held], signal.SIGCONT)
+        else:
+            signal_everything(request["signal"])
 
     def process_of(self, wanted: int) -> int | None:
         """Returns the process of a job; None once it has ended."""
@@ -153,6 +170,8 @@ class Agent:
             return lambda: network.listen(details, descriptors[0])
         if operation == "remove":
             return lambda: files.remove(details, work)
+        if operation == "clear":
+            return lambda: files.clear(details, work)
         if operation == "read":
             return lambda: files.send_file(details, descriptors[0], self.areas[details["area"]])
         if details["unpack"]:

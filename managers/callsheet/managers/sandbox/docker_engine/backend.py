@@ -59,6 +59,11 @@ class RunningContainer:
         self._container = container
         self._threads = threads
 
+    @property
+    def ends_alone(self) -> bool:
+        """The engine is not asked: it may be gone together with it."""
+        return True
+
     async def ran_out_of_memory(self) -> bool:
         """Asks the engine: the container's groups are gone with it."""
         try:
@@ -259,6 +264,7 @@ class DockerBackend(AgentBackend):
             temporary=TEMPORARY,
             agent_directory=AGENT_INSIDE,
             environment=command_defaults(environment, on_path),
+            packages=on_path,
             limits={},
             clean_up=place.remove,
             threads=self._threads,
