@@ -16,6 +16,8 @@ StoreError
     ├── PayloadTooLargeError       over the size limit
     ├── PayloadMismatchError       not the bytes that were announced
     ├── PayloadCorruptError        stored bytes have changed
+    ├── PayloadStoreFullError      no room for more bytes
+    ├── PayloadUnavailableError    what keeps the bytes cannot be used now
     └── PayloadDurabilityError     Redis would acknowledge what it may lose
 """
 
@@ -118,6 +120,21 @@ class PayloadCorruptError(PayloadStoreError):
 
     def __init__(self, sha256: str) -> None:
         super().__init__(f"the stored payload {sha256!r} is damaged: its bytes have another digest")
+
+
+class PayloadStoreFullError(PayloadStoreError):
+    """The store has no room; `needed` says for what."""
+
+    def __init__(self, needed: str, reason: str) -> None:
+        super().__init__(f"the payload store is full: {reason}")
+        self.needed = needed
+
+
+class PayloadUnavailableError(PayloadStoreError):
+    """What keeps the bytes cannot be used now."""
+
+    def __init__(self, reason: object) -> None:
+        super().__init__(f"the payload store cannot be used: {reason}")
 
 
 class PayloadDurabilityError(PayloadStoreError):
