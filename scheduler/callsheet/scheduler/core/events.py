@@ -264,11 +264,12 @@ def body_bytes(happened: Iterable[Event]) -> int:
         if type(event) is SubmitRequested:
             size += len(event.request.spec)
         elif type(event) is AttemptEnded:
-            size += _result_bytes(event.result)
+            size += result_bytes(event.result)
     return size
 
 
-def _result_bytes(result: AttemptResult) -> int:
+def result_bytes(result: AttemptResult) -> int:
+    """Bytes of what an attempt returned or left behind."""
     if type(result) is AttemptSucceeded:
         return len(result.result)
     return len(result.partial or b"") if isinstance(result, AttemptFailed | AttemptCancelled) else 0

@@ -15,7 +15,7 @@ from callsheet.scheduler.store.errors import (
     PayloadNotFoundError,
     PayloadStoreError,
     PayloadStoreFullError,
-    PayloadUnavailableError,
+    PayloadsUnusableError,
 )
 from callsheet.scheduler.store.payloads import PayloadStore
 from callsheet.v1 import common_pb2
@@ -176,7 +176,7 @@ def refusal_of(error: PayloadStoreError) -> RefusedError:
     """The refusal of what a store cannot do now."""
     if isinstance(error, PayloadStoreFullError):
         return RefusedError(RefusalCode.RESOURCE_EXHAUSTED, "payload", error.needed, str(error), FULL_RETRY_AFTER)
-    retry_after = UNAVAILABLE_RETRY_AFTER if isinstance(error, PayloadUnavailableError) else None
+    retry_after = UNAVAILABLE_RETRY_AFTER if isinstance(error, PayloadsUnusableError) else None
     return RefusedError(RefusalCode.UNAVAILABLE, "payload", "", str(error), retry_after)
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from callsheet.scheduler.store.errors import PayloadStoreFullError, PayloadUnavailableError
+from callsheet.scheduler.store.errors import PayloadStoreFullError, PayloadsUnusableError
 
 LEFT_FREE_SHARE: Final = 20
 """One part of so many is left free on the disk, where the journal may be, too."""
@@ -20,7 +20,7 @@ MOST_LEFT_FREE: Final = 256 * 1024 * 1024
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
-class MissingFileError(PayloadUnavailableError):
+class MissingFileError(PayloadsUnusableError):
     """A file is not there."""
 
 
@@ -73,7 +73,7 @@ def as_store_errors() -> Iterator[None]:
     Raises:
         PayloadStoreFullError: A disk or a quota is full.
         MissingFileError: A file is not there.
-        PayloadUnavailableError: Anything else.
+        PayloadsUnusableError: Anything else.
     """
     try:
         yield
@@ -82,4 +82,4 @@ def as_store_errors() -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             raise PayloadStoreFullError("the disk", error.strerror or str(error)) from error
-        raise PayloadUnavailableError(error) from error
+        raise PayloadsUnusableError(error) from error

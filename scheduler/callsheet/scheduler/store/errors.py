@@ -6,6 +6,7 @@ StoreError
 │   ├── DataDirectoryLockedError   another scheduler has the data directory
 │   ├── DatabaseLockedError        another scheduler has the database
 │   ├── DurabilityError            the database would acknowledge what it may lose
+│   ├── UnsuitableDatabaseError    the database cannot store every text
 │   ├── JournalVersionError        written by a newer Callsheet
 │   ├── StaleEpochError            a newer scheduler has taken over
 │   ├── InconsistentRecordError    a record that cannot follow those before it
@@ -17,7 +18,7 @@ StoreError
     ├── PayloadMismatchError       not the bytes that were announced
     ├── PayloadCorruptError        stored bytes have changed
     ├── PayloadStoreFullError      no room for more bytes
-    ├── PayloadUnavailableError    what keeps the bytes cannot be used now
+    ├── PayloadsUnusableError      what keeps the bytes cannot be used now
     └── PayloadDurabilityError     Redis would acknowledge what it may lose
 """
 
@@ -62,6 +63,13 @@ class DurabilityError(JournalError):
 
     def __init__(self, setting: str, value: str, required: str) -> None:
         super().__init__(f"the journal's database has {setting} = {value!r}, and durable commits need {required}")
+
+
+class UnsuitableDatabaseError(JournalError):
+    """The database has a setting under which it cannot store every text."""
+
+    def __init__(self, setting: str, value: str, required: str) -> None:
+        super().__init__(f"the journal's database has {setting} = {value!r}, and a journal needs {required}")
 
 
 class JournalVersionError(JournalError):
@@ -130,7 +138,7 @@ class PayloadStoreFullError(PayloadStoreError):
         self.needed = needed
 
 
-class PayloadUnavailableError(PayloadStoreError):
+class PayloadsUnusableError(PayloadStoreError):
     """What keeps the bytes cannot be used now."""
 
     def __init__(self, reason: object) -> None:

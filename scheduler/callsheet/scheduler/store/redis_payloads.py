@@ -26,7 +26,7 @@ from callsheet.scheduler.store.errors import (
     PayloadNotFoundError,
     PayloadStoreError,
     PayloadStoreFullError,
-    PayloadUnavailableError,
+    PayloadsUnusableError,
 )
 from callsheet.scheduler.store.payloads import (
     CHUNK_BYTES,
@@ -284,7 +284,7 @@ def _as_store_errors() -> Iterator[None]:
     except RedisError as error:
         if str(error).startswith(_OUT_OF_MEMORY):
             raise PayloadStoreFullError("Redis", "Redis has reached its maxmemory") from error
-        raise PayloadUnavailableError(error) from error
+        raise PayloadsUnusableError(error) from error
 
 
 async def _check_durable(client: Redis) -> None:
