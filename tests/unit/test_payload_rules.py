@@ -114,7 +114,7 @@ REFUSED = [
         'reward { test_suite { command { shell: "t" } } }',
         "reward.test_suite.files",
         "[]",
-        "a fresh sandbox is empty: give files or an image, or run in the sandbox",
+        "without a trajectory a fresh sandbox is empty: give files or an image",
     ),
     (
         'reward { script { command { shell: "t > {score}" } } }',

@@ -190,8 +190,9 @@ def _put_reward_in_sandbox(
     where = instance("where", action.where, Where, "a Where: Where.FRESH or Where.IN_SANDBOX")
     if where is Where.IN_SANDBOX and not spec.trajectory_id:
         raise invalid("where", where.name, "a job has no sandbox: ask the trajectory for this reward")
-    if where is Where.FRESH and not action.files and not action.image:
-        raise invalid("where", where.name, "a fresh sandbox is empty: give files= or image=, or where=Where.IN_SANDBOX")
+    if where is Where.FRESH and not (action.files or action.image or spec.trajectory_id):
+        rule = "a job's fresh sandbox is empty: give files= or image=, or ask the trajectory for this reward"
+        raise invalid("where", where.name, rule)
     message.where = _PLACE[where]
     rule = "a BackgroundProcesses, for instance BackgroundProcesses.STOP"
     background = optional("background", action.background, BackgroundProcesses, rule)

@@ -101,7 +101,7 @@ class ActionVerbs:
         """Scores by a test suite. See `RewardTests` and `ActionOptions`.
 
         Raises:
-            InvalidArgumentError: A fresh sandbox would be empty, or the sandbox of a job is asked for, which has none.
+            InvalidArgumentError: A job is asked for an empty sandbox, or for its own, which it has none of.
         """
         tests = RewardTests(
             command, where=where, files=listed(files), image=image, service=service, background=background
@@ -123,7 +123,7 @@ class ActionVerbs:
         """Scores by a script that writes its score to a file. See `RewardScript` and `ActionOptions`.
 
         Raises:
-            InvalidArgumentError: A fresh sandbox would be empty, or the sandbox of a job is asked for, which has none.
+            InvalidArgumentError: A job is asked for an empty sandbox, or for its own, which it has none of.
         """
         script = RewardScript(
             command,

@@ -14,7 +14,7 @@ import anyio
 import psutil
 from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.measuring.machine import describe_machine
-from callsheet.benchmarks.soak.bounds import Limits, Sample, findings
+from callsheet.benchmarks.soak.bounds import Sample, SoakLimits, findings
 from callsheet.benchmarks.soak.databases import database_bytes, private_postgresql
 from callsheet.benchmarks.soak.load import SoakLoad
 from callsheet.benchmarks.soak.report import DatabaseSoak, SoakReport
@@ -57,7 +57,7 @@ async def run_soak(settings: SoakSettings, progress: Progress = lambda _: None) 
 
 
 async def _soak(database: str, part_s: float, settings: SoakSettings, progress: Progress) -> DatabaseSoak:
-    limits = Limits.of(part_s)
+    limits = SoakLimits.of(part_s)
     with ExitStack() as exits:
         directory = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="callsheet-soak-")))
         url = (
@@ -89,7 +89,7 @@ async def _soak(database: str, part_s: float, settings: SoakSettings, progress: 
 
 
 @asynccontextmanager
-async def _running(directory: Path, url: str | None, limits: Limits) -> AsyncIterator[_Service]:
+async def _running(directory: Path, url: str | None, limits: SoakLimits) -> AsyncIterator[_Service]:
     data_dir = directory / "data"
     arguments = ["scheduler", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0", *_QUIET]
     arguments += ["--database-url", url] if url is not None else []

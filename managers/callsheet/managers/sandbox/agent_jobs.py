@@ -88,6 +88,7 @@ class SandboxParts:
         threads: Bounds the worker threads of all sandboxes of a backend.
         changes: What it changed in its overlays, where it has any.
         confined_to: The directories that absolute paths of files must be in; empty where its root is its own.
+        files_at: Its working directory, as the manager sees it, where its root is not its own.
     """
 
     first_process: FirstProcess
@@ -103,6 +104,7 @@ class SandboxParts:
     threads: anyio.CapacityLimiter
     changes: ChangedFiles | None = None
     confined_to: tuple[str, ...] = ()
+    files_at: str = ""
 
 
 class SandboxJobs:

@@ -56,6 +56,30 @@ class SandboxOutOfMemoryError(SandboxLostError):
     reason = "out_of_memory"
 
 
+class CopyRefusedError(ReasonedError):
+    """The files of a sandbox cannot be copied as they are, so that nothing can be scored by them.
+
+    Attributes:
+        reason: "copy_too_large", or "not_copied" for what no copy can have, such as a name that is too long.
+    """
+
+
+class CopyLostError(ReasonedError):
+    """A sandbox that was made for a reward is gone; the one that it was a copy of is not.
+
+    Attributes:
+        reason: "copy_lost" or "out_of_memory".
+    """
+
+    kind = outcome_pb2.FAILURE_KIND_INFRA
+
+
+class CopyDiedError(CopyLostError):
+    """It died while a command ran in it; see `SandboxDiedError`."""
+
+    kind = outcome_pb2.FAILURE_KIND_ENV
+
+
 class CannotExecuteError(ReasonedError):
     """A command could not be started: no such program, no such directory, or no process left for it.
 

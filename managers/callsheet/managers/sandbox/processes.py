@@ -51,6 +51,7 @@ class ProcessPlan:
         clean_up: Removes what the plan made, once the process is gone or did not start.
         files: The most files of its file systems in memory, by path.
         confined_to: See `SandboxParts`.
+        files_at: See `SandboxParts`.
     """
 
     process: SpawnRequest
@@ -62,6 +63,7 @@ class ProcessPlan:
     clean_up: Callable[[], None]
     files: Mapping[str, int] = field(default_factory=dict)
     confined_to: tuple[str, ...] = ()
+    files_at: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,10 @@ class ProcessPlanner(Protocol):
     @property
     def overlays(self) -> bool:
         """Whether it can plan sandboxes with images and snapshots from directories."""
+
+    @property
+    def begins_with_copies(self) -> bool:
+        """Whether it can plan sandboxes with a `RootFilesystem.copy`."""
 
     def capabilities(self) -> Mapping[str, str]:
         """What it isolates."""
@@ -153,6 +159,11 @@ class ProcessBackend(AgentBackend):
     def overlays(self) -> bool:
         """Whether it can make sandboxes with images and snapshots from directories."""
         return self._planner.overlays
+
+    @property
+    def begins_with_copies(self) -> bool:
+        """Whether it can make sandboxes with a `RootFilesystem.copy`."""
+        return self._planner.begins_with_copies
 
     @property
     def images(self) -> None:
@@ -221,6 +232,7 @@ class ProcessBackend(AgentBackend):
                 threads=self._threads,
                 changes=changes,
                 confined_to=plan.confined_to,
+                files_at=plan.files_at,
             )
             sandbox = AgentSandbox(spec, connection, parts)
             try:

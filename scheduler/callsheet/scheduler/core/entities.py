@@ -268,6 +268,7 @@ class Trajectory:
         sandbox_id: Its live sandbox; empty if it has none.
         manager_id: The manager that holds the sandbox.
         lost: Its last sandbox was lost and it has not been reset since.
+        had_sandbox: It has a sandbox, or had one.
         died: That happened under a command that ran in it.
         line: Actions that need the sandbox, in order of submit; only the first may run.
         occupied: The attempt that is in the sandbox (or makes it) now.
@@ -284,6 +285,7 @@ class Trajectory:
     sandbox_id: str = ""
     manager_id: str = ""
     lost: bool = False
+    had_sandbox: bool = False
     died: bool = False
     line: deque[Action] = field(default_factory=deque)
     occupied: Attempt | None = None

@@ -182,7 +182,8 @@ class Agent:
     def unpacker(self, details: dict[str, Any], content: int, report: int) -> Callable[[], None]:
         """Returns what becomes the program that unpacks an archive."""
         root, components = place_of(self.areas["work"], details["path"])
-        words = [b"unpack", b"%d" % report, b"%d" % content, *map(encoded, (root, *components))]
+        numbers = [b"%d" % number for number in (report, content, details["replaces"])]
+        words = [b"unpack", *numbers, *map(encoded, (root, *components))]
 
         def become_unpacker() -> None:
             for descriptor in (report, content):

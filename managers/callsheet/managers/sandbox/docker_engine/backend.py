@@ -157,6 +157,11 @@ class DockerBackend(AgentBackend):
         return False
 
     @property
+    def begins_with_copies(self) -> bool:
+        """Its directories are mounted by the engine."""
+        return False
+
+    @property
     def images(self) -> EngineImages:
         """The engine's images."""
         return self._images
