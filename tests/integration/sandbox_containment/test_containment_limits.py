@@ -9,6 +9,7 @@ import psutil
 import pytest
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CommandSpec
+from callsheet.managers.sandbox.descriptor_room import DescriptorRoom
 from callsheet.managers.sandbox.settings import SandboxSettings
 
 from tests.support.sandboxes import (
@@ -73,6 +74,23 @@ async def test_a_memory_bomb_ends_and_the_sandbox_survives(settings: SandboxSett
         assert await shell(sandbox, "echo alive") == "alive\n"
 
 
+async def test_shared_memory_is_there_in_moderation(settings: SandboxSettings) -> None:
+    code = """
+import mmap, multiprocessing, os
+for _ in range(40):
+    with mmap.mmap(-1, 32 << 20) as memory:
+        if os.fork() == 0:
+            memory[0] = 7
+            os._exit(0)
+        os.wait()
+        assert memory[0] == 7
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print(sum(pool.map(abs, range(-9, 0))))
+"""
+    async with open_sandbox(settings) as sandbox:
+        assert await python(sandbox, code) == "45\n"
+
+
 async def test_a_fork_bomb_is_bounded_and_ends_with_a_stop(settings: SandboxSettings) -> None:
     code = """
 import os, time
@@ -131,6 +149,32 @@ async def test_one_sandboxes_processes_do_not_count_against_another(settings: Sa
         finally:
             await first.destroy()
             await second.destroy()
+
+
+async def test_who_holds_descriptors_on_their_way_is_found_and_ended(settings: SandboxSettings) -> None:
+    code = """
+import os, socket, time
+ends = socket.socketpair()
+socket.send_fds(ends[0], [b"x"], [0] * 200)
+open("sent", "x").close()
+time.sleep(1000)
+"""
+    room = DescriptorRoom()
+    async with open_backend(settings) as backend:
+        quiet = await backend.create(spec_for(settings, "quiet"), lambda _: None)
+        holder = await backend.create(spec_for(settings, "holder"), lambda _: None)
+        try:
+            for sandbox in (quiet, holder):
+                room.add(sandbox, sandbox.agent_pid)
+            await shell(quiet, "sleep 1000 >/dev/null 2>&1 &")
+            await room.make()
+            await shell(holder, f"python3 -c '{code}' >/dev/null 2>&1 & while [ ! -e sent ]; do sleep 0.01; done")
+            await room.make()
+            await until_sleepers_are([["sleep", "1000"]])
+            await python(holder, "import os\nwhile sum(name.isdigit() for name in os.listdir('/proc')) > 2: pass")
+        finally:
+            await quiet.destroy()
+            await holder.destroy()
 
 
 async def test_an_output_flood_is_bounded(settings: SandboxSettings) -> None:

@@ -8,6 +8,7 @@ import os
 import resource
 import select
 import sys
+import time
 
 from .paths import RefusedJobError, place_of
 from .processes import interrupt, send_signal, signal_everything
@@ -18,12 +19,16 @@ if TYPE_CHECKING:  # Nothing is imported for annotations: every sandbox pays for
     from collections.abc import Callable
     from typing import Any, NoReturn
 
+    from .shared_memory import SharedMemory
+
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 LARGEST_PACKET = 1 << 16
 MOST_DESCRIPTORS = 8
 DESCRIPTOR_BYTES = 4
 CHUNK = 1 << 20
+LOOK_MILLISECONDS = 1000
+STOP_AGAIN_SECONDS = 1.0
 # Descriptors that a command gets have lower numbers.
 ABOVE_TARGETS = 64
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -34,10 +39,15 @@ RESET_SIGNALS = (*IGNORED_SIGNALS, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFS
 class Agent:
     """The loop: requests from the socket, ends of children."""
 
-    def __init__(self, manager: socket.socket, work: str, temporary: str) -> None:
+    def __init__(self, manager: socket.socket, work: str, temporary: str, memory: SharedMemory | None) -> None:
         self.manager = manager
+        self.memory = memory
         self.areas = {"work": work, "temporary": temporary}
         self.jobs: dict[int, tuple[int, int]] = {}
+        # Processes of this program itself: no pause is meant for them.
+        self.helpers: set[int] = set()
+        self.stopped = False
+        self.next_stop = 0.0
         self.wake_up, self.wake_up_writer = os.pipe()
         os.set_blocking(self.wake_up, False)
         os.set_blocking(self.wake_up_writer, False)
@@ -52,14 +62,21 @@ class Agent:
         poll = select.poll()
         poll.register(self.manager, select.POLLIN)
         poll.register(self.wake_up, select.POLLIN)
+        if self.memory is not None:
+            poll.register(self.memory.listener, select.POLLIN)
         parent = os.getppid()
         # A fork of the manager may hold the socket open after the manager's end; the parent's id tells as well.
         while os.getppid() == parent:
-            ready = dict(poll.poll(None if parent == 0 else 1000))
+            ready = dict(poll.poll(None if parent == 0 and not self.stopped else LOOK_MILLISECONDS))
             if self.wake_up in ready:
                 self.reap()
+            if self.memory is not None and self.memory.listener in ready:
+                self.memory.answer()
             if self.manager.fileno() in ready and not self.take_request():
                 return
+            if self.stopped and time.monotonic() >= self.next_stop and not self.helpers:
+                # What was ending when everything was stopped may have woken others by that.
+                self.stop_everything()
 
     def tell(self, **event: Any) -> None:
         """Sends an event."""
@@ -75,6 +92,7 @@ class Agent:
                 return
             if pid == 0:
                 return
+            self.helpers.discard(pid)
             if pid in self.jobs:
                 job, reader = self.jobs.pop(pid)
                 words = os.read(reader, 64).decode().split()
@@ -97,7 +115,7 @@ class Agent:
                 return False
             request = parse(packet)
             if request["op"] == "signal":
-                signal_everything(request["signal"])
+                self.signal(request["signal"])
                 self.tell(event="signalled", id=request["id"])
             elif request["op"] == "kill":
                 send_signal(self.process_of(request["job"]), signal.SIGKILL)
@@ -111,6 +129,19 @@ class Agent:
             for descriptor in descriptors:
                 os.close(descriptor)
         return True
+
+    def signal(self, number: int) -> None:
+        """Signals every process of the sandbox but this one."""
+        if number == signal.SIGSTOP:
+            self.stop_everything()
+            return
+        signal_everything(number)
+        self.stopped = self.stopped and number != signal.SIGCONT
+
+    def stop_everything(self) -> None:
+        """Stops every process of the sandbox but this one; where there are any, they are to be stopped again."""
+        self.stopped = signal_everything(signal.SIGSTOP)
+        self.next_stop = time.monotonic() + STOP_AGAIN_SECONDS
 
     def process_of(self, wanted: int) -> int | None:
         """Returns the process of a job; None once it has ended."""
@@ -133,6 +164,8 @@ class Agent:
             be_child(operation, work_of_child, writer)
         os.close(writer)
         self.jobs[pid] = (job, reader)
+        if operation != "run":
+            self.helpers.add(pid)
         self.tell(event="started", id=job, pid=pid)
 
 
@@ -185,7 +218,7 @@ def command(details: dict[str, Any], descriptors: list[int], work: str) -> Calla
     root, components = place_of(work, details["cwd"])
     directory = os.path.join(root, *components)
     entered, below = encoded(directory), work if root == work else directory
-    limits = [(getattr(resource, name), (limit, limit)) for name, limit in details["limits"].items()]
+    limits = [(getattr(resource, name), (soft, hard)) for name, (soft, hard) in details["limits"].items()]
     arguments = [encoded(argument) for argument in details["argv"]]
     environment = {encoded(name): encoded(value) for name, value in details["env"].items()}
     paths = paths_of(details["argv"][0], details["env"])
@@ -284,6 +317,22 @@ def join_manager(words: list[str]) -> socket.socket:
     return manager
 
 
+def shared_memory(words: list[str]) -> SharedMemory | None:
+    """Returns what counts shared memory, given a filter's path and the bytes there may be; None if a group counts."""
+    if len(words) < 2:
+        return None
+    from . import shared_memory as counting
+
+    listener = counting.install(read_file(words[0]))
+    return counting.SharedMemory(listener, int(words[1])) if listener is not None else None
+
+
+def read_file(path: str) -> bytes:
+    """Returns a file's content."""
+    with open(path, "rb") as file:
+        return file.read()
+
+
 def main() -> None:
     """Serves until the manager is gone, then takes everything along."""
     manager = join_manager(sys.argv[1:])
@@ -293,7 +342,7 @@ def main() -> None:
         prctl(PR_SET_DUMPABLE, 0)
     else:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-    agent = Agent(manager, os.path.realpath(sys.argv[2]), sys.argv[3])
+    agent = Agent(manager, os.path.realpath(sys.argv[2]), sys.argv[3], shared_memory(sys.argv[4:]))
     try:
         agent.serve()
     except OSError:

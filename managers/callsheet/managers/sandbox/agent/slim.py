@@ -15,7 +15,7 @@ else:
     import _signal as signal
     import _socket as socket
 
-__all__ = ["parse", "prctl", "serialise", "signal", "socket"]
+__all__ = ["call_kernel", "parse", "prctl", "serialise", "signal", "socket"]
 
 
 class _Rules:
@@ -68,3 +68,19 @@ def prctl(option: int, value: int) -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def call_kernel(number: int, *arguments: int) -> int:
+    """Makes a system call whose arguments may be addresses; returns what it returned, or -1 if it failed."""
+    try:
+        import _ctypes
+
+        class Word(_ctypes._SimpleCData):  # type: ignore[type-arg]
+            _type_ = "P"
+
+        function = _ctypes.dlsym(_ctypes.dlopen(None, 0), "syscall")  # type: ignore[arg-type]
+        return int(_ctypes.call_function(function, (Word(number), *map(Word, arguments))))
+    except (ImportError, AttributeError):
+        import ctypes
+
+        return int(ctypes.CDLL(None).syscall(*map(ctypes.c_void_p, (number, *arguments))))

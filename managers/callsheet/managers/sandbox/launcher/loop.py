@@ -13,7 +13,8 @@ import socket
 import sys
 
 from . import kernel
-from .overlays import mount_overlays, probe
+from .bounds import be_visitor, probe_system_v
+from .overlays import mount_overlays, probe_overlays
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,8 +101,8 @@ class Launcher:
             request = json.loads(packet)
             if request["op"] == "spawn":
                 self.spawn(request, list(descriptors))
-            elif request["op"] == "bound_files":
-                self.bound_files(request)
+            elif request["op"] == "bound":
+                self.bound(request)
             elif request["op"] == "kill" and request["pid"] in self.children:
                 os.kill(request["pid"], signal.SIGKILL)
         finally:
@@ -121,8 +122,8 @@ class Launcher:
         self.children.add(pid)
         self.tell(event="spawned", id=request["id"], pid=pid)
 
-    def bound_files(self, request: dict[str, Any]) -> None:
-        """Bounds the number of files of a sandbox's file systems in memory, which bwrap has no option for."""
+    def bound(self, request: dict[str, Any]) -> None:
+        """Bounds what a sandbox can take of the kernel, where bwrap has no option for it."""
         reader, writer = os.pipe()
         try:
             pid = os.fork()
@@ -141,19 +142,6 @@ class Launcher:
             self.tell(event="failed", id=request["id"], message=problem)
         else:
             self.tell(event="bounded", id=request["id"])
-
-
-def be_visitor(request: dict[str, Any], report: int) -> NoReturn:
-    """Changes mounts of a sandbox from inside; says what went wrong; never returns."""
-    try:
-        kernel.enter_mounts(request["pid"])
-        flags = kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV
-        for path, files in request["files"].items():
-            kernel.mount(None, path, None, flags, f"nr_inodes={files}")
-    except OSError as error:
-        os.write(report, f"bounding files: {error}".encode())
-    finally:
-        os._exit(0)
 
 
 def be_sandbox(request: dict[str, Any], descriptors: list[int], marker: str) -> NoReturn:
@@ -197,7 +185,9 @@ def be_sandbox(request: dict[str, Any], descriptors: list[int], marker: str) -> 
 def main() -> None:
     """Serves one manager, or says what can be done here."""
     if sys.argv[1] == "probe":
-        probe()
+        probes = {"overlays": probe_overlays, "system_v": probe_system_v}
+        reason = probes[sys.argv[2]]()
+        json.dump({"works": not reason, "reason": reason}, sys.stdout)
         return
     manager = socket.socket(fileno=int(sys.argv[1]))
     manager.set_inheritable(False)

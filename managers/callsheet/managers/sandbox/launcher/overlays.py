@@ -16,12 +16,10 @@ namespace allows the mounts.
 from __future__ import annotations
 
 import array
-import json
 import os
 import select
 import socket
 import stat
-import sys
 import tempfile
 
 from . import kernel
@@ -44,7 +42,7 @@ def mount_overlays(request: dict[str, Any], uid: int | None, report: socket.sock
     """
     owner = (os.geteuid(), os.getegid()) if uid is None else (uid, uid)
     if uid is None:
-        _enter_user_namespace()
+        kernel.enter_user_namespace(*owner)
     kernel.unshare(kernel.CLONE_NEWNS)
     kernel.leave_hosts_mounts()
     base = request["base"]
@@ -104,15 +102,6 @@ def _ensure_directory(path: str, mode: int, owner: tuple[int, int]) -> None:
     os.chmod(path, mode)
 
 
-def _enter_user_namespace() -> None:
-    """Enters a user namespace in which this process keeps its ids and may mount."""
-    user, group = os.geteuid(), os.getegid()
-    kernel.unshare(kernel.CLONE_NEWUSER)
-    _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/uid_map", f"{user} {user} 1")
-    _write("/proc/self/gid_map", f"{group} {group} 1")
-
-
 def _namespace_of(uid: int) -> int:
     """Returns a descriptor of a user namespace that maps root to one user; a child holds it open for a moment."""
     told, telling = os.pipe()
@@ -128,8 +117,8 @@ def _namespace_of(uid: int) -> int:
     try:
         if not os.read(told, 1):
             raise OSError("a user namespace could not be made")
-        _write(f"/proc/{child}/uid_map", f"0 {uid} 1")
-        _write(f"/proc/{child}/gid_map", f"0 {uid} 1")
+        kernel.write(f"/proc/{child}/uid_map", f"0 {uid} 1")
+        kernel.write(f"/proc/{child}/gid_map", f"0 {uid} 1")
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(told)
@@ -137,16 +126,8 @@ def _namespace_of(uid: int) -> int:
         os.waitpid(child, 0)
 
 
-def _write(path: str, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
-
-
-def probe() -> None:
-    """Tries to mount an overlay of one layer in a child process; prints {"works", "reason"} as JSON."""
+def probe_overlays() -> str:
+    """Tries to mount an overlay of one layer in a child process; returns why that does not work, or nothing."""
     with tempfile.TemporaryDirectory(prefix="callsheet-overlay-") as directory:
         os.chmod(directory, 0o755)
         layer, base = os.path.join(directory, "layer"), os.path.join(directory, "base")
@@ -161,7 +142,7 @@ def probe() -> None:
         os.close(telling)
         reason = os.read(told, 4096).decode(errors="replace")
         os.waitpid(child, 0)
-    json.dump({"works": reason == "works", "reason": "" if reason == "works" else reason}, sys.stdout)
+    return "" if reason == "works" else reason or "nothing was told"
 
 
 def _try_stack(base: str, layer: str, telling: int) -> None:
