@@ -122,9 +122,12 @@ def test_trajectories_come_back(place: JournalPlace) -> None:
         ),
         (
             [ActionDispatched("job", "a", 1, 1, 7, "manager"), ActionFinished("job", "a", "failed", b"outcome", 20.0)],
-            replace(DISPATCHED, state="failed", spec=b""),
+            replace(DISPATCHED, state="failed", spec=b"", finished_at=20.0, outcome_bytes=7),
         ),
-        ([ActionFinished("job", "a", "expired", b"", 20.0)], replace(QUEUED, state="expired", spec=b"")),
+        (
+            [ActionFinished("job", "a", "expired", b"", 20.0)],
+            replace(QUEUED, state="expired", spec=b"", finished_at=20.0),
+        ),
     ],
     ids=["submitted", "dispatched", "requeued", "cancel requested", "failed", "expired"],
 )

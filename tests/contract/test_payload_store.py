@@ -294,3 +294,27 @@ async def test_half_written_files_are_removed_at_the_next_start(tmp_path: Path) 
 async def test_a_redis_that_may_lose_what_it_acknowledged_is_refused(arguments: list[str], complaint: str) -> None:
     with redis_server(*arguments) as url, pytest.raises(PayloadDurabilityError, match=complaint):
         await RedisPayloadStore.open(url)
+
+
+async def test_who_put_a_payload_is_known_until_it_could_be_gone(place: Place) -> None:
+    store = await place.open()
+    mine = (await store.put(parts(b"mine"), owner="me")).sha256
+    await put(store, b"nobody's")
+    never = key_of(b"never")
+    both = [mine, key_of(b"nobody's"), never]
+    assert await store.unknown_to("me", "job", both) == both[1:]
+    assert await store.unknown_to("you", "job", both) == both
+    await store.retain("job", both[:2])
+    assert await store.unknown_to("you", "job", both) == [never]
+    await store.put(parts(b"mine"), owner="you")
+    assert await store.unknown_to("you", "", both) == both[1:]
+    await store.aclose()
+    store = await place.open_impatient()
+    # A note outlives a restart, and the job that it is not of.
+    assert await store.unknown_to("me", "", [mine]) == []
+    await store.put(parts(b"late"), owner="late")
+    with anyio.fail_after(30):
+        while not await store.unknown_to("late", "", [key_of(b"late")]):
+            await store.remove_unused()
+            await anyio.sleep(0.01)
+    await store.aclose()

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from callsheet.benchmarks.demo.inputs import prepare_inputs
 from callsheet.benchmarks.demo.packages import DemoInputError
-from callsheet.benchmarks.demo.run import run_demo
+from callsheet.benchmarks.demo.render import render_run
+from callsheet.benchmarks.demo.run import run_demo, run_on_stack
 from callsheet.benchmarks.demo.settings import DemoSettings, choose_cpus, choose_trajectories
+from callsheet.client import ClientOptions
+from callsheet.deploy.roles import Role
+from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.sandbox.settings import Isolation
+from rich.console import Console
 
 
 @pytest.mark.anyio
@@ -77,3 +85,33 @@ def test_the_machine_decides_what_is_not_set() -> None:
     assert choose_trajectories(DemoSettings(trajectories=5), 6) == 5
     with pytest.raises(ValueError, match="cpus: 1 available"):
         choose_cpus(settings, 1)
+
+
+@pytest.mark.anyio
+@pytest.mark.timeout(600)
+async def test_the_workload_runs_on_a_stack_that_is_there(tmp_path: Path) -> None:
+    settings = DemoSettings(scheduler="127.0.0.1:1", trajectories=1, job="mine")
+    try:
+        inputs = prepare_inputs(settings.cache, lambda _: None)
+    except DemoInputError as error:
+        pytest.skip(f"the demo's inputs: {error}")
+    stack_settings = StackSettings(
+        data_dir=tmp_path, cpus=2, isolation=Isolation.NONE, arguments={Role.SANDBOX: ["--stage", str(inputs.staged)]}
+    )
+    async with local_stack(stack_settings) as stack:
+        report = await run_on_stack(settings, stack.address, ClientOptions(), lambda _: None)
+    assert report.problems() == []
+    assert report.run.kinds["env_reset"].count == 1
+    assert "resources" not in report.as_json()
+    console = Console(file=io.StringIO(), width=100, record=True)
+    console.print(render_run(report))
+    assert f"{report.run.rewards.solved} of 1 episodes solved" in console.export_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"job": "mine"}, "job: must not be given"), ({"scheduler": "h:1", "data_dir": Path("d")}, "data_dir: must not")],
+)
+def test_options_that_do_not_fit_are_named(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        DemoSettings(**options)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import ssl
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,108 +13,31 @@ import anyio
 import grpc
 import grpc.aio
 import pytest
-from callsheet.credentials.channel import Credentials
 from callsheet.scheduler.access.identity import Scope
 from callsheet.scheduler.access.settings import AccessSettings
-from callsheet.scheduler.access.token_file import TokenFile
-from callsheet.scheduler.access.tokens import ID_BYTES, SECRET_BYTES, issue_token
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.v1 import (
     action_pb2,
     admin_service_pb2,
-    admin_service_pb2_grpc,
     client_service_pb2,
-    client_service_pb2_grpc,
-    common_pb2,
     job_pb2,
-    manager_service_pb2,
-    manager_service_pb2_grpc,
     payload_service_pb2,
-    payload_service_pb2_grpc,
 )
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 
 from tests.support.certificates import Authority
-from tests.support.raw_service import NODE, read_error, read_to_end, running_service
+from tests.support.guarded_service import CALL_S, Guarded, caller, guarded_scheduler, key, open_job, registration
+from tests.support.raw_service import read_to_end, running_service
 
 pytestmark = pytest.mark.anyio
 _DEADLINE_S = 60.0
-_CALL_S = 20.0
-
-
-class Guarded:
-    """A scheduler that asks for tokens, and calls to it."""
-
-    def __init__(self, address: str, tokens: TokenFile) -> None:
-        self.address = address
-        self.tokens = tokens
-
-    def issue(self, scope: Scope, subject: str = "", lifetime_s: float | None = None) -> str:
-        chance = secrets.token_bytes(ID_BYTES + SECRET_BYTES)
-        token, record = issue_token(scope, subject, random=chance, now=time.time(), lifetime_s=lifetime_s)
-        self.tokens.change(lambda records: records.update({record.token_id: record}))
-        return token
-
-    def revoke_all(self) -> None:
-        self.tokens.change(lambda records: records.clear())
 
 
 @pytest.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
-    tokens = TokenFile(tmp_path / "tokens.json")
-    settings = SchedulerSettings(tmp_path / "data", listen="127.0.0.1:0", access=AccessSettings(tokens=tokens.path))
-    async with running_service(settings) as service:
-        yield Guarded(service.address, tokens)
-
-
-class Caller:
-    """All stubs on one channel, with one token."""
-
-    def __init__(self, channel: grpc.aio.Channel, credentials: Credentials) -> None:
-        self.metadata = credentials.metadata()
-        self.client: Any = client_service_pb2_grpc.ClientServiceStub(channel)
-        self.admin: Any = admin_service_pb2_grpc.AdminServiceStub(channel)
-        self.manager: Any = manager_service_pb2_grpc.ManagerServiceStub(channel)
-        self.payloads: Any = payload_service_pb2_grpc.PayloadServiceStub(channel)
-        self.reflection: Any = reflection_pb2_grpc.ServerReflectionStub(channel)  # type: ignore[arg-type]
-        self.health: Any = health_pb2_grpc.HealthStub(channel)
-
-    async def __call__(self, rpc: Callable[..., Any], request: Any) -> Any:
-        return await rpc(request, metadata=self.metadata, timeout=_CALL_S)
-
-    async def refused(self, rpc: Callable[..., Any], request: Any) -> tuple[grpc.StatusCode, str]:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await self(rpc, request)
-        found = read_error(caught.value)
-        return found.code, found.field
-
-    async def first_answer(self, rpc: Callable[..., Any], request: Any) -> Any:
-        """The call of a stream, and what comes back for one message."""
-        call = rpc(metadata=self.metadata, timeout=_CALL_S)
-        await call.write(request)
-        return call, await call.read()
-
-
-@asynccontextmanager
-async def caller(address: str, token: str | None = None, **files: str | None) -> AsyncIterator[Caller]:
-    credentials = Credentials(token=token, **files)
-    async with credentials.open_channel(address, ()) as channel:
-        yield Caller(channel, credentials)
-
-
-def open_job(job_id: str) -> client_service_pb2.OpenJobRequest:
-    return client_service_pb2.OpenJobRequest(job=job_pb2.JobSpec(job_id=job_id))
-
-
-def registration(manager_id: str) -> manager_service_pb2.ManagerSessionRequest:
-    service = manager_service_pb2.HostedService(name="n", kinds=[action_pb2.ACTION_KIND_TOOL_CALL])
-    message = manager_service_pb2.Registration(manager_id=manager_id, incarnation="i", node=NODE, services=[service])
-    return manager_service_pb2.ManagerSessionRequest(items=[manager_service_pb2.ManagerItem(registration=message)])
-
-
-def key(job_id: str) -> common_pb2.ActionKey:
-    return common_pb2.ActionKey(job_id=job_id, action_id="a")
+    async with guarded_scheduler(tmp_path) as guarded:
+        yield guarded
 
 
 async def test_a_peer_without_a_token_gets_nothing_but_health(guarded: Guarded) -> None:
@@ -134,11 +55,11 @@ async def test_a_peer_without_a_token_gets_nothing_but_health(guarded: Guarded) 
                 (peer.client.ClientSession, client_service_pb2.ClientSessionRequest()),
                 (peer.manager.ManagerSession, registration("m")),
             ):
-                call = stream(metadata=peer.metadata, timeout=_CALL_S)
+                call = stream(metadata=peer.metadata, timeout=CALL_S)
                 with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                     await call.write(message)  # The refusal may be there before it.
                 assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
-            healthy = await peer.health.Check(health_pb2.HealthCheckRequest(), timeout=_CALL_S)
+            healthy = await peer.health.Check(health_pb2.HealthCheckRequest(), timeout=CALL_S)
             assert healthy.status == health_pb2.HealthCheckResponse.SERVING
 
 
@@ -191,7 +112,7 @@ async def test_a_manager_is_itself_and_nobody_else(guarded: Guarded) -> None:
     async with caller(guarded.address, guarded.issue(Scope.MANAGER, "m")) as manager:
         call, answer = await manager.first_answer(manager.manager.ManagerSession, registration("m"))
         assert answer.items[0].HasField("registered")
-        posing = manager.manager.ManagerSession(metadata=manager.metadata, timeout=_CALL_S)
+        posing = manager.manager.ManagerSession(metadata=manager.metadata, timeout=CALL_S)
         await posing.write(registration("other"))
         assert await posing.code() is grpc.StatusCode.PERMISSION_DENIED
         denied = (grpc.StatusCode.PERMISSION_DENIED, "method")
@@ -199,7 +120,7 @@ async def test_a_manager_is_itself_and_nobody_else(guarded: Guarded) -> None:
         assert await manager.refused(manager.admin.GetStatus, admin_service_pb2.GetStatusRequest()) == denied
         call.cancel()
     async with caller(guarded.address, guarded.issue(Scope.JOB, "j")) as job:
-        stream = job.manager.ManagerSession(metadata=job.metadata, timeout=_CALL_S)
+        stream = job.manager.ManagerSession(metadata=job.metadata, timeout=CALL_S)
         assert await stream.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
@@ -219,18 +140,24 @@ async def test_a_stream_ends_with_its_token(guarded: Guarded, ends: str) -> None
         assert (await peer.refused(peer.client.OpenJob, open_job("j")))[0] is grpc.StatusCode.UNAUTHENTICATED
 
 
+async def _silence() -> AsyncIterator[Any]:
+    """Requests of a caller that says nothing: gRPC tells a write to a call that has ended as INTERNAL."""
+    await anyio.sleep_forever()
+    yield
+
+
 async def test_payloads_take_a_token(guarded: Guarded) -> None:
     put = [payload_service_pb2.PutPayloadRequest(chunk=b"x")]
     async with caller(guarded.address) as peer:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await peer.payloads.PutPayload(iter(put), timeout=_CALL_S)
+            await peer.payloads.PutPayload(_silence(), timeout=CALL_S)
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
     async with caller(guarded.address, guarded.issue(Scope.JOB, "j")) as job:
         stored = await job(job.payloads.PutPayload, iter(put))
     request = payload_service_pb2.GetPayloadRequest(reference=stored.reference)
     async with caller(guarded.address) as peer:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await anext(aiter(peer.payloads.GetPayload(request, timeout=_CALL_S)))
+            await anext(aiter(peer.payloads.GetPayload(request, timeout=CALL_S)))
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -244,12 +171,16 @@ async def test_tokens_that_cannot_be_read_let_nobody_in(guarded: Guarded) -> Non
 
 async def test_reflection_is_for_administrators(guarded: Guarded) -> None:
     question = reflection_pb2.ServerReflectionRequest(list_services="")
-    for token, answers in ((guarded.issue(Scope.ADMIN), True), (guarded.issue(Scope.JOB, "j"), False)):
+    cases = (
+        (guarded.issue(Scope.ADMIN), iter([question]), grpc.StatusCode.OK),
+        (guarded.issue(Scope.JOB, "j"), _silence(), grpc.StatusCode.PERMISSION_DENIED),
+    )
+    for token, asked, code in cases:
         async with caller(guarded.address, token) as peer:
-            call = peer.reflection.ServerReflectionInfo(iter([question]), metadata=peer.metadata, timeout=_CALL_S)
+            call = peer.reflection.ServerReflectionInfo(asked, metadata=peer.metadata, timeout=CALL_S)
             with suppress(grpc.aio.AioRpcError):
                 await read_to_end(call)
-            assert await call.code() is (grpc.StatusCode.OK if answers else grpc.StatusCode.PERMISSION_DENIED)
+            assert await call.code() is code
 
 
 async def test_tls_lets_in_who_trusts_the_authority(tmp_path: Path) -> None:
@@ -291,7 +222,7 @@ async def test_certificates_rotate_without_a_restart(tmp_path: Path) -> None:
         host, _, port = service.address.rpartition(":")
 
         def shown() -> str:
-            return ssl.get_server_certificate((host, int(port)), timeout=_CALL_S)
+            return ssl.get_server_certificate((host, int(port)), timeout=CALL_S)
 
         before = await anyio.to_thread.run_sync(shown)
         async with caller(service.address, ca_file=str(authority.ca)) as old:

@@ -36,6 +36,11 @@ class ClientLink(Link):
         """See `ClientSession`."""
         self.put_result(sequence, None)
 
+    def miss_outcome(self) -> None:
+        """See `Watcher`: the stream ends, and what is submitted again is refused."""
+        if self.up:
+            self.client.cut()
+
     def put_outcome(self, outcome: bytes) -> None:
         """See `Watcher`."""
         key = ActionKey(*outcome.decode().partition(" ")[0].split("/"))
@@ -58,6 +63,8 @@ class SimClient:
     acknowledged: set[ActionKey] = field(default_factory=set)
     waiting: dict[ActionKey, tuple[bytes, Callable[[], None]]] = field(default_factory=dict)
     outcomes: dict[ActionKey, bytes] = field(default_factory=dict)
+    specs: dict[ActionKey, bytes] = field(default_factory=dict)
+    forgotten: set[ActionKey] = field(default_factory=set)
     refusals: list[str] = field(default_factory=list)
     completed: int = 0
     away_until: float = 0.0
@@ -102,6 +109,7 @@ class SimClient:
         """Submits an action and goes on once its outcome is there."""
         request = action_request(spec)
         self.waiting[request.key] = (spec, then)
+        self.specs[request.key] = spec
         self.ask(
             lambda reply: events.SubmitRequested(reply, action_request(spec), self.link),
             lambda: self.acknowledged.add(request.key),
@@ -113,6 +121,12 @@ class SimClient:
         if candidates:
             key = self.time.random.choice(candidates)
             self.ask(lambda reply: events.CancelRequested(reply, key, "no longer wanted"), lambda: None)
+
+    def resubmit_something(self) -> None:
+        """Submits an action again that has its outcome: it gets the same one, or is refused as forgotten."""
+        candidates = sorted(key for key in self.outcomes if key not in self.waiting and key in self.specs)
+        if candidates:
+            self.submit(self.specs[self.time.random.choice(candidates)], lambda: None)
 
     def ask(self, request: Request, then: Callable[[], None]) -> None:
         """Sends a request until it is answered."""
@@ -160,6 +174,8 @@ class SimClient:
             self.refusals.append(str(refusal))
             assert self.link is not None, "an answer came over no stream"
             event = request(events.ReplyTo(self.link, sequence))
+            if refusal.forgotten and isinstance(event, events.SubmitRequested):
+                self.forgotten.add(event.request.key)
             if isinstance(event, events.SubmitRequested) and event.request.key in self.waiting:
                 self.waiting.pop(event.request.key)[1]()
                 return

@@ -78,6 +78,9 @@ class SimJournal:
     trajectories: dict[tuple[str, str], records.RecoveredTrajectory] = field(default_factory=dict)
     actions: dict[ActionKey, records.RecoveredAction] = field(default_factory=dict)
     outcomes: dict[ActionKey, bytes] = field(default_factory=dict)
+    forgotten: list[tuple[str, bytes]] = field(default_factory=list)
+    alive_at: float | None = None
+    away: list[tuple[float, float]] = field(default_factory=list)
 
     def commit(self, batch: Sequence[records.Record]) -> None:
         """Applies records in order."""
@@ -86,8 +89,8 @@ class SimJournal:
 
     def _apply(self, record: records.Record) -> None:
         match record:
-            case records.JobOpened(job_id, spec):
-                self.jobs[job_id] = records.RecoveredJob(job_id, spec, 0)
+            case records.JobOpened(job_id, spec, epoch, sequence):
+                self.jobs[job_id] = records.RecoveredJob(job_id, spec, 0, begun_epoch=epoch, begun_sequence=sequence)
             case records.TrajectoryOpened(job_id, trajectory_id, spec, version, opened):
                 self.trajectories[job_id, trajectory_id] = records.RecoveredTrajectory(
                     job_id, trajectory_id, spec, version, opened, "", "", {}, (), ""
@@ -131,11 +134,17 @@ class SimJournal:
                 self._replace_action(ActionKey(job_id, action_id), cancel_reason=reason)
             case records.ActionRequeued(job_id, action_id, attempt):
                 self._replace_action(ActionKey(job_id, action_id), state="queued", attempt=attempt)
-            case records.ActionFinished(job_id, action_id, state, outcome, _):
+            case records.ActionFinished(job_id, action_id, state, outcome, finished_at):
                 key = ActionKey(job_id, action_id)
                 assert key not in self.outcomes, f"{key} has a second outcome: {outcome!r} after {self.outcomes[key]!r}"
                 self.outcomes[key] = outcome
-                self._replace_action(key, state=state)
+                self._replace_action(key, state=state, finished_at=finished_at, outcome_bytes=len(outcome))
+            case records.ActionsForgotten(job_id, action_ids, entries):
+                self.forgotten.append((job_id, entries))
+                for action_id in action_ids:
+                    del self.actions[ActionKey(job_id, action_id)], self.outcomes[ActionKey(job_id, action_id)]
+            case records.SchedulerAway(_, since, until, forgotten):
+                self.away = [each for each in self.away if each[1] > forgotten] + [(since, until)]
             case records.JobClosed() | records.PolicyVersionPublished():
                 raise AssertionError(f"the simulated client never does what makes {record}")
 
@@ -152,7 +161,12 @@ class SimJournal:
     def recovered(self) -> records.Recovered:
         """What a restarted scheduler continues from."""
         return records.Recovered(
-            tuple(self.jobs.values()), tuple(self.trajectories.values()), tuple(self.actions.values())
+            tuple(self.jobs.values()),
+            tuple(self.trajectories.values()),
+            tuple(self.actions.values()),
+            forgotten=tuple(self.forgotten),
+            alive_at=self.alive_at,
+            away=tuple(self.away),
         )
 
 

@@ -42,6 +42,7 @@ class Misfortune:
     manager_cuts: float = 0.0
     client_absences: float = 0.0
     cancels: float = 0.0
+    resubmits: float = 0.0
     failure_rate: float = 0.0
     slowness: float = 0.002
     commit_s: float = 0.005
@@ -58,7 +59,9 @@ class World:
         trajectories: int = 12,
         steps: int = 4,
         planner: Planner | None = None,
+        settings: CoreSettings | None = None,
     ) -> None:
+        self.settings = settings or CoreSettings(manager_lease=10.0, cancel_grace=5.0, orphan_lease=60.0)
         self.time = Timeline(seed)
         self.misfortune = misfortune
         self.slowness = misfortune.slowness
@@ -100,6 +103,7 @@ class World:
         self._recurring("client_cuts", self.client.cut)
         self._recurring("client_absences", self.client.leave)
         self._recurring("cancels", self.client.cancel_something)
+        self._recurring("resubmits", self.client.resubmit_something)
 
     def _recurring(self, name: str, what: object) -> None:
         rate = getattr(self.misfortune, name)
@@ -117,8 +121,7 @@ class World:
         self._generation += 1
         self.journal.epoch += 1
         self.scheduler_up = True
-        settings = CoreSettings(manager_lease=10.0, cancel_grace=5.0, orphan_lease=60.0)
-        self.state = SchedulerState(self.journal.epoch, encode_outcome, settings)
+        self.state = SchedulerState(self.journal.epoch, encode_outcome, self.settings)
         self._uncommitted, self._deferred, self._committing = [], [], False
         restore(
             self.state,
@@ -200,6 +203,7 @@ class World:
         self._committing = False
         batch, self._uncommitted = self._uncommitted, []
         deferred, self._deferred = self._deferred, []
+        self.journal.alive_at = self.time.now
         self.journal.commit(batch)
         for command in deferred:
             self._carry_out(command)
@@ -214,7 +218,10 @@ class World:
                 for watcher in watchers:
                     watcher.put_outcome(outcome)
             case commands.DeliverStored(watcher=watcher, key=key):
-                watcher.put_outcome(self.journal.outcomes[key])
+                if key in self.journal.outcomes:
+                    watcher.put_outcome(self.journal.outcomes[key])
+                else:
+                    watcher.miss_outcome()
             case _:
                 self._to_manager(command)
 

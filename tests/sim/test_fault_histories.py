@@ -8,6 +8,7 @@ import random
 import pytest
 from callsheet.scheduler.core.expiry import EXPIRED
 from callsheet.scheduler.core.model import ActionKind
+from callsheet.scheduler.core.state import CoreSettings
 
 from tests.sim.sim_parts import action_request
 from tests.sim.sim_world import Misfortune, World
@@ -65,6 +66,24 @@ def test_trainers_that_are_away_for_long_find_their_job_expired() -> None:
     assert any(row.reason == EXPIRED for row in world.journal.trajectories.values())
 
 
+def test_what_is_forgotten_never_runs_again() -> None:
+    """Few finished actions are kept, and clients submit old ones again and again, over crashes."""
+    settings = CoreSettings(
+        manager_lease=10.0, cancel_grace=5.0, orphan_lease=60.0, finished_actions=10, finished_actions_s=20.0
+    )
+    misfortune = Misfortune(0.05, 0.05, 0.2, 0.1, resubmits=10.0, slowness=0.02, commit_s=0.1)
+    for seed in seeds():
+        world = World(seed, misfortune, settings=settings)
+        try:
+            world.run()
+            check_history(world)
+            assert len(world.state.jobs["job"].forgotten) > 50
+            assert len(world.journal.outcomes) <= 10, "what is kept is bounded"
+            assert any("is forgotten" in refusal for refusal in world.client.refusals)
+        except AssertionError as error:
+            raise AssertionError(f"replay with CALLSHEET_SIM_SEED={seed} -k forgotten: {error}") from error
+
+
 def check_history(world: World) -> None:
     """What must hold once the dust has settled."""
     client = world.client
@@ -72,7 +91,12 @@ def check_history(world: World) -> None:
     assert (bool(lease.sessions), lease.expired) == (True, False), "its client is there"
     assert client.completed == client.trajectories, f"{client.completed} of {client.trajectories} trajectories ended"
     assert not client.waiting, f"without an outcome: {sorted(client.waiting)}"
-    assert client.acknowledged <= set(client.outcomes)
+    assert client.acknowledged <= set(client.outcomes) | client.forgotten
+    forgotten = world.state.jobs["job"].forgotten
+    assert all(key.action_id in forgotten for key in client.forgotten)
+    for key in [key for key in client.specs if key.action_id in forgotten]:
+        if action_request(client.specs[key]).kind is ActionKind.ENV_STEP:
+            assert world.starts[key] <= 1, f"{key} was forgotten and started {world.starts[key]} times"
     for key, row in world.journal.actions.items():
         assert client.outcomes[key] == world.journal.outcomes[key], f"{key}: told otherwise than kept"
         if action_request(client_spec(world, key.action_id)).kind is ActionKind.ENV_STEP:

@@ -23,6 +23,9 @@ class CoreJournal:
         self.outcomes: dict[Row, bytes] = {}
         self.finished: dict[Row, records.ActionSummary] = {}
         self.closed: list[records.ClosedAction] = []
+        self.forgotten: dict[str, list[bytes]] = {}
+        self.alive_at: float | None = None
+        self.away: list[tuple[float, float]] = []
         self._job_requests: dict[bytes, JobRequest] = {}
         self._trajectory_requests: dict[bytes, TrajectoryRequest] = {}
         self._action_requests: dict[bytes, ActionRequest] = {}
@@ -49,10 +52,11 @@ class CoreJournal:
 
     def _apply(self, record: records.Record) -> None:
         match record:
-            case records.JobOpened(job_id, spec):
-                self.jobs[job_id] = records.RecoveredJob(job_id, spec, 0)
+            case records.JobOpened(job_id, spec, epoch, sequence):
+                self.jobs[job_id] = records.RecoveredJob(job_id, spec, 0, begun_epoch=epoch, begun_sequence=sequence)
             case records.JobClosed(job_id):
                 del self.jobs[job_id]
+                self.forgotten.pop(job_id, None)
                 for rows in (self.trajectories, self.actions, self.outcomes, self.finished):
                     for key in [key for key in rows if key[0] == job_id]:
                         del rows[key]
@@ -74,6 +78,12 @@ class CoreJournal:
                 self._change_trajectory(job_id, trajectory_id, command_timeout=timeout)
             case records.GroupCancelled(job_id, trajectory_id):
                 self._change_trajectory(job_id, trajectory_id, group_cancelled=True)
+            case records.ActionsForgotten(job_id, action_ids, entries):
+                self.forgotten.setdefault(job_id, []).append(entries)
+                for key in [(job_id, action_id) for action_id in action_ids]:
+                    del self.actions[key], self.outcomes[key], self.finished[key]
+            case records.SchedulerAway(_, since, until, forgotten):
+                self.away = [each for each in self.away if each[1] > forgotten] + [(since, until)]
             case records.ClosedActionsKept(kept, forgotten):
                 self.closed = [each for each in (*self.closed, *kept) if each.number > forgotten]
             case _:
@@ -104,10 +114,16 @@ class CoreJournal:
                 self.actions[job_id, action_id] = replace(
                     self._open_row(job_id, action_id), state="queued", attempt=attempt
                 )
-            case records.ActionFinished(job_id, action_id, state, outcome, _, summary):
+            case records.ActionFinished(job_id, action_id, state, outcome, finished_at, summary):
                 assert summary is not None
                 self.finished[job_id, action_id] = summary
-                self.actions[job_id, action_id] = replace(self._open_row(job_id, action_id), state=state, spec=b"")
+                self.actions[job_id, action_id] = replace(
+                    self._open_row(job_id, action_id),
+                    state=state,
+                    spec=b"",
+                    finished_at=finished_at,
+                    outcome_bytes=len(outcome),
+                )
                 self.outcomes[job_id, action_id] = outcome
             case _:
                 raise TypeError(f"{record!r} is no record")
@@ -125,4 +141,7 @@ class CoreJournal:
             tuple(self.actions.values()),
             tuple(self.finished.values()),
             tuple(self.closed),
+            tuple((job_id, entries) for job_id, each in self.forgotten.items() for entries in each),
+            self.alive_at,
+            tuple(self.away),
         )

@@ -258,6 +258,7 @@ class CoreWorld(CoreClients):
         """Lets things happen now and notes what comes of it."""
         todo = handle(self.state, happened, self.now)
         check_invariants(self.state)
+        self.journal.alive_at = self.now
         self.journal.commit(command.record for command in todo if isinstance(command, commands.Persist))
         for command in todo:
             self._carry_out(command)

@@ -29,3 +29,7 @@ class Peer(str):
     def put_outcome(self, outcome: bytes) -> None:
         """See `Watcher`."""
         raise AssertionError(f"{self} was told an outcome past its world")
+
+    def miss_outcome(self) -> None:
+        """See `Watcher`."""
+        raise AssertionError(f"{self} was told past its world that there is no outcome")

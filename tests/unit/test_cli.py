@@ -304,6 +304,7 @@ def test_tables_cut_no_name_that_one_must_copy(
             Holder("j", "a", "", "n", {"slots": 1.0}, 1.0, 0),
             "1 slot held by action a of job j on n for 1 s; its client is away",
         ),
+        (Holder("", "", "", "n", {"cpu": 2.0}, 3.0, 0), "2 cpu held by another job on n for 3 s"),
     ],
 )
 def test_holders_are_told_in_words(holder: Holder, words: str) -> None:

@@ -295,9 +295,10 @@ def test_sandboxes_that_belong_to_nobody_are_released_at_the_first_heartbeat() -
 
 
 def test_strays_stay_while_an_attempt_of_unknown_origin_may_have_made_them() -> None:
-    _, manager = world_with_trajectory(manager=False)
+    world, manager = world_with_trajectory(manager=False)
+    manager.world = world.restart()
     stray = SandboxRef("job", "u", "s")
-    unknown = RunningAttempt(Token(0, 7), ActionKey("job", "unknown"), 1, True, {}, (), b"hash")
+    unknown = RunningAttempt(Token(1, 7), ActionKey("job", "unknown"), 1, True, {}, (), b"hash")
     manager.join([unknown], [stray])
     assert not manager.stream.all(commands.ReleaseSandbox)
     manager.live(61.0)
@@ -338,8 +339,9 @@ def test_events_of_unknown_managers_are_ignored() -> None:
 
 def test_a_running_attempt_with_units_its_node_has_not_makes_no_units_out_of_nothing() -> None:
     world, manager = world_with_trajectory(manager=False)
+    manager.world = world = world.restart()
     odd = RunningAttempt(
-        Token(0, 7), ActionKey("job", "a"), 1, True, {"gpu": 2, "cpu": 1}, (0, 99), action_request("a").body_hash
+        Token(1, 7), ActionKey("job", "a"), 1, True, {"gpu": 2, "cpu": 1}, (0, 99), action_request("a").body_hash
     )
     manager.join([odd])
     world.submit(action_request("a"))

@@ -178,18 +178,86 @@ def test_a_core_that_was_granted_before_its_holder_came_back_has_one_holder_in_t
     assert tools.grant("wide").cores == (0, 1)
 
 
-def test_deadlines_count_the_time_the_scheduler_was_away() -> None:
+def with_deadlines() -> CoreWorld:
+    """A world in which "a" must start within 20 s and "b" be over within 60 s; 5 s have passed."""
     world = CoreWorld()
     world.job()
     world.submit(action_request("a", wait=True, timeouts=Timeouts(20.0, 50.0, 50.0)))
-    world.submit(action_request("b", wait=True, timeouts=Timeouts(50.0, 50.0, 60.0)))
-    world.now += 15.0
+    world.submit(action_request("b", wait=True, timeouts=Timeouts(60.0, 50.0, 60.0)))
+    world.wait(5.0)
+    return world
+
+
+def test_deadlines_stand_still_while_no_scheduler_runs() -> None:
+    world = with_deadlines()
+    world.now += 86_400.0
     after = restarted(world)
     after.submit(action_request("a", wait=True, timeouts=Timeouts(20.0, 50.0, 50.0)))
-    assert next_deadline(after.state) == pytest.approx(world.now + 5.0)
-    after.wait(6.0)
+    assert next_deadline(after.state) == pytest.approx(after.now + 15.0, abs=0.01)
+    after.wait(14.0)
+    assert after.state_of("a") is ActionState.QUEUED
+    after.wait(2.0)
     assert after.expiry("a").timeout is TimeoutKind.SCHEDULE_TO_START
+    after.wait(38.0)
     assert after.state_of("b") is ActionState.QUEUED
+    after.wait(2.0)
+    assert after.state_of("b") is ActionState.EXPIRED
+
+
+def test_many_restarts_put_a_deadline_off_by_no_more_than_the_time_away() -> None:
+    world = with_deadlines()
+    for _ in range(4):
+        world.now += 1_000.0
+        world = restarted(world)
+        world.wait(3.0)
+    assert world.state_of("a") is ActionState.QUEUED
+    world.now += 1_000.0
+    world = restarted(world)
+    world.watch("a", "late")
+    world.wait(10.5)
+    assert world.expiry("a").timeout is TimeoutKind.SCHEDULE_TO_START, "3 s were left"
+
+
+def test_an_action_that_had_almost_no_time_left_waits_for_managers_to_come_back() -> None:
+    world = with_deadlines()
+    world.wait(14.9)
+    world.now += 3_600.0
+    after = restarted(world)
+    after.wait(9.0)
+    manager = after.manager()
+    after.plan()
+    assert manager.has("a")
+
+
+def test_a_submit_of_after_the_last_sign_of_life_does_not_gain_the_time_before_it() -> None:
+    world = with_deadlines()
+    world.journal.alive_at = world.now - 4.0
+    world.now += 100.0
+    after = restarted(world)
+    assert after.live("a").away_s == 104.0
+    world = with_deadlines()
+    world.journal.alive_at = world.now - 50.0
+    world.now += 100.0
+    assert restarted(world).live("a").away_s == 105.0
+
+
+@pytest.mark.parametrize("step", [-86_400.0, -3.0, 3_600.0, 86_400.0])
+def test_a_wall_clock_that_was_set_meanwhile_lets_no_deadline_strike_early(step: float) -> None:
+    world = with_deadlines()
+    world.now += step
+    after = restarted(world)
+    after.wait(14.0)
+    assert after.state_of("a") is ActionState.QUEUED
+    after.wait(7.0)
+    assert after.state_of("a") is ActionState.EXPIRED, "nor is it put off for longer than it was in all"
+
+
+def test_a_journal_that_tells_no_sign_of_life_lets_deadlines_begin_anew() -> None:
+    world = with_deadlines()
+    world.journal.alive_at = None
+    world.now += 86_400.0
+    after = restarted(world)
+    assert next_deadline(after.state) == pytest.approx(after.now + 20.0, abs=0.01)
 
 
 def test_an_adopted_attempt_must_give_signs_of_life() -> None:

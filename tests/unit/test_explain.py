@@ -155,6 +155,8 @@ def test_free_units_are_kept_for_an_older_action() -> None:
         WaitReason.HELD_FOR_OLDER, "it fits, but units are kept for the older action wide, which needs 4 cpu"
     )
     assert why(world, "wide").reason is WaitReason.RESOURCES
+    told = explain(world.state, world.live("narrow"), world.now, world.planner, lambda job_id: job_id != "job")
+    assert told.sentence == "it fits, but units are kept for an older action of another job, which needs 4 cpu"
 
 
 def test_the_elastic_round_keeps_units_later_than_the_plain_one_and_explain_knows() -> None:

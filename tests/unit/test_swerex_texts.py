@@ -227,9 +227,9 @@ def test_what_is_no_address(address: str) -> None:
 
 def test_settings_name_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="auth_token: empty"):
-        FacadeSettings("scheduler:1", "host:1", "", "job")
+        FacadeSettings("scheduler:1", "127.0.0.1:1", "", "job")
     with pytest.raises(ValueError, match="max_runtimes: 0"):
-        FacadeSettings("scheduler:1", "host:1", None, "job", max_runtimes=0)
+        FacadeSettings("scheduler:1", "127.0.0.1:1", None, "job", max_runtimes=0)
     with pytest.raises(ValueError, match="memory_mib: 0"):
         SandboxRequest(memory_mib=0)
-    assert "secret" not in repr(FacadeSettings("scheduler:1", "host:1", "secret", "job"))
+    assert "secret" not in repr(FacadeSettings("scheduler:1", "127.0.0.1:1", "secret", "job"))

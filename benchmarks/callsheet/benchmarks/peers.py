@@ -27,6 +27,9 @@ class AcceptingClient:
     def put_outcome(self, outcome: bytes) -> None:
         """Does nothing."""
 
+    def miss_outcome(self) -> None:
+        """Does nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class NamedManager:

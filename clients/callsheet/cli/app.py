@@ -7,13 +7,16 @@ from typing import Annotated
 
 import typer
 from callsheet.cli.bench_command import bench_app
+from callsheet.cli.compose_command import compose_setup
 from callsheet.cli.demo_command import demo
 from callsheet.cli.errors import CallsheetGroup
 from callsheet.cli.facade_command import facade_app
+from callsheet.cli.health_command import health
 from callsheet.cli.inspect_commands import explain, predictions, status, what_if
 from callsheet.cli.job_commands import cancel, close, drain, jobs
 from callsheet.cli.log_command import logs
 from callsheet.cli.manager_commands import manager_app
+from callsheet.cli.output import say
 from callsheet.cli.scheduler_command import scheduler
 from callsheet.cli.submit_commands import submit_app
 from callsheet.cli.token_commands import token_app
@@ -32,7 +35,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"callsheet {metadata.version('callsheet')}")
+        say(f"callsheet {metadata.version('callsheet')}")
         raise typer.Exit
 
 
@@ -45,8 +48,9 @@ def _callsheet(
     """Schedules single actions of agentic-RL trajectories."""
 
 
-for command in (up, scheduler, status, explain, jobs, cancel, close, drain, logs, predictions, what_if, demo):
+for command in (up, scheduler, status, explain, jobs, cancel, close, drain, logs, predictions, what_if, health, demo):
     app.command()(command)
+app.command("compose-setup")(compose_setup)
 for name, group in (
     ("manager", manager_app),
     ("facade", facade_app),

@@ -6,11 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
 from callsheet.benchmarks.simulator.comparison.settings import ComparisonOptions, ComparisonSettings, ScenarioSource
 from callsheet.cli.errors import CommandError, needs
 from callsheet.cli.options import AsJson, options_of
-from callsheet.cli.output import measure, print_either, progress_on_stderr
+from callsheet.cli.output import measure, print_either, progress_on_stderr, say
 
 if TYPE_CHECKING:
     from callsheet.benchmarks.simulator.comparison.ranges import RangeFile
@@ -81,7 +80,7 @@ def _check(expected: RangeFile, report: dict[str, Any]) -> None:
     missed = [f"{verdict.range}: found {verdict.value}" for verdict in verdicts if not verdict.met]
     if missed:
         raise CommandError("out of range: " + "; ".join(missed))
-    typer.echo(f"all {len(verdicts)} figures are in range", err=True)
+    say(f"all {len(verdicts)} figures are in range", err=True)
 
 
 def _calibrate(processes: int, trace: Path | None, *, as_json: bool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Any
 
 import typer
 import typer.core
+from callsheet.cli.output import say
 
 TRACEBACK_VARIABLE = "CALLSHEET_TRACEBACK"
 _EXIT_FAILURE = 1
@@ -82,13 +82,13 @@ class CallsheetGroup(typer.core.TyperGroup):
         except (Exception, BaseExceptionGroup) as group:
             error = first_error(group)
             if ctx.meta[_WANTS_JSON] and not isinstance(error, BrokenPipeError):
-                typer.echo(json.dumps({"error": error_facts(error)}))
+                say(json.dumps({"error": error_facts(error)}))
             # Usage errors of the library know how to show themselves; a reader that has gone away hears nothing of it.
             if hasattr(error, "show") or isinstance(error, BrokenPipeError):
                 raise error from None
             if os.environ.get(TRACEBACK_VARIABLE):
-                traceback.print_exception(group, file=sys.stderr)
-            typer.echo(f"callsheet: {describe(error)}", err=True)
+                say("".join(traceback.format_exception(group)).rstrip(), err=True)
+            say(f"callsheet: {describe(error)}", err=True)
             raise typer.Exit(getattr(error, "exit_code", _EXIT_FAILURE)) from None
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from callsheet.cli.options import Address, AsJson
-from callsheet.cli.output import pairs, print_table
+from callsheet.cli.output import pairs, print_table, say
 from callsheet.cli.questions import ask, show
 from callsheet.options.common import DEFAULT_ADDRESS
 
@@ -21,7 +21,7 @@ def status(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> Non
     """Show jobs, managers and nodes."""
 
     def for_people(found: SchedulerStatus) -> None:
-        typer.echo(f"scheduler {scheduler}, epoch {found.epoch}, since {_time(found.started_at)}")
+        say(f"scheduler {scheduler}, epoch {found.epoch}, since {_time(found.started_at)}")
         _print_managers(found)
         _print_nodes(found)
         _print_jobs(found)
@@ -101,27 +101,29 @@ def _print_jobs(found: SchedulerStatus) -> None:
 
 def _print_explanation(found: Explanation) -> None:
     kind = found.kind.value if found.kind else "action"
-    typer.echo(f"{kind} {found.action_id} of job {found.job_id}: {found.state.value}")
+    say(f"{kind} {found.action_id} of job {found.job_id}: {found.state.value}")
     if found.explanation:
-        typer.echo(found.explanation)
+        say(found.explanation)
     if found.expected is not None:
-        typer.echo(_expectation(found.expected))
+        say(_expectation(found.expected))
     if found.shortages:
         rows = [[s.node_id, s.resource, str(s.needed), str(s.free), str(s.capacity)] for s in found.shortages]
         print_table("Shortages", ["node", "resource", "needed #", "free #", "capacity #"], rows)
     for holder in found.holders:
-        typer.echo(holding(holder))
+        say(holding(holder))
     print_table("Story", ["time", "event"], [[_time(event.at), event.event] for event in found.story])
 
 
 def holding(holder: Holder) -> str:
     """Who holds what, for how long, and whether its client still lives, as a sentence."""
-    who = f"action {holder.action_id}" if holder.action_id else f"trajectory {holder.trajectory_id}"
     units = ", ".join(
         "1 slot" if (resource, count) == ("slots", 1.0) else f"{count:g} {resource}"
         for resource, count in sorted(holder.units.items())
     )
     held = f"for {holder.held_s:.3g} s"
+    if not holder.job_id:
+        return f"{units or 'it'} held by another job on {holder.node_id} {held}"
+    who = f"action {holder.action_id}" if holder.action_id else f"trajectory {holder.trajectory_id}"
     client = "its client is connected" if holder.sessions else "its client is away"
     expiry = "" if holder.expires_in_s is None else f", its job expires in {holder.expires_in_s:.3g} s"
     return f"{units or 'it'} held by {who} of job {holder.job_id} on {holder.node_id} {held}; {client}{expiry}"
@@ -152,7 +154,7 @@ def _print_errors(found: tuple[PredictionErrors, ...]) -> None:
 
 
 def _print_what_if(found: WhatIf) -> None:
-    typer.echo(found.summary)
+    say(found.summary)
     after = {each.name: each for each in found.after.classes}
     rows = [
         [

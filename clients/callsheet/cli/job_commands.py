@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from callsheet.cli.errors import CommandError
 from callsheet.cli.options import Address, AsJson
-from callsheet.cli.output import pairs, print_json, print_table
+from callsheet.cli.output import pairs, print_json, print_table, say
 from callsheet.cli.questions import ask
 from callsheet.options.common import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
     from callsheet.client.status import JobStatus
+
+# A job that is closed as idle later than that is shown as any other.
+_IDLE_TOLD_S = 3600.0
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.", show_default=False)]
 
@@ -93,6 +96,8 @@ def life_of(job: JobStatus) -> str:
         return f"expired{closes}"
     if job.expires_in_s is not None:
         return f"expires in {span(job.expires_in_s)}"
+    if job.idle_closes_in_s is not None and job.idle_closes_in_s < _IDLE_TOLD_S:
+        return f"idle, closes in {span(job.idle_closes_in_s)}"
     return "held" if job.sessions else "detached" if job.spec.detached else "no session"
 
 
@@ -108,4 +113,4 @@ def _done(sentence: str, facts: Mapping[str, str], as_json: bool) -> None:
     if as_json:
         print_json(facts)
     else:
-        typer.echo(sentence)
+        say(sentence)

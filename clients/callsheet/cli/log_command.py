@@ -12,6 +12,7 @@ import typer
 from callsheet.cli.errors import CommandError
 from callsheet.cli.log_lines import matches, parse, readable
 from callsheet.cli.options import AsJson, DataDir
+from callsheet.cli.output import say
 
 _POLL_S = 0.2
 
@@ -105,4 +106,4 @@ def new_lines(path: Path, places: dict[Path, int], end: int | None = None) -> It
 
 
 def _print(name: str, line: str, as_json: bool) -> None:
-    typer.echo(line if as_json else readable(line, name))
+    say(line if as_json else readable(line, name))

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from callsheet.deploy.terminal import visible_line
+
 _SHOWN_APART = ("timestamp", "level", "role", "event")
 
 
@@ -35,4 +37,4 @@ def readable(line: str, role: str) -> str:
     fields = {"timestamp": "", "level": "", "event": "", **parse(line)}
     rest = [f"{name}={value}" for name, value in fields.items() if name not in _SHOWN_APART]
     parts = [str(fields["timestamp"]), role, str(fields["level"]), str(fields["event"]), *rest]
-    return " ".join(part for part in parts if part)
+    return visible_line(" ".join(part for part in parts if part))

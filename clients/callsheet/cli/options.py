@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 from callsheet.cli.errors import CommandError
+from callsheet.cli.output import say
 from callsheet.options import common
 from callsheet.options.common import LogFormat, LogLevel
-from callsheet.options.declaration import DeclaredOption, PathRule, Setting, declared_options, from_values
+from callsheet.options.declaration import (
+    DeclaredOption,
+    PathRule,
+    Setting,
+    declared_options,
+    from_values,
+    holds_secret,
+)
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -59,18 +68,46 @@ def typer_option(declared: DeclaredOption) -> Any:
     setting, path = declared.setting, declared.setting.path or PathRule(file=True)
     return typer.Option(
         *([setting.flag] if setting.flag else []),
-        help=setting.help,
+        help=f"{setting.help} Or in the file that {setting.variable}_FILE names." if setting.secret else setting.help,
         envvar=setting.variable,
         metavar=setting.metavar,
         min=setting.least,
         show_default=setting.default_text or True,
         default_factory=declared.default if callable(declared.default) else None,
-        callback=None if setting.parse is None or setting.repeatable else _check(setting),
+        callback=_callback(setting),
         exists=path.exists,
         file_okay=path.file,
         dir_okay=path.directory,
         resolve_path=path.resolve,
     )
+
+
+def _callback(setting: Setting) -> Callable[..., Any] | None:
+    if setting.secret:
+        return _secret(setting)
+    return None if setting.parse is None or setting.repeatable else _check(setting)
+
+
+def _secret(setting: Setting) -> Callable[..., Any]:
+    """Takes a secret from its file where it is not given, and says so where it stands on the command line."""
+
+    def take(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
+        variable, name = f"{setting.variable}_FILE", parameter.name or ""
+        if value is None and (path := os.environ.get(variable)):
+            try:
+                return Path(path).read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise CommandError(f"{variable}: {path!r} cannot be read: {error}", usage=True) from error
+        source = context.get_parameter_source(name)
+        if value is not None and source is not None and source.name == "COMMANDLINE" and holds_secret(value):
+            say(
+                f"callsheet: {parameter.opts[0]} stands on the command line, where all programs of this machine can "
+                f"read it: use {setting.variable} or {variable}",
+                err=True,
+            )
+        return value
+
+    return take
 
 
 def _check(setting: Setting) -> Callable[[Any], Any]:

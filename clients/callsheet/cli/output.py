@@ -1,4 +1,8 @@
-"""What goes where: results to standard output, progress to standard error."""
+"""What goes where: results to standard output, progress to standard error. All that commands say passes here.
+
+What others wrote, and that is most of it, gives the user's terminal no orders; files and pipes get the same text, as
+they may be shown later. `--json` has every text exactly, with escapes.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,10 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import typer
+from callsheet.deploy.terminal import visible
 
 _PIPED_WIDTH = 160
 _NAME_WIDTH = 40
@@ -24,16 +29,21 @@ class Report(Protocol):
 ReportT = TypeVar("ReportT", bound=Report)
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Prints a text and a newline, to standard output or standard error."""
+    typer.echo(visible(text), err=err)
+
+
 def print_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
     """Prints one JSON object, or a list of them, to standard output."""
-    typer.echo(json.dumps(value, indent=2, sort_keys=False, allow_nan=False))
+    say(json.dumps(value, indent=2, sort_keys=False, allow_nan=False))
 
 
 def print_report(report: Any) -> None:
     """Prints something that rich can render to standard output; wide tables keep their columns in a file or a pipe."""
-    from rich.console import Console
+    from callsheet.cli.console import TextConsole
 
-    console = Console()
+    console = TextConsole()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPED_WIDTH
     console.print(report)
@@ -49,19 +59,9 @@ def print_either(as_json: bool, value: Callable[[], Any], report: Callable[[], o
 
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     """Prints a table to standard output; columns whose name ends in " #" hold numbers."""
-    from rich.table import Table
+    from callsheet.cli.console import plain_table
 
-    table = Table(title=title, title_justify="left")
-    names = max((len(row[0]) for row in rows), default=0)
-    for index, column in enumerate(columns):
-        number = column.endswith(" #")
-        # Names are there to be copied: other columns are narrowed first, and what is too wide goes on below.
-        least = min(names, _NAME_WIDTH) if index == 0 else None
-        justify: Literal["left", "right"] = "right" if number else "left"
-        table.add_column(column.removesuffix(" #"), justify=justify, overflow="fold", min_width=least)
-    for row in rows:
-        table.add_row(*row)
-    print_report(table)
+    print_report(plain_table(title, columns, rows, _NAME_WIDTH))
 
 
 def pairs(values: Mapping[str, object]) -> str:
@@ -72,15 +72,16 @@ def pairs(values: Mapping[str, object]) -> str:
 @contextmanager
 def progress_on_stderr() -> Iterator[Callable[[str], None]]:
     """Shows what is being done, a line each; on a terminal also a spinner beside the latest."""
-    from rich.console import Console
+    from callsheet.cli.console import TextConsole
+    from rich.text import Text
 
-    console = Console(stderr=True, highlight=False)
+    console = TextConsole(stderr=True, highlight=False)
     with console.status("starting") if console.is_terminal else nullcontext() as status:
 
         def show(text: str) -> None:
             console.print(text, markup=False, soft_wrap=True)
             if status is not None:
-                status.update(text)
+                status.update(Text(text))
 
         yield show
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from callsheet.cli.errors import CommandError
 from callsheet.cli.options import options_of
-from callsheet.cli.output import print_json
+from callsheet.cli.output import print_json, say
 from callsheet.options.common import DEFAULT_ADDRESS, Address, AsJson
 from callsheet.options.declaration import Setting
 
@@ -213,20 +213,20 @@ def _print_outcome(outcome: Outcome[Any], job_id: str) -> None:
     from callsheet.client import Cancelled, Expired, Failed, Succeeded
 
     times = outcome.timeline
-    typer.echo(
+    say(
         f"{outcome_name(outcome)}: action {outcome.action_id} of job {job_id}, {outcome.attempts} attempt(s), "
         f"manager {outcome.manager_id or 'none'}, queue {times.queue_s:.3f} s, execution {times.execution_s:.3f} s, "
         f"overhead {times.overhead_s:.3f} s"
     )
     match outcome:
         case Failed():
-            typer.echo(f"{outcome.kind.value}, {outcome.reason}: {outcome.message}")
+            say(f"{outcome.kind.value}, {outcome.reason}: {outcome.message}")
             result = outcome.partial
         case Cancelled():
-            typer.echo(outcome.reason)
+            say(outcome.reason)
             result = outcome.partial
         case Expired():
-            typer.echo(f"{outcome.timeout.value} ran out")
+            say(f"{outcome.timeout.value} ran out")
             result = None
         case Succeeded():
             result = outcome.value
@@ -242,19 +242,19 @@ def _print_result(result: Any) -> None:
         case CommandResult():
             _print_command(result)
         case EnvResetResult():
-            typer.echo(f"sandbox {result.sandbox_id}")
+            say(f"sandbox {result.sandbox_id}")
             _print_result(result.set_up)
         case RewardResult():
             tests = f" ({result.passed} of {result.total} tests passed)" if result.total else ""
-            typer.echo(f"score {result.score:g}{tests}")
+            say(f"score {result.score:g}{tests}")
             _print_result(result.command)
         case _:
-            typer.echo(str(result))
+            say(str(result))
 
 
 def _print_command(result: Any) -> None:
     how = f"signal {result.signal}" if result.signal else f"exit code {result.exit_code}"
-    typer.echo(f"{how} after {result.wall_s:.3f} s")
+    say(f"{how} after {result.wall_s:.3f} s")
     for name, content in (("stdout", result.stdout), ("stderr", result.stderr)):
         if content:
-            typer.echo(f"--- {name}\n{content.decode(errors='replace').rstrip()}")
+            say(f"--- {name}\n{content.decode(errors='replace').rstrip()}")

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import anyio
-import typer
+from callsheet.cli.output import say
 from callsheet.cli.questions import connection_options
 from callsheet.client.admin import AdminClient
 from callsheet.client.admin_values import ActionState, Explanation
@@ -36,7 +36,7 @@ async def _show_changes(admin: AdminClient, job_id: str, action_ids: Sequence[st
                 # Not submitted yet, or no connection, which the submit itself will tell.
                 continue
             if said and said != last:
-                typer.echo(f"callsheet: {said}", err=True)
+                say(f"callsheet: {said}", err=True)
                 last = said
 
 

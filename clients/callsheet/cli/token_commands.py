@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 import typer
 from callsheet.cli.errors import CommandError, needs
 from callsheet.cli.options import AsJson
-from callsheet.cli.output import print_json, print_table
+from callsheet.cli.output import print_json, print_table, say
 from callsheet.options.common import default_data_dir
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ def issue(
     """Make a token and print it. It is stored nowhere: keep it in a file that only its user reads."""
     with needs("scheduler"):
         from callsheet.deploy import tokens as kept
-    typer.echo(_done(lambda: kept.issue(tokens, scope, subject, lifetime)))
+    say(_done(lambda: kept.issue(tokens, scope, subject, lifetime)))
 
 
 @token_app.command("revoke")
@@ -55,7 +55,7 @@ def revoke(
     with needs("scheduler"):
         from callsheet.deploy import tokens as kept
     _done(lambda: kept.revoke(tokens, token_id))
-    typer.echo(f"revoked token {token_id}", err=True)
+    say(f"revoked token {token_id}", err=True)
 
 
 @token_app.command("list")

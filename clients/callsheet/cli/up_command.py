@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
 from callsheet.cli.errors import CommandError, needs
 from callsheet.cli.options import AsJson, options_of
+from callsheet.cli.output import say
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.options.common import LogFormat
 
@@ -37,8 +37,17 @@ def up(*, settings: StackSettings, as_json: AsJson = False) -> None:
     own_format = settings.log_format or (LogFormat.CONSOLE if settings.logs_to_files else None)
     configure_logs(own_format, settings.log_level, role="up")
     if sandboxes:
+        note_isolation(settings)
         note_core_sharing(settings)
     run_until_signal(settings, as_json)
+
+
+def note_isolation(settings: StackSettings) -> None:
+    """Says on standard error where nothing keeps commands in."""
+    from callsheet.deploy.sandbox_checks import isolation_warning
+
+    if warning := isolation_warning(settings.isolation):
+        show_progress(warning)
 
 
 def note_core_sharing(settings: StackSettings) -> None:
@@ -46,7 +55,7 @@ def note_core_sharing(settings: StackSettings) -> None:
     from callsheet.deploy.sandbox_checks import core_sharing_problem
 
     if problem := core_sharing_problem(settings):
-        typer.echo(f"commands share the cores plainly and are not ranked: {problem}", err=True)
+        say(f"commands share the cores plainly and are not ranked: {problem}", err=True)
 
 
 def require_isolation(settings: StackSettings) -> None:
@@ -99,11 +108,11 @@ def announce(settings: StackSettings, address: str, as_json: bool) -> None:
     if as_json:
         import json
 
-        typer.echo(json.dumps({"address": address, "managers": list(names), "data_dir": str(settings.data_dir)}))
-        return
-    typer.echo(f"callsheet is up on {address}; Ctrl-C ends it")
+        say(json.dumps({"address": address, "managers": list(names), "data_dir": str(settings.data_dir)}))
+    else:
+        say(f"callsheet is up on {address}; Ctrl-C ends it")
     show_access(settings)
-    if names:
+    if names and not as_json:
         show_progress(f"waiting for the managers: {', '.join(names)}")
 
 
@@ -121,4 +130,4 @@ def show_access(settings: StackSettings) -> None:
 
 def show_progress(text: str) -> None:
     """Shows a line on standard error."""
-    typer.echo(f"callsheet: {text}", err=True)
+    say(f"callsheet: {text}", err=True)

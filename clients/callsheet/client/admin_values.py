@@ -149,8 +149,10 @@ class Shortage:
 class Holder:
     """Something that holds units that a waiting action lacks.
 
+    Of another job than its own a client with a job's token learns the node, the units and the time alone.
+
     Attributes:
-        job_id: The job it belongs to.
+        job_id: The job it belongs to; empty if that is another job, which the client may not see.
         action_id: The action that runs with them; empty where a trajectory holds them between its actions.
         trajectory_id: The trajectory; empty if it has none.
         node_id: The node.

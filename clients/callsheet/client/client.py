@@ -93,6 +93,7 @@ class Client:
         staleness: Staleness | None = None,
         grace_s: float | None = None,
         detached: bool = False,
+        idle_timeout_s: float | None = None,
     ) -> Job:
         """Opens a job; opening it again with the same arguments attaches to it, which `Job.opening` tells.
 
@@ -105,13 +106,17 @@ class Client:
             grace_s: How many seconds the job lives on after its last client is gone; None takes the server's default
                 (120 s).
             detached: The job lives on without any client, until it is closed.
+            idle_timeout_s: After so many seconds without any work the job is closed, even while a client holds it. None
+                takes the server's default (7 days), and means never if detached.
 
         Raises:
             InvalidArgumentError: A value out of its range, or of another type.
             AlreadyExistsError: It is open with other arguments.
             ConnectionLostError: There was no connection for too long.
         """
-        described = JobDescription(job_id, share, priority_class, max_actions, staleness, grace_s, detached)
+        described = JobDescription(
+            job_id, share, priority_class, max_actions, staleness, grace_s, detached, idle_timeout_s
+        )
         return Job(self, job_id, await self.backend().open_job(described))
 
     def job(self, job_id: str) -> Job:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from callsheet.client.blobs import BlobReader
-from callsheet.client.errors import RefusalCode, RefusedError, refused
+from callsheet.client.errors import ForgottenError, RefusalCode, RefusedError, refused
 from callsheet.client.fields import by_number, in_seconds, take_seconds
 from callsheet.client.kinds import KINDS
 from callsheet.client.outcomes import (
@@ -71,10 +71,11 @@ def refusal(code: int, message: str, detail: common_pb2.ErrorDetail | None) -> R
     known = _CODES.get(code, RefusalCode.UNKNOWN)
     if detail is None:
         return refused(known, rule=message)
+    rule = detail.rule or message
+    if detail.forgotten:
+        return ForgottenError(known, field=detail.field, value=detail.value, rule=rule)
     retry_after_s = take_seconds(detail, "retry_delay")
-    return refused(
-        known, field=detail.field, value=detail.value, rule=detail.rule or message, retry_after_s=retry_after_s
-    )
+    return refused(known, field=detail.field, value=detail.value, rule=rule, retry_after_s=retry_after_s)
 
 
 def refusal_of_status(status: Any) -> RefusedError | None:

@@ -40,6 +40,7 @@ def decode_job_status(message: job_pb2.JobStatus) -> JobStatus:
         spec=_job(message.spec),
         expires_in_s=take_seconds(message, "expires_in"),
         closes_in_s=take_seconds(message, "closes_in"),
+        idle_closes_in_s=take_seconds(message, "idle_closes_in"),
     )
 
 
@@ -70,6 +71,7 @@ def _job(spec: job_pb2.JobSpec) -> JobDescription:
         Staleness(bound) if bound else None,
         take_seconds(spec, "grace"),
         spec.detached,
+        take_seconds(spec, "idle_timeout"),
     )
 
 

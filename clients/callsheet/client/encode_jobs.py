@@ -43,7 +43,7 @@ def encode_job(job: JobDescription) -> job_pb2.JobSpec:
             raise invalid("staleness.max_versions", None, "at least 1")
         most = at_least_one("staleness.max_versions", staleness.max_versions)
         put(spec.staleness, "staleness", max_versions=most)
-    put_durations(spec, "", grace=job.grace_s)
+    put_durations(spec, "", grace=job.grace_s, idle_timeout=job.idle_timeout_s)
     return spec
 
 

@@ -18,6 +18,7 @@
         ├── InvalidArgumentError     (also a ValueError) the request breaks a rule of the contract
         ├── NotFoundError            (also a LookupError) what the request names is not there
         ├── AlreadyExistsError       the id is taken by another body
+        ├── ForgottenError           the action had its outcome long ago; it is no longer kept and does not run again
         ├── FailedPreconditionError  the request does not fit the state of the scheduler
         ├── QueueFullError           a queue or quota is full: try again after `retry_after_s`
         ├── UnavailableError         the scheduler cannot serve now: try again after `retry_after_s`
@@ -175,6 +176,13 @@ class NotFoundError(RefusedError, LookupError):
 
 class AlreadyExistsError(RefusedError):
     """The id is taken by something with another body."""
+
+
+class ForgottenError(RefusedError):
+    """The action had its outcome long ago, and the scheduler no longer keeps it. It does not run again.
+
+    The code is ALREADY_EXISTS for a submit, and NOT_FOUND where the outcome of an earlier one was asked for.
+    """
 
 
 class FailedPreconditionError(RefusedError):

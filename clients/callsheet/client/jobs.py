@@ -93,6 +93,8 @@ class JobDescription:
         grace_s: How many seconds the job lives on after its last session ended; then its actions are cancelled and its
             trajectories closed, while outcomes stay. None takes the server's default (120 s).
         detached: The job needs no session and never expires.
+        idle_timeout_s: After so many seconds without any work the job is closed, even while a session holds it. None
+            takes the server's default (7 days), and means never if detached.
     """
 
     job_id: str
@@ -102,6 +104,7 @@ class JobDescription:
     staleness: Staleness | None = None
     grace_s: float | None = None
     detached: bool = False
+    idle_timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,9 @@ class JobStatus:
         expires_in_s: Time until it expires; None while a session holds it, and where it cannot expire (any more).
         expired: Its actions were cancelled and its trajectories closed. A session that comes back ends that.
         closes_in_s: Time until it is closed, where it has expired; else None.
+        idle_closes_in_s: Time until it is closed as idle, if nothing happens in it; None while it has open actions, and
+            where it never is.
+        forgotten_actions: Finished actions of which only the ids are kept, so that they never run again.
     """
 
     spec: JobDescription
@@ -35,6 +38,8 @@ class JobStatus:
     expires_in_s: float | None = None
     expired: bool = False
     closes_in_s: float | None = None
+    idle_closes_in_s: float | None = None
+    forgotten_actions: int = 0
 
     @property
     def job_id(self) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
+from typing import TextIO
 
 import structlog
+from callsheet.deploy.terminal import visible, visible_line
 from callsheet.options.common import LogFormat, LogLevel
 
 
@@ -38,9 +41,20 @@ def configure_logs(log_format: LogFormat | None, level: LogLevel, **context: str
 
 def _renderers(log_format: LogFormat) -> list[structlog.typing.Processor]:
     if log_format is LogFormat.CONSOLE:
-        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        # Not rich's tracebacks: they show the variables of each frame, and secrets with them.
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_plain_traceback)
+        return [_for_terminal, renderer]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
 
 
 def _foreign(log_format: LogFormat) -> list[structlog.typing.Processor]:
     return [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderers(log_format)]
+
+
+def _for_terminal(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Texts of others as a terminal may have them; what is no text is shown by its repr, which escapes."""
+    return {name: visible_line(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
+def _plain_traceback(stream: TextIO, raised: structlog.typing.ExcInfo) -> None:
+    stream.write("\n" + visible("".join(traceback.format_exception(*raised)).rstrip()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import anyio
@@ -16,7 +17,7 @@ from callsheet.managers.kind import ManagerKind
 from callsheet.managers.node import describe_node
 from callsheet.managers.settings import ManagerSettings
 from callsheet.options.common import DEFAULT_ADDRESS, Address, LogFormatOption, LogLevel, LogLevelOption
-from callsheet.options.declaration import Setting
+from callsheet.options.declaration import PathRule, Setting
 
 S = TypeVar("S")
 
@@ -65,6 +66,15 @@ class ManagerOptions:
         str | None,
         Setting("Its token's file, or see CALLSHEET_TOKEN.", variable="CALLSHEET_TOKEN_FILE", default_text="none"),
     ] = None
+    health_file: Annotated[
+        Path | None,
+        Setting(
+            "Renewed with each heartbeat while it is registered; see callsheet health.",
+            variable="CALLSHEET_HEALTH_FILE",
+            default_text="none",
+            path=PathRule(file=True, directory=False),
+        ),
+    ] = None
     log_format: LogFormatOption = None
     log_level: LogLevelOption = LogLevel.INFO
 
@@ -107,6 +117,7 @@ def _manager_settings(kind: str, options: ManagerOptions) -> ManagerSettings:
         node=node,
         drain_timeout_s=options.drain_timeout,
         credentials=options.credentials,
+        health_file=options.health_file,
     )
 
 

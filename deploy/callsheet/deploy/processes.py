@@ -113,7 +113,7 @@ async def _open(spec: ProcessSpec, ready_writer: int) -> anyio.abc.Process:
         READY_VARIABLE: str(ready_writer),
         "PYTHONUNBUFFERED": "1",
     }
-    log = os.open(spec.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644) if spec.log_path else os.dup(2)
+    log = os.open(spec.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) if spec.log_path else os.dup(2)
     try:
         return await anyio.open_process(
             [sys.executable, "-m", spec.module, *spec.arguments],

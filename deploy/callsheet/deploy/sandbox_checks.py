@@ -6,7 +6,7 @@ from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.kind import MANAGER_KINDS
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 from callsheet.managers.sandbox.ranking import ranking_problem
-from callsheet.managers.sandbox.settings import CoreSharing, Isolation
+from callsheet.managers.sandbox.settings import NOT_ISOLATED, CoreSharing, Isolation
 from callsheet.options.declaration import declared_options
 
 
@@ -27,3 +27,8 @@ def isolation_problem(isolation: Isolation) -> str:
 def core_sharing_problem(settings: StackSettings) -> str:
     """Why commands that are to be ranked share the cores plainly, as a clause; empty if they are ranked."""
     return ranking_problem(settings.isolation) if settings.share_cores is CoreSharing.RANKED else ""
+
+
+def isolation_warning(isolation: Isolation) -> str | None:
+    """What users are told where nothing keeps commands in; None elsewhere."""
+    return NOT_ISOLATED if isolation is Isolation.NONE else None

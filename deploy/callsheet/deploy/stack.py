@@ -20,6 +20,7 @@ from callsheet.deploy.supervisor import Supervisor
 from callsheet.deploy.tokens import issue_for_stack
 from callsheet.managers.inference.settings import share_of_cores
 from callsheet.managers.node import describe_node
+from callsheet.options.private_files import make_private_directory
 
 _SCHEDULER_GRACE_S = 10.0
 # On top of a manager's own drain: its last acknowledgements and the release of its executor.
@@ -183,7 +184,7 @@ async def local_stack(
     """
     stack = Stack(settings)
     if settings.logs_to_files:
-        (settings.data_dir / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(settings.data_dir / "logs")
     if settings.access.tokens is not None:
         node_id = describe_node().node_id
         manager_ids = {role: f"{node_id}-{role}" for role in settings.managers}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from callsheet.options.private_files import make_private_directory, write_private_file
 from callsheet.scheduler.access.identity import Scope
 from callsheet.scheduler.access.token_file import TokenFile, TokenFileError
-from callsheet.scheduler.access.tokens import ID_BYTES, SECRET_BYTES, TokenRecord, issue_token, revoked
+from callsheet.scheduler.access.tokens import ID_BYTES, PREFIX, SECRET_BYTES, TokenRecord, issue_token, revoked
 
 __all__ = ["SCOPES", "TokenFileError", "issue", "listed", "revoke"]
 
@@ -47,17 +48,29 @@ def issue_for_stack(path: Path, data_dir: Path, manager_ids: Mapping[str, str]) 
         manager_ids: Ids of its managers, by role.
 
     Raises:
-        TokenFileError: The file cannot be used.
+        TokenFileError: The file cannot be used, or a file that keeps a former token is damaged.
         OSError: A token cannot be written.
     """
     wanted = {"admin": (Scope.ADMIN, ""), **{role: (Scope.MANAGER, each) for role, each in manager_ids.items()}}
-    token_path(data_dir, "").parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_directory(token_path(data_dir, "").parent)
     for name, (scope, subject) in wanted.items():
         kept = token_path(data_dir, name)
-        former = kept.read_text().split("_")[1] if kept.exists() else ""
+        former = _kept_token_id(kept)
         TokenFile(path).change(lambda records, former=former: records.pop(former, None))  # type: ignore[misc]
-        with open(os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            file.write(issue(path, scope.value, subject))
+        write_private_file(kept, issue(path, scope.value, subject))
+
+
+def _kept_token_id(kept: Path) -> str:
+    """The public part of the token that a file keeps; empty if there is no such file."""
+    if not kept.exists():
+        return ""
+    found = re.fullmatch(rf"{PREFIX}_([0-9a-f]+)_[0-9a-f]+\s*", kept.read_text(encoding="utf-8", errors="replace"))
+    if found is None:
+        raise TokenFileError(
+            f"{kept}: holds no token. Remove it, and a new one is issued; the one that was there is valid until "
+            "`callsheet token revoke` ends it"
+        )
+    return found[1]
 
 
 def revoke(path: Path, token_id: str) -> None:

@@ -37,6 +37,8 @@ class Setting:
         parse: Makes the field's value of what was read, of each one if it is repeatable. ValueError names the rule.
         repeatable: Whether it may be given several times; the field is a tuple then.
         path: What a path must be.
+        secret: Whether it is or may hold a secret, which can then also come from the file that `variable` with "_FILE"
+            behind it names. It is not to stand on a command line, where everybody on the machine reads it.
     """
 
     help: str
@@ -50,6 +52,18 @@ class Setting:
     parse: Callable[[Any], object] | None = None
     repeatable: bool = False
     path: PathRule | None = None
+    secret: bool = False
+
+    def __post_init__(self) -> None:
+        if self.secret and self.variable is None:
+            raise ValueError("variable: None: a secret needs one, as it is not to stand on a command line")
+
+
+def holds_secret(text: str) -> bool:
+    """Whether the text of a secret option is one: a URL is only with a password in it."""
+    _, separator, rest = text.partition("://")
+    user = rest.partition("/")[0].rpartition("@")[0]
+    return not separator or ":" in user or "password=" in rest
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import anyio
 import grpc
 import grpc.aio
 from callsheet.managers.cancellation import cancellation_requested
+from callsheet.managers.health_file import HealthFile
 from callsheet.managers.manager import Manager
 from callsheet.managers.reports import Mailbox
 from callsheet.managers.settings import ManagerSettings
@@ -67,11 +68,14 @@ class Session:
             registered, *others = await self._register(call)
             mailbox = Mailbox()
             self.manager.connected(registered.registered, mailbox)
+            health = HealthFile(self.settings.health_file)
+            health.renew()
             try:
                 for item in others:
                     self.manager.handle(item)
-                await self._serve(call, mailbox, registered.registered)
+                await self._serve(call, mailbox, registered.registered, health)
             finally:
+                health.remove()
                 self.manager.disconnected()
         finally:
             call.cancel()
@@ -98,14 +102,16 @@ class Session:
             raise SessionEndedError("the first answer of the scheduler is not `registered`")
         return response.items
 
-    async def _serve(self, call: Call, mailbox: Mailbox, registered: manager_service_pb2.Registered) -> None:
+    async def _serve(
+        self, call: Call, mailbox: Mailbox, registered: manager_service_pb2.Registered, health: HealthFile
+    ) -> None:
         interval_s = registered.heartbeat_interval.ToTimedelta().total_seconds()
         errors: list[SessionEndedError] = []
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._receive, call, mailbox)
                 tasks.start_soon(_send, call, mailbox)
-                tasks.start_soon(self._beat, interval_s)
+                tasks.start_soon(self._beat, interval_s, health)
                 await self.leave.wait()
                 mailbox.finish()
                 # Cut short by the error of `_receive` when the scheduler ends the stream in turn.
@@ -129,10 +135,11 @@ class Session:
             except TimeoutError:
                 raise SessionEndedError(f"the scheduler read nothing for {self.settings.stall_timeout_s:g} s") from None
 
-    async def _beat(self, interval_s: float) -> None:
+    async def _beat(self, interval_s: float, health: HealthFile) -> None:
         while True:
             await anyio.sleep(max(SHORTEST_HEARTBEAT_S, interval_s * HEARTBEAT_HASTE))
             self.manager.heartbeat()
+            health.renew()
 
 
 async def _send(call: Call, mailbox: Mailbox) -> None:

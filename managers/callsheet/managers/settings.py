@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 from callsheet.credentials.channel import Credentials
 from callsheet.v1 import manager_service_pb2
@@ -34,6 +35,7 @@ class ManagerSettings:
         max_payload_bytes: Size of one payload that is read or written.
         payload_timeout_s: How long to keep trying to read or write one payload while the scheduler is away.
         credentials: How it recognises the scheduler and says who it is.
+        health_file: Renewed with each heartbeat, and there only while the manager is registered.
         handle_signals: Drain on SIGTERM and SIGINT. Works in the main thread only, and for one manager in a process.
     """
 
@@ -57,6 +59,7 @@ class ManagerSettings:
     max_payload_bytes: int = 1 << 30
     payload_timeout_s: float = 60.0
     credentials: Credentials = field(default_factory=Credentials)
+    health_file: Path | None = None
     handle_signals: bool = True
 
     def __post_init__(self) -> None:

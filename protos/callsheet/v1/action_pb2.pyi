@@ -292,7 +292,9 @@ global___Demand = Demand
 
 @typing.final
 class Timeouts(google.protobuf.message.Message):
-    """The four deadlines of an action. Zero or unset takes the server's default; each one must nest in schedule_to_close."""
+    """The four deadlines of an action. Zero or unset takes the server's default; each one must nest in schedule_to_close.
+    Those that count from the submit stand still while no scheduler runs.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

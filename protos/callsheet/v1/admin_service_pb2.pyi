@@ -409,7 +409,9 @@ global___ExplainResponse = ExplainResponse
 
 @typing.final
 class Holder(google.protobuf.message.Message):
-    """Something that holds units that a waiting action lacks."""
+    """Something that holds units that a waiting action lacks. Of another job than its own a caller with a job's token learns
+    the node, the units and the time alone.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -438,7 +440,7 @@ class Holder(google.protobuf.message.Message):
     SESSIONS_FIELD_NUMBER: builtins.int
     EXPIRES_IN_S_FIELD_NUMBER: builtins.int
     job_id: builtins.str
-    """The job it belongs to."""
+    """The job it belongs to; empty if that is another job, which the caller may not see."""
     action_id: builtins.str
     """The action that runs with them; empty where a trajectory holds them between its actions."""
     trajectory_id: builtins.str

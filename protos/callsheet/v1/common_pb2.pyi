@@ -52,12 +52,17 @@ class ErrorDetail(google.protobuf.message.Message):
     VALUE_FIELD_NUMBER: builtins.int
     RULE_FIELD_NUMBER: builtins.int
     RETRY_DELAY_FIELD_NUMBER: builtins.int
+    FORGOTTEN_FIELD_NUMBER: builtins.int
     field: builtins.str
     """Path of the offending field from the request's root, for instance "timeouts.start_to_close"."""
     value: builtins.str
     """The offending value, shortened to 200 characters; never a payload or a secret."""
     rule: builtins.str
     """The rule that was broken, as a sentence."""
+    forgotten: builtins.bool
+    """True: it is about an action of an open job that had its outcome, which the scheduler no longer keeps. The action
+    never runs again. ALREADY_EXISTS for a submit, NOT_FOUND for whoever asks for the outcome.
+    """
     @property
     def retry_delay(self) -> google.protobuf.duration_pb2.Duration:
         """For RESOURCE_EXHAUSTED and UNAVAILABLE: wait this long before the next try. Unset: trying again cannot help."""
@@ -69,9 +74,10 @@ class ErrorDetail(google.protobuf.message.Message):
         value: builtins.str = ...,
         rule: builtins.str = ...,
         retry_delay: google.protobuf.duration_pb2.Duration | None = ...,
+        forgotten: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["retry_delay", b"retry_delay"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["field", b"field", "retry_delay", b"retry_delay", "rule", b"rule", "value", b"value"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["field", b"field", "forgotten", b"forgotten", "retry_delay", b"retry_delay", "rule", b"rule", "value", b"value"]) -> None: ...
 
 global___ErrorDetail = ErrorDetail
 

@@ -149,6 +149,7 @@ class JobSpec(google.protobuf.message.Message):
     STALENESS_FIELD_NUMBER: builtins.int
     GRACE_FIELD_NUMBER: builtins.int
     DETACHED_FIELD_NUMBER: builtins.int
+    IDLE_TIMEOUT_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """1 to 256 characters, unique in the scheduler."""
     share: builtins.float
@@ -169,6 +170,13 @@ class JobSpec(google.protobuf.message.Message):
         trajectories closed, while outcomes stay. Above 0; unset takes the server's default (120 s). See `detached`.
         """
 
+    @property
+    def idle_timeout(self) -> google.protobuf.duration_pb2.Duration:
+        """Without any work for this long the job is closed, even while sessions hold it. Work is an open action, an action that
+        ends, or a request about the job but for holding it. Above 0, at most 30 days; unset takes the server's default
+        (7 days), and means never for a detached job.
+        """
+
     def __init__(
         self,
         *,
@@ -179,9 +187,10 @@ class JobSpec(google.protobuf.message.Message):
         staleness: global___Staleness | None = ...,
         grace: google.protobuf.duration_pb2.Duration | None = ...,
         detached: builtins.bool = ...,
+        idle_timeout: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["grace", b"grace", "staleness", b"staleness"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["detached", b"detached", "grace", b"grace", "job_id", b"job_id", "max_actions", b"max_actions", "priority_class", b"priority_class", "share", b"share", "staleness", b"staleness"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["grace", b"grace", "idle_timeout", b"idle_timeout", "staleness", b"staleness"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["detached", b"detached", "grace", b"grace", "idle_timeout", b"idle_timeout", "job_id", b"job_id", "max_actions", b"max_actions", "priority_class", b"priority_class", "share", b"share", "staleness", b"staleness"]) -> None: ...
 
 global___JobSpec = JobSpec
 
@@ -322,6 +331,8 @@ class JobStatus(google.protobuf.message.Message):
     EXPIRES_IN_FIELD_NUMBER: builtins.int
     EXPIRED_FIELD_NUMBER: builtins.int
     CLOSES_IN_FIELD_NUMBER: builtins.int
+    IDLE_CLOSES_IN_FIELD_NUMBER: builtins.int
+    FORGOTTEN_ACTIONS_FIELD_NUMBER: builtins.int
     open_trajectories: builtins.int
     """Open trajectories."""
     waiting_trajectories: builtins.int
@@ -332,6 +343,8 @@ class JobStatus(google.protobuf.message.Message):
     """Client sessions that hold it now."""
     expired: builtins.bool
     """Whether it has expired: its actions were cancelled and its trajectories closed. A session that comes back ends that."""
+    forgotten_actions: builtins.int
+    """Finished actions of which only the ids are kept, so that they never run again."""
     @property
     def spec(self) -> global___JobSpec:
         """The job, with its defaults filled in."""
@@ -352,6 +365,10 @@ class JobStatus(google.protobuf.message.Message):
     def closes_in(self) -> google.protobuf.duration_pb2.Duration:
         """Time until an expired job is closed."""
 
+    @property
+    def idle_closes_in(self) -> google.protobuf.duration_pb2.Duration:
+        """Time until it is closed as idle, if nothing happens in it; unset while it has open actions, and where it never is."""
+
     def __init__(
         self,
         *,
@@ -365,9 +382,11 @@ class JobStatus(google.protobuf.message.Message):
         expires_in: google.protobuf.duration_pb2.Duration | None = ...,
         expired: builtins.bool = ...,
         closes_in: google.protobuf.duration_pb2.Duration | None = ...,
+        idle_closes_in: google.protobuf.duration_pb2.Duration | None = ...,
+        forgotten_actions: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["closes_in", b"closes_in", "expires_in", b"expires_in", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "closes_in", b"closes_in", "expired", b"expired", "expires_in", b"expires_in", "failures", b"failures", "open_trajectories", b"open_trajectories", "policy_version", b"policy_version", "sessions", b"sessions", "spec", b"spec", "waiting_trajectories", b"waiting_trajectories"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["closes_in", b"closes_in", "expires_in", b"expires_in", "idle_closes_in", b"idle_closes_in", "spec", b"spec"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "closes_in", b"closes_in", "expired", b"expired", "expires_in", b"expires_in", "failures", b"failures", "forgotten_actions", b"forgotten_actions", "idle_closes_in", b"idle_closes_in", "open_trajectories", b"open_trajectories", "policy_version", b"policy_version", "sessions", b"sessions", "spec", b"spec", "waiting_trajectories", b"waiting_trajectories"]) -> None: ...
 
 global___JobStatus = JobStatus
 

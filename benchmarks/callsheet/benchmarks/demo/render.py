@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import astuple
 
 from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED
-from callsheet.benchmarks.demo.report import DECISIONS, SCORES, TOKENS, DemoReport, ModeReport
+from callsheet.benchmarks.demo.report import DECISIONS, SCORES, TOKENS, DemoReport, ModeReport, RunReport
 from callsheet.benchmarks.measuring.tables import new_table
 from rich import box
 from rich.console import Group, RenderableType
@@ -36,6 +36,16 @@ def render(report: DemoReport) -> RenderableType:
         _comparison(report),
         _notes(report),
     )
+
+
+def render_run(report: RunReport) -> RenderableType:
+    """Returns the table of a run on a stack that was there before."""
+    rewards = report.run.rewards
+    lines = [
+        f"{rewards.solved} of {rewards.total} episodes solved in {seconds(report.run.wall_s)}.",
+        *(f"Problem: {problem}." for problem in report.problems()),
+    ]
+    return Group(_kinds_table(f"Callsheet: {CALLSHEET.description}", report.run), Text("\n".join(lines)))
 
 
 def _kinds_table(title: str, mode: ModeReport) -> Table:

@@ -121,15 +121,44 @@ class DemoReport:
 
     def problems(self) -> list[str]:
         """What must not be in a good run, as sentences; empty if all is well."""
-        found = []
-        for name, mode in (("callsheet", self.callsheet), ("reserved", self.reserved)):
-            rewards = mode.rewards
-            if rewards.lost:
-                found.append(f"{name}: {rewards.lost} of {rewards.total} episodes were lost")
-            if rewards.bugs_confirmed < rewards.bugs_total:
-                missed = rewards.bugs_total - rewards.bugs_confirmed
-                found.append(f"{name}: {missed} of {rewards.bugs_total} bugs were not caught by their test")
-        return found
+        return [*_problems("callsheet", self.callsheet), *_problems("reserved", self.reserved)]
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """The workload on a stack that was there before, by action alone.
+
+    Attributes:
+        run: What came of it. Its resources are not known: others may use the same cores.
+        trajectories: How many.
+        seed: Of the workload.
+        wall_s: With what came before and after.
+    """
+
+    run: ModeReport
+    trajectories: int
+    seed: int
+    wall_s: float
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as one JSON object."""
+        figures = {name: value for name, value in asdict(self.run).items() if name != "resources"}
+        return {**figures, "trajectories": self.trajectories, "seed": self.seed, "wall_s": self.wall_s}
+
+    def problems(self) -> list[str]:
+        """What must not be in a good run, as sentences; empty if all is well."""
+        return _problems("callsheet", self.run)
+
+
+def _problems(name: str, mode: ModeReport) -> list[str]:
+    rewards = mode.rewards
+    found = []
+    if rewards.lost:
+        found.append(f"{name}: {rewards.lost} of {rewards.total} episodes were lost")
+    if rewards.bugs_confirmed < rewards.bugs_total:
+        missed = rewards.bugs_total - rewards.bugs_confirmed
+        found.append(f"{name}: {missed} of {rewards.bugs_total} bugs were not caught by their test")
+    return found
 
 
 def report_of(run: ModeRun, cores: int) -> ModeReport:
@@ -137,7 +166,7 @@ def report_of(run: ModeRun, cores: int) -> ModeReport:
 
     Args:
         run: What came of it.
-        cores: Cores that external actions could use.
+        cores: Cores that external actions could use; 0 if that is not known.
     """
     records = run.records
     external = [record for record in records if record.is_external]
@@ -176,6 +205,6 @@ def _resources(run: ModeRun, cores: int) -> ResourceUse:
         cores=cores,
         cpu_s=cpu_s,
         held_core_s=held_s,
-        utilisation=cpu_s / (cores * run.wall_s) if run.wall_s > 0 else 0.0,
+        utilisation=cpu_s / (cores * run.wall_s) if cores and run.wall_s > 0 else 0.0,
         idle_while_held=max(0.0, 1 - cpu_s / held_s) if held_s > 0 else 0.0,
     )

@@ -14,11 +14,12 @@ import anyio.to_thread
 from callsheet.benchmarks.demo.episodes import make_episodes
 from callsheet.benchmarks.demo.inputs import DemoInputs, prepare_inputs
 from callsheet.benchmarks.demo.modes import CALLSHEET, RESERVED, DemoMode
-from callsheet.benchmarks.demo.report import DemoReport, report_of
+from callsheet.benchmarks.demo.report import DemoReport, RunReport, report_of
 from callsheet.benchmarks.demo.settings import DemoSettings, choose_cpus, choose_trajectories
 from callsheet.benchmarks.demo.workload import ModeRun, run_mode
 from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.client.client import Client
+from callsheet.client.settings import ClientOptions
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
@@ -73,6 +74,28 @@ async def run_demo(settings: DemoSettings, progress: Progress) -> DemoReport:
         isolation=isolation.value,
         wall_s=time.monotonic() - began,
     )
+
+
+async def run_on_stack(settings: DemoSettings, address: str, options: ClientOptions, progress: Progress) -> RunReport:
+    """Runs the workload once, by action, on a stack that runs already.
+
+    Args:
+        settings: What to run.
+        address: Where its scheduler is.
+        options: How to connect to it.
+        progress: Told what is going on, a short line each time.
+
+    Raises:
+        DemoInputError: An input cannot be fetched.
+        CallsheetError: The scheduler refused something, or cannot be reached (inside an exception group).
+    """
+    began = time.monotonic()
+    inputs = await anyio.to_thread.run_sync(prepare_inputs, settings.cache, progress, abandon_on_cancel=True)
+    episodes = make_episodes(choose_trajectories(settings, 0), settings.seed, inputs.releases)
+    job_id = settings.job or f"demo-{uuid.uuid4().hex[:8]}"
+    async with Client(address, options) as client:
+        run = await run_mode(client, job_id, episodes, CALLSHEET, progress)
+    return RunReport(report_of(run, 0), len(episodes), settings.seed, time.monotonic() - began)
 
 
 async def _choose_isolation(settings: DemoSettings, progress: Progress) -> Isolation:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from callsheet.benchmarks.demo.packages import default_cache_directory
 from callsheet.managers.sandbox.settings import Isolation
+from callsheet.options.common import host_and_port
 from callsheet.options.declaration import PathRule, Setting, check_least
 
 # More would make the demo longer, not clearer.
@@ -40,6 +41,18 @@ class DemoSettings:
             default_text="bubblewrap where it works, else none",
         ),
     ] = None
+    scheduler: Annotated[
+        str | None,
+        Setting(
+            "A stack that runs already, whose sandboxes see the demo's packages (--stage); by action alone.",
+            metavar="HOST:PORT",
+            default_text="a stack of its own",
+            parse=host_and_port,
+        ),
+    ] = None
+    job: Annotated[str | None, Setting("There, the id of the job to open.", metavar="ID", default_text="a new one")] = (
+        None
+    )
     cache: Path = field(default_factory=lambda: default_cache_directory(os.environ))
     data_dir: Annotated[
         Path | None,
@@ -53,6 +66,10 @@ class DemoSettings:
     def __post_init__(self) -> None:
         """Raises ValueError naming field, value and rule."""
         check_least(self)
+        if self.job is not None and self.scheduler is None:
+            raise ValueError("job: must not be given without scheduler: a stack of its own has no other jobs")
+        if self.scheduler is not None and self.data_dir is not None:
+            raise ValueError("data_dir: must not be given with scheduler: that stack has its own")
 
 
 def choose_trajectories(settings: DemoSettings, cores: int) -> int:

@@ -17,6 +17,7 @@ from callsheet.client.target import from_environment
 from callsheet.integrations.swerex.app import make_app
 from callsheet.integrations.swerex.runtimes import Runtimes
 from callsheet.integrations.swerex.settings import FacadeSettings, split_address
+from callsheet.integrations.swerex.tls import following_context
 
 _log = structlog.get_logger(__name__)
 _MOST_CONNECTIONS = 16_384
@@ -47,7 +48,10 @@ async def serve(
     Raises:
         OSError: It cannot listen there.
         CallsheetError: The scheduler cannot be reached, or refuses the job.
+        ValueError: A file of TLS cannot be used.
     """
+    if (warning := settings.exposure()) is not None:
+        _log.warning("insecure", listen=settings.listen, reason=warning)
     options = replace(
         from_environment(os.environ)[1],
         connect_timeout_s=settings.give_up_after_s,
@@ -71,7 +75,7 @@ async def serve(
 
 
 def _configuration(settings: FacadeSettings, runtimes: Runtimes) -> uvicorn.Config:
-    return uvicorn.Config(
+    configuration = uvicorn.Config(
         make_app(runtimes, settings),
         lifespan="off",
         log_config=None,
@@ -80,6 +84,10 @@ def _configuration(settings: FacadeSettings, runtimes: Runtimes) -> uvicorn.Conf
         limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=max(1, round(settings.shutdown_s)),
     )
+    configuration.load()
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        configuration.ssl = following_context(settings.tls_cert, settings.tls_key)
+    return configuration
 
 
 async def _stop_server(server: uvicorn.Server, stop: anyio.Event) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import secrets
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 from callsheet.options.common import DEFAULT_ADDRESS, Address
-from callsheet.options.declaration import AtLeast, Setting, check_least
+from callsheet.options.declaration import AtLeast, PathRule, Setting, check_least
+from callsheet.options.listening import INSECURE, check_exposure
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Names of runtimes; they are a part of trajectory ids."""
@@ -62,7 +64,8 @@ class FacadeSettings:
         Setting("Where to listen; port 0 takes a free one.", variable="CALLSHEET_FACADE_LISTEN", metavar="HOST:PORT"),
     ] = "127.0.0.1:8000"
     auth_token: Annotated[
-        str | None, Setting("What clients must give as their auth_token.", variable="CALLSHEET_FACADE_TOKEN")
+        str | None,
+        Setting("What clients must give as their auth_token.", variable="CALLSHEET_FACADE_TOKEN", secret=True),
     ] = field(default=None, repr=False)
     job_id: Annotated[
         str, Setting("The job of all sandboxes of this facade.", default_text="swe-rex- and a random suffix")
@@ -73,16 +76,55 @@ class FacadeSettings:
     max_unpacked_bytes: Annotated[int, AtLeast(1)] = 256 << 20
     give_up_after_s: float = 60.0
     shutdown_s: float = 5.0
+    tls_cert: Annotated[
+        Path | None,
+        Setting(
+            "The certificate to show, as PEM; read anew when it has changed.",
+            variable="CALLSHEET_FACADE_CERT",
+            default_text="no TLS",
+            path=PathRule(file=True, exists=True),
+        ),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        Setting(
+            "The key of that certificate, as PEM.",
+            variable="CALLSHEET_FACADE_KEY",
+            default_text="no TLS",
+            path=PathRule(file=True, exists=True),
+        ),
+    ] = None
+    insecure: Annotated[bool, INSECURE] = False
 
     def __post_init__(self) -> None:
         """Raises ValueError naming field, value and rule."""
         split_address(self.listen)
         if self.auth_token == "":
             raise ValueError("auth_token: empty: must be a token, or None to let everybody in")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            given, needed = ("tls_cert", "tls_key") if self.tls_key is None else ("tls_key", "tls_cert")
+            raise ValueError(f"{needed}: must be given with {given}")
+        self.exposure()
         check_least(self)
         for name in ("give_up_after_s", "shutdown_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: {getattr(self, name)}: must be above 0")
+
+    def exposure(self) -> str | None:
+        """Says what is open to whoever reaches the address; None if nothing is.
+
+        Raises:
+            ValueError: Other machines reach it, and that is not wanted without these credentials.
+        """
+        lacks: dict[str, str] = {}
+        if self.tls_cert is None:
+            lacks["TLS"] = "--tls-cert with --tls-key"
+        if self.auth_token is None:
+            lacks["a token"] = "CALLSHEET_FACADE_TOKEN_FILE"
+        if not check_exposure(self.listen, lacks, insecure=self.insecure):
+            return None
+        what = "read what is said, the token included" if self.auth_token else "run commands in its sandboxes"
+        return f"INSECURE: whoever reaches {self.listen} may {what}"
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -23,8 +23,9 @@ from callsheet.managers.sandbox.packets import (
 
 _MOST_CPU_US = 10**15
 _MOST_MEMORY_KIB = 1 << 40
-_STAGES = frozenset({"run", "cwd", "path", "write", "archive", "read", "remove", "listen", "fork"})
+_STAGES = frozenset({"run", "cwd", "path", "write", "archive", "read", "remove", "listen", "fork", "domain"})
 _LARGEST_ERRNO = 4095
+_LARGEST_VERSION = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,11 @@ class AgentJob:
 
 
 class AgentConnection:
-    """The stream to one agent."""
+    """The stream to one agent.
+
+    Attributes:
+        separates_commands: Whether it keeps each command out of the processes of others, see `agent/domains.py`.
+    """
 
     def __init__(self, own: socket.socket, on_lost: Callable[[str], None], make_room: RoomMaker | None = None) -> None:
         """Args:
@@ -74,6 +79,7 @@ class AgentConnection:
         self._next_id = 1
         self._hello = anyio.Event()
         self._pid = 0
+        self.separates_commands = False
         self._loss: str | None = None
         self._lost = anyio.Event()
         self._packets = PacketSocket(own, self._handle, self._lose, make_room)
@@ -193,6 +199,8 @@ class AgentConnection:
         event = packet.get("event")
         if self._pid == 0 and event == "hello":
             self._pid = sender
+            # Nothing that could make it lie has run yet.
+            self.separates_commands = "landlock" in packet and integer(packet, "landlock", 0, _LARGEST_VERSION) > 0
             self._hello.set()
             return
         if sender != self._pid:

@@ -15,7 +15,9 @@ AGENT_DIRECTORY = Path(__file__).with_name("agent")
 AGENT_START = "__main__.py"
 
 # What is imported before the agent serves: each file costs a descriptor and a copy.
-_IMPORTED = frozenset({"__init__", "loop", "paths", "processes", "shared_memory", "slim"})
+_IMPORTED = frozenset(
+    {"__init__", "domains", "files", "loop", "network", "paths", "processes", "shared_memory", "slim"}
+)
 _COMPILE_SECONDS = 60.0
 
 _log = structlog.get_logger(__name__)

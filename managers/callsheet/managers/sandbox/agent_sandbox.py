@@ -94,6 +94,11 @@ class AgentSandbox:
         """Its first process as this process sees it."""
         return self._connection.pid
 
+    @property
+    def separates_commands(self) -> bool:
+        """Whether no command can look into the processes of another one."""
+        return self._connection.separates_commands
+
     async def grant(self, cores: frozenset[int]) -> None:
         """Puts all its processes on these cores."""
         await self._jobs.put_on_cores(cores)

@@ -16,6 +16,7 @@ from callsheet.managers.sandbox.cgroups import GroupLayout
 from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.host_python import python_below
 from callsheet.managers.sandbox.kernel_bounds import kernel_bounds, memory_limits
+from callsheet.managers.sandbox.landlock import landlock_capabilities
 from callsheet.managers.sandbox.launcher_client import SpawnRequest, probe_overlays, probe_system_v
 from callsheet.managers.sandbox.network.destinations import network_words
 from callsheet.managers.sandbox.packets import memory_file
@@ -25,6 +26,7 @@ from callsheet.managers.sandbox.root_filesystem import (
     COMMAND_PATH,
     FILES_PER_MIB,
     IMAGE_COMMAND_PATH,
+    OWN_PLACE,
     RUN_MIB,
     SHARED_MEMORY_MIB,
     SYSTEM_SHOWN,
@@ -39,9 +41,9 @@ from callsheet.managers.sandbox.root_filesystem import (
 from callsheet.managers.sandbox.seccomp import Unbounded, build_filter, build_shared_memory_filter
 from callsheet.managers.sandbox.settings import SandboxSettings
 
-_AGENT_INSIDE = "/run/callsheet/agent"
-_MEMORY_FILTER_INSIDE = "/run/callsheet/shared-memory-filter"
-_STAGES_INSIDE = "/run/callsheet/stage"
+_AGENT_INSIDE = f"{OWN_PLACE}/agent"
+_MEMORY_FILTER_INSIDE = f"{OWN_PLACE}/shared-memory-filter"
+_STAGES_INSIDE = f"{OWN_PLACE}/stage"
 _UID_INSIDE = 1000
 # Where the launcher mounts overlays as root, in a mount namespace of each sandbox.
 _OVERLAYS_OF_ROOT = "/mnt/overlays"
@@ -126,6 +128,7 @@ class BubblewrapPlanner:
             "filesystem": "system read-only; working and temporary directories in memory, sized",
             "images": "writable overlays in memory, sized" if self.overlays else f"none: {probe_overlays().reason}",
             "seccomp": "refuses namespaces, mounts, tracing, kernel interfaces and foreign socket families",
+            **landlock_capabilities(),
         }
 
     def plan(self, spec: SandboxSpec, stages: Sequence[str], resources: ExitStack) -> ProcessPlan:
@@ -188,7 +191,8 @@ class BubblewrapPlanner:
             *_written_options(files),
             *(word for pair in stages.items() for word in ("--ro-bind", *pair)),
             *_device_options(spec, counts_memory=self._counts_memory),
-            *([] if image else [*(binds or _memory_options(spec)), "--remount-ro", "/"]),
+            *([] if image else binds or _memory_options(spec)),
+            *("--remount-ro", OWN_PLACE if image else "/"),
             *("--seccomp", "{fd:1}", "--chdir", WORK, "--", *python, "-I", "-S"),
             *(f"{_AGENT_INSIDE}/{AGENT_START}", "{fd:0}", WORK, TEMPORARY),
             *(() if self._counts_memory else (_MEMORY_FILTER_INSIDE, str(spec.memory_mib << 20))),

@@ -21,7 +21,7 @@ from callsheet.managers.sandbox.provisioning.creation_pace import CreationPace
 from callsheet.managers.sandbox.provisioning.memory_ledger import MemoryLedger
 from callsheet.managers.sandbox.provisioning.provisioner import Provisioner
 from callsheet.managers.sandbox.ranking import ranking_problem
-from callsheet.managers.sandbox.settings import CoreSharing, Isolation, SandboxSettings
+from callsheet.managers.sandbox.settings import NOT_ISOLATED, CoreSharing, Isolation, SandboxSettings
 from callsheet.managers.sandbox.test_suite_executor import TestSuiteExecutor
 
 _log = structlog.get_logger(__name__)
@@ -115,6 +115,8 @@ def _as_possible(settings: SandboxSettings) -> SandboxSettings:
 
 
 def _build(settings: SandboxSettings) -> tuple[AdmittingBackend, ManagerDirectory]:
+    if settings.isolation is Isolation.NONE:
+        _log.warning("not_isolated", manager_id=settings.manager_id, reason=NOT_ISOLATED)
     directory = ManagerDirectory(settings.data_directory, settings.manager_id)
     try:
         remove_leftovers(directory, probe_layout(settings.delegated_group))

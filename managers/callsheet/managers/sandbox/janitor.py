@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import structlog
 from callsheet.managers.sandbox.cgroups import GroupLayout, remove_groups
+from callsheet.options.private_files import make_private_directory
 
 _KILL_SECONDS = 5.0
 _MOST_LOOKS = 20
@@ -35,7 +36,7 @@ class ManagerDirectory:
             OSError: It cannot be made.
         """
         self.path = data_directory / "sandboxes" / manager_id
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_private_directory(self.path)
         digest = hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:12]
         self.marker = f"callsheet-{manager_id}-{digest}"
         self._lock = os.open(self.path / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

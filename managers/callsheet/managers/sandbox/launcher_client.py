@@ -139,8 +139,9 @@ class LauncherClient:
             raise LauncherError("an answer of the launcher out of place")
         return child
 
-    async def bound(self, pid: int, bounds: KernelBounds) -> None:
-        """Bounds what a sandbox can take of the kernel, before anything runs in it.
+    async def settle(self, pid: int, bounds: KernelBounds) -> None:
+        """Bounds what a sandbox can take of the kernel, and closes parts of its /proc to writes, before anything runs
+        in it.
 
         Args:
             pid: Its first process.
@@ -150,7 +151,7 @@ class LauncherClient:
             LauncherError: The launcher is gone, or the kernel refuses.
         """
         words = {"files": dict(bounds.files), "terminals": bounds.terminals, "settings": dict(bounds.settings)}
-        await self._ask({"op": "bound", "pid": pid, **words})
+        await self._ask({"op": "settle", "pid": pid, **words})
 
     async def kill(self, child: Child) -> None:
         """Sends SIGKILL; does nothing once the process was reaped or the launcher is gone (which kills as well)."""
@@ -185,7 +186,7 @@ class LauncherClient:
             child = self._children.pop(integer(packet, "pid", 1, _LARGEST_PID), None)
             if child is not None:
                 child.ended.set()
-        elif event in {"spawned", "bounded", "failed"}:
+        elif event in {"spawned", "settled", "failed"}:
             self._answer(packet)
 
     def on_closed(self, reason: str) -> None:

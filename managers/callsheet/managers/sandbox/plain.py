@@ -48,6 +48,7 @@ class PlainPlanner:
             "network": "not isolated",
             "filesystem": "not isolated and not sized; a directory of its own below the data directory",
             "seccomp": "none",
+            "landlock": "no",
         }
 
     def plan(self, spec: SandboxSpec, stages: Sequence[str], resources: ExitStack) -> ProcessPlan:

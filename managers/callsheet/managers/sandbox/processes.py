@@ -225,7 +225,7 @@ class ProcessBackend(AgentBackend):
                 await self._until_serving(connection, errors)
                 self._room.add(sandbox, connection.pid)
                 if plan.bounds is not None:
-                    await launcher.bound(connection.pid, plan.bounds)
+                    await launcher.settle(connection.pid, plan.bounds)
                 if group is None or not group.pins_cores:
                     await sandbox.grant(spec.cores)
                 await self._doors.open(sandbox)

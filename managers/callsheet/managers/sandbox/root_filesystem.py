@@ -8,11 +8,14 @@ from pathlib import Path
 
 WORK = "/work"
 TEMPORARY = "/tmp"
-SYSTEM_SHOWN = "/run/callsheet/usr"
+# What the agent runs from. It is a mount of its own, so that nobody can move it away, and nobody can write there.
+OWN_PLACE = "/run/callsheet"
+SYSTEM_SHOWN = f"{OWN_PLACE}/usr"
 COMMAND_PATH = "/usr/local/bin:/usr/bin:/bin"
 IMAGE_COMMAND_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 RUN_MIB = 16
+_OWN_PLACE_MIB = 4
 SHARED_MEMORY_MIB = 64
 # Of a file system in memory. A file may be empty and still takes memory: one for each page of the size.
 FILES_PER_MIB = 256
@@ -103,4 +106,5 @@ def bind_options(base: str, overlays: Sequence[Overlay]) -> Iterator[str]:
 def image_options() -> Iterator[str]:
     """Options of bwrap beside an image: what the agent runs with, out of the way of what is in the image."""
     yield from ("--perms", "0755", "--size", str(RUN_MIB << 20), "--tmpfs", "/run")
+    yield from ("--perms", "0755", "--size", str(_OWN_PLACE_MIB << 20), "--tmpfs", OWN_PLACE)
     yield from ("--ro-bind", "/usr", SYSTEM_SHOWN)

@@ -32,6 +32,13 @@ class Isolation(Enum):
     NONE = "none"
 
 
+NOT_ISOLATED = (
+    "NOT ISOLATED: with --isolation none commands run as this manager's user, and may read and change what that user "
+    "may, its tokens included: only for code that you trust"
+)
+"""What a manager and `up` say where nothing keeps commands in."""
+
+
 class CoreSharing(Enum):
     """Whether all sandboxes of a manager share its cores.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from callsheet.options.declaration import PathRule, Setting
+from callsheet.options.listening import INSECURE, check_exposure
 
 
 def _file(meaning: str, variable: str, default: str = "no TLS", *, exists: bool = True) -> Setting:
@@ -30,10 +30,7 @@ class AccessSettings:
         Path | None,
         _file("Tokens that callers must have; callsheet token fills it.", "CALLSHEET_TOKENS", "none", exists=False),
     ] = None
-    insecure: Annotated[
-        bool,
-        Setting("Listen beyond this machine without TLS or tokens.", flag="--insecure", variable="CALLSHEET_INSECURE"),
-    ] = False
+    insecure: Annotated[bool, INSECURE] = False
 
     def __post_init__(self) -> None:
         for given, needed in (("tls_cert", "tls_key"), ("tls_key", "tls_cert"), ("tls_client_ca", "tls_cert")):
@@ -46,24 +43,12 @@ class AccessSettings:
         Raises:
             ValueError: Other machines reach it, and that is not wanted without these credentials.
         """
-        missing = [name for name, file in (("TLS", self.tls_cert), ("tokens", self.tokens)) if file is None]
-        if not missing or is_loopback(listen):
+        lacks: dict[str, str] = {}
+        if self.tls_cert is None:
+            lacks["TLS"] = "--tls-cert with --tls-key"
+        if self.tokens is None:
+            lacks["tokens"] = "--tokens"
+        if not check_exposure(listen, lacks, insecure=self.insecure):
             return None
-        if not self.insecure:
-            raise ValueError(
-                f"listen: {listen!r} can be reached from other machines, without {' and '.join(missing)}: give "
-                "--tls-cert, --tls-key and --tokens, or --insecure if whoever reaches it may do everything"
-            )
         what = "read what is said, tokens included" if self.tokens else "do everything, run commands included"
         return f"INSECURE: whoever reaches {listen} may {what}"
-
-
-def is_loopback(listen: str) -> bool:
-    """Whether only processes of this machine can reach an address, "host:port" or "unix:path"."""
-    if listen.startswith(("unix:", "unix-abstract:")):
-        return True
-    host = listen.rpartition(":")[0].removeprefix("[").removesuffix("]")
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from callsheet.options.private_files import make_private_directory, write_private_file
 from callsheet.scheduler.access.identity import Scope
 from callsheet.scheduler.access.tokens import TokenRecord
 from filelock import FileLock, Timeout
@@ -68,7 +68,7 @@ class TokenFile:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_directory(self.path.parent)
             with FileLock(f"{self.path}.lock", timeout=LOCK_TIMEOUT_S, mode=0o600):
                 yield
         except Timeout as error:
@@ -87,9 +87,4 @@ def _parsed(content: bytes) -> dict[str, TokenRecord]:
 
 def _replace(path: Path, records: Mapping[str, TokenRecord]) -> None:
     tokens = [{**asdict(record), "scope": record.scope.value} for record in records.values()]
-    new = path.with_name(f"{path.name}.new")
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        json.dump({"version": _VERSION, "tokens": tokens}, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    write_private_file(path, json.dumps({"version": _VERSION, "tokens": tokens}, indent=1))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from callsheet.scheduler.core.admission import admit
 from callsheet.scheduler.core.commands import AcknowledgeEnd, CancelAttempt, PauseAttempt, ReleaseSandbox, ResizeAttempt
-from callsheet.scheduler.core.entities import Action, Attempt, Manager, Orphan, Stranger
+from callsheet.scheduler.core.entities import Action, Attempt, Job, Manager, Orphan, Stranger
 from callsheet.scheduler.core.events import AttemptEnded, AttemptSucceeded
 from callsheet.scheduler.core.lifecycle import arm_attempt, enqueue
-from callsheet.scheduler.core.model import ActionKey, ActionState, Token
+from callsheet.scheduler.core.model import ActionKey, ActionRequest, ActionState, Token
 from callsheet.scheduler.core.records import ActionDispatched
 from callsheet.scheduler.core.registration import RunningAttempt, SandboxRef
 from callsheet.scheduler.core.resizing import note_booked
@@ -32,7 +32,7 @@ def adopt_running(state: SchedulerState, manager: Manager, running: RunningAttem
         return
     action = state.find_action(running.key)
     orphan = Orphan(manager.manager_id, running)
-    if isinstance(action, Action) and waits_for(action, running.body_hash):
+    if isinstance(action, Action) and waits_for(action, running.token, running.body_hash):
         adopt_orphan(state, action, orphan, now)
         return
     # Until it has ended, nobody else gets what it holds.
@@ -52,9 +52,25 @@ def release_stranger(manager: Manager, token: Token) -> None:
         manager.node.give_back(stranger.units, stranger.cores)
 
 
-def waits_for(action: Action, body_hash: bytes) -> bool:
+def waits_for(action: Action, token: Token, body_hash: bytes) -> bool:
     """Whether an attempt that the core does not know may be this action's: it has none, and the body is the same."""
-    return action.state is ActionState.QUEUED and action.attempt is None and action.request.body_hash == body_hash
+    waits = action.state is ActionState.QUEUED and action.attempt is None
+    return waits and action.request.body_hash == body_hash and is_of(action.job, token)
+
+
+def is_of(job: Job, token: Token) -> bool:
+    """Whether an attempt is of this job, and not of one that had its id before and was closed."""
+    return token > job.begun_after
+
+
+def adoptable_orphan(state: SchedulerState, job: Job, request: ActionRequest) -> Orphan | None:
+    """The orphan that becomes the attempt of a new action, if there is one; one of a former job is given up."""
+    orphan = state.orphans.get(request.key)
+    if orphan is not None and not is_of(job, orphan.running.token):
+        drop_orphan(state, request.key)
+        state.timers.drop(("orphan", request.key))
+        return None
+    return orphan if orphan is not None and orphan.running.body_hash == request.body_hash else None
 
 
 def book_attempt(attempt: Attempt, manager: Manager, units: dict[str, int], cores: tuple[int, ...]) -> None:
@@ -154,11 +170,13 @@ def keep_orphan_end(state: SchedulerState, manager: Manager, event: AttemptEnded
 def _keep_orphan(state: SchedulerState, orphan: Orphan, now: float) -> None:
     """Keeps an orphan of an earlier scheduler; in this one no submit was lost, only a job closed.
 
-    Of two attempts at one action the later one counts.
+    Of two attempts at one action the later one counts. A job whose opening was not committed has none: its dispatches
+    wait for that. So one whose job is not open, or younger, is of a job that was closed.
     """
     key, token = orphan.running.key, orphan.running.token
-    known = state.orphans.get(key)
-    if token.epoch == state.epoch or (known is not None and known.running.token > token):
+    known, job = state.orphans.get(key), state.jobs.get(key.job_id)
+    own = job is not None and is_of(job, token) and key.action_id not in job.forgotten
+    if not own or token.epoch == state.epoch or (known is not None and known.running.token > token):
         _give_up(state, orphan)
         return
     if known is not None and known.running.token != token:

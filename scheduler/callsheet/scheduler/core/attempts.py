@@ -222,7 +222,11 @@ def _unknown_end(state: SchedulerState, manager: Manager, event: events.AttemptE
     action = state.find_action(event.key)
     if action is None:
         keep_orphan_end(state, manager, event, now)
-    elif isinstance(action, Action) and event.token.epoch < state.epoch and waits_for(action, event.body_hash):
+    elif (
+        isinstance(action, Action)
+        and event.token.epoch < state.epoch
+        and waits_for(action, event.token, event.body_hash)
+    ):
         adopt_orphan(state, action, ended_orphan(manager, event), now)
         on_ended(state, event, now)
     else:

@@ -9,13 +9,16 @@ from callsheet.scheduler.core.leases import open_job
 from callsheet.scheduler.core.lifecycle import arm_attempt, cancel
 from callsheet.scheduler.core.model import CPU, ActionKey, ActionState, failed_precondition, invalid, not_found
 from callsheet.scheduler.core.resizing import resize, wish_fulfilled
+from callsheet.scheduler.core.retention import unknown_action
 from callsheet.scheduler.core.state import SchedulerState
 
 
 def on_cancel(state: SchedulerState, event: events.CancelRequested, now: float) -> None:
     """Cancels an action; one that has its outcome stays as it is."""
-    action = _known(state, event.key)
-    open_job(state, event.key.job_id, event.reply_to)
+    job = state.jobs.get(event.key.job_id)
+    forgotten = job is not None and event.key.action_id in job.forgotten
+    action = _known(state, event.key) if not forgotten else None
+    open_job(state, event.key.job_id, event.reply_to, works_at=now)
     if isinstance(action, Action):
         cancel(state, action, event.reason or "cancelled by its client", now)
     state.accept(event.reply_to)
@@ -24,7 +27,7 @@ def on_cancel(state: SchedulerState, event: events.CancelRequested, now: float) 
 def _known(state: SchedulerState, key: ActionKey) -> Action | FinishedAction:
     action = state.find_action(key)
     if action is None:
-        raise not_found("key", "/".join(key), "names no action of an open job")
+        raise unknown_action(state, key)
     return action
 
 

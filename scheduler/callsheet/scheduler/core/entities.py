@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from callsheet.scheduler.core.commands import OutcomeResult
 from callsheet.scheduler.core.events import AttemptEnded
+from callsheet.scheduler.core.forgotten import ForgottenActions
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import (
     ActionKey,
@@ -24,6 +25,8 @@ from callsheet.scheduler.core.peers import ClientSession, ManagerSession, Usage,
 from callsheet.scheduler.core.plan import GrantPrediction
 from callsheet.scheduler.core.registration import RunningAttempt, SandboxRef, ServiceDescription
 
+# Less than every token.
+FIRST_TOKEN = Token(0, 0)
 # Plans may change the cores of an attempt as often as commands come to its node.
 MAX_STORY = 256
 # Beyond it, to look at all that are there is no slower than to look at what left.
@@ -199,6 +202,8 @@ class Action:
         start_wait_s: The part of `queue_s` that its trajectory waited for admission.
         failed_on: The manager of the last attempt, if it failed; another one is preferred.
         verdict: The outcome already decided, while its attempt is still being stopped.
+        away_s: Seconds since its submit in which no scheduler ran; its deadlines stand still meanwhile.
+        no_deadline_before: After a restart its deadlines wait until managers had the time to come back.
     """
 
     request: ActionRequest
@@ -219,6 +224,8 @@ class Action:
     cancel_reason: str | None = None
     failed_on: str = ""
     verdict: OutcomeResult | None = None
+    away_s: float = 0.0
+    no_deadline_before: float = 0.0
     watchers: list[Watcher] = field(default_factory=list)
     story: list[tuple[float, str]] = field(default_factory=list)
 
@@ -226,6 +233,10 @@ class Action:
     def key(self) -> ActionKey:
         """Its key."""
         return self.request.key
+
+    def deadline(self, timeout: float) -> float:
+        """When a time runs out that counts from its submit."""
+        return max(self.submitted_at + self.away_s + timeout, self.no_deadline_before)
 
     def tell(self, now: float, event: str) -> None:
         """Adds to its story; of a long one the first event and the last ones are kept."""
@@ -236,10 +247,17 @@ class Action:
 
 @dataclass(slots=True)
 class FinishedAction:
-    """What stays of an action that has its outcome: enough to recognise a resubmit."""
+    """What stays of an action that has its outcome: enough to recognise a resubmit.
+
+    Attributes:
+        finished_at: When it got its outcome, in seconds since the epoch; later by what no scheduler ran since.
+        size: Bytes of its outcome.
+    """
 
     body_hash: bytes
     state: ActionState
+    finished_at: float
+    size: int
 
 
 @dataclass(slots=True, eq=False)
@@ -330,10 +348,22 @@ class Lease:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """An open job and everything under it; `live_trajectories` counts the open ones that were admitted."""
+    """An open job and everything under it.
+
+    Attributes:
+        begun_after: The newest token when it was opened. Attempts with one that is no greater are of another job, which
+            had this id before.
+        active_at: When something happened in it last, in seconds since the epoch.
+        live_trajectories: How many of the open ones were admitted.
+        finished: Ids of those of its actions that have their outcome, the oldest outcome first.
+        finished_bytes: Bytes of these outcomes.
+        forgotten: Those of which nothing else is kept.
+    """
 
     request: JobRequest
     policy_version: int = 0
+    begun_after: Token = FIRST_TOKEN
+    active_at: float = 0.0
     lease: Lease = field(default_factory=Lease)
     trajectories: dict[str, Trajectory] = field(default_factory=dict)
     closed_trajectories: dict[str, ClosedTrajectory] = field(default_factory=dict)
@@ -342,6 +372,9 @@ class Job:
     actions: dict[str, Action | FinishedAction] = field(default_factory=dict)
     open_actions: int = 0
     live_trajectories: int = 0
+    finished: deque[str] = field(default_factory=deque)
+    finished_bytes: int = 0
+    forgotten: ForgottenActions = field(default_factory=ForgottenActions)
     finished_counts: dict[str, int] = field(default_factory=dict)
     failure_counts: dict[str, int] = field(default_factory=dict)
 

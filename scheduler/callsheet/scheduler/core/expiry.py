@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.entities import Action, Job
+from callsheet.scheduler.core.idleness import idle_at, watch
 from callsheet.scheduler.core.leases import begin, let_go, open_job, save
 from callsheet.scheduler.core.lifecycle import cancel
 from callsheet.scheduler.core.records import JobLease
@@ -47,6 +48,20 @@ def job_due(state: SchedulerState, job_id: str, now: float) -> None:
         _expire(state, job, now)
 
 
+def idle_due(state: SchedulerState, job_id: str, now: float) -> None:
+    """Closes a job in which nothing happened for too long, whether anybody holds it or not."""
+    job = state.jobs.get(job_id)
+    due = idle_at(state, job) if job is not None else None
+    if job is None or due is None:
+        return
+    if job.open_actions:
+        job.active_at = now
+    if job.open_actions or now < due:
+        watch(state, job)
+    else:
+        close_job(state, job, f"its job was idle for {now - job.active_at:.0f} s", now)
+
+
 def _expire(state: SchedulerState, job: Job, now: float) -> None:
     """Gives up what a job's client left behind. Outcomes stay for one that comes back."""
     job.lease.expired, job.lease.left = True, None
@@ -64,7 +79,7 @@ def _give_up(state: SchedulerState, job: Job, reason: str, now: float) -> None:
 
 def on_work_cancel(state: SchedulerState, event: events.WorkCancelRequested, now: float) -> None:
     """Gives up what is unfinished in a job, a group or a trajectory."""
-    job = open_job(state, event.job_id, event.reply_to)
+    job = open_job(state, event.job_id, event.reply_to, works_at=now)
     reason = event.reason or "cancelled by its client"
     if event.group_id:
         cancel_group(state, job, event.group_id, reason, now)

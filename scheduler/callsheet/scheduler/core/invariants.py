@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.entities import Action, Job, Manager
+from callsheet.scheduler.core.adoption import is_of
+from callsheet.scheduler.core.entities import Action, FinishedAction, Job, Manager
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU, ActionState, TrajectoryEnd
 from callsheet.scheduler.core.resizing import elastic_cores
@@ -34,6 +35,8 @@ def check_invariants(state: SchedulerState) -> None:
             _check_action(state, action)
         _check_lease(state, job)
         _check_groups(job)
+        _check_finished(job)
+    _check_kept(state)
     _require(state.open_actions == open_actions, "open actions are miscounted")
 
 
@@ -46,6 +49,27 @@ def _check_lease(state: SchedulerState, job: Job) -> None:
     _require(due is None or lease.ends_at is None or due <= lease.ends_at, f"job {job_id} is looked after too late")
     _require(not (lease.expired and lease.sessions), f"job {job_id} has expired and is held")
     _require(not (lease.expired and job.trajectories), f"job {job_id} has expired and has open trajectories")
+
+
+def _check_finished(job: Job) -> None:
+    job_id = job.request.job_id
+    finished = {id_: each for id_, each in job.actions.items() if isinstance(each, FinishedAction)}
+    _require(len(job.finished) == len(finished), f"job {job_id} miscounts its finished actions")
+    _require(set(job.finished) == finished.keys(), f"job {job_id} has lost sight of a finished action")
+    _require(job.finished_bytes == sum(each.size for each in finished.values()), f"job {job_id} miscounts its bytes")
+    times = [finished[action_id].finished_at for action_id in job.finished]
+    _require(times == sorted(times), f"job {job_id} would not forget the oldest first")
+    again = [action_id for action_id in job.actions if action_id in job.forgotten]
+    _require(not again, f"job {job_id} has forgotten actions again: {again}")
+
+
+def _check_kept(state: SchedulerState) -> None:
+    kept = sum(len(job.finished) for job in state.jobs.values())
+    _require(state.finished_actions == kept, f"{state.finished_actions} finished actions are counted, {kept} are kept")
+    kept_bytes = sum(job.finished_bytes for job in state.jobs.values())
+    _require(state.finished_bytes == kept_bytes, f"{state.finished_bytes} bytes are counted, {kept_bytes} are kept")
+    due = state.timers.get(("retention", ""))
+    _require(due is not None or not kept, "finished actions are kept for ever")
 
 
 def _check_groups(job: Job) -> None:
@@ -156,6 +180,8 @@ def _check_action(state: SchedulerState, action: Action) -> None:
     if action.attempt is not None:
         _require(state.attempts.get(action.attempt.token) is action.attempt, f"{action.key} lost its attempt", action)
         _require(not action.ready_ticket, f"{action.key} is running and ready at once", action)
+        own = is_of(action.job, action.attempt.token)
+        _require(own, f"{action.key} has an attempt of a former job of its id", action)
         return
     if action.trajectory is not None and action.trajectory.admitted_at is None:
         _require(not action.ready_ticket, f"{action.key} is ready before its trajectory is admitted", action)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from callsheet.scheduler.core.entities import Job
 from callsheet.scheduler.core.events import ReplyTo
+from callsheet.scheduler.core.idleness import worked
 from callsheet.scheduler.core.model import failed_precondition, not_found
 from callsheet.scheduler.core.peers import ClientSession
 from callsheet.scheduler.core.records import JobLease
@@ -19,15 +20,27 @@ SHORTEST_SAVE = 1.0
 LONGEST_SAVE = 60.0
 
 
-def open_job(state: SchedulerState, job_id: str, reply_to: ReplyTo | None = None) -> Job:
+def open_job(
+    state: SchedulerState, job_id: str, reply_to: ReplyTo | None = None, *, works_at: float | None = None
+) -> Job:
     """An open job. The client session that asks for it, if one does, holds it from now on.
+
+    Args:
+        state: The scheduler's state.
+        job_id: The job.
+        reply_to: Who asks.
+        works_at: When, in seconds since the epoch, if this is work, so that the job is not idle.
 
     Raises:
         RefusedError: NOT_FOUND if it is not open.
     """
     job = state.jobs.get(job_id)
     if job is None:
-        raise not_found("job_id", job_id, "names no open job; open it first")
+        why = state.summaries.reason_of_close(job_id)
+        rule = f"names no open job: {why}; open it again" if why else "names no open job; open it first"
+        raise not_found("job_id", job_id, rule)
+    if works_at is not None:
+        worked(state, job, works_at)
     if reply_to is not None and reply_to.holds and reply_to.session not in job.lease.sessions:
         hold(state, job, reply_to.session)
     return job

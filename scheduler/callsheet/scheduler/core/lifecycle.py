@@ -24,6 +24,7 @@ from callsheet.scheduler.core.records import (
     TrajectoryPlaced,
 )
 from callsheet.scheduler.core.resizing import note_dropped
+from callsheet.scheduler.core.retention import keep
 from callsheet.scheduler.core.state import SchedulerState
 
 RETRIED = frozenset({FailureKind.INFRA, FailureKind.QUOTA})
@@ -299,7 +300,7 @@ def finish(
     if action.watchers:
         state.emit(Deliver(tuple(action.watchers), key, encoded))
     _count(action.job, state_name, result)
-    _forget(state, action, now)
+    _forget(state, action, len(encoded), now)
 
 
 def _summary(action: Action, facts: OutcomeFacts, failure: str, reason: str) -> ActionSummary:
@@ -346,7 +347,7 @@ def _count(job: Job, state_name: str, result: OutcomeResult) -> None:
         job.failure_counts[kind] = job.failure_counts.get(kind, 0) + 1
 
 
-def _forget(state: SchedulerState, action: Action, now: float) -> None:
+def _forget(state: SchedulerState, action: Action, outcome_bytes: int, now: float) -> None:
     job, key, trajectory = action.job, action.request.key, action.trajectory
     state.ready.remove(action)
     state.timers.drop(("action", key))
@@ -354,7 +355,8 @@ def _forget(state: SchedulerState, action: Action, now: float) -> None:
         state.timers.drop(("backoff", key))
     state.open_actions -= 1
     job.open_actions -= 1
-    job.actions[key.action_id] = FinishedAction(action.request.body_hash, action.state)
+    job.active_at = now
+    keep(state, job, key.action_id, FinishedAction(action.request.body_hash, action.state, now, outcome_bytes))
     if trajectory is None:
         return
     trajectory.last_activity = now

@@ -262,6 +262,7 @@ class ActionRequest:
         called_once: A call that may have begun is not made again, unless a quota refused it.
         command_timeout: `start_to_close` of commands in the sandbox that an env_reset makes, for those that have none;
             in seconds, 0 for no such default.
+        payloads: SHA-256 of the stored payloads that it refers to.
     """
 
     key: ActionKey
@@ -282,6 +283,7 @@ class ActionRequest:
     set_up: str = ""
     called_once: bool = False
     command_timeout: float = 0.0
+    payloads: tuple[str, ...] = ()
 
     @property
     def needs_sandbox(self) -> bool:
@@ -296,6 +298,7 @@ class JobRequest:
     Attributes:
         grace: Seconds it lives on without a client session; None takes the scheduler's.
         detached: It needs no session and never expires.
+        idle_timeout: Seconds without work after which it is closed; None takes the scheduler's, or none if detached.
     """
 
     job_id: str
@@ -306,6 +309,7 @@ class JobRequest:
     spec: bytes
     grace: float | None = None
     detached: bool = False
+    idle_timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,10 +342,18 @@ class RefusedError(Exception):
         value: The offending value.
         rule: The rule as a sentence.
         retry_after: Seconds after which trying again may help; None if it cannot.
+        forgotten: It is about an action that had its outcome, which is no longer kept.
     """
 
     def __init__(
-        self, code: RefusalCode, field: str, value: object, rule: str, retry_after: float | None = None
+        self,
+        code: RefusalCode,
+        field: str,
+        value: object,
+        rule: str,
+        retry_after: float | None = None,
+        *,
+        forgotten: bool = False,
     ) -> None:
         super().__init__(f"{field}: {rule} (got {str(value)[:200]!r})")
         self.code = code
@@ -349,6 +361,7 @@ class RefusedError(Exception):
         self.value = str(value)[:200]
         self.rule = rule
         self.retry_after = retry_after
+        self.forgotten = forgotten
 
 
 def invalid(field: str, value: object, rule: str) -> RefusedError:

@@ -27,6 +27,9 @@ class Watcher(Protocol):
     def put_outcome(self, outcome: bytes) -> None:
         """Takes an encoded outcome."""
 
+    def miss_outcome(self) -> None:
+        """An outcome that it asked for was forgotten meanwhile."""
+
 
 class ManagerSession(Protocol):
     """One stream of a manager."""

@@ -20,17 +20,20 @@ class Record:
 
 @dataclass(slots=True)
 class JobOpened(Record):
-    """A job was opened; `spec` is a serialized JobSpec."""
+    """A job was opened; `spec` is a serialized JobSpec, and its attempts have tokens greater than the one given."""
 
     job_id: str
     spec: bytes
+    begun_epoch: int = 0
+    begun_sequence: int = 0
 
 
 @dataclass(slots=True)
 class JobClosed(Record):
-    """A job was closed: everything under it may be forgotten."""
+    """A job was closed: everything under it may be forgotten. `reason` is a sentence, for people."""
 
     job_id: str
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -187,12 +190,45 @@ class ActionFinished(Record):
 
 
 @dataclass(slots=True)
+class ActionsForgotten(Record):
+    """Finished actions of an open job of which `entries` stay and nothing else; see `ForgottenActions`."""
+
+    job_id: str
+    action_ids: tuple[str, ...]
+    entries: bytes
+
+
+@dataclass(slots=True)
+class SchedulerAlive(Record):
+    """A scheduler is running, at this time in seconds since the epoch."""
+
+    at: float
+
+
+@dataclass(slots=True)
+class SchedulerAway(Record):
+    """The scheduler of an epoch began at `until`, and the one before may have ended at `since`.
+
+    Earlier such times that ended at or before `forgotten` concern nothing any more. All in seconds since the epoch.
+    """
+
+    epoch: int
+    since: float
+    until: float
+    forgotten: float
+
+
+@dataclass(slots=True)
 class ClosedAction:
-    """The summary of an action whose job was closed; numbers grow in the order of these closes."""
+    """The summary of an action whose job was closed; numbers grow in the order of these closes.
+
+    `reason` says why its job was closed, where its client did not ask for it.
+    """
 
     number: int
     closed_at: float
     summary: ActionSummary
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -205,13 +241,15 @@ class ClosedActionsKept(Record):
 
 @dataclass(slots=True)
 class RecoveredJob:
-    """An open job as the journal has it; see `JobLease` for the last two."""
+    """An open job as the journal has it; see `JobLease` for `expired` and `left`, and `JobOpened` for the last two."""
 
     job_id: str
     spec: bytes
     policy_version: int
     expired: bool = False
     left: float | None = None
+    begun_epoch: int = 0
+    begun_sequence: int = 0
 
 
 @dataclass(slots=True)
@@ -253,6 +291,8 @@ class RecoveredAction:
     manager_id: str
     submitted_at: float
     cancel_reason: str = ""
+    finished_at: float | None = None
+    outcome_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -262,6 +302,9 @@ class Recovered:
     Attributes:
         finished: Summaries of the newest actions of open jobs that have their outcome.
         closed: Summaries of actions of closed jobs, by growing number.
+        forgotten: Entries of forgotten actions with the ids of their jobs; see `ForgottenActions`.
+        alive_at: When a scheduler was last known to run; None if the journal does not say.
+        away: Times without a scheduler, each as (since, until); see `SchedulerAway`.
     """
 
     jobs: tuple[RecoveredJob, ...] = ()
@@ -269,3 +312,6 @@ class Recovered:
     actions: tuple[RecoveredAction, ...] = ()
     finished: tuple[ActionSummary, ...] = ()
     closed: tuple[ClosedAction, ...] = ()
+    forgotten: tuple[tuple[str, bytes], ...] = ()
+    alive_at: float | None = None
+    away: tuple[tuple[float, float], ...] = ()

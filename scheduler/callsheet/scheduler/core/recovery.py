@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from callsheet.scheduler.core.entities import Action, Attempt, ClosedTrajectory, FinishedAction, Job, Trajectory
+from callsheet.scheduler.core.idleness import worked
 from callsheet.scheduler.core.leases import begin
 from callsheet.scheduler.core.lifecycle import enqueue, stop_attempt
 from callsheet.scheduler.core.model import (
@@ -16,9 +18,17 @@ from callsheet.scheduler.core.model import (
     TrajectoryEnd,
     TrajectoryRequest,
 )
-from callsheet.scheduler.core.records import Recovered, RecoveredAction, RecoveredJob, RecoveredTrajectory
+from callsheet.scheduler.core.records import (
+    Recovered,
+    RecoveredAction,
+    RecoveredJob,
+    RecoveredTrajectory,
+    SchedulerAway,
+)
+from callsheet.scheduler.core.retention import keep
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.submission import add_action
+from callsheet.scheduler.core.time_away import TimeAway
 from callsheet.scheduler.core.trajectories import add_trajectory, count_closed, group_of
 
 
@@ -36,17 +46,17 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
         state.restored_at = now
     for job in recovered.jobs:
         _restore_job(state, job, decode, now)
+    for job_id, entries in recovered.forgotten:
+        state.jobs[job_id].forgotten.add(entries)
+    away = _time_away(state, recovered, now)
     awaited: set[str] = set()
     for trajectory in recovered.trajectories:
         _restore_trajectory(state, trajectory, decode, awaited, now)
     waiting: list[Action] = []
     for row in recovered.actions:
         _restore_admission(state, row)
-        if ActionState(row.state).terminal:
-            job_actions = state.jobs[row.job_id].actions
-            job_actions[row.action_id] = FinishedAction(row.body_hash, ActionState(row.state))
-        else:
-            action = _restore_action(state, row, decode, now)
+        if not ActionState(row.state).terminal:
+            action = _restore_action(state, row, decode, away, now)
             if row.state == ActionState.DISPATCHED.value:
                 _await_attempt(state, action, row, now)
                 awaited.add(row.manager_id)
@@ -56,14 +66,38 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
         enqueue(state, action, now)
     for manager_id in awaited:
         state.timers.set(("manager", manager_id), now + state.settings.manager_lease)
+    _restore_finished(state, recovered.actions, away, now)
     state.summaries.restore(recovered.finished, recovered.closed, now)
+
+
+def _time_away(state: SchedulerState, recovered: Recovered, now: float) -> TimeAway:
+    """When no scheduler ran. This time is journalled where there is an action that it concerns."""
+    times = [row.submitted_at if row.finished_at is None else row.finished_at for row in recovered.actions]
+    since = min(recovered.alive_at or 0.0, now)
+    if times:
+        state.persist(SchedulerAway(state.epoch, since, now, min(times)))
+    return TimeAway([(began, min(until, now)) for began, until in (*recovered.away, (since, now))])
+
+
+def _restore_finished(state: SchedulerState, rows: Sequence[RecoveredAction], away: TimeAway, now: float) -> None:
+    finished = []
+    for row in rows:
+        if ActionState(row.state).terminal:
+            ended_at = min(now if row.finished_at is None else row.finished_at, now)
+            kept = FinishedAction(
+                row.body_hash, ActionState(row.state), ended_at + away.after(ended_at), row.outcome_bytes
+            )
+            finished.append((kept.finished_at, row, kept))
+    for _, row, kept in sorted(finished, key=itemgetter(0)):
+        keep(state, state.jobs[row.job_id], row.action_id, kept)
 
 
 def _restore_job(state: SchedulerState, row: RecoveredJob, decode: RequestDecoder, now: float) -> None:
     """Its clients have a manager's lease to come back before the clock of its own lease goes on."""
-    job = Job(decode.job(row.spec), row.policy_version)
+    job = Job(decode.job(row.spec), row.policy_version, Token(row.begun_epoch, row.begun_sequence))
     job.lease.expired, job.lease.left = row.expired, row.left
     state.jobs[row.job_id] = job
+    worked(state, job, now)
     begin(state, job, now, still_for=state.settings.manager_lease)
 
 
@@ -107,7 +141,9 @@ def _mark_admitted(trajectory: Trajectory) -> None:
         trajectory.job.live_trajectories += 1
 
 
-def _restore_action(state: SchedulerState, row: RecoveredAction, decode: RequestDecoder, now: float) -> Action:
+def _restore_action(
+    state: SchedulerState, row: RecoveredAction, decode: RequestDecoder, away: TimeAway, now: float
+) -> Action:
     job = state.jobs[row.job_id]
     request = decode.action(row.spec)
     trajectory = job.trajectories.get(row.trajectory_id)
@@ -117,9 +153,10 @@ def _restore_action(state: SchedulerState, row: RecoveredAction, decode: Request
     action = add_action(state, job, request, trajectory, now)
     # A clock that was set back since must not put deadlines off.
     action.submitted_at = min(row.submitted_at, now)
-    # The time that the scheduler was away counts; what has run out meanwhile ends at the first timer.
+    action.away_s = away.after(action.submitted_at)
+    action.no_deadline_before = now + state.settings.manager_lease
     timeouts = action.request.timeouts
-    first_deadline = action.submitted_at + min(timeouts.schedule_to_start, timeouts.schedule_to_close)
+    first_deadline = action.deadline(min(timeouts.schedule_to_start, timeouts.schedule_to_close))
     state.timers.set(("action", request.key), first_deadline)
     action.attempts = row.attempt
     action.tell(now, "recovered after a restart of the scheduler")

@@ -23,7 +23,8 @@ TimerKey = (
     tuple[Literal["action", "backoff", "orphan"], ActionKey]
     | tuple[Literal["attempt"], Token]
     | tuple[Literal["trajectory"], TrajectoryKey]
-    | tuple[Literal["job", "manager"], str]
+    | tuple[Literal["job", "idle", "manager"], str]
+    | tuple[Literal["retention"], Literal[""]]
 )
 """What the core waits for: the kind of deadline and whose it is."""
 
@@ -45,8 +46,12 @@ class CoreSettings:
         expected: Managers that were announced: what only they may serve waits until they have registered once.
         closed_actions: Most actions of closed jobs of which a summary is kept.
         closed_actions_s: How long it is kept after the close.
+        finished_actions: Most actions of open jobs that have their outcome and are kept.
+        finished_actions_bytes: Most bytes of their outcomes.
+        finished_actions_s: How long they are kept.
         job_grace: How long a job that says nothing else lives on without a client session, until it expires.
         expired_job_lifetime: How long an expired job stays open without a client session.
+        job_idle_timeout: How long a job that says nothing else, and is not detached, stays open without work.
     """
 
     max_open_actions: int = 1_000_000
@@ -58,8 +63,12 @@ class CoreSettings:
     expected: tuple[ExpectedRole, ...] = ()
     closed_actions: int = 10_000
     closed_actions_s: float = 3600.0
+    finished_actions: int = 500_000
+    finished_actions_bytes: int = 4 << 30
+    finished_actions_s: float = 24 * 3600.0
     job_grace: float = 120.0
     expired_job_lifetime: float = 24 * 3600.0
+    job_idle_timeout: float = 7 * 24 * 3600.0
 
 
 class SchedulerState:
@@ -86,6 +95,8 @@ class SchedulerState:
             actions came. A job without any has no entry.
         timers: When to look after what.
         open_actions: How many actions have no outcome yet.
+        finished_actions: How many actions of open jobs have theirs and are kept.
+        finished_bytes: Bytes of these outcomes.
         servable_cache: Whether any registered manager can ever serve a kind, a service's name and a demand.
         fleet_version: Grows whenever managers come, go, or begin or end taking attempts.
         summaries: What stays of actions that have their outcome.
@@ -123,6 +134,8 @@ class SchedulerState:
         self.waiting_trajectories: dict[str, dict[str, Trajectory]] = {}
         self.timers: Deadlines[TimerKey] = Deadlines()
         self.open_actions = 0
+        self.finished_actions = 0
+        self.finished_bytes = 0
         self.servable_cache: dict[tuple[ActionKind, str, Demand], bool] = {}
         self.fleet_version = 0
         self._sequence = 0
@@ -155,6 +168,10 @@ class SchedulerState:
     def next_token(self) -> Token:
         """A token greater than all before it."""
         self._sequence += 1
+        return Token(self.epoch, self._sequence)
+
+    def newest_token(self) -> Token:
+        """The greatest token that was given out."""
         return Token(self.epoch, self._sequence)
 
     def next_arrival(self) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.adoption import adopt_orphan
+from callsheet.scheduler.core.adoption import adopt_orphan, adoptable_orphan
 from callsheet.scheduler.core.attempts import on_ended
 from callsheet.scheduler.core.commands import Cancellation, DeliverStored
 from callsheet.scheduler.core.entities import Action, FinishedAction, Job, Trajectory
+from callsheet.scheduler.core.idleness import worked
 from callsheet.scheduler.core.leases import begin, check_not_expired, open_job
 from callsheet.scheduler.core.lifecycle import detach_attempt, enqueue, finish
 from callsheet.scheduler.core.model import (
@@ -20,7 +21,6 @@ from callsheet.scheduler.core.model import (
     RefusalCode,
     RefusedError,
     failed_precondition,
-    not_found,
 )
 from callsheet.scheduler.core.peers import Watcher
 from callsheet.scheduler.core.records import (
@@ -30,29 +30,32 @@ from callsheet.scheduler.core.records import (
     PolicyVersionPublished,
     TrajectoryCommandTimeout,
 )
+from callsheet.scheduler.core.retention import check_not_forgotten, drop_job, unknown_action
 from callsheet.scheduler.core.servability import check_servable
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.trajectories import abandon, closed_trajectory
+
+CLOSED = "its job was closed"
 
 
 def on_job_open(state: SchedulerState, event: events.JobOpenRequested, now: float) -> None:
     """Opens a job; the same spec again is accepted."""
     known = state.jobs.get(event.job.job_id)
     if known is None:
-        job = state.jobs[event.job.job_id] = Job(event.job)
-        state.persist(JobOpened(event.job.job_id, event.job.spec))
+        job = state.jobs[event.job.job_id] = Job(event.job, begun_after=state.newest_token())
+        state.persist(JobOpened(event.job.job_id, event.job.spec, *job.begun_after))
         begin(state, job, now)
     elif known.request.spec != event.job.spec:
         raise RefusedError(
             RefusalCode.ALREADY_EXISTS, "job.job_id", event.job.job_id, "is open with another specification"
         )
-    open_job(state, event.job.job_id, event.reply_to)
+    open_job(state, event.job.job_id, event.reply_to, works_at=now)
     state.accept(event.reply_to, opened=Opened(Opening.CREATED if known is None else Opening.ATTACHED))
 
 
 def on_job_close(state: SchedulerState, event: events.JobCloseRequested, now: float) -> None:
     """Closes a job."""
-    close_job(state, open_job(state, event.job_id), "its job was closed", now)
+    close_job(state, open_job(state, event.job_id), CLOSED, now)
     state.accept(event.reply_to)
 
 
@@ -65,26 +68,27 @@ def close_job(state: SchedulerState, job: Job, reason: str, now: float) -> None:
                 detach_attempt(state, action, action.attempt, reason, now)
             finish(state, action, Cancellation(reason), now)
     job_id = job.request.job_id
+    drop_job(state, job)
     del state.jobs[job_id]
     state.timers.drop(("job", job_id))
-    state.persist(JobClosed(job_id))
-    state.persist(state.summaries.close_job(job_id, job.actions, now))
+    state.timers.drop(("idle", job_id))
+    state.persist(JobClosed(job_id, reason))
+    state.persist(state.summaries.close_job(job_id, job.actions, now, reason if reason != CLOSED else ""))
 
 
 def on_submit(state: SchedulerState, event: events.SubmitRequested, now: float) -> None:
     """Accepts a new action, or attaches to one that is known."""
     request = event.request
-    job = open_job(state, request.key.job_id, event.reply_to)
+    job = open_job(state, request.key.job_id, event.reply_to, works_at=now)
     known = job.actions.get(request.key.action_id)
     if known is not None:
         _attach(state, event, known)
         return
+    check_not_forgotten(job, request.key, request.body_hash)
     check_not_expired(job)
     trajectory = _trajectory_of(job, request)
     _check_room(state, job)
-    orphan = state.orphans.get(request.key)
-    if orphan is not None and orphan.running.body_hash != request.body_hash:
-        orphan = None
+    orphan = adoptable_orphan(state, job, request)
     awaits_role = False
     if orphan is None:
         if trajectory is not None:
@@ -138,7 +142,8 @@ def on_outcome_requested(state: SchedulerState, event: events.OutcomeRequested, 
     """Attaches a watcher to an action that was submitted before."""
     known = state.find_action(event.key)
     if known is None:
-        raise not_found("key", "/".join(event.key), "names no action of an open job")
+        raise unknown_action(state, event.key)
+    worked(state, state.jobs[event.key.job_id], now)
     state.accept(event.reply_to)
     _watch(state, known, event.watcher, event.key)
 
@@ -207,7 +212,7 @@ def add_action(
 
 def on_policy_published(state: SchedulerState, event: events.PolicyPublished, now: float) -> None:
     """Records a job's newest policy version and closes the trajectories it leaves too far behind."""
-    job = open_job(state, event.job_id, event.reply_to)
+    job = open_job(state, event.job_id, event.reply_to, works_at=now)
     if event.version < job.policy_version:
         raise failed_precondition("version", event.version, f"must not be below {job.policy_version}")
     if event.version > job.policy_version:

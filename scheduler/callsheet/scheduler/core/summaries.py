@@ -26,7 +26,7 @@ class Summaries:
         self.kept_s = kept_s
         self._of_open: OrderedDict[ActionKey, ActionSummary] = OrderedDict()
         self._of_closed: OrderedDict[ActionKey, ClosedAction] = OrderedDict()
-        self._closed_jobs: OrderedDict[str, float] = OrderedDict()
+        self._closed_jobs: OrderedDict[str, tuple[float, str]] = OrderedDict()
         self._last_number = 0
 
     def add(self, summary: ActionSummary) -> None:
@@ -35,22 +35,27 @@ class Summaries:
         if len(self._of_open) > MAX_FINISHED:
             self._of_open.popitem(last=False)
 
-    def close_job(self, job_id: str, action_ids: Collection[str], now: float) -> ClosedActionsKept:
+    def forget(self, key: ActionKey) -> None:
+        """An action of an open job is not kept any more."""
+        self._of_open.pop(key, None)
+
+    def close_job(self, job_id: str, action_ids: Collection[str], now: float, reason: str = "") -> ClosedActionsKept:
         """Notes that a job is closed; returns what the journal should remember of its actions.
 
         Args:
             job_id: The job.
             action_ids: Of all its actions.
             now: Seconds since the epoch.
+            reason: Why, if its client did not ask for it; else empty.
         """
         summaries = self._take(job_id, action_ids)[-self.kept :] if self.kept else []
         kept = []
         for summary in summaries:
             self._last_number += 1
-            kept.append(ClosedAction(self._last_number, now, summary))
+            kept.append(ClosedAction(self._last_number, now, summary, reason))
         for closed in kept:
             self._keep(closed)
-        self._note_closed(job_id, now)
+        self._note_closed(job_id, now, reason)
         return ClosedActionsKept(tuple(kept), self._forget(now))
 
     def restore(self, finished: Iterable[ActionSummary], closed: Iterable[ClosedAction], now: float) -> None:
@@ -81,7 +86,13 @@ class Summaries:
 
     def closed_at(self, job_id: str) -> float | None:
         """When a job was closed; None if it was not, or so long ago that its id is forgotten."""
-        return self._closed_jobs.get(job_id)
+        known = self._closed_jobs.get(job_id)
+        return known[0] if known is not None else None
+
+    def reason_of_close(self, job_id: str) -> str:
+        """Why a job was closed, if its client did not ask for it and that is remembered; else empty."""
+        known = self._closed_jobs.get(job_id)
+        return known[1] if known is not None else ""
 
     def _take(self, job_id: str, action_ids: Collection[str]) -> list[ActionSummary]:
         """The summaries of a job's actions, in the order of their outcomes; they are of an open job no more."""
@@ -96,10 +107,10 @@ class Summaries:
         # The action of an earlier job of the same name gives way; the order stays that of the numbers.
         self._of_closed.pop(key, None)
         self._of_closed[key] = closed
-        self._note_closed(key.job_id, closed.closed_at)
+        self._note_closed(key.job_id, closed.closed_at, closed.reason)
 
-    def _note_closed(self, job_id: str, closed_at: float) -> None:
-        self._closed_jobs[job_id] = closed_at
+    def _note_closed(self, job_id: str, closed_at: float, reason: str) -> None:
+        self._closed_jobs[job_id] = (closed_at, reason)
         self._closed_jobs.move_to_end(job_id)
         while len(self._closed_jobs) > MAX_CLOSED_JOBS:
             self._closed_jobs.popitem(last=False)

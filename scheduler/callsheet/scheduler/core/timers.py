@@ -6,7 +6,7 @@ from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import drop_orphan
 from callsheet.scheduler.core.commands import Cancellation, Expiry
 from callsheet.scheduler.core.entities import Action, Attempt, LastAttempt
-from callsheet.scheduler.core.expiry import job_due
+from callsheet.scheduler.core.expiry import idle_due, job_due
 from callsheet.scheduler.core.fleet import lose_everything_on, lose_manager
 from callsheet.scheduler.core.lifecycle import (
     advance_line,
@@ -18,6 +18,7 @@ from callsheet.scheduler.core.lifecycle import (
     stop_attempt,
 )
 from callsheet.scheduler.core.model import ActionKey, ActionState, FailureKind, TimeoutKind, Token
+from callsheet.scheduler.core.retention import retention_due
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.trajectories import trajectory_due
 
@@ -50,6 +51,10 @@ def on_timer(state: SchedulerState, event: events.TimerFired, now: float) -> Non
                 trajectory_due(state, job_id, trajectory_id, now)
             case ("job", str() as job_id):
                 job_due(state, job_id, now)
+            case ("idle", str() as job_id):
+                idle_due(state, job_id, now)
+            case ("retention", ""):
+                retention_due(state, now)
             case ("manager", str() as manager_id):
                 _manager_due(state, manager_id, now)
 
@@ -59,10 +64,10 @@ def _action_due(state: SchedulerState, key: ActionKey, now: float) -> None:
     if not isinstance(action, Action):
         return
     timeouts = action.request.timeouts
-    close_by = action.submitted_at + timeouts.schedule_to_close
+    close_by = action.deadline(timeouts.schedule_to_close)
     if now >= close_by:
         _expire(state, action, TimeoutKind.SCHEDULE_TO_CLOSE, now)
-    elif action.attempts == 0 and now >= action.submitted_at + timeouts.schedule_to_start:
+    elif action.attempts == 0 and now >= action.deadline(timeouts.schedule_to_start):
         _expire(state, action, TimeoutKind.SCHEDULE_TO_START, now)
     else:
         state.timers.set(("action", key), close_by)

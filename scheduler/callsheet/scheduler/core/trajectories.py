@@ -29,7 +29,7 @@ MIN_IDLE_CHECK = 1.0
 def on_trajectory_open(state: SchedulerState, event: events.TrajectoryOpenRequested, now: float) -> None:
     """Opens a trajectory; the same spec again is accepted, even if it has been closed since."""
     request = event.trajectory
-    job = open_job(state, request.job_id, event.reply_to)
+    job = open_job(state, request.job_id, event.reply_to, works_at=now)
     known = job.trajectory_specs.get(request.trajectory_id)
     if known is not None and known != request.spec:
         raise RefusedError(
@@ -123,7 +123,7 @@ def trajectory_due(state: SchedulerState, job_id: str, trajectory_id: str, now: 
 
 def on_trajectory_close(state: SchedulerState, event: events.TrajectoryCloseRequested, now: float) -> None:
     """Closes a trajectory; closing it again with the same end is accepted."""
-    job = open_job(state, event.job_id, event.reply_to)
+    job = open_job(state, event.job_id, event.reply_to, works_at=now)
     trajectory = job.trajectories.get(event.trajectory_id)
     if trajectory is not None:
         close_trajectory(state, trajectory, event.end, CLOSED, now)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from callsheet.scheduler.core.entities import Action
 from callsheet.scheduler.core.model import ActionKey, ActionState, RefusedError, failed_precondition, not_found
 from callsheet.scheduler.core.records import ActionSummary
-from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.core.state import CoreSettings, SchedulerState
 from callsheet.scheduler.planner.answers.explain import Explanation, explain
 from callsheet.scheduler.planner.answers.holders import Holder, holders
 from callsheet.scheduler.planner.predictors import Predictors
@@ -22,7 +24,13 @@ _NAMED = 10
 
 
 def explanation_of(
-    state: SchedulerState, asked: common_pb2.ActionKey, now: float, predictors: Predictors, planner: Reviewer
+    state: SchedulerState,
+    asked: common_pb2.ActionKey,
+    now: float,
+    predictors: Predictors,
+    planner: Reviewer,
+    *,
+    sees_job: Callable[[str], bool] = lambda _: True,
 ) -> admin_service_pb2.ExplainResponse:
     """Explains an action of an open job, or of one that was closed not long ago.
 
@@ -32,6 +40,7 @@ def explanation_of(
         now: Seconds since the epoch.
         predictors: What actions are expected to take.
         planner: Whose next round actions wait for.
+        sees_job: Whether the caller may hear of a job; of others no id is told.
 
     Raises:
         RefusedError: NOT_FOUND if the action is unknown or forgotten; FAILED_PRECONDITION if several jobs have one.
@@ -42,7 +51,10 @@ def explanation_of(
     known = state.find_action(key)
     if isinstance(known, Action):
         _fill_live(response, known, predictors)
-        _fill_wait(response, state, known, explain(state, known, now, planner), now)
+        explanation = explain(state, known, now, planner, sees_job)
+        _fill_wait(response, explanation)
+        for holder in holders(state, known, explanation, now):
+            _fill_holder(response.holders.add(), holder, seen=sees_job(holder.job_id))
         return response
     if known is not None:
         summary = state.summaries.of_open_job(key)
@@ -52,18 +64,34 @@ def explanation_of(
             response.state = _state(known.state)
             response.explanation = f"it has its outcome: {known.state.value}"
         return response
+    job = state.jobs.get(key.job_id)
+    forgotten = job.forgotten.recall(key.action_id, b"") if job is not None else None
+    if forgotten is not None:
+        response.state = _state(forgotten.state)
+        response.explanation = (
+            f"it has its outcome: {forgotten.state.value}; all else is forgotten, as {_kept(state.settings)}"
+        )
+        return response
     closed = state.summaries.of_closed_job(key, now)
     if closed is None:
         raise _refusal(state, key, now)
     _fill_summary(response, closed.summary)
-    response.explanation += f"; its job was closed {_words(now - closed.closed_at)} ago"
+    why = f" ({closed.reason})" if closed.reason else ""
+    response.explanation += f"; its job was closed {_words(now - closed.closed_at)} ago{why}"
     response.job_closed = True
     return response
 
 
+def _kept(settings: CoreSettings) -> str:
+    return (
+        f"finished actions of open jobs are kept for {_words(settings.finished_actions_s)}, and the newest "
+        f"{settings.finished_actions} or {settings.finished_actions_bytes} bytes of outcomes at most"
+    )
+
+
 def _key_of(state: SchedulerState, action_id: str, now: float) -> ActionKey:
     """The action of this id: among open jobs, else among closed ones."""
-    jobs = [job_id for job_id, job in state.jobs.items() if action_id in job.actions]
+    jobs = [id_ for id_, job in state.jobs.items() if action_id in job.actions or action_id in job.forgotten]
     jobs = jobs or state.summaries.closed_jobs_with(action_id, now)
     if len(jobs) > 1:
         rule = f"is in several jobs ({', '.join(sorted(jobs)[:_NAMED])}); name one"
@@ -89,13 +117,7 @@ def _fill_live(response: admin_service_pb2.ExplainResponse, action: Action, pred
     fill_expected(response.expected, predict(predictors, request), request.timeouts.start_to_close)
 
 
-def _fill_wait(
-    response: admin_service_pb2.ExplainResponse,
-    state: SchedulerState,
-    action: Action,
-    explanation: Explanation,
-    now: float,
-) -> None:
+def _fill_wait(response: admin_service_pb2.ExplainResponse, explanation: Explanation) -> None:
     response.wait_reason = admin_service_pb2.WaitReason.ValueType(explanation.reason)
     response.explanation = explanation.sentence
     for short in explanation.shortages:
@@ -106,15 +128,15 @@ def _fill_wait(
             capacity=short.capacity,
             node_id=short.node_id,
         )
-    for holder in holders(state, action, explanation, now):
-        _fill_holder(response.holders.add(), holder)
 
 
-def _fill_holder(message: admin_service_pb2.Holder, holder: Holder) -> None:
-    message.job_id, message.action_id = holder.job_id, holder.action_id
-    message.trajectory_id, message.node_id = holder.trajectory_id, holder.node_id
+def _fill_holder(message: admin_service_pb2.Holder, holder: Holder, *, seen: bool) -> None:
+    message.node_id = holder.node_id
     message.units.update(holder.units)
     message.held_s = max(holder.held_s, 0.0)
+    if not seen:
+        return
+    message.job_id, message.action_id, message.trajectory_id = holder.job_id, holder.action_id, holder.trajectory_id
     message.sessions = holder.liveness.sessions
     if holder.liveness.expires_in is not None:
         message.expires_in_s = holder.liveness.expires_in

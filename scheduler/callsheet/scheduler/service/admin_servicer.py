@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import anyio
 import anyio.to_thread
+from callsheet.scheduler.access.identity import Scope
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.entities import Manager
 from callsheet.scheduler.core.ledger import Node
@@ -54,9 +55,13 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: admin_service_pb2.ExplainRequest, context: Context
     ) -> admin_service_pb2.ExplainResponse:
         """Why an action is where it is, and its whole story."""
-        caller().require_job("key.job_id", request.key.job_id)
+        identity = caller()
+        # A job may leave out that it asks for its own.
+        if identity.scope is Scope.JOB and not request.key.job_id:
+            request.key.job_id = identity.subject
+        identity.require_job("key.job_id", request.key.job_id)
         state, now = self._loop.state, self._loop.clock.now()
-        return explanation_of(state, request.key, now, self._predictors, self._planner)
+        return explanation_of(state, request.key, now, self._predictors, self._planner, sees_job=identity.sees_job)
 
     async def _ask(self, request_of: Callable[[events.ReplyTo], events.Request]) -> None:
         """Posts a request and waits until it is carried out."""

@@ -65,7 +65,9 @@ class Background:
 
     def _deliver(self, watcher: Watcher, key: ActionKey, encoded: bytes | None) -> None:
         if encoded is None:
-            # Its job was closed in the meantime; the client that closed it expects nothing more.
             _log.info("stored_outcome_gone", job_id=key.job_id, action_id=key.action_id)
+            # The client that closed a job expects nothing more. Else it was forgotten since it was asked for.
+            if self._job_is_open(key.job_id):
+                watcher.miss_outcome()
             return
         watcher.put_outcome(encoded)

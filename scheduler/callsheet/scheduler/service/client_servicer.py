@@ -61,7 +61,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
                 require_job_of(item, identity)
                 event, references = self._requests.decode(item, reply_to, session)
                 if references:
-                    await self._requests.check_references(item.submit.job_id, references)
+                    await self._requests.check_references(item.submit.job_id, references, identity)
             except RefusedError as refusal:
                 session.put_result(item.sequence, refusal)
             else:
@@ -69,10 +69,12 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         self._loop.post(happened)
 
     async def _ask(self, item: client_service_pb2.ClientItem) -> UnaryReply:
-        require_job_of(item, caller())
+        identity = caller()
+        require_job_of(item, identity)
         reply = UnaryReply()
         event, references = self._requests.decode(item, events.ReplyTo(reply, 0), None)
-        await self._requests.check_references(item.submit.job_id, references)
+        if references:
+            await self._requests.check_references(item.submit.job_id, references, identity)
         await self._loop.wait_for_room()
         self._loop.post([event])
         await reply.result(ANSWER_TIMEOUT)

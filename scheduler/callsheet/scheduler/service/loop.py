@@ -20,6 +20,7 @@ from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.step import EndsListener, Stepper
 from callsheet.scheduler.planner.protocol import Planner
 from callsheet.scheduler.service.background import Background
+from callsheet.scheduler.service.opening_jobs import OpeningJobs
 from callsheet.scheduler.service.sessions import ManagerStream
 from callsheet.scheduler.store.writer import GroupCommitWriter
 from callsheet.v1 import common_pb2
@@ -87,6 +88,7 @@ class CoreLoop:
         self._wake = asyncio.Event()
         self._room: anyio.Event | None = None
         self._uncommitted = _Committable()
+        self._opening = OpeningJobs()
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flush_error: Exception | None = None
         self._back_by = self.clock.now()
@@ -191,7 +193,8 @@ class CoreLoop:
         for command in todo:
             if type(command) is commands.Persist:
                 committable.records.append(command.record)
-            elif command.after_commit:
+                self._opening.persists(command.record)
+            elif command.after_commit or self._opening.holds(command):
                 committable.deferred.append(command)
                 committable.urgent = committable.urgent or type(command) is not commands.Accept or not command.patient
             else:
@@ -229,8 +232,11 @@ class CoreLoop:
     def _after_commit(self, committable: _Committable) -> None:
         for command in committable.deferred:
             self._carry_out_one(command)
+            self._opening.carried_out(command)
         for record in committable.records:
+            self._opening.committed(record)
             if type(record) is JobClosed:
+                self._log.info("job_closed", job_id=record.job_id, reason=record.reason)
                 self._background.release_payloads(record.job_id)
 
     def _carry_out_one(self, command: commands.CoreCommand) -> None:

@@ -12,6 +12,7 @@ from callsheet.scheduler.service.guard import caller
 from callsheet.scheduler.service.live_output import forward_output
 from callsheet.scheduler.service.loop import CoreLoop
 from callsheet.scheduler.service.manager_wire import decode_item, decode_registration, references_of
+from callsheet.scheduler.service.payload_rights import PayloadRights
 from callsheet.scheduler.service.refusals import Context
 from callsheet.scheduler.service.sessions import ManagerStream
 from callsheet.scheduler.store.errors import PayloadNotFoundError
@@ -26,9 +27,10 @@ _log = structlog.get_logger(__name__)
 class ManagerServicer(manager_service_pb2_grpc.ManagerServiceServicer):
     """See the contract."""
 
-    def __init__(self, loop: CoreLoop, payloads: PayloadStore) -> None:
+    def __init__(self, loop: CoreLoop, payloads: PayloadStore, rights: PayloadRights) -> None:
         self._loop = loop
         self._payloads = payloads
+        self._rights = rights
 
     # grpc.aio also takes a coroutine that writes; the generated types know generators only.
     async def ManagerSession(  # type: ignore[override]  # noqa: N802
@@ -66,8 +68,14 @@ class ManagerServicer(manager_service_pb2_grpc.ManagerServiceServicer):
         self._loop.post(happened)
 
     async def _retain(self, ended: manager_service_pb2.AttemptEnded, references: list[str]) -> None:
-        """Keeps the stored output of an attempt for as long as its job, before its outcome is committed."""
+        """Keeps the stored output of an attempt for as long as its job, before its outcome is committed.
+
+        What the manager did not put is not kept: its job could read what is another's.
+        """
         try:
+            unknown = await self._rights.unknown_to(caller(), ended.key.job_id, references)
+            if unknown:
+                raise PayloadNotFoundError(unknown[0])
             await self._payloads.retain(ended.key.job_id, references)
         except PayloadNotFoundError as error:
             _log.error(

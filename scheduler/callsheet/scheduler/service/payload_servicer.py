@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from callsheet.scheduler.core.model import RefusalCode, RefusedError
+from callsheet.scheduler.service.guard import caller
+from callsheet.scheduler.service.payload_rights import PayloadRights, owner_of
 from callsheet.scheduler.service.refusals import Context, abort
 from callsheet.scheduler.service.rules import blob
 from callsheet.scheduler.store.errors import (
@@ -20,8 +22,9 @@ from callsheet.v1 import common_pb2, payload_service_pb2, payload_service_pb2_gr
 class PayloadServicer(payload_service_pb2_grpc.PayloadServiceServicer):
     """See the contract."""
 
-    def __init__(self, payloads: PayloadStore) -> None:
+    def __init__(self, payloads: PayloadStore, rights: PayloadRights) -> None:
         self._payloads = payloads
+        self._rights = rights
 
     async def PutPayload(  # noqa: N802 - the contract's name
         self, request_iterator: AsyncIterator[payload_service_pb2.PutPayloadRequest], context: Context
@@ -34,7 +37,7 @@ class PayloadServicer(payload_service_pb2_grpc.PayloadServiceServicer):
             blob("expected", common_pb2.Blob(reference=first.expected))
             expected = StoredPayload(first.expected.sha256, first.expected.size)
         try:
-            stored = await self._payloads.put(_chunks(first, requests), expected)
+            stored = await self._payloads.put(_chunks(first, requests), expected, owner_of(caller()))
         except PayloadStoreError as error:
             raise _refusal(error) from error
         reference = common_pb2.PayloadReference(sha256=stored.sha256, size=stored.size)
@@ -46,6 +49,7 @@ class PayloadServicer(payload_service_pb2_grpc.PayloadServiceServicer):
         """Reads bytes in chunks."""
         try:
             blob("reference", common_pb2.Blob(reference=request.reference))
+            await self._rights.check_readable(caller(), request.reference.sha256)
             async for chunk in self._payloads.get(request.reference.sha256):
                 yield payload_service_pb2.GetPayloadResponse(chunk=chunk)
         except RefusedError as refusal:

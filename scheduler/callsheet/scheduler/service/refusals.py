@@ -18,7 +18,9 @@ _STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 def to_status(refusal: RefusedError) -> status_pb2.Status:
     """A google.rpc.Status with one ErrorDetail."""
-    detail = common_pb2.ErrorDetail(field=refusal.field, value=refusal.value, rule=refusal.rule)
+    detail = common_pb2.ErrorDetail(
+        field=refusal.field, value=refusal.value, rule=refusal.rule, forgotten=refusal.forgotten
+    )
     if refusal.retry_after is not None:
         detail.retry_delay.CopyFrom(to_duration(refusal.retry_after))
     packed = any_pb2.Any()

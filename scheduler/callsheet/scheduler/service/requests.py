@@ -11,6 +11,7 @@ from callsheet.scheduler.core.model import ActionKey, Opened, RefusalCode, Refus
 from callsheet.scheduler.core.peers import Watcher
 from callsheet.scheduler.service.decode import decode_action, decode_job, decode_trajectory
 from callsheet.scheduler.service.openings import from_wire
+from callsheet.scheduler.service.payload_rights import PayloadRights
 from callsheet.scheduler.service.rules import at_least, identifier, known, not_built, short_text
 from callsheet.scheduler.store.errors import PayloadNotFoundError
 from callsheet.scheduler.store.payloads import PayloadStore
@@ -22,8 +23,9 @@ References = Sequence[common_pb2.PayloadReference]
 class ClientRequests:
     """Decodes and checks client items."""
 
-    def __init__(self, payloads: PayloadStore) -> None:
+    def __init__(self, payloads: PayloadStore, rights: PayloadRights) -> None:
         self._payloads = payloads
+        self._rights = rights
 
     def decode(
         self, item: client_service_pb2.ClientItem, reply_to: events.ReplyTo, watcher: Watcher | None
@@ -59,12 +61,16 @@ class ClientRequests:
             case _:
                 raise invalid("item", "", "must have exactly one request set")
 
-    async def check_references(self, job_id: str, references: References) -> None:
+    async def check_references(self, job_id: str, references: References, identity: Identity) -> None:
         """Makes sure that stored payloads are there and stay there for the job.
 
         Raises:
-            RefusedError: FAILED_PRECONDITION naming the payload that is missing.
+            RefusedError: FAILED_PRECONDITION naming the payload that is missing, or that the caller may not name.
         """
+        unknown = await self._rights.unknown_to(identity, job_id, [reference.sha256 for reference in references])
+        for reference in references:
+            if reference.sha256 in unknown:
+                raise _missing(reference)
         for reference in references:
             try:
                 await self._payloads.retain(job_id, [reference.sha256])
@@ -169,6 +175,10 @@ class UnaryReply:
     def put_outcome(self, outcome: bytes) -> None:
         """See `Watcher`."""
         self._outcome = outcome_pb2.Outcome.FromString(outcome)
+        self._has_outcome.set()
+
+    def miss_outcome(self) -> None:
+        """See `Watcher`."""
         self._has_outcome.set()
 
     async def result(self, wait_s: float) -> None:

@@ -11,6 +11,7 @@ import grpc
 import structlog
 from callsheet.scheduler.access.token_file import TokenFile
 from callsheet.scheduler.core.expected import ExpectedRole
+from callsheet.scheduler.core.records import SchedulerAlive
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
 from callsheet.scheduler.planner.protocol import Planner
@@ -24,6 +25,7 @@ from callsheet.scheduler.service.learning import Learning, load_predictors
 from callsheet.scheduler.service.loop import Clock, CoreLoop
 from callsheet.scheduler.service.manager_servicer import ManagerServicer
 from callsheet.scheduler.service.outcomes import encode_outcome
+from callsheet.scheduler.service.payload_rights import PayloadRights
 from callsheet.scheduler.service.payload_servicer import PayloadServicer
 from callsheet.scheduler.service.planning import SolverPlanning, make_planning
 from callsheet.scheduler.service.refusing_interceptor import RefusingInterceptor
@@ -133,6 +135,7 @@ async def _serve_with(
             tasks.start_soon(background.run)
             tasks.start_soon(learning.run)
             tasks.start_soon(_remove_unused, payloads)
+            tasks.start_soon(_tell_alive, loop, writer, settings.alive_interval)
             _log.info("scheduler_started", address=address, epoch=state.epoch)
             task_status.started(address)
             await failed.wait()
@@ -155,8 +158,12 @@ def _recover(
         expected=expected,
         closed_actions=settings.closed_actions,
         closed_actions_s=settings.closed_actions_s,
+        finished_actions=settings.finished_actions,
+        finished_actions_bytes=settings.finished_actions_bytes,
+        finished_actions_s=settings.finished_actions_s,
         job_grace=settings.job_grace,
         expired_job_lifetime=settings.expired_job_lifetime,
+        job_idle_timeout=settings.job_idle_timeout,
     )
     state = SchedulerState(epoch, encode_outcome, core)
     if isinstance(planning, SolverPlanning):
@@ -168,6 +175,14 @@ def _recover(
     )
     restore(state, journal.load(), decoder, Clock().now())
     return state
+
+
+async def _tell_alive(loop: CoreLoop, writer: GroupCommitWriter, interval: float) -> None:
+    """Journals now and then that a scheduler runs, for the next one to know how long there was none."""
+    while True:
+        if loop.state.jobs:
+            writer.submit([SchedulerAlive(loop.clock.now())], lambda: None)
+        await anyio.sleep(interval)
 
 
 async def _remove_unused(payloads: PayloadStore) -> None:
@@ -212,10 +227,12 @@ async def _grpc_server(
             ("grpc.http2.ping_timeout_ms", round(settings.keepalive_timeout * 1000)),
         ],
     )
-    client_service_pb2_grpc.add_ClientServiceServicer_to_server(ClientServicer(loop, ClientRequests(payloads)), server)
-    manager_service_pb2_grpc.add_ManagerServiceServicer_to_server(ManagerServicer(loop, payloads), server)
+    rights = PayloadRights(payloads, loop.state)
+    requests = ClientRequests(payloads, rights)
+    client_service_pb2_grpc.add_ClientServiceServicer_to_server(ClientServicer(loop, requests), server)
+    manager_service_pb2_grpc.add_ManagerServiceServicer_to_server(ManagerServicer(loop, payloads, rights), server)
     admin_service_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
-    payload_service_pb2_grpc.add_PayloadServiceServicer_to_server(PayloadServicer(payloads), server)
+    payload_service_pb2_grpc.add_PayloadServiceServicer_to_server(PayloadServicer(payloads, rights), server)
     names = [f"callsheet.v1.{name}Service" for name in ("Client", "Manager", "Admin", "Payload")]
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from callsheet.scheduler.core.commands import AcknowledgeEnd, ManagerCommand
-from callsheet.scheduler.core.model import Opened, RefusedError, Token
+from callsheet.scheduler.core.model import Opened, RefusalCode, RefusedError, Token
 from callsheet.scheduler.service.manager_commands import encode_command
 from callsheet.scheduler.service.openings import end_of, opening_of
 from callsheet.scheduler.service.outbox import Outbox
@@ -51,6 +51,11 @@ class ClientStream:
     def put_outcome(self, outcome: bytes) -> None:
         """See `Watcher`."""
         self.outbox.put(embedded(_OUTCOME, outcome))
+
+    def miss_outcome(self) -> None:
+        """See `Watcher`. The submit was accepted, so the session ends: its client submits again, which is refused."""
+        rule = "asked for an outcome that was forgotten meanwhile; connect and ask again"
+        self.outbox.close(RefusedError(RefusalCode.UNAVAILABLE, "session", "", rule, retry_after=0.1))
 
     def put_output(self, output: client_service_pb2.ActionOutput) -> None:
         """Takes what a command printed, or drops it if the reader is behind; the offset of the next one tells."""

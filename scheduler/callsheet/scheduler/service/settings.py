@@ -30,6 +30,7 @@ class SchedulerSettings:
         redis_namespace: Prefix of this scheduler's keys; schedulers that share a Redis need different ones.
         max_journal_backlog: Records waiting for a commit; beyond it streams are not read.
         cancel_grace: How long a manager may take to end an attempt it was told to stop.
+        alive_interval: How often the journal is told that a scheduler runs, while a job is open.
         predictor_save_interval: How often what the predictors learned is saved.
         hold_after: How long an action waits before a node is held for it.
         keepalive_interval: How often a peer that says nothing is asked whether it is still there.
@@ -46,12 +47,18 @@ class SchedulerSettings:
             "SQLAlchemy URL of the journal.",
             variable="CALLSHEET_DATABASE_URL",
             default_text="SQLite in the data directory",
+            secret=True,
         ),
-    ] = None
+    ] = field(default=None, repr=False)
     redis_url: Annotated[
         str | None,
-        Setting("Redis for payloads.", variable="CALLSHEET_REDIS_URL", default_text="files in the data directory"),
-    ] = None
+        Setting(
+            "Redis for payloads.",
+            variable="CALLSHEET_REDIS_URL",
+            default_text="files in the data directory",
+            secret=True,
+        ),
+    ] = field(default=None, repr=False)
     redis_namespace: str = "callsheet"
     max_open_actions: Annotated[
         int, Setting("Open actions beyond which submits are refused.", variable="CALLSHEET_MAX_OPEN_ACTIONS", least=1)
@@ -79,6 +86,35 @@ class SchedulerSettings:
         float,
         Setting("Seconds after which an expired job is closed.", variable="CALLSHEET_EXPIRED_JOB_LIFETIME", least=0.1),
     ] = 24 * 3600.0
+    job_idle_timeout: Annotated[
+        float,
+        Setting(
+            "Seconds without work after which a job is closed, held or not, unless it says so itself.",
+            variable="CALLSHEET_JOB_IDLE_TIMEOUT",
+            least=0.1,
+        ),
+    ] = 7 * 24 * 3600.0
+    finished_actions: Annotated[
+        int,
+        Setting(
+            "Most finished actions of open jobs whose outcomes are kept.",
+            variable="CALLSHEET_FINISHED_ACTIONS",
+            least=1,
+        ),
+    ] = 500_000
+    finished_actions_bytes: Annotated[
+        int,
+        Setting("Most bytes of their outcomes.", variable="CALLSHEET_FINISHED_ACTIONS_BYTES", least=1),
+    ] = 4 << 30
+    finished_actions_s: Annotated[
+        float,
+        Setting(
+            "Seconds for which they are kept; then a resubmit is refused as forgotten.",
+            variable="CALLSHEET_FINISHED_ACTIONS_S",
+            least=0.1,
+        ),
+    ] = 24 * 3600.0
+    alive_interval: float = 5.0
     predictor_save_interval: float = 30.0
     planner: Annotated[
         PlannerChoice, Setting("Decide by price and solver, or in order of arrival.", variable="CALLSHEET_PLANNER")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from callsheet.scheduler.core.entities import Action, Group, Job, Trajectory
+from callsheet.scheduler.core.idleness import idle_at, idle_timeout_of
 from callsheet.scheduler.core.leases import grace_of
 from callsheet.scheduler.core.model import TrajectoryEnd
 from callsheet.scheduler.core.state import SchedulerState
@@ -28,6 +29,7 @@ def job_status(state: SchedulerState, job: Job, now: float) -> job_pb2.JobStatus
         policy_version=job.policy_version,
         sessions=len(lease.sessions),
         expired=lease.expired,
+        forgotten_actions=len(job.forgotten),
     )
     status.spec.share = request.weight
     status.spec.priority_class = job_pb2.PriorityClass.ValueType(request.priority_class)
@@ -37,7 +39,19 @@ def job_status(state: SchedulerState, job: Job, now: float) -> job_pb2.JobStatus
         left = status.closes_in if lease.expired else status.expires_in
         left.SetInParent()
         fill_duration(left, max(lease.ends_at - now, 0.0))
+    _fill_idleness(status, state, job, now)
     return status
+
+
+def _fill_idleness(status: job_pb2.JobStatus, state: SchedulerState, job: Job, now: float) -> None:
+    timeout, due = idle_timeout_of(state, job), idle_at(state, job)
+    if timeout is None or due is None:
+        return
+    if not status.spec.HasField("idle_timeout"):
+        fill_duration(status.spec.idle_timeout, timeout)
+    if not job.open_actions:
+        status.idle_closes_in.SetInParent()
+        fill_duration(status.idle_closes_in, max(due - now, 0.0))
 
 
 def trajectory_status(job: Job, trajectory_id: str) -> job_pb2.TrajectoryStatus:

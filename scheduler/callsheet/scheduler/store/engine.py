@@ -41,6 +41,11 @@ def create_journal_engine(data_dir: Path, database_url: str | None) -> Engine:
     return postgresql_engine(url.set(drivername="postgresql+psycopg"))
 
 
+def shown_url(url: URL) -> str:
+    """A database's URL as messages and logs may have it: without its password, which may stand in its query, too."""
+    return url.set(query={}).render_as_string()
+
+
 def sqlite_engine(database: str) -> Engine:
     """An engine for the SQLite file `database`; a connection to what cannot be durable raises DurabilityError."""
     engine = create_engine(URL.create("sqlite", database=database), connect_args={"timeout": LOCK_TIMEOUT_S})

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from callsheet.scheduler.core.records import (
@@ -19,16 +19,24 @@ from callsheet.scheduler.core.records import (
     RecoveredJob,
     RecoveredTrajectory,
 )
-from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, driver_transaction
+from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, driver_transaction, shown_url
 from callsheet.scheduler.store.errors import StaleEpochError
 from callsheet.scheduler.store.locks import DataDirectoryLock, lock_database
 from callsheet.scheduler.store.merge import Numbering, merge
 from callsheet.scheduler.store.migrate import migrate
 from callsheet.scheduler.store.predictor_nodes import SavedRow, load_nodes, replace_nodes
-from callsheet.scheduler.store.schema import actions, closed_jobs, jobs, scheduler, trajectories
+from callsheet.scheduler.store.schema import (
+    actions,
+    closed_jobs,
+    forgotten_actions,
+    jobs,
+    scheduler,
+    times_away,
+    trajectories,
+)
 from callsheet.scheduler.store.statements import ChangeWriter
 from callsheet.scheduler.store.summaries import load_closed, load_finished
-from sqlalchemy import Connection, Table, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, update
 
 _log = structlog.get_logger(__name__)
 
@@ -93,7 +101,7 @@ class Journal:
         self._connection = self._engine.connect()
         lock_database(self._connection, lock_timeout_s)
         migrate(self._connection)
-        _log.info("journal_opened", database=self._engine.url.render_as_string())
+        _log.info("journal_opened", database=shown_url(self._engine.url))
 
     @property
     def epoch(self) -> int:
@@ -122,6 +130,9 @@ class Journal:
                 _load_actions(connection),
                 load_finished(connection, MAX_FINISHED),
                 load_closed(connection),
+                _load_forgotten(connection),
+                connection.scalar(select(scheduler.c.alive_at)),
+                _load_times_away(connection),
             )
 
     def commit(self, records: Sequence[Record]) -> None:
@@ -185,9 +196,10 @@ class Journal:
         number = self._garbage[0]
         with self._transaction() as connection:
             left = limit
-            for table in (actions, trajectories):
-                some = select(table.c.id).where(table.c.job_number == number).limit(left)
-                left -= connection.execute(delete(table).where(table.c.id.in_(some))).rowcount
+            for table in (actions, trajectories, forgotten_actions):
+                row_id = table.primary_key.columns[0]
+                some = select(row_id).where(table.c.job_number == number).limit(left)
+                left -= connection.execute(delete(table).where(row_id.in_(some))).rowcount
             if left > 0:
                 connection.execute(delete(closed_jobs).where(closed_jobs.c.number == number))
         if left > 0:
@@ -223,6 +235,13 @@ class Journal:
             raise StaleEpochError(self._epoch, stored)
 
 
+# Fields of recovered rows that are no column of their table.
+_DERIVED: Final[dict[str, ColumnElement[Any]]] = {
+    "job_id": jobs.c.job_id,
+    "outcome_bytes": func.coalesce(func.length(actions.c.outcome), 0),
+}
+
+
 def _load_numbering(connection: Connection, garbage: Sequence[int]) -> Numbering:
     open_jobs = {row.job_id: row.number for row in connection.execute(select(jobs.c.job_id, jobs.c.number))}
     return Numbering(
@@ -230,15 +249,22 @@ def _load_numbering(connection: Connection, garbage: Sequence[int]) -> Numbering
         next_job=1 + max([0, *open_jobs.values(), *garbage]),
         next_trajectory=1 + (connection.scalar(select(func.max(trajectories.c.id))) or 0),
         next_action=1 + (connection.scalar(select(func.max(actions.c.id))) or 0),
+        next_forgotten=1 + (connection.scalar(select(func.max(forgotten_actions.c.number))) or 0),
     )
 
 
 def _load_jobs(connection: Connection) -> tuple[RecoveredJob, ...]:
-    columns = (jobs.c.job_id, jobs.c.spec, jobs.c.policy_version, jobs.c.expired, jobs.c.lease_left)
-    rows = connection.execute(select(*columns).order_by(jobs.c.number))
-    return tuple(
-        RecoveredJob(row.job_id, row.spec, row.policy_version, bool(row.expired), row.lease_left) for row in rows
+    columns = (
+        jobs.c.job_id,
+        jobs.c.spec,
+        jobs.c.policy_version,
+        jobs.c.expired,
+        jobs.c.lease_left,
+        jobs.c.begun_epoch,
+        jobs.c.begun_sequence,
     )
+    rows = connection.execute(select(*columns).order_by(jobs.c.number))
+    return tuple(RecoveredJob(*row[:3], bool(row.expired), *row[4:]) for row in rows)
 
 
 def _load_trajectories(connection: Connection) -> tuple[RecoveredTrajectory, ...]:
@@ -254,9 +280,21 @@ def _load_actions(connection: Connection) -> tuple[RecoveredAction, ...]:
     return tuple(RecoveredAction(*row) for row in _rows(connection, actions, RecoveredAction))
 
 
+def _load_forgotten(connection: Connection) -> tuple[tuple[str, bytes], ...]:
+    rows = connection.execute(
+        select(jobs.c.job_id, forgotten_actions.c.entries).join(jobs, jobs.c.number == forgotten_actions.c.job_number)
+    )
+    return tuple((row.job_id, row.entries) for row in rows)
+
+
+def _load_times_away(connection: Connection) -> tuple[tuple[float, float], ...]:
+    rows = connection.execute(select(times_away.c.since, times_away.c.until).order_by(times_away.c.epoch))
+    return tuple((row.since, row.until) for row in rows)
+
+
 def _rows(connection: Connection, table: Table, kind: type[RecoveredTrajectory | RecoveredAction]) -> Iterable[Any]:
     """What open jobs have in a table, in the order of the first commits; the columns are the fields of `kind`."""
-    columns = [jobs.c.job_id if field.name == "job_id" else table.c[field.name] for field in fields(kind)]
+    columns = [_DERIVED[field.name] if field.name in _DERIVED else table.c[field.name] for field in fields(kind)]
     return connection.execute(
         select(*columns).select_from(table).join(jobs, jobs.c.number == table.c.job_number).order_by(table.c.id)
     )

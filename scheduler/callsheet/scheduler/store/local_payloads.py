@@ -2,6 +2,7 @@
 
     objects/<sha256>             the bytes
     jobs/<digest of the job id>/<sha256>    a hard link to an object that the job retains
+    owners/<digest of the owner>/<sha256>   empty: the owner put it lately
     incoming/                    what is being written
 
 The file system counts the links, so an object with one link is one that nobody retains. There is one process per data
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import IO, Final, Self, TypeVar
 
 from anyio import CapacityLimiter, to_thread
+from callsheet.options.private_files import make_private_directory
 from callsheet.scheduler.store.errors import PayloadNotFoundError
 from callsheet.scheduler.store.payloads import (
     CHUNK_BYTES,
@@ -43,6 +45,7 @@ class LocalPayloadStore:
     def __init__(self, directory: Path, max_bytes: int, unused_s: float) -> None:
         self._objects = directory / "objects"
         self._jobs = directory / "jobs"
+        self._owners = directory / "owners"
         self._incoming = directory / "incoming"
         self._max_bytes = max_bytes
         self._unused_s = unused_s
@@ -64,7 +67,9 @@ class LocalPayloadStore:
         await store._in_thread(store._prepare)
         return store
 
-    async def put(self, chunks: AsyncIterable[bytes], expected: StoredPayload | None = None) -> StoredPayload:
+    async def put(
+        self, chunks: AsyncIterable[bytes], expected: StoredPayload | None = None, owner: str = ""
+    ) -> StoredPayload:
         """See `PayloadStore.put`."""
         meter = PayloadMeter(self._max_bytes)
         file = await self._in_thread(self._create)
@@ -72,7 +77,7 @@ class LocalPayloadStore:
             async for chunk in rechunk(chunks):
                 await self._in_thread(partial(_append, file, meter, chunk))
             payload = meter.finish(expected)
-            await self._in_thread(lambda: self._keep(file, payload))
+            await self._in_thread(lambda: self._keep(file, payload, owner))
         finally:
             _discard(file)
         return payload
@@ -89,6 +94,15 @@ class LocalPayloadStore:
             return (await self._in_thread(path.stat)).st_size
         except FileNotFoundError:
             raise PayloadNotFoundError(sha256) from None
+
+    async def unknown_to(self, owner: str, job_id: str, sha256s: Collection[str]) -> list[str]:
+        """See `PayloadStore.unknown_to`."""
+        places = (self._notes_of(owner), self._links_of(job_id))
+
+        def unknown() -> list[str]:
+            return [each for each in sha256s if not any((place / self._object(each).name).exists() for place in places)]
+
+        return await self._in_thread(unknown)
 
     async def retain(self, job_id: str, sha256s: Collection[str]) -> None:
         """See `PayloadStore.retain`."""
@@ -130,9 +144,12 @@ class LocalPayloadStore:
         # A job id may have characters that a file name may not.
         return self._jobs / hashlib.sha256(job_id.encode()).hexdigest()
 
+    def _notes_of(self, owner: str) -> Path:
+        return self._owners / hashlib.sha256(owner.encode()).hexdigest()
+
     def _prepare(self) -> None:
-        for directory in (self._objects.parent, self._objects, self._jobs, self._incoming):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for directory in (self._objects.parent, self._objects, self._jobs, self._owners, self._incoming):
+            make_private_directory(directory)
             _sync_directory(directory.parent)
         # Whatever was being written when the last scheduler ended.
         for left_over in self._incoming.iterdir():
@@ -141,7 +158,7 @@ class LocalPayloadStore:
     def _create(self) -> IO[bytes]:
         return tempfile.NamedTemporaryFile(dir=self._incoming, delete=False)
 
-    def _keep(self, file: IO[bytes], payload: StoredPayload) -> None:
+    def _keep(self, file: IO[bytes], payload: StoredPayload, owner: str) -> None:
         """Make a complete file the object of its content, durably."""
         file.flush()
         os.fsync(file.fileno())
@@ -153,6 +170,11 @@ class LocalPayloadStore:
             except FileNotFoundError:
                 Path(file.name).rename(path)
                 _sync_directory(self._objects)
+            if owner:
+                notes = self._notes_of(owner)
+                notes.mkdir(mode=0o700, exist_ok=True)
+                (notes / payload.sha256).touch(mode=0o600)
+                _sync_directory(notes)
 
     def _retain(self, job_id: str, sha256s: Collection[str]) -> None:
         links = self._links_of(job_id)
@@ -195,7 +217,17 @@ class LocalPayloadStore:
             with self._lock:
                 if path.exists() and path.stat().st_mtime < put_before:
                     removed += self._remove_if_unlinked(path)
+        for notes in list(self._owners.iterdir()):
+            self._forget_puts(notes, put_before)
         return removed
+
+    def _forget_puts(self, notes: Path, put_before: float) -> None:
+        with self._lock:
+            for note in list(notes.iterdir()):
+                if note.stat().st_mtime < put_before:
+                    note.unlink()
+            if not any(notes.iterdir()):
+                notes.rmdir()
 
     def _remove_if_unlinked(self, path: Path) -> bool:
         unlinked = path.exists() and path.stat().st_nlink == 1

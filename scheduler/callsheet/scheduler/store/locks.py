@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from callsheet.options.private_files import make_private_directory
+from callsheet.scheduler.store.engine import shown_url
 from callsheet.scheduler.store.errors import DatabaseLockedError, DataDirectoryLockedError, DataDirectoryUnusableError
 from filelock import FileLock, Timeout
 from sqlalchemy import Connection, text
@@ -32,9 +34,10 @@ class DataDirectoryLock:
         # Not bound to a thread: the one that closes the journal need not be the one that opened it.
         self._lock = FileLock(data_dir / LOCK_FILE, timeout=0, thread_local=False, mode=0o600)
         try:
-            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_directory(data_dir)
             self._lock.acquire()
             # In a file of its own, since taking the lock may truncate the lock file.
+            self._holder_file.touch(mode=0o600)
             self._holder_file.write_text(f"{os.getpid()}\n", encoding="ascii")
         except Timeout:
             raise DataDirectoryLockedError(data_dir, self._holder()) from None
@@ -73,7 +76,7 @@ def lock_database(connection: Connection, timeout_s: float) -> None:
         if getattr(error.orig, "sqlstate", None) != "55P03":  # lock_not_available
             raise
         holder = _database_holder(connection)
-        raise DatabaseLockedError(connection.engine.url.render_as_string(), holder) from None
+        raise DatabaseLockedError(shown_url(connection.engine.url), holder) from None
 
 
 def _database_holder(connection: Connection) -> str | None:

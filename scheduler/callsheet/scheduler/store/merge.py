@@ -16,6 +16,7 @@ from callsheet.scheduler.core.records import (
     ActionDispatched,
     ActionFinished,
     ActionRequeued,
+    ActionsForgotten,
     ActionSubmitted,
     ClosedActionsKept,
     GroupCancelled,
@@ -24,6 +25,8 @@ from callsheet.scheduler.core.records import (
     JobOpened,
     PolicyVersionPublished,
     Record,
+    SchedulerAlive,
+    SchedulerAway,
     TrajectoryClosed,
     TrajectoryCommandTimeout,
     TrajectoryOpened,
@@ -42,12 +45,13 @@ DISPATCHED: Final = "dispatched"
 
 @dataclass(slots=True)
 class Numbering:
-    """The surrogate keys in use. `next_job`, `next_trajectory` and `next_action` were never given to a live row."""
+    """The surrogate keys in use. Those that are next were never given to a live row."""
 
     open_jobs: dict[str, int] = field(default_factory=dict)
     next_job: int = 1
     next_trajectory: int = 1
     next_action: int = 1
+    next_forgotten: int = 1
 
 
 @dataclass(slots=True)
@@ -55,7 +59,12 @@ class RowChanges:
     """What one transaction writes. Updates carry their row's key beside the changed columns.
 
     Attributes:
-        forgotten_actions: Rows of closed jobs' actions numbered up to this are deleted.
+        removed_actions: Keys of actions whose rows are deleted.
+        forgotten_actions: What stays of them.
+        forgotten_up_to: Rows of closed jobs' actions numbered up to this are deleted.
+        alive_at: When the scheduler was last known to run; None if that is not told.
+        times_away: Times without a scheduler.
+        away_before: Such times that ended up to then are deleted.
     """
 
     closed_jobs: list[int] = field(default_factory=list)
@@ -65,8 +74,13 @@ class RowChanges:
     trajectory_updates: dict[Key, Row] = field(default_factory=dict)
     new_actions: dict[Key, Row] = field(default_factory=dict)
     action_updates: dict[Key, Row] = field(default_factory=dict)
+    removed_actions: dict[Key, None] = field(default_factory=dict)
+    forgotten_actions: list[Row] = field(default_factory=list)
     closed_actions: list[Row] = field(default_factory=list)
-    forgotten_actions: int = 0
+    forgotten_up_to: int = 0
+    alive_at: float | None = None
+    times_away: list[Row] = field(default_factory=list)
+    away_before: float = 0.0
 
     def even_out(self) -> None:
         """Gives all new actions the same columns: a cancel adds one, and is rare."""
@@ -107,6 +121,8 @@ def _open_job(changes: RowChanges, numbering: Numbering, record: JobOpened) -> N
         "spec": record.spec,
         "expired": 0,
         "lease_left": None,
+        "begun_epoch": record.begun_epoch,
+        "begun_sequence": record.begun_sequence,
     }
 
 
@@ -120,9 +136,11 @@ def _close_job(changes: RowChanges, numbering: Numbering, record: JobClosed) -> 
         changes.trajectory_updates,
         changes.new_actions,
         changes.action_updates,
+        changes.removed_actions,
     ):
         for key in [key for key in rows if key[0] == number]:
             del rows[key]
+    changes.forgotten_actions = [row for row in changes.forgotten_actions if row["job_number"] != number]
     changes.job_updates.pop(number, None)
     if changes.new_jobs.pop(number, None) is None:
         changes.closed_jobs.append(number)
@@ -265,10 +283,35 @@ def _keep_closed_actions(changes: RowChanges, numbering: Numbering, record: Clos
             "job_id": closed.summary.job_id,
             "action_id": closed.summary.action_id,
             "summary": encode_summary(closed.summary, with_story=True),
+            "reason": _storable(closed.reason),
         }
         for closed in record.kept
     )
-    changes.forgotten_actions = record.forgotten
+    changes.forgotten_up_to = record.forgotten
+
+
+def _forget_actions(changes: RowChanges, numbering: Numbering, record: ActionsForgotten) -> None:
+    number = numbering.open_jobs.get(record.job_id)
+    if number is None:
+        return
+    for action_id in record.action_ids:
+        key = (number, action_id)
+        changes.action_updates.pop(key, None)
+        if changes.new_actions.pop(key, None) is None:
+            changes.removed_actions[key] = None
+    row: Row = {"number": numbering.next_forgotten, "job_number": number, "entries": record.entries}
+    changes.forgotten_actions.append(row)
+    numbering.next_forgotten += 1
+
+
+def _note_alive(changes: RowChanges, numbering: Numbering, record: SchedulerAlive) -> None:
+    changes.alive_at = record.at
+
+
+def _note_away(changes: RowChanges, numbering: Numbering, record: SchedulerAway) -> None:
+    changes.times_away.append({"epoch": record.epoch, "since": record.since, "until": record.until})
+    changes.away_before = record.forgotten
+    changes.alive_at = record.until
 
 
 def _number_of_open_job(numbering: Numbering, record: TrajectoryOpened | ActionSubmitted) -> int:
@@ -330,6 +373,9 @@ _MERGERS: Final = cast(
         ActionCancelRequested: _cancel_action,
         ActionRequeued: _requeue_action,
         ActionFinished: _finish_action,
+        ActionsForgotten: _forget_actions,
         ClosedActionsKept: _keep_closed_actions,
+        SchedulerAlive: _note_alive,
+        SchedulerAway: _note_away,
     },
 )

@@ -1,7 +1,9 @@
 """The payload store: bytes by their content, beside the streams.
 
-A payload that was put belongs to nobody at first. An action that uses it makes its job retain it, and it is kept until
+A payload that was put is held by no job at first. An action that uses it makes its job retain it, and it is kept until
 every job that retains it is released. One that nobody retains is removed after a while.
+
+For callers that may not read everything the store also notes who put a payload, for as long as it is kept unused.
 """
 
 from __future__ import annotations
@@ -40,8 +42,15 @@ class StoredPayload:
 class PayloadStore(Protocol):
     """Content-addressed bytes. Everything is durable when its call returns; all calls may run at the same time."""
 
-    async def put(self, chunks: AsyncIterable[bytes], expected: StoredPayload | None = None) -> StoredPayload:
+    async def put(
+        self, chunks: AsyncIterable[bytes], expected: StoredPayload | None = None, owner: str = ""
+    ) -> StoredPayload:
         """Store what `chunks` add up to; storing it again renews the time that it is kept unused.
+
+        Args:
+            chunks: The bytes.
+            expected: What they must add up to.
+            owner: Who put it, for `unknown_to`; empty to note nobody.
 
         Raises:
             PayloadTooLargeError: It is longer than the store's limit.
@@ -62,6 +71,9 @@ class PayloadStore(Protocol):
         Raises:
             PayloadNotFoundError: There is none.
         """
+
+    async def unknown_to(self, owner: str, job_id: str, sha256s: Collection[str]) -> list[str]:
+        """Those of some payloads that `owner` did not put lately and `job_id` does not retain, stored or not."""
 
     async def retain(self, job_id: str, sha256s: Collection[str]) -> None:
         """Keep these payloads until `job_id` is released. Repeating it changes nothing.

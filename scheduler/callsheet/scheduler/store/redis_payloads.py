@@ -4,6 +4,7 @@
     <namespace>:holders:<sha256>    set: ids of the jobs that retain it
     <namespace>:job:<job id>        set: what the job retains
     <namespace>:jobs                set: ids of all jobs that retain something
+    <namespace>:put:<digest of the owner>:<sha256>   the owner put it lately; expires
     <namespace>:incoming:<random>   what is being written; expires if its writer dies
 
 What belongs together is changed by one script, so no failure leaves it half done. Content that no job retains expires.
@@ -12,6 +13,7 @@ A Redis cluster is not supported, since the scripts touch several slots.
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Collection
 from typing import Any, Final, Self
@@ -118,7 +120,9 @@ class RedisPayloadStore:
             raise
         return cls(client, namespace, max_bytes, unused_s)
 
-    async def put(self, chunks: AsyncIterable[bytes], expected: StoredPayload | None = None) -> StoredPayload:
+    async def put(
+        self, chunks: AsyncIterable[bytes], expected: StoredPayload | None = None, owner: str = ""
+    ) -> StoredPayload:
         """See `PayloadStore.put`."""
         meter = PayloadMeter(self._max_bytes)
         incoming = f"{self._namespace}:incoming:{uuid.uuid4().hex}"
@@ -132,6 +136,8 @@ class RedisPayloadStore:
         keys = [incoming, self._content(payload.sha256), f"{self._namespace}:holders:{payload.sha256}"]
         if not await self._keep(keys=keys, args=[count + 1, self._unused_ms]):
             raise PayloadStoreError(f"the upload took a break of more than {_INCOMING_MS // 1000} s and has expired")
+        if owner:
+            await self._client.set(self._note(owner, payload.sha256), b"", px=self._unused_ms)
         return payload
 
     async def get(self, sha256: str) -> AsyncIterator[bytes]:
@@ -146,6 +152,16 @@ class RedisPayloadStore:
         if size is None:
             raise PayloadNotFoundError(sha256)
         return int(size)
+
+    async def unknown_to(self, owner: str, job_id: str, sha256s: Collection[str]) -> list[str]:
+        """See `PayloadStore.unknown_to`."""
+        async with self._client.pipeline(transaction=False) as pipeline:
+            for sha256 in sha256s:
+                check_key(sha256)
+                pipeline.exists(self._note(owner, sha256))
+                pipeline.sismember(f"{self._namespace}:job:{job_id}", sha256)
+            found = await pipeline.execute()
+        return [each for each, put, kept in zip(sha256s, found[::2], found[1::2], strict=True) if not (put or kept)]
 
     async def retain(self, job_id: str, sha256s: Collection[str]) -> None:
         """See `PayloadStore.retain`."""
@@ -193,6 +209,9 @@ class RedisPayloadStore:
         reply: Any = self._client.hget(self._content(sha256), field)
         value: bytes | None = await reply
         return value
+
+    def _note(self, owner: str, sha256: str) -> str:
+        return f"{self._namespace}:put:{hashlib.sha256(owner.encode()).hexdigest()}:{sha256}"
 
     def _content(self, sha256: str) -> str:
         return f"{self._namespace}:content:{sha256}"

@@ -29,6 +29,7 @@ metadata: Final = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",
         "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
         "ck": "ck_%(table_name)s_%(constraint_name)s",
     }
 )
@@ -41,9 +42,19 @@ scheduler: Final = Table(
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("epoch", BigInteger, nullable=False),
+    Column("alive_at", Double),
     CheckConstraint("id = 1", name="single_row"),
 )
-"""One row: the epoch of the newest scheduler."""
+"""One row: the epoch of the newest scheduler, and when one was last known to run."""
+
+times_away: Final = Table(
+    "times_away",
+    metadata,
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("since", Double, nullable=False),
+    Column("until", Double, nullable=False),
+)
+"""When no scheduler ran, before each epoch whose actions that still concerns."""
 
 jobs: Final = Table(
     "jobs",
@@ -54,9 +65,14 @@ jobs: Final = Table(
     Column("spec", LargeBinary, nullable=False),
     Column("expired", Integer, nullable=False, server_default=text("0")),
     Column("lease_left", Double),
+    Column("begun_epoch", BigInteger, nullable=False, server_default=text("0")),
+    Column("begun_sequence", BigInteger, nullable=False, server_default=text("0")),
     UniqueConstraint("job_id"),
 )
-"""The open jobs; `expired` is 0 or 1, and `lease_left` in seconds, null for all of them."""
+"""The open jobs; `expired` is 0 or 1, and `lease_left` in seconds, null for all of them.
+
+`begun_epoch` and `begun_sequence` are the newest token when a job was opened: its attempts have greater ones.
+"""
 
 closed_jobs: Final = Table(
     "closed_jobs",
@@ -111,6 +127,15 @@ actions: Final = Table(
 )
 """Actions. `outcome` and `summary` are null until there is one; `spec` is emptied then: nothing reads it any more."""
 
+forgotten_actions: Final = Table(
+    "forgotten_actions",
+    metadata,
+    Column("number", _Identifier, primary_key=True, autoincrement=False),
+    Column("job_number", BigInteger, nullable=False, index=True),
+    Column("entries", LargeBinary, nullable=False),
+)
+"""What stays of actions whose rows are deleted while their job is open: entries of the core, many in a row."""
+
 closed_actions: Final = Table(
     "closed_actions",
     metadata,
@@ -119,6 +144,7 @@ closed_actions: Final = Table(
     Column("job_id", Text, nullable=False),
     Column("action_id", Text, nullable=False),
     Column("summary", Text, nullable=False),
+    Column("reason", Text, nullable=False, server_default=text("''")),
 )
 """What is kept of the actions of closed jobs; the core says which."""
 

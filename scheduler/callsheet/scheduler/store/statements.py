@@ -15,7 +15,16 @@ from typing import Any, Final, cast
 
 from callsheet.scheduler.store.errors import InconsistentRecordError
 from callsheet.scheduler.store.merge import Row, RowChanges
-from callsheet.scheduler.store.schema import actions, closed_actions, closed_jobs, jobs, trajectories
+from callsheet.scheduler.store.schema import (
+    actions,
+    closed_actions,
+    closed_jobs,
+    forgotten_actions,
+    jobs,
+    scheduler,
+    times_away,
+    trajectories,
+)
 from sqlalchemy import ColumnElement, Delete, Dialect, Insert, Table, Update, bindparam, delete, insert, update
 
 Columns = tuple[str, ...]
@@ -108,6 +117,13 @@ class ChangeWriter:
         forgotten = delete(closed_actions).where(closed_actions.c.number <= bindparam("forgotten"))
         self._remove_jobs: Final = Statement(dialect, removed, ())
         self._forget: Final = Statement(dialect, forgotten, ())
+        self._remove_actions: Final = Statement(dialect, delete(actions).where(*of_action), ())
+        self._forgotten_actions: Final = RowWriter(dialect, forgotten_actions)
+        alive = update(scheduler).values(alive_at=bindparam("alive_at"))
+        self._alive: Final = Statement(dialect, alive, ("alive_at",))
+        self._times_away: Final = RowWriter(dialect, times_away)
+        of_no_concern = delete(times_away).where(times_away.c.until <= bindparam("before"))
+        self._forget_times: Final = Statement(dialect, of_no_concern, ())
 
     def write(self, cursor: Cursor, changes: RowChanges) -> None:
         """Write `changes`.
@@ -125,6 +141,18 @@ class ChangeWriter:
         self._trajectories.update(cursor, changes.trajectory_updates.values())
         self._actions.insert(cursor, changes.new_actions.values())
         self._actions.update(cursor, changes.action_updates.values())
+        if changes.removed_actions:
+            keys: list[Row] = [{"key_job_number": key[0], "key_id": key[1]} for key in changes.removed_actions]
+            self._remove_actions.execute(cursor, keys)
+        self._forgotten_actions.insert(cursor, changes.forgotten_actions)
         self._closed_actions.insert(cursor, changes.closed_actions)
-        if changes.forgotten_actions:
-            self._forget.execute(cursor, [{"forgotten": changes.forgotten_actions}])
+        if changes.forgotten_up_to:
+            self._forget.execute(cursor, [{"forgotten": changes.forgotten_up_to}])
+        if changes.alive_at is not None:
+            self._write_times(cursor, changes)
+
+    def _write_times(self, cursor: Cursor, changes: RowChanges) -> None:
+        self._alive.execute(cursor, [{"alive_at": changes.alive_at}])
+        if changes.times_away:
+            self._forget_times.execute(cursor, [{"before": changes.away_before}])
+            self._times_away.insert(cursor, changes.times_away)

@@ -49,5 +49,6 @@ def load_closed(connection: Connection) -> tuple[ClosedAction, ...]:
     """What is kept of closed jobs, the oldest first."""
     rows = connection.execute(select(closed_actions).order_by(closed_actions.c.number))
     return tuple(
-        ClosedAction(row.number, row.closed_at, decode_summary(row.job_id, row.action_id, row.summary)) for row in rows
+        ClosedAction(row.number, row.closed_at, decode_summary(row.job_id, row.action_id, row.summary), row.reason)
+        for row in rows
     )

@@ -1,4 +1,4 @@
-"""Starts the agent."""
+"""Starts the agent, or the program that unpacks archives for it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ if not __package__:
     sys.path.append(os.path.dirname(directory))
     __package__ = os.path.basename(directory)
 
-from .loop import main
+if sys.argv[1] == "unpack":
+    from .archives import main
+else:
+    from .loop import main
 
 main()

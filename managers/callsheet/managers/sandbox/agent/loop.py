@@ -10,16 +10,18 @@ import select
 import sys
 import time
 
+# All that this program will ever use: nothing is loaded once there is code in the sandbox that could replace it.
+from . import files, network
+from .domains import Domains, NoDomains
 from .paths import RefusedJobError, place_of
 from .processes import interrupt, send_signal, signal_everything
-from .slim import parse, prctl, serialise, signal, socket
+from .shared_memory import SharedMemory, memory_of
+from .slim import call, parse, serialise, signal, socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # Nothing is imported for annotations: every sandbox pays for this program's start.
     from collections.abc import Callable
     from typing import Any, NoReturn
-
-    from .shared_memory import SharedMemory
 
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
@@ -39,10 +41,21 @@ RESET_SIGNALS = (*IGNORED_SIGNALS, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFS
 class Agent:
     """The loop: requests from the socket, ends of children."""
 
-    def __init__(self, manager: socket.socket, work: str, temporary: str, memory: SharedMemory | None) -> None:
+    def __init__(
+        self,
+        manager: socket.socket,
+        work: str,
+        temporary: str,
+        domains: Domains,
+        program: list[bytes],
+        *,
+        memory: SharedMemory | None,
+    ) -> None:
         self.manager = manager
         self.memory = memory
         self.areas = {"work": work, "temporary": temporary}
+        self.domains = domains
+        self.program = program
         self.jobs: dict[int, tuple[int, int]] = {}
         # Processes of this program itself: no pause is meant for them.
         self.helpers: set[int] = set()
@@ -58,7 +71,7 @@ class Agent:
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.wake_up_writer, warn_on_full_buffer=False)
-        self.tell(event="hello")
+        self.tell(event="hello", landlock=self.domains.version)
         poll = select.poll()
         poll.register(self.manager, select.POLLIN)
         poll.register(self.wake_up, select.POLLIN)
@@ -152,7 +165,7 @@ class Agent:
         details = parse(read_all(descriptors[0]))
         reader, writer = os.pipe()
         try:
-            work_of_child = operation_of(operation, details, descriptors[1:], self.areas)
+            work_of_child = self.work_of(operation, details, descriptors[1:], writer)
             pid = os.fork()
         except (OSError, RefusedJobError) as error:
             os.close(reader)
@@ -168,25 +181,35 @@ class Agent:
             self.helpers.add(pid)
         self.tell(event="started", id=job, pid=pid)
 
+    def work_of(
+        self, operation: str, details: dict[str, Any], descriptors: list[int], report: int
+    ) -> Callable[[], None]:
+        """Returns what the child of a job does; raises RefusedJobError."""
+        work = self.areas["work"]
+        if operation == "run":
+            return command(details, descriptors, work, self.domains)
+        if operation == "listen":
+            return lambda: network.listen(details, descriptors[0])
+        if operation == "remove":
+            return lambda: files.remove(details, work)
+        if operation == "read":
+            return lambda: files.send_file(details, descriptors[0], self.areas[details["area"]])
+        if details["unpack"]:
+            return self.unpacker(details, descriptors[0], report)
+        return lambda: files.write(details, descriptors[0], work)
 
-def operation_of(
-    name: str, details: dict[str, Any], descriptors: list[int], areas: dict[str, str]
-) -> Callable[[], None]:
-    """Returns what the child of a job does; raises RefusedJobError."""
-    if name == "run":
-        return command(details, descriptors, areas["work"])
-    # Imported before the fork and at the first use: later jobs of this kind find it there.
-    if name == "listen":
-        from . import network
+    def unpacker(self, details: dict[str, Any], content: int, report: int) -> Callable[[], None]:
+        """Returns what becomes the program that unpacks an archive."""
+        root, components = place_of(self.areas["work"], details["path"])
+        words = [b"unpack", b"%d" % report, b"%d" % content, *map(encoded, (root, *components))]
 
-        return lambda: network.listen(details, descriptors[0])
-    from . import files
+        def become_unpacker() -> None:
+            for descriptor in (report, content):
+                os.set_inheritable(descriptor, True)
+            self.domains.begin()
+            os.execve(self.program[0], [*self.program, *words], {})
 
-    if name == "write":
-        return lambda: files.write(details, descriptors[0], areas["work"])
-    if name == "remove":
-        return lambda: files.remove(details, areas["work"])
-    return lambda: files.send_file(details, descriptors[0], areas[details["area"]])
+        return become_unpacker
 
 
 def be_child(name: str, operation: Callable[[], None], report: int) -> NoReturn:
@@ -206,7 +229,7 @@ def be_child(name: str, operation: Callable[[], None], report: int) -> NoReturn:
         os._exit(1)
 
 
-def command(details: dict[str, Any], descriptors: list[int], work: str) -> Callable[[], NoReturn]:
+def command(details: dict[str, Any], descriptors: list[int], work: str, domains: Domains) -> Callable[[], NoReturn]:
     """Returns what becomes a command. `details["targets"]` are the numbers that its descriptors get, in their order.
 
     All that can be done before the fork is done here: of what the two processes touch after it, the kernel copies page
@@ -237,6 +260,7 @@ def command(details: dict[str, Any], descriptors: list[int], work: str) -> Calla
         go_to(entered, below)
         for limit, values in limits:
             resource.setrlimit(limit, values)
+        domains.begin()
         become(paths, arguments, environment)
 
     return execute
@@ -317,32 +341,29 @@ def join_manager(words: list[str]) -> socket.socket:
     return manager
 
 
-def shared_memory(words: list[str]) -> SharedMemory | None:
-    """Returns what counts shared memory, given a filter's path and the bytes there may be; None if a group counts."""
-    if len(words) < 2:
-        return None
-    from . import shared_memory as counting
-
-    listener = counting.install(read_file(words[0]))
-    return counting.SharedMemory(listener, int(words[1])) if listener is not None else None
-
-
-def read_file(path: str) -> bytes:
-    """Returns a file's content."""
-    with open(path, "rb") as file:
-        return file.read()
+def own_program() -> list[bytes]:
+    """Returns the beginning of a command that runs this program, whose first word is a path that can be executed."""
+    with open("/proc/self/cmdline", "rb") as file:
+        words = file.read().split(b"\0")
+    start = encoded(os.path.basename(sys.argv[0]))
+    end = next(index for index, word in enumerate(words) if os.path.basename(word) == start)
+    return [os.fsencode(os.readlink("/proc/self/exe")), *words[1 : end + 1]]
 
 
 def main() -> None:
     """Serves until the manager is gone, then takes everything along."""
     manager = join_manager(sys.argv[1:])
     os.set_inheritable(manager.fileno(), False)
+    program = own_program()
+    # Plain processes have nothing that keeps them in, and may change to other users, which domains forbid.
+    domains = Domains() if os.getpid() == 1 else NoDomains()
     if os.getpid() == 1:
         # Nobody inside may look into this process, although it has the same user id.
-        prctl(PR_SET_DUMPABLE, 0)
+        call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
     else:
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
-    agent = Agent(manager, os.path.realpath(sys.argv[2]), sys.argv[3], shared_memory(sys.argv[4:]))
+        call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    memory = memory_of(sys.argv[4:])
+    agent = Agent(manager, os.path.realpath(sys.argv[2]), sys.argv[3], domains, program, memory=memory)
     try:
         agent.serve()
     except OSError:

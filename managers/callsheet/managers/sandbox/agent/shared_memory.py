@@ -14,7 +14,7 @@ import os
 import sys
 import time
 
-from .slim import call_kernel
+from .slim import call
 
 # x86_64's, as the filter is.
 SECCOMP = 317
@@ -30,18 +30,27 @@ NAME = b"/dev/zero (deleted)"
 SECONDS_TO_APPEAR = 5.0
 
 
-def install(instructions: bytes) -> int | None:
-    """Installs a filter for this process and all that it starts; returns what the kernel asks by.
+def memory_of(words: list[str]) -> SharedMemory | None:
+    """Returns what counts, given a filter's path and the bytes there may be; None where a group counts, or nobody may.
 
-    None where the kernel does not ask, such as where another listener is there already: then it refuses the mappings.
+    The kernel does not ask where another listener is there already: then it refuses the mappings.
     """
+    if len(words) < 2:
+        return None
+    with open(words[0], "rb") as file:
+        listener = install(file.read())
+    return SharedMemory(listener, int(words[1])) if listener is not None else None
+
+
+def install(instructions: bytes) -> int | None:
+    """Installs a filter for this process and all that it starts; returns what the kernel asks by, if it does."""
     program = array.array("B", instructions)
-    words = array.array("Q", [len(instructions) // INSTRUCTION_BYTES, program.buffer_info()[0]])
-    address = words.buffer_info()[0]
-    listener = call_kernel(SECCOMP, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, address)
+    address, length = program.buffer_info()
+    words = array.array("Q", [length // INSTRUCTION_BYTES, address]).tobytes()
+    listener = call("syscall", SECCOMP, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, words)
     if listener >= 0:
         return listener
-    if call_kernel(SECCOMP, SECCOMP_SET_MODE_FILTER, 0, address) < 0:
+    if call("syscall", SECCOMP, SECCOMP_SET_MODE_FILTER, 0, words) < 0:
         raise OSError(errno.EPERM, "a filter for shared memory")
     return None
 

@@ -1,7 +1,8 @@
 """The C parts of standard modules, without the packages around them.
 
 Every sandbox pays for the start of this program and keeps its memory, and most of both would be enum, re and ctypes,
-which those packages import. Where a C part is not there, or is not what it was, the package itself serves.
+which those packages import. Where a C part is not there, or is not what it was, the package itself serves. Whatever is
+used is loaded here, at the start: later, what is loaded could come from code that nobody trusts.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ else:
     import _signal as signal
     import _socket as socket
 
-__all__ = ["call_kernel", "parse", "prctl", "serialise", "signal", "socket"]
+__all__ = ["call", "parse", "serialise", "signal", "socket"]
 
 
 class _Rules:
@@ -35,6 +36,8 @@ try:
     _scan = _json.make_scanner(_Rules())  # type: ignore[arg-type]
     _encode = _json.make_encoder(None, None, _json.encode_basestring_ascii, None, ": ", ", ", False, False, True)  # type: ignore[arg-type]
 except (ImportError, AttributeError, TypeError):
+    import json
+
     _scan = _encode = None  # type: ignore[assignment]
 
 
@@ -42,8 +45,6 @@ def parse(text: bytes) -> Any:
     """Returns what JSON from the manager says."""
     if _scan is not None:
         return _scan(text.decode(), 0)[0]
-    import json
-
     return json.loads(text)
 
 
@@ -51,36 +52,22 @@ def serialise(value: dict[str, Any]) -> bytes:
     """Returns a value as JSON."""
     if _encode is not None:
         return "".join(_encode(value, 0)).encode()
-    import json
-
     return json.dumps(value).encode()
 
 
-def prctl(option: int, value: int) -> None:
-    """Calls prctl(2), for options that cannot fail."""
-    try:
-        import _ctypes
+try:
+    import _ctypes
 
-        library = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
-        function = _ctypes.dlsym(library, "prctl")
-        _ctypes.call_function(function, (option, value, 0, 0, 0))
-    except (ImportError, AttributeError):
-        import ctypes
+    _library = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
+    _addresses = {name: _ctypes.dlsym(_library, name) for name in ("prctl", "syscall")}
+except (ImportError, AttributeError):
+    import ctypes
 
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    _library, _addresses = ctypes.CDLL(None), None  # type: ignore[assignment]
 
 
-def call_kernel(number: int, *arguments: int) -> int:
-    """Makes a system call whose arguments may be addresses; returns what it returned, or -1 if it failed."""
-    try:
-        import _ctypes
-
-        class Word(_ctypes._SimpleCData):  # type: ignore[type-arg]
-            _type_ = "P"
-
-        function = _ctypes.dlsym(_ctypes.dlopen(None, 0), "syscall")  # type: ignore[arg-type]
-        return int(_ctypes.call_function(function, (Word(number), *map(Word, arguments))))
-    except (ImportError, AttributeError):
-        import ctypes
-
-        return int(ctypes.CDLL(None).syscall(*map(ctypes.c_void_p, (number, *arguments))))
+def call(name: str, *arguments: int | bytes | None) -> int:
+    """Calls prctl(2) or syscall(2): integers of 32 bits and buffers. Returns what it returns, without an errno."""
+    if _addresses is not None:
+        return int(_ctypes.call_function(_addresses[name], arguments))
+    return int(getattr(_library, name)(*arguments))

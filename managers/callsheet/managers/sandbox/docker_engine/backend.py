@@ -34,6 +34,7 @@ from callsheet.managers.sandbox.docker_engine.engine import DockerEngine
 from callsheet.managers.sandbox.docker_engine.groups import adopt_container, container_layout
 from callsheet.managers.sandbox.docker_engine.images import EngineImages
 from callsheet.managers.sandbox.errors import SandboxCreateError
+from callsheet.managers.sandbox.landlock import landlock_capabilities
 from callsheet.managers.sandbox.lanes import describe_lanes
 from callsheet.managers.sandbox.network.destinations import network_words
 from callsheet.managers.sandbox.network.doors import proxy_environment
@@ -168,6 +169,8 @@ class DockerBackend(AgentBackend):
             "images": f"the engine's, read-only; by default {self._settings.docker_image or 'none'}",
             "filesystem": "image read-only; working and temporary directories in memory, sized",
             "seccomp": "the engine's filter; also refuses tracing, kernel interfaces and foreign socket families",
+            # The agent finds out whether the engine's filter lets it, for each sandbox.
+            **landlock_capabilities(),
             "cpu": "cpuset group" if grouped else "cpuset by the engine's update",
             "memory": "group, files in memory included",
             "processes": "group",

@@ -22,6 +22,7 @@ import structlog
 from callsheet.managers.sandbox.changes import remove_layer
 from callsheet.managers.sandbox.images.eviction import CachedLayer, layers_to_evict
 from callsheet.managers.sandbox.stopping import unless_stopped
+from callsheet.options.private_files import make_private_directory
 
 _PARTIAL = ".partial-"
 
@@ -78,7 +79,7 @@ class LayerCache:
         self._builds: dict[str, _Build] = {}
         self._listeners: list[Callable[[str], None]] = []
         # Layers belong to this user alone: what sandboxes wrote is in them.
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_directory(directory)
         for path in directory.iterdir():
             self._take_over(path)
         for gone in self._evict():

@@ -17,9 +17,9 @@ Requests are JSON packets with descriptors, answers are JSON packets:
         with descriptors: stderr, [program where path is null], n cgroup.procs, [a socket where overlays are], then
         those to inherit; "{fd:I}" in argv names the I-th of the last; overlays are described in `overlays.py`
     {"op": "kill", "pid"}
-    {"op": "bound", "id", "pid", "files": {path: n}, "terminals": n, "settings": {name below /proc/sys: value}}
+    {"op": "settle", "id", "pid", "files": {path: n}, "terminals": n, "settings": {name below /proc/sys: value}}
     {"event": "ready", "directories"}, {"event": "unusable", "message"}, {"event": "spawned", "id", "pid"},
-    {"event": "bounded", "id"}, {"event": "failed", "id", "message"}, {"event": "exited", "pid", "status"}
+    {"event": "settled", "id"}, {"event": "failed", "id", "message"}, {"event": "exited", "pid", "status"}
 
 Run as `python -I -S launcher probe overlays` or `probe system_v`, it prints as JSON whether overlays can be mounted,
 or System V objects be bounded, here.

@@ -13,8 +13,8 @@ import socket
 import sys
 
 from . import kernel
-from .bounds import be_visitor, probe_system_v
 from .overlays import mount_overlays, probe_overlays
+from .settling import be_visitor, probe_system_v
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class Launcher:
             request = json.loads(packet)
             if request["op"] == "spawn":
                 self.spawn(request, list(descriptors))
-            elif request["op"] == "bound":
-                self.bound(request)
+            elif request["op"] == "settle":
+                self.settle(request)
             elif request["op"] == "kill" and request["pid"] in self.children:
                 os.kill(request["pid"], signal.SIGKILL)
         finally:
@@ -122,8 +122,8 @@ class Launcher:
         self.children.add(pid)
         self.tell(event="spawned", id=request["id"], pid=pid)
 
-    def bound(self, request: dict[str, Any]) -> None:
-        """Bounds what a sandbox can take of the kernel, where bwrap has no option for it."""
+    def settle(self, request: dict[str, Any]) -> None:
+        """Changes what bwrap has no option for, see `settling.py`."""
         reader, writer = os.pipe()
         try:
             pid = os.fork()
@@ -141,7 +141,7 @@ class Launcher:
         if problem:
             self.tell(event="failed", id=request["id"], message=problem)
         else:
-            self.tell(event="bounded", id=request["id"])
+            self.tell(event="settled", id=request["id"])
 
 
 def be_sandbox(request: dict[str, Any], descriptors: list[int], marker: str) -> NoReturn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from callsheet.scheduler.core.entities import Action, Trajectory
@@ -25,7 +25,13 @@ class Explanation:
     shortages: tuple[Shortage, ...] = ()
 
 
-def explain(state: SchedulerState, action: Action, now: float, planner: Reviewer) -> Explanation:
+def explain(
+    state: SchedulerState,
+    action: Action,
+    now: float,
+    planner: Reviewer,
+    sees_job: Callable[[str], bool] = lambda _: True,
+) -> Explanation:
     """Says why an action is where it is.
 
     Args:
@@ -33,6 +39,7 @@ def explain(state: SchedulerState, action: Action, now: float, planner: Reviewer
         action: An action without an outcome.
         now: Seconds since the epoch.
         planner: Whose next round it waits for.
+        sees_job: Whether who asks may hear of a job.
     """
     attempt = action.attempt
     if attempt is not None and attempt.manager is None:
@@ -57,7 +64,7 @@ def explain(state: SchedulerState, action: Action, now: float, planner: Reviewer
     if _is_taken(action, review.plan):
         return _TAKEN
     # Only now: the planner's first round sorts the queue by size.
-    return _in_words(action, review.left(state.ready.class_of(action).key), now)
+    return _in_words(action, review.left(state.ready.class_of(action).key), now, sees_job)
 
 
 _TAKEN = Explanation(WaitReason.NEXT_ROUND, "it fits now; the next planning round takes it")
@@ -94,7 +101,7 @@ def _explain_admission(state: SchedulerState, trajectory: Trajectory, action: Ac
     return Explanation(WaitReason.ADMISSION, f"{sentence}; {_missing(short)}" if short else sentence, short)
 
 
-def _in_words(action: Action, left: Left, now: float) -> Explanation:
+def _in_words(action: Action, left: Left, now: float, sees_job: Callable[[str], bool]) -> Explanation:
     """Why the next round leaves an action."""
     match left.reason:
         case WaitReason.NO_SERVICE:
@@ -112,8 +119,11 @@ def _in_words(action: Action, left: Left, now: float) -> Explanation:
             sentence = f"{left.managers} managers have enough free for it, but not together: "
             sentence += "none has room for another instance"
         case WaitReason.HELD_FOR_OLDER if left.older is not None:
-            needs = f"{left.older.key.action_id}, which needs {_units(left.older)}"
-            sentence = f"it fits, but units are kept for the older action {needs}"
+            older = left.older.key
+            which = (
+                f"the older action {older.action_id}" if sees_job(older.job_id) else "an older action of another job"
+            )
+            sentence = f"it fits, but units are kept for {which}, which needs {_units(left.older)}"
         case _ if left.set_up_s > 0.0:
             sentence = f"it fits now, but only with a set-up of {left.set_up_s:.1f} s; "
             sentence += "the next planning round lets it wait instead"

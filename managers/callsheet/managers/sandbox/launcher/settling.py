@@ -1,4 +1,4 @@
-"""Bounds what a sandbox can take of the kernel, from inside its namespaces.
+"""Changes a sandbox from inside its namespaces, where bwrap has no option for it, before anything runs there.
 
 Nothing may be imported after the visit has begun, not even an encoding: the files are the sandbox's own.
 """
@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 
 SETTINGS = "/proc/sys"
 TERMINALS = "/dev/pts"
+# Settings of its namespaces would be its own to change. A sandbox with an image has a root, who owns what the first
+# process has there: its score in a shortage of memory, for instance.
+READ_ONLY = (SETTINGS, "/proc/1")
 SHARED_MEMORY = "kernel/shmall"
 
 
 def be_visitor(request: dict[str, Any], report: int) -> NoReturn:
-    """Bounds a sandbox from inside; says what went wrong; never returns."""
+    """Bounds what a sandbox can take of the kernel, and what it can change there; says what went wrong."""
     try:
         visit = kernel.Visit(request["pid"])
         refused = write_settings(request["settings"])
@@ -29,10 +32,10 @@ def be_visitor(request: dict[str, Any], report: int) -> NoReturn:
             refused = write_settings(refused)
         if refused:
             raise OSError(f"settings refused: {', '.join(refused)}")
-        bound_mounts(request["files"], request["terminals"])
+        settle_mounts(request["files"], request["terminals"])
     except BaseException as error:
-        # Whatever it is: a sandbox that is not bounded must not begin.
-        os.write(report, f"bounding the sandbox: {error!r}".encode())
+        # Whatever it is: a sandbox that is not settled must not begin.
+        os.write(report, f"settling: {error!r}".encode())
     finally:
         os._exit(0)
 
@@ -51,16 +54,17 @@ def write_settings(settings: dict[str, str]) -> dict[str, str]:
     return refused
 
 
-def bound_mounts(files: dict[str, int], terminals: int) -> None:
-    """Bounds files in memory and terminals by their numbers, and keeps everybody inside from the kernel's settings."""
+def settle_mounts(files: dict[str, int], terminals: int) -> None:
+    """Bounds files in memory and terminals by their numbers, and closes parts of /proc to writes."""
     for path, most in files.items():
         kernel.mount(None, path, None, kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV, f"nr_inodes={most}")
     # Options that are not named are set to their defaults.
     options = f"max={terminals},mode=620,ptmxmode=666"
     kernel.mount(None, TERMINALS, None, kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NOEXEC, options)
-    kernel.mount(SETTINGS, SETTINGS, None, kernel.MS_BIND)
-    read_only = kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
-    kernel.mount(None, SETTINGS, None, kernel.MS_BIND | kernel.MS_REMOUNT | read_only)
+    for path in READ_ONLY:
+        kernel.mount(path, path, None, kernel.MS_BIND)
+        flags = kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+        kernel.mount(None, path, None, kernel.MS_BIND | kernel.MS_REMOUNT | flags)
 
 
 def probe_system_v() -> str:

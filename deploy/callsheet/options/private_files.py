@@ -1,0 +1,34 @@
+"""Files and directories that nobody else may read, whatever the mask of the process is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def make_private_directory(directory: Path) -> None:
+    """Makes a directory, and what is missing above it, for its owner alone; one that is there stays as it is.
+
+    `Path.mkdir` gives its mode to the last directory only.
+
+    Raises:
+        OSError: It cannot be made, or is none.
+    """
+    for missing in reversed([each for each in directory.parents if not each.exists()]):
+        missing.mkdir(mode=0o700, exist_ok=True)
+    directory.mkdir(mode=0o700, exist_ok=True)
+
+
+def write_private_file(path: Path, content: str) -> None:
+    """Writes a file for its owner alone, as a whole: a reader finds the old content or the new one.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)

@@ -1,0 +1,64 @@
+"""Who may read and name which stored payload. To know a digest is not enough where callers have tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from callsheet.scheduler.access.identity import Identity, Scope
+from callsheet.scheduler.core.model import RefusalCode, RefusedError
+from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.store.errors import PayloadNotFoundError
+from callsheet.scheduler.store.payloads import PayloadStore
+
+_RETRY_S = 0.2
+
+
+class PayloadRights:
+    """Decides by what callers put, by what jobs refer to, and by the attempts that managers were given.
+
+    Whatever is denied looks like a payload that is not there.
+    """
+
+    def __init__(self, payloads: PayloadStore, state: SchedulerState) -> None:
+        self._payloads = payloads
+        self._state = state
+
+    async def check_readable(self, identity: Identity, sha256: str) -> None:
+        """Checks that a caller may read a payload.
+
+        Raises:
+            PayloadNotFoundError: It may not, or there is none.
+            RefusedError: UNAVAILABLE: what a manager was given is not known yet, after a restart of the scheduler.
+        """
+        if identity.scope is Scope.MANAGER and self._was_given(identity.subject, sha256):
+            return
+        if await self.unknown_to(identity, identity.subject if identity.scope is Scope.JOB else "", [sha256]):
+            if identity.scope is Scope.MANAGER and self._may_learn_of_more(identity.subject):
+                rule = "cannot be read before it is known what this manager runs; try again"
+                raise RefusedError(RefusalCode.UNAVAILABLE, "reference.sha256", sha256, rule, retry_after=_RETRY_S)
+            raise PayloadNotFoundError(sha256)
+
+    async def unknown_to(self, identity: Identity, job_id: str, sha256s: Collection[str]) -> list[str]:
+        """Those of some payloads that a caller may not name in an action or outcome of a job."""
+        owner = owner_of(identity)
+        return await self._payloads.unknown_to(owner, job_id, sha256s) if owner else []
+
+    def _was_given(self, manager_id: str, sha256: str) -> bool:
+        manager = self._state.managers.get(manager_id)
+        attempts = manager.attempts.values() if manager is not None else ()
+        return any(sha256 in attempt.action.request.payloads for attempt in attempts)
+
+    def _may_learn_of_more(self, manager_id: str) -> bool:
+        """Whether a manager may run attempts that are not known to be its: it tells them when it registers.
+
+        Those whose submits a restart lost are known once their clients have submitted them again.
+        """
+        manager = self._state.managers.get(manager_id)
+        if manager is None or manager.session is None:
+            return True
+        return any(orphan.manager_id == manager_id for orphan in self._state.orphans.values())
+
+
+def owner_of(identity: Identity) -> str:
+    """As whom the payload store knows a caller; empty for those who may read everything."""
+    return f"{identity.scope.value} {identity.subject}" if identity.subject else ""
