@@ -218,6 +218,39 @@ async def test_memory_of_no_process_stays_within_the_limit(
         await until_the_next_reset_works(executor)
 
 
+async def test_buffers_of_sockets_are_bounded_where_memory_is(
+    executor: SandboxExecutor, settings: SandboxSettings, measured: Measured
+) -> None:
+    code = """
+import socket
+listener = socket.create_server(("127.0.0.1", 0), backlog=200)
+held, sent = [], 0
+for _ in range(80):
+    sender = socket.create_connection(listener.getsockname())
+    receiver, _ = listener.accept()
+    for end in (sender, receiver):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+    sender.setblocking(False)
+    try:
+        while True:
+            sent += sender.send(bytes(1 << 16))
+    except BlockingIOError:
+        held.append((sender, receiver))
+print(sent >> 20)
+"""
+    async with neighbour(executor, measured):
+        sandbox_id = await make(executor, "attacker")
+        result = await executor.run(attempt_of(python_step(code), sandbox_id=sandbox_id))
+        if isinstance(result, Completed):
+            sent_mib = int(result.succeeded.env_step.stdout.inline)
+            assert sent_mib <= MEMORY_MIB // 2 or not tells(settings, "memory")
+        else:
+            assert isinstance(result, Broken), result
+            assert result.failed.reason == "out_of_memory"
+        await until_the_next_reset_works(executor)
+
+
 @pytest.mark.parametrize("late", [0, PROCESSES - 2], ids=["flood", "flood-with-late-senders"])
 async def test_descriptors_on_their_way_leave_room_for_the_managers(
     executor: SandboxExecutor, measured: Measured, late: int

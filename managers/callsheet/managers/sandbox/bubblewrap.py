@@ -124,6 +124,9 @@ class BubblewrapPlanner:
         return {
             "isolation": "bubblewrap",
             "user": user,
+            "own_user": "yes" if self._users is not None else "no",
+            "shared_memory": "group" if self._counts_memory else "counted by the sandbox's first process",
+            "system_v": "bounded" if self._bounds_system_v else "refused",
             "network": network_words(self._settings.network),
             "filesystem": "system read-only; working and temporary directories in memory, sized",
             "images": "writable overlays in memory, sized" if self.overlays else f"none: {probe_overlays().reason}",

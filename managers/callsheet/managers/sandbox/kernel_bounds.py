@@ -15,8 +15,6 @@ _PSEUDO_TERMINALS = 64
 # Sets of semaphores: in each, in all, for each operation, and the number of sets; what Linux had until 3.19.
 _SEMAPHORES = "250 32000 32 128"
 _MESSAGE_QUEUES = "32"
-# Smallest, first and largest bytes of a socket's buffers.
-_RECEIVE_BUFFERS, _SEND_BUFFERS = "4096 131072 1048576", "4096 16384 1048576"
 # One sandbox may have this part of what all of the manager's user may have.
 _SHARE = 4
 # A sandbox with all the processes that it may have must leave room for others.
@@ -54,13 +52,7 @@ def kernel_bounds(spec: SandboxSpec, files: Mapping[str, int], *, system_v: bool
         "kernel/sem": _SEMAPHORES,
         "kernel/msgmni": _MESSAGE_QUEUES,
     }
-    settings = {
-        "net/ipv4/tcp_rmem": _RECEIVE_BUFFERS,
-        "net/ipv4/tcp_wmem": _SEND_BUFFERS,
-        **_watches(),
-        **(objects if system_v else {}),
-    }
-    return KernelBounds(files, _PSEUDO_TERMINALS, settings)
+    return KernelBounds(files, _PSEUDO_TERMINALS, {**_watches(), **(objects if system_v else {})})
 
 
 def memory_limits(size_bytes: int) -> Mapping[str, tuple[int, int]]:

@@ -14,7 +14,7 @@ from callsheet.managers.sandbox.agent_client import AgentConnection
 from callsheet.managers.sandbox.agent_jobs import SandboxParts
 from callsheet.managers.sandbox.agent_sandbox import AgentBackend, AgentSandbox
 from callsheet.managers.sandbox.backend import SandboxSpec
-from callsheet.managers.sandbox.cgroups import GroupLayout, SandboxGroup, limit_capabilities
+from callsheet.managers.sandbox.cgroups import GroupLayout, SandboxGroup, bounds_socket_memory, limit_capabilities
 from callsheet.managers.sandbox.changes import ChangedFiles
 from callsheet.managers.sandbox.descriptor_room import DescriptorRoom
 from callsheet.managers.sandbox.errors import SandboxCreateError, SandboxLostError
@@ -143,6 +143,7 @@ class ProcessBackend(AgentBackend):
                 self._layout, ranked=self._settings.core_sharing is CoreSharing.RANKED, by_process=True
             ),
             **limit_capabilities(self._layout),
+            "socket_memory_hard": "yes" if bounds_socket_memory(self._layout) else "no",
         }
 
     @property

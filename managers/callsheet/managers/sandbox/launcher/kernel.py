@@ -8,7 +8,7 @@ import os
 import struct
 
 CLONE_NEWNS = 0x00020000
-CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWNET = 0x08000000, 0x10000000, 0x40000000
+CLONE_NEWIPC, CLONE_NEWUSER = 0x08000000, 0x10000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 0x1, 0x2, 0x4, 0x8, 0x20
 MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
 NS_GET_USERNS = 0xB701
@@ -59,11 +59,11 @@ class Visit:
     """A visit of this process, which must have one thread, to the namespaces of another."""
 
     def __init__(self, pid: int) -> None:
-        """Enters the mounts, the IPC and the network of a process.
+        """Enters the mounts and the IPC of a process.
 
         Whoever is not root enters the user namespace that owns them before, in which its maker has all rights.
         """
-        kinds = {"mnt": CLONE_NEWNS, "ipc": CLONE_NEWIPC, "net": CLONE_NEWNET}
+        kinds = {"mnt": CLONE_NEWNS, "ipc": CLONE_NEWIPC}
         opened = {kind: os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in kinds}
         self._owner = fcntl.ioctl(opened["mnt"], NS_GET_USERNS)
         if os.geteuid() != 0:
