@@ -14,7 +14,7 @@ TORCH := 2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .NOTPARALLEL:
-.PHONY: demo test examples check docs lint types layers protos protos-lint protos-check bench lock setup clean
+.PHONY: demo test examples compose-smoke check docs lint types layers protos protos-lint protos-check bench lock setup clean
 
 demo: $(SETUP)
 	scripts/system_packages.sh demo
@@ -30,6 +30,10 @@ test: $(SETUP)
 examples: $(SETUP)
 	scripts/system_packages.sh demo
 	$(BIN)/pytest tests/examples
+
+# Not a part of `make test` either: it needs a Docker engine. docs/how-to/docker-compose.md.
+compose-smoke: $(SETUP)
+	$(BIN)/python scripts/compose_smoke.py
 
 check: lint types layers protos-lint protos-check
 

@@ -73,9 +73,12 @@ def run(command: Sequence[str], *, timeout_s: float = COMMAND_S, environment: Ma
 
 def compose(*words: str, timeout_s: float = COMMAND_S) -> str:
     """Runs a command of compose on the project."""
-    # Variables of the user's are for another stack.
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("CALLSHEET_")}
-    return run([*COMPOSE, *words], timeout_s=timeout_s, environment=clean)
+    return run([*COMPOSE, *words], timeout_s=timeout_s, environment=own_environment())
+
+
+def own_environment() -> dict[str, str]:
+    """This process's, without the user's variables for another stack."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("CALLSHEET_")}
 
 
 @contextmanager
@@ -162,7 +165,13 @@ class Load:
         words += ["--volume", f"{ROOT}/scripts/compose_load.py:/load.py:ro", "demo", "/load.py"]
         self._log = (WORK / "load.log").open("w")
         self._process = subprocess.Popen(
-            [*COMPOSE, *words], cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
+            [*COMPOSE, *words],
+            cwd=PROJECT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=own_environment(),
         )
         self.completed = self.lost = 0
 
@@ -221,7 +230,7 @@ def kill_service(service: str, stand_in: str) -> None:
         SmokeError: It did not come back.
     """
     pid = inspect(service, "{{.State.Pid}}")
-    # Without a host process namespace of the engine's machine there is no way to it.
+    # A container's first process takes no SIGKILL from inside.
     run(["docker", "run", "--rm", "--pid", "host", "--network", "none", stand_in, "sh", "-c", f"kill -9 {pid}"])
     deadline = time.monotonic() + RECOVERY_S
     while True:

@@ -69,6 +69,7 @@ class Caller:
     """All stubs on one channel, with one token."""
 
     def __init__(self, channel: grpc.aio.Channel, credentials: Credentials) -> None:
+        self.channel = channel
         self.metadata = credentials.metadata()
         self.client: Any = client_service_pb2_grpc.ClientServiceStub(channel)
         self.admin: Any = admin_service_pb2_grpc.AdminServiceStub(channel)

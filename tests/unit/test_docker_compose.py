@@ -25,7 +25,7 @@ _COMPOSE = str(resources.files("compose") / "docker-compose")
 _OURS = ("scheduler", "sandbox", "inference", "reward", "demo")
 _STORES = ("postgres", "redis")
 # What bubblewrap needs, and nobody else has.
-_UNCONFINED = {"seccomp=unconfined", "systempaths=unconfined", "apparmor=unconfined"}
+_UNCONFINED = {"seccomp=./deploy/images/sandbox-seccomp.json", "systempaths=unconfined", "apparmor=unconfined"}
 
 
 def compose_config(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -89,6 +89,14 @@ def test_a_service_is_watched_and_starts_after_those_it_needs(services: dict[str
         other for other, how in services[name].get("depends_on", {}).items() if how["condition"] == "service_healthy"
     }
     assert healthy == first
+
+
+def test_the_profile_of_the_sandbox_manager_forbids_what_it_does_not_need() -> None:
+    profile = json.loads((_ROOT / "deploy/images/sandbox-seccomp.json").read_text())
+    forbidden = {name for rule in profile["syscalls"] if "args" not in rule for name in rule["names"]}
+    assert all(rule["action"] == "SCMP_ACT_ERRNO" for rule in profile["syscalls"])
+    assert {"bpf", "io_uring_setup", "kexec_load", "keyctl", "open_by_handle_at", "perf_event_open"} <= forbidden
+    assert not {"clone", "mount", "pivot_root", "seccomp", "setns", "unshare"} & forbidden
 
 
 def test_only_the_scheduler_is_reached_and_only_from_this_machine(config: dict[str, Any]) -> None:

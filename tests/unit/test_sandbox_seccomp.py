@@ -101,7 +101,7 @@ def test_terminal_injection_is_refused() -> None:
 
 
 def test_affinity_is_refused_only_where_asked_for() -> None:
-    assert verdict(203) == ALLOW
+    assert verdict(203, 0) == ALLOW
     assert verdict(203, forbid_affinity=True) == failing(errno.EPERM)
     assert verdict(204, forbid_affinity=True) == ALLOW
 
@@ -138,6 +138,34 @@ def test_anonymous_shared_mappings_are_asked_about(flags: int, asked: bool) -> N
     program = [Instruction(opcode, operand, true, false) for opcode, true, false, operand in words]
     assert answer_of(program, 9, 0, 4096, 3, flags) == (0x7FC00000 if asked else ALLOW)
     assert answer_of(program, 10, 0, 4096, 3, flags) == ALLOW
+
+
+@pytest.mark.parametrize("number", [142, 144, 314])
+def test_only_the_caller_itself_is_scheduled_otherwise(number: int) -> None:
+    assert verdict(number, 0) == ALLOW
+    for process in (1, 2, 77, 0xFFFFFFFF):
+        assert verdict(number, process) == failing(errno.EPERM)
+
+
+@pytest.mark.parametrize(("number", "kinds", "user"), [(141, (0, 1), 2), (251, (1, 2), 3)])
+def test_only_the_caller_itself_has_another_priority(number: int, kinds: tuple[int, ...], user: int) -> None:
+    for kind in kinds:
+        assert verdict(number, kind, 0) == ALLOW
+        assert verdict(number, kind, 1) == failing(errno.EPERM)
+    assert verdict(number, user, 0) == failing(errno.EPERM)
+
+
+def test_limits_of_others_can_be_read_and_not_set() -> None:
+    assert verdict(302, 0, 7, 0x7F00_0000_0000, 0) == ALLOW
+    assert verdict(302, 1, 7, 0, 0x7F00_0000_0000) == ALLOW
+    assert verdict(302, 1, 7, 0x7F00_0000_0000, 0) == failing(errno.EPERM)
+    assert verdict(302, 1, 7, 0x1000, 0) == failing(errno.EPERM)
+    assert verdict(302, 1 << 32, 7, 0x1000, 0) == ALLOW, "the kernel takes 32 bits of it as well"
+
+
+def test_the_first_process_stays_on_its_cores() -> None:
+    assert verdict(203, 1) == failing(errno.EPERM)
+    assert verdict(203, 0) == verdict(203, 5) == ALLOW
 
 
 def test_other_abis_end_the_process() -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from callsheet.cli.errors import CommandError, needs
+from callsheet.cli.output import say
 
 
 def compose_setup(
@@ -35,5 +36,5 @@ def compose_setup(
     except (TokenFileError, ValueError) as error:
         raise CommandError(str(error)) from error
     for path in made:
-        typer.echo(f"made {path}", err=True)
-    typer.echo(f"{directory}: all is there that docker-compose.yml needs", err=True)
+        say(f"made {path}", err=True)
+    say(f"{directory}: all is there that docker-compose.yml needs", err=True)

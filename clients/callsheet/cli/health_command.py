@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from callsheet.cli.errors import CommandError
 from callsheet.cli.options import Address
+from callsheet.cli.output import say
 from callsheet.options.common import DEFAULT_ADDRESS
 
 _TIMEOUT_S = 5.0
@@ -48,7 +49,7 @@ def _look_at(file: Path, within_s: float, now: float) -> None:
         raise CommandError(
             f"{file}: {age_s:.0f} s old, more than {within_s:g} s: the manager does not answer", code="UNAVAILABLE"
         )
-    typer.echo("registered")
+    say("registered")
 
 
 def _ask(scheduler: str) -> None:
@@ -69,4 +70,4 @@ def _ask(scheduler: str) -> None:
         raise CommandError(f"{scheduler}: {error.code().name}: {error.details()}", code=error.code().name) from error
     if answer != _SERVING:
         raise CommandError(f"{scheduler}: the scheduler does not serve", code="UNAVAILABLE")
-    typer.echo("serving")
+    say("serving")

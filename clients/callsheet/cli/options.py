@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -68,7 +67,7 @@ def typer_option(declared: DeclaredOption) -> Any:
     setting, path = declared.setting, declared.setting.path or PathRule(file=True)
     return typer.Option(
         *([setting.flag] if setting.flag else []),
-        help=f"{setting.help} Or in the file that {setting.variable}_FILE names." if setting.secret else setting.help,
+        help=setting.help,
         envvar=setting.variable,
         metavar=setting.metavar,
         min=setting.least,
@@ -89,25 +88,19 @@ def _callback(setting: Setting) -> Callable[..., Any] | None:
 
 
 def _secret(setting: Setting) -> Callable[..., Any]:
-    """Takes a secret from its file where it is not given, and says so where it stands on the command line."""
+    """Says so where a secret stands on the command line."""
 
-    def take(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
-        variable, name = f"{setting.variable}_FILE", parameter.name or ""
-        if value is None and (path := os.environ.get(variable)):
-            try:
-                return Path(path).read_text(encoding="utf-8").strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise CommandError(f"{variable}: {path!r} cannot be read: {error}", usage=True) from error
-        source = context.get_parameter_source(name)
+    def look(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
+        source = context.get_parameter_source(parameter.name or "")
         if value is not None and source is not None and source.name == "COMMANDLINE" and holds_secret(value):
             say(
                 f"callsheet: {parameter.opts[0]} stands on the command line, where all programs of this machine can "
-                f"read it: use {setting.variable} or {variable}",
+                f"read it: use {parameter.opts[0]}-file or {setting.variable}",
                 err=True,
             )
         return value
 
-    return take
+    return look
 
 
 def _check(setting: Setting) -> Callable[[Any], Any]:

@@ -7,6 +7,7 @@ import callsheet.client.fork_support  # noqa: F401 - before anything imports gRP
 from callsheet.client.actions import (
     Action,
     ActionKind,
+    Background,
     EnvReset,
     EnvStep,
     Generate,
@@ -102,6 +103,7 @@ __all__ = [
     "ActionOptions",
     "ActionTimeoutError",
     "AlreadyExistsError",
+    "Background",
     "CallsheetError",
     "Cancelled",
     "Client",

@@ -40,6 +40,20 @@ class Where(Enum):
     """In the trajectory's sandbox, beside its files."""
 
 
+class Background(Enum):
+    """What becomes of processes that earlier actions left in the sandbox while a reward runs there.
+
+    Without one they are stopped where nothing inside can undo that or look into the reward's processes, else killed.
+    """
+
+    STOP = "stop"
+    """They stand still, and go on afterwards."""
+    KILL = "kill"
+    """They are killed before, sessions too."""
+    RUN = "run"
+    """They go on beside it, for tests of a server that the trajectory began. They can change the score."""
+
+
 def _set_fields(action: Action[Any], *values: object) -> None:
     """Sets the fields of a frozen value that is being made, in their order."""
     names: tuple[str, ...] = action.__slots__
@@ -186,6 +200,7 @@ class RewardTests(Action[RewardResult]):
         files: Written before the run; the place for pristine test files.
         image: Root file system of a fresh sandbox; see `EnvReset.image`.
         service: Name of the hosted service that must serve it; empty takes any.
+        background: In the trajectory's sandbox, what becomes of processes that are there already.
     """
 
     kind = ActionKind.REWARD
@@ -194,6 +209,7 @@ class RewardTests(Action[RewardResult]):
     files: Sequence[SandboxFile] = ()
     image: str = ""
     service: str = ""
+    background: Background | None = None
 
     def __init__(
         self,
@@ -203,9 +219,10 @@ class RewardTests(Action[RewardResult]):
         files: Sequence[SandboxFile] = (),
         image: str = "",
         service: str = "",
+        background: Background | None = None,
     ) -> None:
         """Takes a command as people type it."""
-        _set_fields(self, as_command(command, "command"), where, files, image, service)
+        _set_fields(self, as_command(command, "command"), where, files, image, service, background)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -225,6 +242,7 @@ class RewardScript(Action[RewardResult]):
         files: Written before the run.
         image: Root file system of a fresh sandbox; see `EnvReset.image`.
         service: Name of the hosted service that must serve it; empty takes any.
+        background: In the trajectory's sandbox, what becomes of processes that are there already.
     """
 
     kind = ActionKind.REWARD
@@ -234,6 +252,7 @@ class RewardScript(Action[RewardResult]):
     files: Sequence[SandboxFile] = ()
     image: str = ""
     service: str = ""
+    background: Background | None = None
 
     def __init__(
         self,
@@ -244,9 +263,10 @@ class RewardScript(Action[RewardResult]):
         files: Sequence[SandboxFile] = (),
         image: str = "",
         service: str = "",
+        background: Background | None = None,
     ) -> None:
         """Takes a command as people type it."""
-        _set_fields(self, as_command(command, "command"), where, score_file, files, image, service)
+        _set_fields(self, as_command(command, "command"), where, score_file, files, image, service, background)
 
 
 @dataclass(frozen=True, slots=True)

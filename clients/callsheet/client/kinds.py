@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from callsheet.client.actions import (
     Action,
     ActionKind,
+    Background,
     EnvReset,
     EnvStep,
     Generate,
@@ -51,6 +52,7 @@ from callsheet.v1 import action_pb2, outcome_pb2
 
 _SCORE_PLACEHOLDER = "{score}"
 _PLACE = numbers(Where, "REWARD_PLACE_", action_pb2.RewardPlace)
+_BACKGROUND = numbers(Background, "REWARD_BACKGROUND_", action_pb2.RewardBackground)
 _LOG_PROBS_MODE = numbers(LogProbsMode, "LOG_PROBS_MODE_", action_pb2.LogProbsMode)
 _LOG_PROBS_MODE_BY_NUMBER = by_number(LogProbsMode, "LOG_PROBS_MODE_", action_pb2.LogProbsMode)
 _FINISH_REASON = by_number(FinishReason, "FINISH_REASON_", outcome_pb2.FinishReason)
@@ -191,6 +193,11 @@ def _put_reward_in_sandbox(
     if where is Where.FRESH and not action.files and not action.image:
         raise invalid("where", where.name, "a fresh sandbox is empty: give files= or image=, or where=Where.IN_SANDBOX")
     message.where = _PLACE[where]
+    background = optional("background", action.background, Background, "a Background, for instance Background.STOP")
+    if background is not None:
+        if where is Where.FRESH:
+            raise invalid("background", background.name, "None: a fresh sandbox has no processes yet")
+        message.background = _BACKGROUND[background]
     _put_command(message.command, f"{at}.command", action.command, blobs)
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, Unpack
 import anyio
 from callsheet.client.actions import (
     Action,
+    Background,
     Generate,
     RewardModel,
     RewardScript,
@@ -94,6 +95,7 @@ class ActionVerbs:
         files: Iterable[SandboxFile] = (),
         image: str = "",
         service: str = "",
+        background: Background | None = None,
         **options: Unpack[ActionOptions],
     ) -> Outcome[RewardResult]:
         """Scores by a test suite. See `RewardTests` and `ActionOptions`.
@@ -101,9 +103,10 @@ class ActionVerbs:
         Raises:
             InvalidArgumentError: A fresh sandbox would be empty, or the sandbox of a job is asked for, which has none.
         """
-        return await self._perform(
-            RewardTests(command, where=where, files=listed(files), image=image, service=service), options
+        tests = RewardTests(
+            command, where=where, files=listed(files), image=image, service=service, background=background
         )
+        return await self._perform(tests, options)
 
     async def reward_script(
         self,
@@ -114,6 +117,7 @@ class ActionVerbs:
         files: Iterable[SandboxFile] = (),
         image: str = "",
         service: str = "",
+        background: Background | None = None,
         **options: Unpack[ActionOptions],
     ) -> Outcome[RewardResult]:
         """Scores by a script that writes its score to a file. See `RewardScript` and `ActionOptions`.
@@ -122,7 +126,13 @@ class ActionVerbs:
             InvalidArgumentError: A fresh sandbox would be empty, or the sandbox of a job is asked for, which has none.
         """
         script = RewardScript(
-            command, where=where, score_file=score_file, files=listed(files), image=image, service=service
+            command,
+            where=where,
+            score_file=score_file,
+            files=listed(files),
+            image=image,
+            service=service,
+            background=background,
         )
         return await self._perform(script, options)
 

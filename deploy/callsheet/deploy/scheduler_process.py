@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
@@ -12,7 +11,7 @@ from callsheet.deploy.child import ParentLink
 from callsheet.deploy.process_options import WrongOptionError
 from callsheet.deploy.signals import cancel_on_signal
 from callsheet.options.common import LogFormatOption, LogLevel, LogLevelOption, comma_separated
-from callsheet.options.declaration import PathRule, Setting
+from callsheet.options.declaration import Setting
 from callsheet.scheduler.service.settings import SchedulerSettings
 
 if TYPE_CHECKING:
@@ -39,55 +38,8 @@ class SchedulerOptions:
             parse=comma_separated,
         ),
     ] = ()
-    database_url_file: Annotated[
-        Path | None,
-        Setting(
-            "A file with that URL, for one that has a password in it.",
-            variable="CALLSHEET_DATABASE_URL_FILE",
-            default_text="none",
-            path=PathRule(file=True, directory=False, exists=True),
-        ),
-    ] = None
-    redis_url_file: Annotated[
-        Path | None,
-        Setting(
-            "A file with the URL of Redis, for one that has a password in it.",
-            variable="CALLSHEET_REDIS_URL_FILE",
-            default_text="none",
-            path=PathRule(file=True, directory=False, exists=True),
-        ),
-    ] = None
     log_format: LogFormatOption = None
     log_level: LogLevelOption = LogLevel.INFO
-
-    def __post_init__(self) -> None:
-        for name in ("database_url", "redis_url"):
-            if getattr(self.settings, name) is not None and getattr(self, f"{name}_file") is not None:
-                raise ValueError(f"{name}_file: must not be given with {name}")
-
-    def complete_settings(self) -> SchedulerSettings:
-        """The scheduler's settings, with what the files hold.
-
-        Raises:
-            WrongOptionError: A file cannot be read, or is empty.
-        """
-        return replace(
-            self.settings,
-            database_url=self.settings.database_url or _read("database_url_file", self.database_url_file),
-            redis_url=self.settings.redis_url or _read("redis_url_file", self.redis_url_file),
-        )
-
-
-def _read(name: str, path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        text = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise WrongOptionError(f"{name}: {path}: cannot be read: {error}") from error
-    if not text:
-        raise WrongOptionError(f"{name}: {path}: is empty")
-    return text
 
 
 def run_scheduler_process(options: SchedulerOptions) -> None:
@@ -108,7 +60,7 @@ def run_scheduler_process(options: SchedulerOptions) -> None:
         raise WrongOptionError(f"expect: {error}") from error
     # Every client's process and every manager is a connection.
     raise_open_files()
-    anyio.run(_serve, options.complete_settings(), expected, link)
+    anyio.run(_serve, options.settings, expected, link)
 
 
 async def _serve(settings: SchedulerSettings, expected: tuple[ExpectedRole, ...], link: ParentLink) -> None:

@@ -6,6 +6,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 S = TypeVar("S")
@@ -37,8 +38,8 @@ class Setting:
         parse: Makes the field's value of what was read, of each one if it is repeatable. ValueError names the rule.
         repeatable: Whether it may be given several times; the field is a tuple then.
         path: What a path must be.
-        secret: Whether it is or may hold a secret, which can then also come from the file that `variable` with "_FILE"
-            behind it names. It is not to stand on a command line, where everybody on the machine reads it.
+        secret: Whether it is or may hold a secret. There is then a second option, with "-file" behind its flag and
+            "_FILE" behind its variable, for a file that holds it: everybody on the machine reads a command line.
     """
 
     help: str
@@ -166,7 +167,9 @@ def declared_options(settings: type, left_out: frozenset[str] = frozenset()) -> 
     """The options of a settings class (a dataclass), those of fields that hold settings included, in their order."""
     for field, kind, mark in _fields(settings, left_out):
         if isinstance(mark, Setting):
-            yield _declared(field, kind, mark)
+            yield (declared := _declared(field, kind, mark))
+            if mark.secret:
+                yield _file_of(declared)
         else:
             yield from declared_options(kind, mark.names)
 
@@ -175,7 +178,7 @@ def from_values(settings: type[S], values: Mapping[str, object], left_out: froze
     """Makes settings of values by option name; an option without a value, or with None, keeps its field's default.
 
     Raises:
-        ValueError: A value breaks its rule, or the settings refuse it.
+        ValueError: A value breaks its rule, a secret's file cannot be read, or the settings refuse it.
     """
     given: dict[str, object] = {}
     for field, kind, mark in _fields(settings, left_out):
@@ -183,8 +186,13 @@ def from_values(settings: type[S], values: Mapping[str, object], left_out: froze
             given[field.name] = from_values(kind, values, mark.names)
             continue
         declared = _declared(field, kind, mark)
-        if values.get(declared.name) is not None:
-            given[field.name] = declared.value(values[declared.name])
+        value = values.get(declared.name)
+        if mark.secret and (path := values.get(f"{declared.name}_file")) is not None:
+            if value is not None:
+                raise ValueError(f"{declared.name}_file: must not be given with {declared.name}")
+            value = _read(f"{declared.name}_file", Path(str(path)))
+        if value is not None:
+            given[field.name] = declared.value(value)
     return settings(**given)
 
 
@@ -225,6 +233,29 @@ def _fields(settings: type, left_out: frozenset[str]) -> Iterator[tuple[Field[An
             yield field, kind, mark
         elif isinstance(kind, type) and is_dataclass(kind) and any(declared_options(kind)):
             yield field, kind, LeaveOut()
+
+
+def _file_of(declared: DeclaredOption) -> DeclaredOption:
+    """The option for the file that holds a secret."""
+    flag = declared.setting.flag or f"--{declared.name.replace('_', '-')}"
+    setting = Setting(
+        "A file that holds it.",
+        flag=f"{flag}-file",
+        variable=f"{declared.setting.variable}_FILE",
+        default_text="none",
+        path=PathRule(file=True, directory=False, exists=True),
+    )
+    return DeclaredOption(f"{declared.name}_file", Path | None, None, setting)
+
+
+def _read(name: str, path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{name}: {path}: cannot be read: {error}") from error
+    if not text:
+        raise ValueError(f"{name}: {path}: is empty")
+    return text
 
 
 def _declared(field: Field[Any], kind: Any, setting: Setting) -> DeclaredOption:

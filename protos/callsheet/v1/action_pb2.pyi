@@ -161,6 +161,38 @@ REWARD_PLACE_IN_SANDBOX: RewardPlace.ValueType  # 2
 """In the trajectory's sandbox, beside its files."""
 global___RewardPlace = RewardPlace
 
+class _RewardBackground:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _RewardBackgroundEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_RewardBackground.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    REWARD_BACKGROUND_UNSPECIFIED: _RewardBackground.ValueType  # 0
+    """The default: REWARD_BACKGROUND_STOP where nothing inside can undo that or look into the reward's processes, else
+    REWARD_BACKGROUND_KILL.
+    """
+    REWARD_BACKGROUND_STOP: _RewardBackground.ValueType  # 1
+    """They stand still, and go on afterwards."""
+    REWARD_BACKGROUND_KILL: _RewardBackground.ValueType  # 2
+    """They are killed before, sessions too."""
+    REWARD_BACKGROUND_RUN: _RewardBackground.ValueType  # 3
+    """They go on beside it. They can change its files, its report and its score."""
+
+class RewardBackground(_RewardBackground, metaclass=_RewardBackgroundEnumTypeWrapper):
+    """What becomes of processes that earlier actions left in the trajectory's sandbox while a reward runs there."""
+
+REWARD_BACKGROUND_UNSPECIFIED: RewardBackground.ValueType  # 0
+"""The default: REWARD_BACKGROUND_STOP where nothing inside can undo that or look into the reward's processes, else
+REWARD_BACKGROUND_KILL.
+"""
+REWARD_BACKGROUND_STOP: RewardBackground.ValueType  # 1
+"""They stand still, and go on afterwards."""
+REWARD_BACKGROUND_KILL: RewardBackground.ValueType  # 2
+"""They are killed before, sessions too."""
+REWARD_BACKGROUND_RUN: RewardBackground.ValueType  # 3
+"""They go on beside it. They can change its files, its report and its score."""
+global___RewardBackground = RewardBackground
+
 @typing.final
 class SpeedUp(google.protobuf.message.Message):
     """How execution time falls as units grow, relative to the fewest units, rounded up to a whole one."""
@@ -917,7 +949,7 @@ global___RewardInput = RewardInput
 
 @typing.final
 class TestSuiteInput(google.protobuf.message.Message):
-    """A test-suite reward: a fresh process, so what runs before cannot fake its result."""
+    """A test-suite reward: a fresh process with an empty home, so what runs before cannot fake its result."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -925,10 +957,13 @@ class TestSuiteInput(google.protobuf.message.Message):
     FILES_FIELD_NUMBER: builtins.int
     COMMAND_FIELD_NUMBER: builtins.int
     IMAGE_FIELD_NUMBER: builtins.int
+    BACKGROUND_FIELD_NUMBER: builtins.int
     where: global___RewardPlace.ValueType
     """Where it runs."""
     image: builtins.str
     """The root file system of a fresh sandbox; see EnvResetInput."""
+    background: global___RewardBackground.ValueType
+    """What becomes of processes that are there already; unset in a fresh sandbox."""
     @property
     def files(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SandboxFile]:
         """Written before the run; the place for pristine test files."""
@@ -946,9 +981,10 @@ class TestSuiteInput(google.protobuf.message.Message):
         files: collections.abc.Iterable[global___SandboxFile] | None = ...,
         command: global___Command | None = ...,
         image: builtins.str = ...,
+        background: global___RewardBackground.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["command", b"command"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["command", b"command", "files", b"files", "image", b"image", "where", b"where"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["background", b"background", "command", b"command", "files", b"files", "image", b"image", "where", b"where"]) -> None: ...
 
 global___TestSuiteInput = TestSuiteInput
 
@@ -965,6 +1001,7 @@ class ScriptScoreInput(google.protobuf.message.Message):
     COMMAND_FIELD_NUMBER: builtins.int
     SCORE_FILE_FIELD_NUMBER: builtins.int
     IMAGE_FIELD_NUMBER: builtins.int
+    BACKGROUND_FIELD_NUMBER: builtins.int
     where: global___RewardPlace.ValueType
     """Where it runs."""
     score_file: builtins.str
@@ -974,6 +1011,8 @@ class ScriptScoreInput(google.protobuf.message.Message):
     """
     image: builtins.str
     """The root file system of a fresh sandbox; see EnvResetInput."""
+    background: global___RewardBackground.ValueType
+    """What becomes of processes that are there already; unset in a fresh sandbox."""
     @property
     def files(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SandboxFile]:
         """Written before the run."""
@@ -992,9 +1031,10 @@ class ScriptScoreInput(google.protobuf.message.Message):
         command: global___Command | None = ...,
         score_file: builtins.str = ...,
         image: builtins.str = ...,
+        background: global___RewardBackground.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["command", b"command"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["command", b"command", "files", b"files", "image", b"image", "score_file", b"score_file", "where", b"where"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["background", b"background", "command", b"command", "files", b"files", "image", b"image", "score_file", b"score_file", "where", b"where"]) -> None: ...
 
 global___ScriptScoreInput = ScriptScoreInput
 

@@ -140,6 +140,38 @@ for name, (number, *arguments) in {_SYSCALLS!r}.items():
     assert {name for name, answer in answers.items() if answer not in {"1", "38"}} == set()
 
 
+async def test_the_first_process_cannot_be_slowed_or_starved(settings: SandboxSettings) -> None:
+    code = """
+import ctypes, os, resource, struct
+library = ctypes.CDLL(None, use_errno=True)
+limit, attributes = struct.pack("QQ", 0, 0), struct.pack("IIQiIQQQ", 48, 5, 0, 0, 0, 0, 0, 0)
+calls = {
+    "prlimit": (302, 1, resource.RLIMIT_NOFILE, limit, None),
+    "cpu limit": (302, 1, resource.RLIMIT_CPU, limit, None),
+    "priority": (141, 0, 1, 19),
+    "priority of the group": (141, 1, 1, 19),
+    "priority of the user": (141, 2, 0, 19),
+    "scheduler": (144, 1, 5, struct.pack("i", 0)),
+    "parameters": (142, 1, struct.pack("i", 0)),
+    "attributes": (314, 1, attributes, 0),
+    "io priority": (251, 1, 1, 3 << 13),
+    "io priority of the user": (251, 3, 0, 3 << 13),
+    "cores": (203, 1, 8, struct.pack("Q", 1)),
+}
+for name, (number, *arguments) in calls.items():
+    if library.syscall(number, *arguments) != -1 or ctypes.get_errno() != 1:
+        print(name, ctypes.get_errno())
+print(resource.prlimit(1, resource.RLIMIT_NOFILE) != (0, 0))
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+os.nice(1)
+os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+print(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0) == os.SCHED_BATCH)
+"""
+    async with open_sandbox(settings) as sandbox:
+        assert await python(sandbox, code) == "True\n1 True\n"
+        assert await shell(sandbox, "nice -n 5 nice; ulimit -n 50; ulimit -n") == "5\n50\n"
+
+
 async def test_privileges_cannot_be_gained(settings: SandboxSettings) -> None:
     code = """
 import os

@@ -120,7 +120,7 @@ class FacadeSettings:
         if self.tls_cert is None:
             lacks["TLS"] = "--tls-cert with --tls-key"
         if self.auth_token is None:
-            lacks["a token"] = "CALLSHEET_FACADE_TOKEN_FILE"
+            lacks["a token"] = "--auth-token-file"
         if not check_exposure(self.listen, lacks, insecure=self.insecure):
             return None
         what = "read what is said, the token included" if self.auth_token else "run commands in its sandboxes"

@@ -23,7 +23,7 @@ from callsheet.managers.sandbox.packets import (
 
 _MOST_CPU_US = 10**15
 _MOST_MEMORY_KIB = 1 << 40
-_STAGES = frozenset({"run", "cwd", "path", "write", "archive", "read", "remove", "listen", "fork", "domain"})
+_STAGES = frozenset({"run", "cwd", "path", "write", "archive", "read", "remove", "clear", "listen", "fork", "domain"})
 _LARGEST_ERRNO = 4095
 _LARGEST_VERSION = 1000
 
@@ -105,7 +105,7 @@ class AgentConnection:
 
     async def start(
         self,
-        operation: Literal["run", "write", "read", "remove", "listen"],
+        operation: Literal["run", "write", "read", "remove", "clear", "listen"],
         details: Mapping[str, object],
         descriptors: Sequence[int],
     ) -> AgentJob:
@@ -136,6 +136,14 @@ class AgentConnection:
     async def kill(self, job: AgentJob) -> None:
         """Kills a job's process, and nothing that it started."""
         await self._signal({"op": "kill", "job": job.number})
+
+    async def hold(self) -> None:
+        """Stops every process of the sandbox but the agent and those that begin later; no SIGCONT to all undoes it."""
+        await self._signal({"op": "hold"})
+
+    async def let_go(self) -> None:
+        """Lets go on what `hold` stopped."""
+        await self._signal({"op": "let_go"})
 
     async def interrupt(self, job: AgentJob | None, since: float) -> None:
         """Kills what began after `since`, in seconds since boot, but no job; then sends SIGUSR1 to one job, if any."""

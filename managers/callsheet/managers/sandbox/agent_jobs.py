@@ -78,6 +78,7 @@ class SandboxParts:
         temporary: Its temporary directory as commands see it.
         agent_directory: The agent's program as commands see it.
         environment: The default environment of commands.
+        packages: The directories of Python packages that every command finds, as commands see them.
         limits: Soft and hard resource limits of each command by their names in `resource`.
         clean_up: Called last, in a worker thread; removes what the backend made.
         threads: Bounds the worker threads of all sandboxes of a backend.
@@ -92,6 +93,7 @@ class SandboxParts:
     temporary: str
     agent_directory: str
     environment: Mapping[str, str]
+    packages: Sequence[str]
     limits: Mapping[str, tuple[int, int]]
     clean_up: Callable[[], None]
     threads: anyio.CapacityLimiter
@@ -191,6 +193,22 @@ class SandboxJobs:
         if self.group is None and not self.frozen:
             await self.connection.signal(signal.SIGCONT)
 
+    async def hold(self) -> None:
+        """Stops what commands left running, but nothing that begins later."""
+        self.check()
+        if self.group is not None:
+            await self.blocking(self.group.hold)
+        else:
+            await self.connection.hold()
+
+    async def let_go(self) -> None:
+        """Undoes `hold`."""
+        self.check()
+        if self.group is not None:
+            await self.blocking(self.group.let_go)
+        else:
+            await self.connection.let_go()
+
     async def remove_groups(self) -> None:
         """Removes the groups of a sandbox that ended, after a thaw that is on its way: it may make a leaf."""
         if self.group is not None:
@@ -283,7 +301,7 @@ class SandboxJobs:
 
     async def ask(
         self,
-        operation: Literal["write", "read", "remove", "listen"],
+        operation: Literal["write", "read", "remove", "clear", "listen"],
         details: Mapping[str, object],
         descriptor: int,
         stop: anyio.Event,

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -30,7 +30,7 @@ from callsheet.managers.sandbox.backend import (
 )
 from callsheet.managers.sandbox.capture import OutputPipe
 from callsheet.managers.sandbox.cgroups import CommandLeaf
-from callsheet.managers.sandbox.command_defaults import merged_environment
+from callsheet.managers.sandbox.command_defaults import judging_environment, merged_environment
 from callsheet.managers.sandbox.errors import (
     FileRefusedError,
     SandboxCreateError,
@@ -50,6 +50,7 @@ from callsheet.managers.sandbox.settings import SandboxSettings
 # Pipes that background processes still hold; beyond these the oldest is closed.
 _MOST_HELD_PIPES = 32
 _LISTENING_BYTES = 64
+_CLEAR_SECONDS = 5.0
 _WORKER_THREADS = 8
 
 _Result = TypeVar("_Result")
@@ -99,6 +100,11 @@ class AgentSandbox:
         """Whether no command can look into the processes of another one."""
         return self._connection.separates_commands
 
+    @property
+    def holds_safely(self) -> bool:
+        """Whether commands are kept out of each other's processes, and stopped by a group: signals can be undone."""
+        return self.separates_commands and self._parts.group is not None
+
     async def grant(self, cores: frozenset[int]) -> None:
         """Puts all its processes on these cores."""
         await self._jobs.put_on_cores(cores)
@@ -142,6 +148,12 @@ class AgentSandbox:
         result = await self._jobs.ask("remove", {"path": path}, await self._jobs.memory_file(b""), stop)
         if result.refused is not None:
             raise file_refused(FileSpec(path), *result.refused)
+
+    async def remove_directory(self, path: str) -> None:
+        """Removes a directory."""
+        self._check_inside(path)
+        with anyio.move_on_after(_CLEAR_SECONDS):
+            await self._jobs.ask("clear", {"path": path}, await self._jobs.memory_file(b""), anyio.Event())
 
     def _check_inside(self, path: str) -> None:
         """Refuses absolute paths that lead out of a sandbox which has no root of its own."""
@@ -272,6 +284,14 @@ class AgentSandbox:
         """Takes a function to call at its end."""
         self._releases.callback(release)
 
+    async def hold(self) -> None:
+        """Stops what commands left running."""
+        await self._jobs.hold()
+
+    async def let_go(self) -> None:
+        """Lets it go on."""
+        await self._jobs.let_go()
+
     async def kill(self) -> None:
         """Kills all commands and background processes."""
         self._jobs.check()
@@ -326,7 +346,7 @@ class AgentSandbox:
             descriptors[0] = await self._jobs.memory_file(command.stdin)
         process = Process(
             command.arguments,
-            merged_environment(self._parts.environment, command.environment),
+            merged_environment(self._defaults_of(command), command.environment),
             command.working_directory,
             descriptors,
         )
@@ -337,6 +357,12 @@ class AgentSandbox:
                 os.close(descriptors[0])
             for pipe in pipes:
                 pipe.close_write_end()
+
+    def _defaults_of(self, command: CommandSpec) -> Mapping[str, str]:
+        parts = self._parts
+        return (
+            judging_environment(parts.environment, parts.packages, command.home) if command.home else parts.environment
+        )
 
     def _hold(self, pipes: Sequence[OutputPipe]) -> None:
         """Keeps reading pipes that background processes hold."""

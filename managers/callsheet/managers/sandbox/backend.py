@@ -48,6 +48,8 @@ class CommandSpec:
         working_directory: A checked path, see `paths`; empty for the sandbox's working directory.
         stdin: Its standard input.
         max_output_bytes: Bytes of stdout and of stderr to keep, each.
+        home: Where set, it judges what ran before, so that nothing that was left may begin with it: this is its home,
+            and of the sandbox's own variables those are left out that name what programs run at their start.
     """
 
     arguments: tuple[str, ...]
@@ -55,6 +57,7 @@ class CommandSpec:
     working_directory: str = ""
     stdin: bytes = b""
     max_output_bytes: int = 1 << 20
+    home: str = ""
 
 
 class SessionLanguage(Enum):
@@ -185,6 +188,10 @@ class Sandbox(Protocol):
     def lane(self) -> Lane:
         """The lane of its commands."""
 
+    @property
+    def holds_safely(self) -> bool:
+        """Whether nothing inside can undo `hold`, or look into processes of another command."""
+
     async def grant(self, cores: frozenset[int]) -> None:
         """Puts all its processes on these cores and no others.
 
@@ -255,6 +262,13 @@ class Sandbox(Protocol):
             SandboxLostError: The sandbox is gone.
         """
 
+    async def remove_directory(self, path: str) -> None:
+        """Removes a directory with all that is in it, as far as that is possible in some seconds.
+
+        Raises:
+            SandboxLostError: The sandbox is gone.
+        """
+
     async def remove_file(self, path: str, stop: anyio.Event) -> None:
         """Removes a file or a symbolic link, if it is there; raises what `write_file` raises."""
 
@@ -307,6 +321,16 @@ class Sandbox(Protocol):
             SandboxLostError: It is gone, or was not made to keep its changes.
             OSError: It cannot be written.
         """
+
+    async def hold(self) -> None:
+        """Stops all that its commands left running; what begins afterwards runs, and `pause` and `resume` keep to that.
+
+        Raises:
+            SandboxLostError: It is gone.
+        """
+
+    async def let_go(self) -> None:
+        """Undoes `hold`."""
 
     async def kill(self) -> None:
         """Kills all its commands and background processes; the sandbox and its files stay."""

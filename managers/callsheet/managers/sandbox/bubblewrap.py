@@ -150,6 +150,7 @@ class BubblewrapPlanner:
         # Descriptor 0 is the agent's socket; the others follow in this order.
         named = {path: f"{{fd:{index}}}" for index, path in enumerate(files, start=2)}
         stages_inside = {stage: f"{_STAGES_INSIDE}/{index}" for index, stage in enumerate(stages)}
+        packages = _packages(self._settings, list(stages_inside.values()))
         overlays = self._overlays(spec)
         program = opened(os.open(self._bwrap, os.O_RDONLY | os.O_CLOEXEC))
         users = self._users
@@ -165,10 +166,8 @@ class BubblewrapPlanner:
             ),
             temporary=TEMPORARY,
             agent_directory=_AGENT_INSIDE,
-            environment={
-                **_default_environment(spec),
-                **_python_path(self._settings, list(stages_inside.values())),
-            },
+            environment={**_default_environment(spec), **({"PYTHONPATH": ":".join(packages)} if packages else {})},
+            packages=packages,
             limits=self._limits(spec),
             clean_up=lambda: users.give_back(uid) if users is not None and uid is not None else None,
             bounds=kernel_bounds(spec, _most_files(spec, in_memory=not overlays), system_v=self._bounds_system_v),
@@ -230,10 +229,9 @@ def _most_files(spec: SandboxSpec, *, in_memory: bool) -> Mapping[str, int]:
     return {path: size * FILES_PER_MIB for path, size in sizes_mib.items()}
 
 
-def _python_path(settings: SandboxSettings, stages: Sequence[str]) -> Mapping[str, str]:
-    """PYTHONPATH of commands: the stages that ask for it."""
-    paths = [path for stage, path in zip(settings.stages, stages, strict=True) if stage.on_python_path]
-    return {"PYTHONPATH": ":".join(paths)} if paths else {}
+def _packages(settings: SandboxSettings, stages: Sequence[str]) -> list[str]:
+    """Where commands find Python packages: the stages that ask for it."""
+    return [path for stage, path in zip(settings.stages, stages, strict=True) if stage.on_python_path]
 
 
 def _default_environment(spec: SandboxSpec) -> Mapping[str, str]:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
+import secrets
 import socket
 import stat
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+from callsheet.managers.sandbox.agent.trees import DIRECTORY, identity_of, open_above
+from callsheet.managers.sandbox.directories import remove_directory
 from callsheet.managers.sandbox.root_filesystem import RootFilesystem, overlays_of
 
 SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
@@ -72,81 +75,131 @@ class ChangedFiles:
 
     def _save(self, base: int, target: Path, limit_bytes: int) -> int:
         copy = _Copy(limit_bytes)
-        for name in self._overlays:
-            path = target / name
-            path.mkdir(mode=0o755)
-            upper = os.open(f"{name}/upper", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=base)
-            try:
-                copy.directory(upper, path)
+        # By these names, files with several are found again wherever in the tree they are.
+        links = target / f"links-{secrets.token_hex(8)}"
+        links.mkdir(mode=0o700)
+        with ExitStack() as opened:
+            copy.links = _opened(opened, str(links))
+            for name in self._overlays:
+                path = target / name
+                path.mkdir(mode=0o755)
+                upper = _opened(opened, f"{name}/upper", base)
+                copy.tree(upper, _opened(opened, str(path)))
                 path.chmod(stat.S_IMODE(os.fstat(upper).st_mode) & ~SPECIAL_BITS)
-            finally:
-                os.close(upper)
+        remove_directory(links)
         return copy.bytes
 
 
+def _opened(stack: ExitStack, path: str, parent: int | None = None) -> int:
+    directory = os.open(path, DIRECTORY, dir_fd=parent)
+    stack.callback(os.close, directory)
+    return directory
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """A directory on the way down: which ones it is in, there and here, and what is in it and was not visited yet."""
+
+    source: tuple[int, int]
+    target: tuple[int, int]
+    status: os.stat_result
+    waiting: list[tuple[str, os.stat_result]]
+
+
 class _Copy:
-    """One copy of a tree, with what it took so far."""
+    """One copy of some trees, with what it took so far.
+
+    Attributes:
+        links: Descriptor of the directory that gets a name for each file that has several.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self.bytes = 0
+        self.links = -1
         self._limit = limit_bytes
-        self._links: dict[int, Path] = {}
+        self._linked: set[int] = set()
 
-    def directory(self, source: int, target: Path) -> None:
-        """Copies what is in an open directory into a new one."""
-        _keep_opaque(source, target)
+    def tree(self, source: int, target: int) -> None:
+        """Copies what is in an open directory into another one, however deep it is."""
+        source, target = os.dup(source), os.dup(target)
+        levels: list[_Level] = []
+        try:
+            _keep_opaque(source, target)
+            waiting = self._entries(source, target)
+            while True:
+                if waiting:
+                    name, status = waiting.pop()
+                    levels.append(_Level(identity_of(source), identity_of(target), status, waiting))
+                    os.mkdir(name, dir_fd=target)
+                    source, target = _move(source, _below(source, name)), _move(target, _below(target, name))
+                    _keep_opaque(source, target)
+                    waiting = self._entries(source, target)
+                elif levels:
+                    level = levels.pop()
+                    # Only now: what was made in it changed its time, and it may forbid to make anything in it.
+                    os.fchmod(target, stat.S_IMODE(level.status.st_mode) & ~SPECIAL_BITS)
+                    os.utime(target, ns=(level.status.st_mtime_ns, level.status.st_mtime_ns))
+                    source = _move(source, open_above(source, level.source))
+                    target = _move(target, open_above(target, level.target))
+                    waiting = level.waiting
+                else:
+                    return
+        finally:
+            os.close(source)
+            os.close(target)
+
+    def _entries(self, source: int, target: int) -> list[tuple[str, os.stat_result]]:
+        """Copies all but the directories of a directory; returns those."""
         with os.scandir(source) as entries:
-            for name in [entry.name for entry in entries]:
-                self._entry(source, name, target / name)
-
-    def _entry(self, parent: int, name: str, target: Path) -> None:
-        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
-        self._account(ENTRY_BYTES)
-        kind = stat.S_IFMT(status.st_mode)
-        if kind == stat.S_IFDIR:
-            target.mkdir()
-            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-            try:
-                self.directory(inner, target)
-            finally:
-                os.close(inner)
-        elif kind == stat.S_IFLNK:
-            os.symlink(os.readlink(name, dir_fd=parent), target)
-            return
-        elif kind == stat.S_IFREG:
-            if self._link(status, target):
-                return
-            self._file(parent, name, target)
-        elif kind == stat.S_IFCHR and status.st_rdev == 0:
-            # A whiteout: what lies below under this name is deleted.
-            os.mknod(target, stat.S_IFCHR, 0)
-            return
-        else:
+            names = [entry.name for entry in entries]
+        directories = []
+        for name in names:
+            status = os.stat(name, dir_fd=source, follow_symlinks=False)
+            self._account(ENTRY_BYTES)
+            kind = stat.S_IFMT(status.st_mode)
+            if kind == stat.S_IFDIR:
+                directories.append((name, status))
+            elif kind == stat.S_IFLNK:
+                os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+            elif kind == stat.S_IFREG:
+                self._file(source, target, name, status)
+            elif kind == stat.S_IFCHR and status.st_rdev == 0:
+                # A whiteout: what lies below under this name is deleted.
+                os.mknod(name, stat.S_IFCHR, 0, dir_fd=target)
             # Sockets and pipes mean nothing without the processes that had them open.
+        return directories
+
+    def _file(self, source: int, target: int, name: str, status: os.stat_result) -> None:
+        if status.st_ino in self._linked:
+            os.link(str(status.st_ino), name, src_dir_fd=self.links, dst_dir_fd=target)
             return
-        os.chmod(target, stat.S_IMODE(status.st_mode) & ~SPECIAL_BITS)
-        os.utime(target, ns=(status.st_mtime_ns, status.st_mtime_ns))
-
-    def _link(self, status: os.stat_result, target: Path) -> bool:
-        """Makes a further link to a file that was copied before; returns whether it was."""
-        if status.st_nlink == 1:
-            return False
-        first = self._links.setdefault(status.st_ino, target)
-        if first is not target:
-            os.link(first, target)
-        return first is not target
-
-    def _file(self, parent: int, name: str, target: Path) -> None:
-        source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
-        # Its blocks and not its length: a file may be longer than any disk.
-        self._account(os.fstat(source).st_blocks * 512)
-        with open(source, "rb") as reader, open(target, "xb") as writer:
-            _copy_content(reader.fileno(), writer.fileno())
+        content = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
+        with open(content, "rb") as reader:
+            # Its blocks and not its length: a file may be longer than any disk.
+            self._account(os.fstat(content).st_blocks * 512)
+            copied = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target)
+            with open(copied, "wb"):
+                _copy_content(reader.fileno(), copied)
+                os.fchmod(copied, stat.S_IMODE(status.st_mode) & ~SPECIAL_BITS)
+                os.utime(copied, ns=(status.st_mtime_ns, status.st_mtime_ns))
+        if status.st_nlink > 1:
+            os.link(name, str(status.st_ino), src_dir_fd=target, dst_dir_fd=self.links)
+            self._linked.add(status.st_ino)
 
     def _account(self, more: int) -> None:
         self.bytes += more
         if self.bytes > self._limit:
             raise ChangesTooLargeError(f"more than {self._limit} bytes were changed")
+
+
+def _below(directory: int, name: str) -> int:
+    return os.open(name, DIRECTORY, dir_fd=directory)
+
+
+def _move(former: int, directory: int) -> int:
+    """Closes a directory for another one."""
+    os.close(former)
+    return directory
 
 
 def _copy_content(source: int, target: int) -> None:
@@ -167,18 +220,8 @@ def _copy_content(source: int, target: int) -> None:
             start += os.sendfile(target, source, start, end - start)
 
 
-def _keep_opaque(source: int, target: Path) -> None:
+def _keep_opaque(source: int, target: int) -> None:
     """Keeps the mark of a directory that hides the one below it."""
     for name in _OPAQUE:
         with suppress(OSError):
             os.setxattr(target, name, os.getxattr(source, name))
-
-
-def remove_layer(path: Path) -> None:
-    """Removes a layer; its owner may have taken away its own right to write. Blocks."""
-    for directory, names, _ in os.walk(path):
-        for name in names:
-            inner = os.path.join(directory, name)
-            if not os.path.islink(inner):
-                os.chmod(inner, 0o700)
-    shutil.rmtree(path, ignore_errors=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from callsheet.managers.sandbox.errors import InputRefusedError
@@ -13,6 +13,9 @@ from callsheet.managers.sandbox.paths import checked_path
 from callsheet.managers.sandbox.settings import Isolation
 from callsheet.v1 import action_pb2
 
+# What programs run at their start, or are changed by before it: shells, the dynamic loader and Python.
+_START_UP = frozenset({"BASH_ENV", "ENV", "LD_AUDIT", "LD_PRELOAD"})
+_START_UP_PREFIX = "PYTHON"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -80,3 +83,18 @@ def merged_environment(below: Mapping[str, str], above: Mapping[str, str]) -> di
     if paths:
         environment["PYTHONPATH"] = ":".join(paths)
     return environment
+
+
+def judging_environment(below: Mapping[str, str], packages: Sequence[str], home: str) -> dict[str, str]:
+    """Returns the default variables of a command that judges what ran before in its sandbox.
+
+    Args:
+        below: Those of every command of the sandbox.
+        packages: Directories of Python packages that nobody inside can write.
+        home: Its home, which nobody has written to.
+    """
+    kept = {
+        name: value for name, value in below.items() if name not in _START_UP and not name.startswith(_START_UP_PREFIX)
+    }
+    path = {"PYTHONPATH": ":".join(packages)} if packages else {}
+    return {**kept, **path, "HOME": home, "PYTHONNOUSERSITE": "1"}

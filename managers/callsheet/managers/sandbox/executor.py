@@ -18,7 +18,13 @@ from callsheet.managers.sandbox.errors import SandboxLostError
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.provisioning.provisioner import Provisioner, SetUpEndedError, Wanted
 from callsheet.managers.sandbox.results import command_result, limit_failure, usage_of
-from callsheet.managers.sandbox.rewards import TEST_SUITE_SERVICE, read_scorer, score_in_new_sandbox, score_result
+from callsheet.managers.sandbox.rewards import (
+    TEST_SUITE_SERVICE,
+    read_scorer,
+    score_in_new_sandbox,
+    score_in_own_sandbox,
+    score_result,
+)
 from callsheet.managers.sandbox.sandbox_use import SandboxUse
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
@@ -195,7 +201,7 @@ class SandboxExecutor(BaseSandboxExecutor):
         held = self._find(use.attempt)
         runnable = await read_scorer(scorer, use.attempt, self._settings, held.defaults)
         async with held.turn, use.inside(held.sandbox):
-            run = await runnable.run(held.sandbox, use.units, use.stop)
+            run = await score_in_own_sandbox(scorer, runnable, held.sandbox, use)
         return await score_result(run, use.attempt)
 
     async def _make_fresh(self, image: str, use: SandboxUse) -> Sandbox:

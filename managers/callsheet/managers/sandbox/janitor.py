@@ -6,12 +6,12 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import shutil
 from pathlib import Path
 
 import psutil
 import structlog
 from callsheet.managers.sandbox.cgroups import GroupLayout, remove_groups
+from callsheet.managers.sandbox.directories import remove_directory
 from callsheet.options.private_files import make_private_directory
 
 _KILL_SECONDS = 5.0
@@ -69,7 +69,7 @@ def remove_leftovers(directory: ManagerDirectory, layout: GroupLayout | None) ->
         remove_groups(found)
     directories = [path for path in directory.path.iterdir() if path.is_dir()]
     for path in directories:
-        shutil.rmtree(path, ignore_errors=True)
+        remove_directory(path)
     if processes or groups or directories:
         _log.info(
             "leftovers_removed",

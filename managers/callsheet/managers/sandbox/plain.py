@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ from callsheet.managers.sandbox.agent_program import AGENT_DIRECTORY, AGENT_STAR
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.bubblewrap import find_system_python
 from callsheet.managers.sandbox.cgroups import GroupLayout
+from callsheet.managers.sandbox.directories import remove_directory
 from callsheet.managers.sandbox.janitor import kill_marked
 from callsheet.managers.sandbox.kernel_bounds import memory_limits
 from callsheet.managers.sandbox.launcher_client import SpawnRequest
@@ -77,6 +77,7 @@ class PlainPlanner:
                 "CALLSHEET_SANDBOX": spec.sandbox_id,
                 **({"PYTHONPATH": ":".join(sources)} if sources else {}),
             },
+            packages=sources,
             limits={
                 "RLIMIT_NOFILE": open_files_of_commands(own_user=os.geteuid() != 0),
                 **({} if "memory" in controllers else memory_limits(spec.memory_mib << 20)),
@@ -88,4 +89,4 @@ class PlainPlanner:
     def _clean_up(self, home: Path, sandbox_id: str) -> None:
         """Blocks: ends what outlived an agent that was killed, and removes the directory."""
         kill_marked(self._marker, sandbox_id)
-        shutil.rmtree(home, ignore_errors=True)
+        remove_directory(home)

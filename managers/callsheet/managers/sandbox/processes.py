@@ -48,6 +48,7 @@ class ProcessPlan:
         temporary: The temporary directory as commands see it.
         agent_directory: The agent's program as commands see it.
         environment: Default environment of commands.
+        packages: See `SandboxParts`.
         limits: Soft and hard resource limits of commands by their names in `resource`.
         clean_up: Removes what the plan made, once the process is gone or did not start.
         bounds: What it can take of the kernel; None where it has no namespaces of its own.
@@ -58,6 +59,7 @@ class ProcessPlan:
     temporary: str
     agent_directory: str
     environment: Mapping[str, str]
+    packages: Sequence[str]
     limits: Mapping[str, tuple[int, int]]
     clean_up: Callable[[], None]
     bounds: KernelBounds | None = None
@@ -215,6 +217,7 @@ class ProcessBackend(AgentBackend):
                 temporary=plan.temporary,
                 agent_directory=plan.agent_directory,
                 environment={**plan.environment, **proxy_environment(spec.network)},
+                packages=plan.packages,
                 limits=plan.limits,
                 clean_up=plan.clean_up,
                 threads=self._threads,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
+import anyio
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.backend import Sandbox
 from callsheet.managers.sandbox.command_defaults import CommandDefaults
+from callsheet.managers.sandbox.errors import SandboxLostError
 from callsheet.managers.sandbox.results import command_result, limit_failure, usage_of
 from callsheet.managers.sandbox.sandbox_use import SandboxUse
 from callsheet.managers.sandbox.scoring import Score
@@ -17,6 +20,8 @@ from callsheet.v1 import action_pb2, outcome_pb2
 from callsheet.v1.rewards import CommandScorer
 
 TEST_SUITE_SERVICE = "test-suite"
+_STOP, _KILL = action_pb2.REWARD_BACKGROUND_STOP, action_pb2.REWARD_BACKGROUND_KILL
+_LET_GO_SECONDS = 5.0
 
 
 async def read_scorer(
@@ -40,6 +45,27 @@ async def score_in_new_sandbox(
     finally:
         await sandbox.destroy()
     return await score_result(run, use.attempt)
+
+
+async def score_in_own_sandbox(
+    scorer: CommandScorer, runnable: Suite | Script, sandbox: Sandbox, use: SandboxUse
+) -> SuiteRun | ScriptRun:
+    """Scores in a sandbox in which others ran before; what they left running is held back until its score is read.
+
+    Whoever runs at the same time could write a report or a score: its name stands on the scorer's command line.
+    """
+    background = scorer.background or (_STOP if sandbox.holds_safely else _KILL)
+    if background == _KILL:
+        await sandbox.kill()
+    if background != _STOP:
+        return await runnable.run(sandbox, use.units, use.stop)
+    await sandbox.hold()
+    try:
+        return await runnable.run(sandbox, use.units, use.stop)
+    finally:
+        if sandbox.loss is None:
+            with anyio.move_on_after(_LET_GO_SECONDS, shield=True), suppress(SandboxLostError):
+                await sandbox.let_go()
 
 
 async def score_result(run: SuiteRun | ScriptRun, attempt: Attempt) -> AttemptResult:

@@ -1,11 +1,13 @@
-"""What all scorers that run a command have in common: where they run, their placeholders, and what they score."""
+"""What all scorers that run a command have in common: how they are run, their placeholders, and what they score."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from callsheet.managers.sandbox.backend import CommandSpec
+import anyio
+from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, FileSpec, Sandbox
 
 UNITS = "{units}"
 
@@ -36,3 +38,18 @@ def fill_placeholders(command: CommandSpec, values: Mapping[str, str]) -> Comman
         return argument
 
     return replace(command, arguments=tuple(map(filled, command.arguments)))
+
+
+async def run_judge(
+    sandbox: Sandbox, command: CommandSpec, values: Mapping[str, str], stop: anyio.Event
+) -> CommandOutcome:
+    """Runs a command that scores, with its placeholders filled in and an empty home; raises what the sandbox raises.
+
+    Whatever ran in the sandbox before had another home, and could leave there what shells and interpreters begin with.
+    """
+    home = sandbox.temporary_path(f"home-{uuid.uuid4().hex}")
+    await sandbox.write_file(FileSpec(home, directory=True), stop)
+    outcome = await sandbox.execute(replace(fill_placeholders(command, values), home=home), stop)
+    if not outcome.stopped:
+        await sandbox.remove_directory(home)
+    return outcome

@@ -20,7 +20,7 @@ from callsheet.managers.sandbox.command_defaults import CommandDefaults
 from callsheet.managers.sandbox.errors import FileRefusedError, InputRefusedError
 from callsheet.managers.sandbox.paths import checked_path
 from callsheet.managers.sandbox.requests import read_command, read_files
-from callsheet.managers.sandbox.scoring import UNITS, Score, fill_placeholders
+from callsheet.managers.sandbox.scoring import UNITS, Score, run_judge
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 
@@ -66,7 +66,7 @@ class Script:
         # A name that nothing in the sandbox can know before: an earlier process cannot have put a score there.
         unknown = sandbox.temporary_path(f"score-{uuid.uuid4().hex}")
         values = {UNITS: str(units), SCORE: unknown}
-        outcome = await sandbox.execute(fill_placeholders(self.command, values), stop)
+        outcome = await run_judge(sandbox, self.command, values, stop)
         if outcome.stopped or outcome.failed:
             return ScriptRun(outcome, None)
         try:

@@ -31,6 +31,7 @@ _OFFSET_ARGUMENT_0 = 16
 _OFFSET_ARGUMENT_1 = 24
 _OFFSET_ARGUMENT_2 = 32
 _OFFSET_ARGUMENT_3 = 40
+_HIGH_HALF = 4
 
 # CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 _CLONE_NAMESPACE_FLAGS = 0x00000080 | 0x7E020000
@@ -119,6 +120,17 @@ _SCHED_SETAFFINITY, _CLONE, _IOCTL, _SOCKET, _SOCKETPAIR = 203, 56, 16, 41, 53
 _MMAP, _FCNTL, _PRCTL = 9, 72, 157
 
 
+# What changes the limits, the priority or the schedule of a process that is named by its number, 0 for the caller. The
+# agent has the user of all others, and nothing else keeps them from slowing it down until it is given up.
+_OF_CALLER_ONLY: Mapping[str, int] = MappingProxyType(
+    {"sched_setattr": 314, "sched_setparam": 142, "sched_setscheduler": 144}
+)
+# By kind of target and target: the last kind is a user, which is all processes of the sandbox.
+_OF_CALLER_BY_KIND: Mapping[str, tuple[int, int]] = MappingProxyType({"ioprio_set": (251, 3), "setpriority": (141, 2)})
+_PRLIMIT64 = 302
+_FIRST_PROCESS = 1
+
+
 class UnsupportedArchitectureError(RuntimeError):
     """There is no table of system calls for this machine."""
 
@@ -197,6 +209,10 @@ def build_program(forbid_affinity: bool, machine: str, unbounded: Unbounded = Un
         *_refuse_terminal_injection(),
         *(_refuse_growing_mappings() if unbounded.memory else []),
         *(_refuse_waking_signals() if unbounded.waking else []),
+        *(step for number in _OF_CALLER_ONLY.values() for step in _refuse_others(number)),
+        *(step for number, user in _OF_CALLER_BY_KIND.values() for step in _refuse_others_by_kind(number, user)),
+        *_refuse_limits_of_others(),
+        *([] if forbid_affinity else _refuse_affinity_of_first_process()),
         *(step for number in sorted(refused.values()) for step in _return_if_number(number, _fail(errno.EPERM))),
         _give(_RETURN_ALLOW),
     ]
@@ -322,3 +338,50 @@ def _refuse_pair(number: int, first: tuple[int, int], second: tuple[int, int]) -
         _give(_RETURN_ALLOW),
     ]
     return _on_number(number, body)
+
+
+def _refuse_others(number: int) -> list[Instruction]:
+    body = [_load(_OFFSET_ARGUMENT_0), *_allow_if_equal(0), _give(_fail(errno.EPERM))]
+    return _on_number(number, body)
+
+
+def _refuse_others_by_kind(number: int, user: int) -> list[Instruction]:
+    body = [
+        _load(_OFFSET_ARGUMENT_0),
+        Instruction(_Opcode.JUMP_EQUAL, user, 0, 1),
+        _give(_fail(errno.EPERM)),
+        _load(_OFFSET_ARGUMENT_1),
+        *_allow_if_equal(0),
+        _give(_fail(errno.EPERM)),
+    ]
+    return _on_number(number, body)
+
+
+def _refuse_limits_of_others() -> list[Instruction]:
+    """Limits of others can be read: then there is no pointer to new ones."""
+    body = [
+        _load(_OFFSET_ARGUMENT_0),
+        *_allow_if_equal(0),
+        _load(_OFFSET_ARGUMENT_2),
+        Instruction(_Opcode.JUMP_EQUAL, 0, 1, 0),
+        _give(_fail(errno.EPERM)),
+        _load(_OFFSET_ARGUMENT_2 + _HIGH_HALF),
+        *_allow_if_equal(0),
+        _give(_fail(errno.EPERM)),
+    ]
+    return _on_number(_PRLIMIT64, body)
+
+
+def _refuse_affinity_of_first_process() -> list[Instruction]:
+    """Not of all others: a program that places its threads on cores names them by their numbers."""
+    body = [
+        _load(_OFFSET_ARGUMENT_0),
+        Instruction(_Opcode.JUMP_EQUAL, _FIRST_PROCESS, 0, 1),
+        _give(_fail(errno.EPERM)),
+        _give(_RETURN_ALLOW),
+    ]
+    return _on_number(_SCHED_SETAFFINITY, body)
+
+
+def _allow_if_equal(value: int) -> list[Instruction]:
+    return [Instruction(_Opcode.JUMP_EQUAL, value, 0, 1), _give(_RETURN_ALLOW)]

@@ -20,7 +20,7 @@ from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec, File
 from callsheet.managers.sandbox.command_defaults import CommandDefaults
 from callsheet.managers.sandbox.junit import LARGEST_REPORT_BYTES, ReportError, count_tests
 from callsheet.managers.sandbox.requests import read_command, read_files
-from callsheet.managers.sandbox.scoring import UNITS, Score, fill_placeholders
+from callsheet.managers.sandbox.scoring import UNITS, Score, run_judge
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 
@@ -57,7 +57,7 @@ class Suite:
         # A name that nothing in the sandbox can know before: an earlier process cannot have put a report there.
         name = f"report-{uuid.uuid4().hex}.xml"
         values = {UNITS: str(units), REPORT: sandbox.temporary_path(name)}
-        outcome = await sandbox.execute(fill_placeholders(self.command, values), stop)
+        outcome = await run_judge(sandbox, self.command, values, stop)
         report = None
         if self.wants_report and not outcome.stopped:
             report = await sandbox.read_temporary(name, LARGEST_REPORT_BYTES)

@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2
 _JOB: Final = frozenset({Scope.JOB})
 _LOOKING: Final = frozenset({Scope.JOB, Scope.READ_ONLY})
 _ALL: Final = frozenset(Scope)
+_NOBODY_ELSE: Final[frozenset[Scope]] = frozenset()
 
 _CLIENT: Final = client_service_pb2.DESCRIPTOR.services_by_name["ClientService"]
 _ADMIN: Final = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"]
@@ -20,21 +21,36 @@ _HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"]
 
 
 def _methods(service: Any, *names: str) -> list[str]:
-    """Full names of methods of a service; of all of them unless some are named."""
-    return [f"/{service.full_name}/{name}" for name in names or [method.name for method in service.methods]]
+    """Full names of methods of a service."""
+    return [f"/{service.full_name}/{name}" for name in names]
 
 
-OPEN_TO_ALL: Final = frozenset(_methods(_HEALTH))
+OPEN_TO_ALL: Final = frozenset(_methods(_HEALTH, *(method.name for method in _HEALTH.methods)))
 """Methods that take no token: what watches over processes has none."""
 
+_OF_A_JOB: Final = _methods(
+    _CLIENT,
+    "ClientSession",
+    "OpenJob",
+    "CloseJob",
+    "OpenTrajectory",
+    "CloseTrajectory",
+    "SubmitAction",
+    "CancelAction",
+    "CancelWork",
+    "PublishPolicyVersion",
+)
+
+# Each one by its name: a new method is for administrators until somebody has thought about it.
 SCOPES: Final = {
-    **dict.fromkeys(_methods(_CLIENT), _JOB),
+    **dict.fromkeys(_OF_A_JOB, _JOB),
     **dict.fromkeys(_methods(_CLIENT, "GetOutcome", "ListJobs", "ListTrajectories", "ListGroups"), _LOOKING),
     **dict.fromkeys(_methods(_CLIENT, "GetServerInfo"), _ALL),
     **dict.fromkeys(_methods(_ADMIN, "GetStatus", "WhatIf", "GetPredictionErrors"), frozenset({Scope.READ_ONLY})),
     **dict.fromkeys(_methods(_ADMIN, "ResizeAction", "PauseAction", "ResumeAction"), _JOB),
     **dict.fromkeys(_methods(_ADMIN, "Explain"), _LOOKING),
-    **dict.fromkeys(_methods(_MANAGER), frozenset({Scope.MANAGER})),
-    **dict.fromkeys(_methods(_PAYLOAD), frozenset({Scope.JOB, Scope.MANAGER})),
+    **dict.fromkeys(_methods(_ADMIN, "DrainManager"), _NOBODY_ELSE),
+    **dict.fromkeys(_methods(_MANAGER, "ManagerSession"), frozenset({Scope.MANAGER})),
+    **dict.fromkeys(_methods(_PAYLOAD, "PutPayload", "GetPayload"), frozenset({Scope.JOB, Scope.MANAGER})),
 }
 """The scopes that may call a method, by its full name; an administrator may call all."""

@@ -29,6 +29,10 @@ def check_reward(reward: action_pb2.RewardInput) -> References:
 
 def _check_place(field: str, reward: action_pb2.RewardInput, runs: CommandScorer) -> References:
     known(f"{field}.where", runs.where, action_pb2.RewardPlace.values())
+    known(f"{field}.background", runs.background, action_pb2.RewardBackground.values())
+    if runs.background and not scores_in_sandbox(reward):
+        name = action_pb2.RewardBackground.Name(runs.background)
+        raise invalid(f"{field}.background", name, "must be unset: a fresh sandbox has no processes yet")
     references = check_files(f"{field}.files", runs.files)
     if not runs.HasField("command"):
         raise invalid(f"{field}.command", "", "must be set")

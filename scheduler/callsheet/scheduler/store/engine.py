@@ -19,6 +19,7 @@ STATEMENT_TIMEOUT_S: Final = 300
 
 # An execution option: connections with it only read. On SQLite all others take the write lock when they begin, so that
 # what they read first is still true when they write.
+_MOST_WAL_BYTES: Final = 64 * 1024 * 1024
 READ_ONLY: Final = "callsheet_read_only"
 
 
@@ -55,6 +56,9 @@ def sqlite_engine(database: str) -> Engine:
         # No BEGIN by the driver: it would skip statements that define tables, and be a deferred one.
         connection.isolation_level = None
         cursor = connection.cursor()
+        # Before there is any table, as later it changes nothing. Such a file can give free pages back.
+        cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        cursor.execute(f"PRAGMA journal_size_limit = {_MOST_WAL_BYTES}")
         for name, setting, required in (("journal_mode", "WAL", "wal"), ("synchronous", "FULL", "2")):
             cursor.execute(f"PRAGMA {name} = {setting}")
             value = str(cursor.execute(f"PRAGMA {name}").fetchone()[0]).lower()

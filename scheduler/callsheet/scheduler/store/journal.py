@@ -21,6 +21,7 @@ from callsheet.scheduler.core.records import (
 )
 from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, driver_transaction, shown_url
 from callsheet.scheduler.store.errors import StaleEpochError
+from callsheet.scheduler.store.free_space import FreeSpace
 from callsheet.scheduler.store.locks import DataDirectoryLock, lock_database
 from callsheet.scheduler.store.merge import Numbering, merge
 from callsheet.scheduler.store.migrate import migrate
@@ -91,6 +92,8 @@ class Journal:
         self._epoch = 0
         self._numbering = Numbering()
         self._garbage: list[int] = []
+        self._free_space: FreeSpace | None = None
+        self._gives_back = False
         dialect = self._engine.dialect
         self._writer = ChangeWriter(dialect)
         # The lock on the row (on SQLite the transaction's own) keeps a newer epoch from beginning before our commit.
@@ -101,6 +104,8 @@ class Journal:
         self._connection = self._engine.connect()
         lock_database(self._connection, lock_timeout_s)
         migrate(self._connection)
+        self._free_space = FreeSpace(self._connection)
+        self._free_space.prepare(self._connection)
         _log.info("journal_opened", database=shown_url(self._engine.url))
 
     @property
@@ -152,6 +157,8 @@ class Journal:
             changes = merge(records, self._numbering)
             self._writer.write(cursor, changes)
         self._garbage.extend(changes.closed_jobs)
+        if changes.removed_actions:
+            self._look_for_space()
 
     def outcome(self, job_id: str, action_id: str) -> bytes | None:
         """The outcome of an action of an open job as it was committed, or None. May be called anywhere."""
@@ -182,16 +189,19 @@ class Journal:
 
     @property
     def has_garbage(self) -> bool:
-        """Whether rows of closed jobs are still there; `purge` deletes them."""
-        return bool(self._garbage)
+        """Whether there are rows of closed jobs, or space that deleted ones left; `purge` sees to both."""
+        return bool(self._garbage) or self._gives_back
 
     def purge(self, limit: int) -> None:
         """Delete up to `limit` rows of a closed job in one transaction, so that a large job stalls nobody.
+
+        Where no rows are left to delete, some of the space that they left is given back.
 
         Raises:
             StaleEpochError: Another scheduler has begun a newer epoch.
         """
         if not self._garbage:
+            self._give_back()
             return
         number = self._garbage[0]
         with self._transaction() as connection:
@@ -204,6 +214,18 @@ class Journal:
                 connection.execute(delete(closed_jobs).where(closed_jobs.c.number == number))
         if left > 0:
             self._garbage.pop(0)
+            self._look_for_space()
+
+    def _give_back(self) -> None:
+        if self._gives_back and self._free_space is not None:
+            with self._write_lock:
+                self._free_space.give_back(self._connected())
+            self._look_for_space()
+
+    def _look_for_space(self) -> None:
+        if self._free_space is not None:
+            with self._write_lock:
+                self._gives_back = self._free_space.is_much(self._connected())
 
     def close(self) -> None:
         """Disconnect and let go of the data directory; a second call does nothing."""

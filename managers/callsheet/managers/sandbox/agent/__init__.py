@@ -14,12 +14,15 @@ that their size is not bounded by a packet. Every request that runs something is
     {"op": "write", "id": N}  details, content
     {"op": "read", "id": N}   details, output
     {"op": "remove", "id": N} details, an unused descriptor
+    {"op": "clear", "id": N}  the same, for a directory with all that is in it
     {"op": "listen", "id": N} details, a socket that gets a listening one
     {"op": "signal", "id": N, "signal": S}   S to all processes of the sandbox but the agent
+    {"op": "hold", "id": N}   SIGSTOP to all processes of the sandbox, which SIGCONT to all leaves stopped from now on
+    {"op": "let_go", "id": N} SIGCONT to those
     {"op": "kill", "id": N, "job": J}   SIGKILL to the process of job J
     {"op": "interrupt", "id": N, "job": J, "since": T}   SIGKILL to all processes that began after second T since boot
         and are no job of their own, then SIGUSR1 to job J
 
-    {"event": "hello"}, {"event": "started", "id", "pid"}, {"event": "signalled", "id"},
+    {"event": "hello", "landlock": version or 0}, {"event": "started", "id", "pid"}, {"event": "signalled", "id"},
     {"event": "exited", "id", "status", "cpu_us", "peak_kib", "refused": null or [stage, errno]}
 """

@@ -7,6 +7,7 @@ import os
 import stat
 
 from .paths import RefusedJobError, open_directory, place_of
+from .trees import remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +33,15 @@ def remove(details: dict[str, Any], work: str) -> None:
     try:
         directory = open_directory(root, components[:-1], False)
         os.unlink(components[-1], dir_fd=directory)
+    except FileNotFoundError:
+        return
+
+
+def clear(details: dict[str, Any], work: str) -> None:
+    """Removes a directory with all that is in it; one that is not there is no error."""
+    root, components = place_of(work, details["path"])
+    try:
+        remove_tree(open_directory(root, components[:-1], False), components[-1])
     except FileNotFoundError:
         return
 

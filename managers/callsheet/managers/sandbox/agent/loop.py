@@ -14,7 +14,7 @@ import time
 from . import files, network
 from .domains import Domains, NoDomains
 from .paths import RefusedJobError, place_of
-from .processes import interrupt, send_signal, signal_everything
+from .processes import descendants, interrupt, send_signal, signal_all, signal_everything
 from .shared_memory import SharedMemory, memory_of
 from .slim import call, parse, serialise, signal, socket
 
@@ -33,6 +33,7 @@ LOOK_MILLISECONDS = 1000
 STOP_AGAIN_SECONDS = 1.0
 # Descriptors that a command gets have lower numbers.
 ABOVE_TARGETS = 64
+SIGNALLING = frozenset({"signal", "kill", "interrupt", "hold", "let_go"})
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 # What a command finds at its default again; Python ignores the last two.
 RESET_SIGNALS = (*IGNORED_SIGNALS, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
@@ -56,6 +57,7 @@ class Agent:
         self.areas = {"work": work, "temporary": temporary}
         self.domains = domains
         self.program = program
+        self.held: set[int] = set()
         self.jobs: dict[int, tuple[int, int]] = {}
         # Processes of this program itself: no pause is meant for them.
         self.helpers: set[int] = set()
@@ -106,6 +108,7 @@ class Agent:
             if pid == 0:
                 return
             self.helpers.discard(pid)
+            self.held.discard(pid)
             if pid in self.jobs:
                 job, reader = self.jobs.pop(pid)
                 words = os.read(reader, 64).decode().split()
@@ -127,14 +130,8 @@ class Agent:
             if not packet:
                 return False
             request = parse(packet)
-            if request["op"] == "signal":
-                self.signal(request["signal"])
-                self.tell(event="signalled", id=request["id"])
-            elif request["op"] == "kill":
-                send_signal(self.process_of(request["job"]), signal.SIGKILL)
-                self.tell(event="signalled", id=request["id"])
-            elif request["op"] == "interrupt":
-                interrupt(self.process_of(request["job"]), request["since"], spared=set(self.jobs))
+            if request["op"] in SIGNALLING:
+                self.signal(request)
                 self.tell(event="signalled", id=request["id"])
             else:
                 self.start(request["id"], request["op"], descriptors)
@@ -143,13 +140,36 @@ class Agent:
                 os.close(descriptor)
         return True
 
-    def signal(self, number: int) -> None:
+    def signal(self, request: dict[str, Any]) -> None:
+        """Carries out a request that signals processes."""
+        operation = request["op"]
+        if operation == "kill":
+            send_signal(self.process_of(request["job"]), signal.SIGKILL)
+        elif operation == "interrupt":
+            interrupt(self.process_of(request["job"]), request["since"], spared=set(self.jobs))
+        elif operation == "hold":
+            signal_everything(signal.SIGSTOP)
+            # None of them can start another any more.
+            self.held = set(descendants())
+        elif operation == "let_go":
+            for pid in self.held:
+                send_signal(pid, signal.SIGCONT)
+            self.held.clear()
+        else:
+            self.signal_all(request["signal"])
+
+    def signal_all(self, number: int) -> None:
         """Signals every process of the sandbox but this one."""
         if number == signal.SIGSTOP:
             self.stop_everything()
-            return
-        signal_everything(number)
-        self.stopped = self.stopped and number != signal.SIGCONT
+        elif number == signal.SIGCONT:
+            self.stopped = False
+            if self.held:
+                signal_all(lambda: [pid for pid in descendants() if pid not in self.held], number)
+            else:
+                signal_everything(number)
+        else:
+            signal_everything(number)
 
     def stop_everything(self) -> None:
         """Stops every process of the sandbox but this one; where there are any, they are to be stopped again."""
@@ -192,6 +212,8 @@ class Agent:
             return lambda: network.listen(details, descriptors[0])
         if operation == "remove":
             return lambda: files.remove(details, work)
+        if operation == "clear":
+            return lambda: files.clear(details, work)
         if operation == "read":
             return lambda: files.send_file(details, descriptors[0], self.areas[details["area"]])
         if details["unpack"]:

@@ -50,6 +50,7 @@ class SandboxGroup:
         self._limits: Limits = LegacyLimits(trees) if trees else UnifiedLimits(core, controllers)
         self._leaves = 0
         self._ready: CommandLeaf | None = None
+        self._held: list[Path] = []
         self._before = LimitEvents(0, 0)
         self.weight_file: Path | None = None
 
@@ -131,6 +132,25 @@ class SandboxGroup:
         if frozen:
             files.wait_for_event(self._commands, "frozen 1", files.FREEZE_MILLISECONDS)
 
+    def hold(self) -> None:
+        """Freezes what commands left, each in its leaf, until `let_go`; returns when all are frozen."""
+        ready = self._ready.path if self._ready is not None else None
+        self._held = [leaf for leaf in self._commands.iterdir() if leaf.is_dir() and leaf != ready]
+        for leaf in self._held:
+            files.write_setting(leaf / "cgroup.freeze", "1")
+        for leaf in self._held:
+            files.wait_for_event(leaf, "frozen 1", files.FREEZE_MILLISECONDS)
+
+    def let_go(self) -> None:
+        """Thaws it; leaves may be gone since."""
+        held, self._held = self._held, []
+        for leaf in held:
+            try:
+                files.write_setting(leaf / "cgroup.freeze", "0")
+            except OSError as error:
+                if not files.is_gone(error):
+                    raise
+
     def kill(self) -> None:
         """Kills everything inside, frozen or not, and lets it have the CPU time that ending takes.
 
@@ -190,11 +210,15 @@ class SandboxGroup:
 
 
 class CommandLeaf:
-    """The group of one command and what it starts."""
+    """The group of one command and what it starts.
+
+    Attributes:
+        path: Of the group.
+    """
 
     def __init__(self, path: Path, others: Sequence[Path] = ()) -> None:
         """Makes it. `others` are groups that the command enters as well."""
-        self._path = path
+        self.path = path
         files.make_threaded_group(path)
         self.entries = [files.open_thread_entry(directory) for directory in (path, *others)]
 
@@ -205,17 +229,17 @@ class CommandLeaf:
 
     def kill(self) -> None:
         """Kills everything inside."""
-        files.kill_threads(self._path)
+        files.kill_threads(self.path)
 
     def cpu_s(self) -> float:
         """CPU seconds of everything that ever ran inside."""
-        return files.read_counter(self._path / "cpu.stat", "usage_usec") / 1e6
+        return files.read_counter(self.path / "cpu.stat", "usage_usec") / 1e6
 
     def release(self) -> None:
         """Removes it, unless background processes stay; then the end of the sandbox removes it. Safe to call again."""
         self.close()
         try:
-            self._path.rmdir()
+            self.path.rmdir()
         except OSError as error:
             if error.errno not in {errno.EBUSY, errno.ENOENT}:
                 raise

@@ -259,6 +259,7 @@ class DockerBackend(AgentBackend):
             temporary=TEMPORARY,
             agent_directory=AGENT_INSIDE,
             environment=command_defaults(environment, on_path),
+            packages=on_path,
             limits={},
             clean_up=place.remove,
             threads=self._threads,

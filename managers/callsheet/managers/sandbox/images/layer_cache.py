@@ -19,7 +19,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import structlog
-from callsheet.managers.sandbox.changes import remove_layer
+from callsheet.managers.sandbox.directories import remove_directory
 from callsheet.managers.sandbox.images.eviction import CachedLayer, layers_to_evict
 from callsheet.managers.sandbox.stopping import unless_stopped
 from callsheet.options.private_files import make_private_directory
@@ -83,7 +83,7 @@ class LayerCache:
         for path in directory.iterdir():
             self._take_over(path)
         for gone in self._evict():
-            remove_layer(gone)
+            remove_directory(gone)
 
     def __contains__(self, key: str) -> bool:
         return key in self._entries
@@ -162,7 +162,7 @@ class LayerCache:
             if lease is None:
                 raise AssertionError("a layer that was just kept is there")
             for gone in self._evict():
-                await anyio.to_thread.run_sync(remove_layer, gone)
+                await anyio.to_thread.run_sync(remove_directory, gone)
             return lease
         except Exception as error:
             if isinstance(error, shared):
@@ -173,7 +173,7 @@ class LayerCache:
             building.done.set()
             if partial is not None and partial.exists():
                 with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(remove_layer, partial)
+                    await anyio.to_thread.run_sync(remove_directory, partial)
 
     def _tell(self, key: str) -> None:
         for listener in self._listeners:
@@ -182,7 +182,7 @@ class LayerCache:
     def _take_over(self, path: Path) -> None:
         size = path / "size"
         if path.name.startswith(_PARTIAL) or not size.is_file():
-            remove_layer(path)
+            remove_directory(path)
         else:
             self._entries[path.name] = CachedLayer(int(size.read_text()), size.stat().st_mtime)
 

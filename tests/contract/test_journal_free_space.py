@@ -1,0 +1,79 @@
+"""The file of a journal after its rows are gone."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from callsheet.scheduler.core.records import ActionFinished, ActionsForgotten, JobClosed, JobOpened, Record
+from callsheet.scheduler.store.engine import SQLITE_FILE
+from callsheet.scheduler.store.journal import Journal
+
+from tests.support.journals import JournalPlace, submitted
+
+MIB = 1024 * 1024
+
+
+def life(journal: Journal, job_id: str, actions: int, *, size: int = 64 * 1024) -> None:
+    """A job with actions whose outcomes are large."""
+    journal.commit([JobOpened(job_id, b"")])
+    for number in range(actions):
+        batch: list[Record] = [submitted(f"a{number}", job_id)]
+        batch.append(ActionFinished(job_id, f"a{number}", "succeeded", bytes(size), 2.0))
+        journal.commit(batch)
+
+
+def size_of(directory: Path) -> int:
+    """Bytes of the files of a SQLite journal."""
+    return sum(path.stat().st_size for path in directory.glob(f"{SQLITE_FILE}*"))
+
+
+def test_a_file_shrinks_after_its_jobs_were_closed(tmp_path: Path) -> None:
+    place = JournalPlace(tmp_path / "data", None)
+    with place.begun() as journal:
+        life(journal, "job", 1_000)
+        journal.commit([JobClosed("job")])
+        while journal.has_garbage:
+            journal.purge(100)
+    assert size_of(place.data_dir) < 20 * MIB, "62 MiB of outcomes are gone"
+
+
+def test_a_file_does_not_grow_over_many_lives_of_a_job(tmp_path: Path) -> None:
+    place = JournalPlace(tmp_path / "data", None)
+    sizes = []
+    with place.begun() as journal:
+        for _ in range(12):
+            life(journal, "job", 100)
+            journal.commit([JobClosed("job")])
+            while journal.has_garbage:
+                journal.purge(100)
+            sizes.append(size_of(place.data_dir))
+    assert max(sizes) < 24 * MIB, sizes
+
+
+def test_forgotten_actions_make_room_for_others(tmp_path: Path) -> None:
+    place = JournalPlace(tmp_path / "data", None)
+    with place.begun() as journal:
+        journal.commit([JobOpened("job", b"")])
+        for number in range(1_000):
+            done = ActionFinished("job", f"a{number}", "succeeded", bytes(64 * 1024), 2.0)
+            journal.commit([submitted(f"a{number}"), done])
+            if number >= 20:
+                journal.commit([ActionsForgotten("job", (f"a{number - 20}",), bytes(32))])
+    assert size_of(place.data_dir) < 12 * MIB
+
+
+def test_an_older_file_learns_to_give_space_back(tmp_path: Path) -> None:
+    place = JournalPlace(tmp_path / "data", None)
+    with place.begun() as journal:
+        life(journal, "job", 10)
+    with closing(sqlite3.connect(place.data_dir / SQLITE_FILE)) as file:
+        file.execute("PRAGMA journal_mode = DELETE")
+        file.execute("PRAGMA auto_vacuum = NONE")
+        file.execute("VACUUM")
+        assert file.execute("PRAGMA auto_vacuum").fetchone()[0] == 0
+    with place.begun() as journal:
+        assert len(journal.load().actions) == 10
+    with closing(sqlite3.connect(place.data_dir / SQLITE_FILE)) as file:
+        assert file.execute("PRAGMA auto_vacuum").fetchone()[0] == 2
