@@ -60,8 +60,8 @@ def test_one_sandbox_leaves_most_processes_to_others() -> None:
 
 
 def test_shortfalls_are_told_by_capability() -> None:
-    held = dict.fromkeys(("memory_hard", "socket_memory_hard", "own_user", "landlock"), "yes")
-    assert not_enforced(held) == ["locks on files that all can read"]
+    held = dict.fromkeys(("memory_hard", "socket_memory_hard", "own_user", "own_file_locks", "landlock"), "yes")
+    assert not_enforced(held) == ["the bandwidth of memory and disks"]
     told = not_enforced({**held, "memory_hard": "no", "own_user": "no"})
     assert told[:2] == ["the memory of all its processes together", "pipes"]
 

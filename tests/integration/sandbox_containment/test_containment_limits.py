@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 
 import anyio
@@ -10,7 +11,7 @@ import pytest
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CommandSpec
 from callsheet.managers.sandbox.descriptor_room import DescriptorRoom
-from callsheet.managers.sandbox.settings import SandboxSettings
+from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
 from tests.support.sandboxes import (
     ANSWER_SECONDS,
@@ -149,6 +150,26 @@ async def test_one_sandboxes_processes_do_not_count_against_another(settings: Sa
         finally:
             await first.destroy()
             await second.destroy()
+
+
+async def test_a_lock_on_a_file_of_the_system_is_each_sandboxes_own(settings: SandboxSettings) -> None:
+    if settings.isolation is Isolation.DOCKER:
+        pytest.skip("a container sees its image through an overlay of the engine")
+    lock = "import fcntl; file = open('/usr/bin/env'); fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    held = f"{lock}; open('locked', 'x').close(); import time; time.sleep(1000)"
+    async with open_backend(settings) as backend:
+        one = await backend.create(spec_for(settings, "one"), lambda _: None)
+        two = await backend.create(spec_for(settings, "two"), lambda _: None)
+        try:
+            await shell(one, f'python3 -c "{held}" >/dev/null 2>&1 & while [ ! -e locked ]; do sleep 0.01; done')
+            assert (await run(one, "python3", "-c", lock)).failed
+            # A manager that is no root cannot keep them apart, and says so.
+            own = backend.capabilities()["own_file_locks"] == "yes"
+            assert (await run(two, "python3", "-c", lock)).failed != own
+            assert own == (os.geteuid() == 0)
+        finally:
+            await one.destroy()
+            await two.destroy()
 
 
 async def test_who_holds_descriptors_on_their_way_is_found_and_ended(settings: SandboxSettings) -> None:

@@ -17,7 +17,12 @@ from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.host_python import python_below
 from callsheet.managers.sandbox.kernel_bounds import kernel_bounds, memory_limits
 from callsheet.managers.sandbox.landlock import landlock_capabilities
-from callsheet.managers.sandbox.launcher_client import SpawnRequest, probe_overlays, probe_system_v
+from callsheet.managers.sandbox.launcher_client import (
+    SpawnRequest,
+    probe_overlays,
+    probe_separate,
+    probe_system_v,
+)
 from callsheet.managers.sandbox.network.destinations import network_words
 from callsheet.managers.sandbox.packets import memory_file
 from callsheet.managers.sandbox.pool_users import UserPool
@@ -47,6 +52,7 @@ _STAGES_INSIDE = f"{OWN_PLACE}/stage"
 _UID_INSIDE = 1000
 # Where the launcher mounts overlays as root, in a mount namespace of each sandbox.
 _OVERLAYS_OF_ROOT = "/mnt/overlays"
+_SYSTEM = "/usr"
 # Directories of / that are links into /usr on merged systems and real directories on others.
 _SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _SYSTEM_FILES = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime")
@@ -106,6 +112,7 @@ class BubblewrapPlanner:
         self._users = UserPool.of_manager(settings.manager_id) if os.geteuid() == 0 else None
         controllers = layout.controllers if layout is not None else {}
         self._counts_memory = "memory" in controllers
+        self._separates = probe_separate().works
         self._bounds_system_v = probe_system_v().works
         unbounded = Unbounded(memory=not self._counts_memory, waking=layout is None, system_v=not self._bounds_system_v)
         try:
@@ -126,6 +133,7 @@ class BubblewrapPlanner:
             "user": user,
             "own_user": "yes" if self._users is not None else "no",
             "shared_memory": "group" if self._counts_memory else "counted by the sandbox's first process",
+            "own_file_locks": "yes" if self._separates else "no",
             "system_v": "bounded" if self._bounds_system_v else "refused",
             "network": network_words(self._settings.network),
             "filesystem": "system read-only; working and temporary directories in memory, sized",
@@ -163,6 +171,7 @@ class BubblewrapPlanner:
                 uid=uid,
                 inherited=inherited,
                 overlays=overlay_request(self._overlay_base, overlays, spec.disk_mib),
+                separate=[_SYSTEM, *stages] if self._separates else [],
             ),
             temporary=TEMPORARY,
             agent_directory=_AGENT_INSIDE,
@@ -254,7 +263,7 @@ def _namespace_options(uid: int) -> Iterator[str]:
 
 def _system_options() -> Iterator[str]:
     """The read-only system. /sys is left out: it shows, and as root changes, the host."""
-    yield from ("--ro-bind", "/usr", "/usr")
+    yield from ("--ro-bind", _SYSTEM, _SYSTEM)
     for name in _SYSTEM_LINKS:
         path = Path("/") / name
         if path.is_symlink():

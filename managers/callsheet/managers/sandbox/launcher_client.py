@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -53,6 +54,7 @@ class SpawnRequest:
         groups: Open cgroup.procs files to enter first.
         inherited: Descriptors it gets.
         overlays: What it mounts first, as `launcher/overlays.py` describes it.
+        separate: Directories that it sees with file locks of its own; only as root.
         report: Socket over which a descriptor of what it mounted is sent.
     """
 
@@ -65,6 +67,7 @@ class SpawnRequest:
     groups: Sequence[int] = ()
     inherited: Sequence[int] = ()
     overlays: Mapping[str, object] | None = None
+    separate: Sequence[str] = ()
     report: int = -1
 
 
@@ -131,6 +134,7 @@ class LauncherClient:
             "uid": request.uid,
             "groups": len(request.groups),
             "overlays": request.overlays,
+            "separate": list(request.separate),
         }
         report = [request.report] if request.overlays is not None else []
         descriptors = [request.stderr, *program, *request.groups, *report, *request.inherited]
@@ -263,6 +267,12 @@ def probe_overlays() -> KernelProbe:
 def probe_system_v() -> KernelProbe:
     """Likewise: whether the launcher can bound the System V objects of a sandbox here."""
     return _probe("system_v")
+
+
+@cache
+def probe_separate() -> KernelProbe:
+    """Likewise: whether the launcher can show the files of the system with locks of their own; only as root."""
+    return _probe("separate") if os.geteuid() == 0 else KernelProbe(False, "this manager is not root")
 
 
 def _probe(what: str) -> KernelProbe:

@@ -9,9 +9,10 @@ _BOUNDED_BY: Mapping[str, str] = {
     "memory_hard": "the memory of all its processes together",
     "socket_memory_hard": "buffers of sockets",
     "own_user": "pipes",
+    "own_file_locks": "locks on files that all can read",
     "landlock": "what commands do to each other",
 }
-_NEVER = "locks on files that all can read"
+_NEVER = "the bandwidth of memory and disks"
 
 
 def not_enforced(capabilities: Mapping[str, str]) -> list[str]:

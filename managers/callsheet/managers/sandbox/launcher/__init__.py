@@ -13,7 +13,8 @@ not walk to them through a home directory that only its owner may enter.
 
 Requests are JSON packets with descriptors, answers are JSON packets:
 
-    {"op": "spawn", "id", "path": null or path, "argv", "env", "uid": null or N, "groups": n, "overlays": null or {...}}
+    {"op": "spawn", "id", "path": null or path, "argv", "env", "uid": null or N, "groups": n, "overlays": null or {...},
+        "separate": [directories, ...]}
         with descriptors: stderr, [program where path is null], n cgroup.procs, [a socket where overlays are], then
         those to inherit; "{fd:I}" in argv names the I-th of the last; overlays are described in `overlays.py`
     {"op": "kill", "pid"}
@@ -21,6 +22,6 @@ Requests are JSON packets with descriptors, answers are JSON packets:
     {"event": "ready", "directories"}, {"event": "unusable", "message"}, {"event": "spawned", "id", "pid"},
     {"event": "settled", "id"}, {"event": "failed", "id", "message"}, {"event": "exited", "pid", "status"}
 
-Run as `python -I -S launcher probe overlays` or `probe system_v`, it prints as JSON whether overlays can be mounted,
-or System V objects be bounded, here.
+Run as `python -I -S launcher probe WHAT`, it prints as JSON whether that works here: overlays can be mounted, System V
+objects be bounded (`system_v`), or files of the system be shown with locks of their own (`separate`).
 """

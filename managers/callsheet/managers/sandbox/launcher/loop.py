@@ -13,7 +13,7 @@ import socket
 import sys
 
 from . import kernel
-from .overlays import mount_overlays, probe_overlays
+from .overlays import EMPTY, mount_overlays, probe_overlays, probe_separate, separate
 from .settling import be_visitor, probe_system_v
 
 TYPE_CHECKING = False
@@ -41,6 +41,7 @@ def show_directories(directories: list[str]) -> list[str]:
         shown.append(target)
     # Each sandbox mounts its own file system here, in a namespace of its own.
     os.mkdir(os.path.join(MOUNT_POINT, "overlays"), 0o755)
+    os.mkdir(EMPTY, 0o755)
     return shown
 
 
@@ -166,6 +167,11 @@ def be_sandbox(request: dict[str, Any], descriptors: list[int], marker: str) -> 
         if report >= 0:
             with socket.socket(fileno=report) as socket_of_manager:
                 mount_overlays(request["overlays"], request["uid"], socket_of_manager)
+        if request["separate"]:
+            if report < 0:
+                kernel.unshare(kernel.CLONE_NEWNS)
+                kernel.leave_hosts_mounts()
+            separate(request["separate"])
         os.chdir("/")
         if request["uid"] is not None:
             os.setgroups([])
@@ -185,7 +191,7 @@ def be_sandbox(request: dict[str, Any], descriptors: list[int], marker: str) -> 
 def main() -> None:
     """Serves one manager, or says what can be done here."""
     if sys.argv[1] == "probe":
-        probes = {"overlays": probe_overlays, "system_v": probe_system_v}
+        probes = {"overlays": probe_overlays, "separate": probe_separate, "system_v": probe_system_v}
         reason = probes[sys.argv[2]]()
         json.dump({"works": not reason, "reason": reason}, sys.stdout)
         return

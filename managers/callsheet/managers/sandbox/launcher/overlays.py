@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 SOME_USER = 70_000
+# An overlay that is never written needs two directories.
+EMPTY = "/mnt/empty"
+SYSTEM = "/usr"
 
 
 def mount_overlays(request: dict[str, Any], uid: int | None, report: socket.socket) -> None:
@@ -60,6 +63,23 @@ def mount_overlays(request: dict[str, Any], uid: int | None, report: socket.sock
         report.sendmsg([b"mounted"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [place]))])
     finally:
         os.close(place)
+
+
+def separate(directories: list[str]) -> None:
+    """Shows directories through a read-only overlay each, in a mount namespace of this process's own.
+
+    They are the same files for whoever reads them, and locks on them are this sandbox's own. A directory with mounts
+    below it is left alone, as an overlay would hide those.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        points = [line.split()[4] for line in file]
+    for directory in directories:
+        if not any(point.startswith(f"{directory}/") for point in points):
+            flags = kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV
+            kernel.mount("overlay", directory, "overlay", flags, f"lowerdir={directory}:{EMPTY}")
 
 
 def _mount_overlay(place: str, overlay: dict[str, Any], ids: int | None, owner: tuple[int, int]) -> None:
@@ -124,6 +144,28 @@ def _namespace_of(uid: int) -> int:
         os.close(told)
         os.kill(child, 9)
         os.waitpid(child, 0)
+
+
+def probe_separate() -> str:
+    """Tries to show the system through an overlay in a child process; returns why that does not work, or nothing."""
+    told, telling = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            kernel.unshare(kernel.CLONE_NEWNS)
+            kernel.leave_hosts_mounts()
+            kernel.mount("tmpfs", os.path.dirname(EMPTY), "tmpfs", 0, "size=1m")
+            os.mkdir(EMPTY)
+            separate([SYSTEM])
+            os.listdir(SYSTEM)
+        except OSError as error:
+            os.write(telling, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(telling)
+    reason = os.read(told, 4096).decode(errors="replace")
+    os.waitpid(child, 0)
+    return reason
 
 
 def probe_overlays() -> str:
