@@ -14,6 +14,7 @@ from callsheet.scheduler.core.model import (
     PriorityClass,
     ResourceDemand,
     RetryPolicy,
+    SandboxCopy,
     SpeedUp,
     Timeouts,
     TrajectoryRequest,
@@ -67,10 +68,21 @@ def job_request(
     max_staleness: int = 0,
     grace: float | None = None,
     body: str = "",
+    dead_sandbox_is_infra: bool = False,
 ) -> JobRequest:
     """A job; without a grace it needs no client session."""
     spec = f"{job_id} {weight} {priority.name} {max_actions} {max_staleness} {grace} {body}".encode()
-    return JobRequest(job_id, weight, priority, max_actions, max_staleness, spec, grace, detached=grace is None)
+    return JobRequest(
+        job_id,
+        weight,
+        priority,
+        max_actions,
+        max_staleness,
+        spec,
+        grace,
+        detached=grace is None,
+        dead_sandbox_is_infra=dead_sandbox_is_infra,
+    )
 
 
 def trajectory_request(
@@ -103,6 +115,7 @@ def action_request(
     expected: float = 0.0,
     called_once: bool = False,
     command_timeout: float = 0.0,
+    copy: SandboxCopy = SandboxCopy.NEVER,
     body: str = "",
 ) -> ActionRequest:
     """An action; a reward is in the sandbox only if `in_sandbox` says so."""
@@ -125,4 +138,5 @@ def action_request(
         spec=spec,
         called_once=called_once,
         command_timeout=command_timeout,
+        copy=copy,
     )

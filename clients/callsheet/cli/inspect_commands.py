@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from callsheet.cli.options import Address, AsJson
-from callsheet.cli.output import pairs, print_table, say
+from callsheet.cli.output import failures_of, pairs, print_table, say
 from callsheet.cli.questions import ask, show
 from callsheet.options.common import DEFAULT_ADDRESS
 
@@ -93,7 +93,7 @@ def _print_nodes(found: SchedulerStatus) -> None:
 
 def _print_jobs(found: SchedulerStatus) -> None:
     rows = [
-        [job.job_id, str(job.open_trajectories), pairs(job.actions), pairs(job.failures), str(job.policy_version)]
+        [job.job_id, str(job.open_trajectories), pairs(job.actions), failures_of(job), str(job.policy_version)]
         for job in found.jobs
     ]
     print_table("Open jobs", ["job", "trajectories #", "actions", "failures", "policy version #"], rows)

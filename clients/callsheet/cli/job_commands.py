@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from callsheet.cli.errors import CommandError
 from callsheet.cli.options import Address, AsJson
-from callsheet.cli.output import pairs, print_json, print_table, say
+from callsheet.cli.output import failures_of, pairs, print_json, print_table, say
 from callsheet.cli.questions import ask
 from callsheet.options.common import DEFAULT_ADDRESS
 
@@ -35,7 +35,7 @@ def jobs(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:
             str(job.sessions),
             str(job.open_trajectories),
             pairs(job.actions),
-            pairs(job.failures),
+            failures_of(job),
             life_of(job),
         ]
         for job in found

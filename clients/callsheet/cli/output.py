@@ -10,13 +10,17 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import typer
 from callsheet.deploy.terminal import visible
 
+if TYPE_CHECKING:
+    from callsheet.client.status import JobStatus
+
 _PIPED_WIDTH = 160
 _NAME_WIDTH = 40
+_FINISHED = ("succeeded", "failed", "cancelled", "expired")
 
 
 class Report(Protocol):
@@ -67,6 +71,16 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
 def pairs(values: Mapping[str, object]) -> str:
     """Names with their values, in the order of the names, for a cell of a table."""
     return ", ".join(f"{name} {value}" for name, value in sorted(values.items()))
+
+
+def failures_of(job: JobStatus) -> str:
+    """The failures of a job by their kinds, for a cell of a table, and how many actions their sandboxes died under."""
+    told = pairs(job.failures)
+    if not job.dead_sandboxes:
+        return told
+    finished = sum(job.actions.get(state, 0) for state in _FINISHED)
+    share = f" ({job.dead_sandboxes / finished:.1%})" if finished else ""
+    return f"{told}; sandbox died {job.dead_sandboxes}{share}"
 
 
 @contextmanager

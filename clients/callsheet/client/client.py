@@ -94,6 +94,7 @@ class Client:
         grace_s: float | None = None,
         detached: bool = False,
         idle_timeout_s: float | None = None,
+        dead_sandbox_is_infra: bool = False,
     ) -> Job:
         """Opens a job; opening it again with the same arguments attaches to it, which `Job.opening` tells.
 
@@ -108,6 +109,7 @@ class Client:
             detached: The job lives on without any client, until it is closed.
             idle_timeout_s: After so many seconds without any work the job is closed, even while a client holds it. None
                 takes the server's default (7 days), and means never if detached.
+            dead_sandbox_is_infra: An action whose sandbox dies while a command runs in it fails as INFRA, not as ENV.
 
         Raises:
             InvalidArgumentError: A value out of its range, or of another type.
@@ -115,7 +117,15 @@ class Client:
             ConnectionLostError: There was no connection for too long.
         """
         described = JobDescription(
-            job_id, share, priority_class, max_actions, staleness, grace_s, detached, idle_timeout_s
+            job_id,
+            share,
+            priority_class,
+            max_actions,
+            staleness,
+            grace_s,
+            detached,
+            idle_timeout_s,
+            dead_sandbox_is_infra,
         )
         return Job(self, job_id, await self.backend().open_job(described))
 

@@ -72,6 +72,7 @@ def _job(spec: job_pb2.JobSpec) -> JobDescription:
         take_seconds(spec, "grace"),
         spec.detached,
         take_seconds(spec, "idle_timeout"),
+        spec.dead_sandbox_is_infra,
     )
 
 

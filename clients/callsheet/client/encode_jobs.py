@@ -36,6 +36,7 @@ def encode_job(job: JobDescription) -> job_pb2.JobSpec:
         share=positive("share", job.share),
         max_actions=at_least_one("max_actions", job.max_actions),
         detached=instance("detached", job.detached, bool, "True or False"),
+        dead_sandbox_is_infra=instance("dead_sandbox_is_infra", job.dead_sandbox_is_infra, bool, "True or False"),
     )
     staleness = optional("staleness", job.staleness, Staleness, "a Staleness, for instance Staleness(max_versions=2)")
     if staleness is not None:

@@ -95,6 +95,8 @@ class JobDescription:
         detached: The job needs no session and never expires.
         idle_timeout_s: After so many seconds without any work the job is closed, even while a session holds it. None
             takes the server's default (7 days), and means never if detached.
+        dead_sandbox_is_infra: An action whose sandbox dies while a command runs in it fails as INFRA. By default it
+            fails as ENV, as what runs there may have brought that about, to have its sample dropped.
     """
 
     job_id: str
@@ -105,6 +107,7 @@ class JobDescription:
     grace_s: float | None = None
     detached: bool = False
     idle_timeout_s: float | None = None
+    dead_sandbox_is_infra: bool = False
 
 
 @dataclass(frozen=True, slots=True)

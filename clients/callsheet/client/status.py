@@ -26,6 +26,7 @@ class JobStatus:
         idle_closes_in_s: Time until it is closed as idle, if nothing happens in it; None while it has open actions, and
             where it never is.
         forgotten_actions: Finished actions of which only the ids are kept, so that they never run again.
+        dead_sandboxes: Actions that failed because their sandbox died while a command ran in it.
     """
 
     spec: JobDescription
@@ -40,6 +41,7 @@ class JobStatus:
     closes_in_s: float | None = None
     idle_closes_in_s: float | None = None
     forgotten_actions: int = 0
+    dead_sandboxes: int = 0
 
     @property
     def job_id(self) -> str:

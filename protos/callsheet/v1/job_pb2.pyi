@@ -150,6 +150,7 @@ class JobSpec(google.protobuf.message.Message):
     GRACE_FIELD_NUMBER: builtins.int
     DETACHED_FIELD_NUMBER: builtins.int
     IDLE_TIMEOUT_FIELD_NUMBER: builtins.int
+    DEAD_SANDBOX_IS_INFRA_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """1 to 256 characters, unique in the scheduler."""
     share: builtins.float
@@ -160,6 +161,10 @@ class JobSpec(google.protobuf.message.Message):
     """The most actions it may have queued or running at once; 0 means no limit of its own."""
     detached: builtins.bool
     """True: the job needs no session and never expires."""
+    dead_sandbox_is_infra: builtins.bool
+    """True: an action whose sandbox dies while a command runs in it fails as INFRA. By default it fails as ENV, as what
+    runs there may have brought that about; so do later actions of the trajectory until its next reset.
+    """
     @property
     def staleness(self) -> global___Staleness:
         """What becomes of trajectories that fall behind the newest policy version; unset means nothing does."""
@@ -188,9 +193,10 @@ class JobSpec(google.protobuf.message.Message):
         grace: google.protobuf.duration_pb2.Duration | None = ...,
         detached: builtins.bool = ...,
         idle_timeout: google.protobuf.duration_pb2.Duration | None = ...,
+        dead_sandbox_is_infra: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["grace", b"grace", "idle_timeout", b"idle_timeout", "staleness", b"staleness"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["detached", b"detached", "grace", b"grace", "idle_timeout", b"idle_timeout", "job_id", b"job_id", "max_actions", b"max_actions", "priority_class", b"priority_class", "share", b"share", "staleness", b"staleness"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["dead_sandbox_is_infra", b"dead_sandbox_is_infra", "detached", b"detached", "grace", b"grace", "idle_timeout", b"idle_timeout", "job_id", b"job_id", "max_actions", b"max_actions", "priority_class", b"priority_class", "share", b"share", "staleness", b"staleness"]) -> None: ...
 
 global___JobSpec = JobSpec
 
@@ -333,6 +339,7 @@ class JobStatus(google.protobuf.message.Message):
     CLOSES_IN_FIELD_NUMBER: builtins.int
     IDLE_CLOSES_IN_FIELD_NUMBER: builtins.int
     FORGOTTEN_ACTIONS_FIELD_NUMBER: builtins.int
+    DEAD_SANDBOXES_FIELD_NUMBER: builtins.int
     open_trajectories: builtins.int
     """Open trajectories."""
     waiting_trajectories: builtins.int
@@ -345,6 +352,10 @@ class JobStatus(google.protobuf.message.Message):
     """Whether it has expired: its actions were cancelled and its trajectories closed. A session that comes back ends that."""
     forgotten_actions: builtins.int
     """Finished actions of which only the ids are kept, so that they never run again."""
+    dead_sandboxes: builtins.int
+    """Actions that failed because their sandbox died while a command ran in it (ENV "state_lost", or INFRA where the job
+    wants that).
+    """
     @property
     def spec(self) -> global___JobSpec:
         """The job, with its defaults filled in."""
@@ -384,9 +395,10 @@ class JobStatus(google.protobuf.message.Message):
         closes_in: google.protobuf.duration_pb2.Duration | None = ...,
         idle_closes_in: google.protobuf.duration_pb2.Duration | None = ...,
         forgotten_actions: builtins.int = ...,
+        dead_sandboxes: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["closes_in", b"closes_in", "expires_in", b"expires_in", "idle_closes_in", b"idle_closes_in", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "closes_in", b"closes_in", "expired", b"expired", "expires_in", b"expires_in", "failures", b"failures", "forgotten_actions", b"forgotten_actions", "idle_closes_in", b"idle_closes_in", "open_trajectories", b"open_trajectories", "policy_version", b"policy_version", "sessions", b"sessions", "spec", b"spec", "waiting_trajectories", b"waiting_trajectories"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "closes_in", b"closes_in", "dead_sandboxes", b"dead_sandboxes", "expired", b"expired", "expires_in", b"expires_in", "failures", b"failures", "forgotten_actions", b"forgotten_actions", "idle_closes_in", b"idle_closes_in", "open_trajectories", b"open_trajectories", "policy_version", b"policy_version", "sessions", b"sessions", "spec", b"spec", "waiting_trajectories", b"waiting_trajectories"]) -> None: ...
 
 global___JobStatus = JobStatus
 

@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import anyio
+import psutil
 import pytest
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import FileSpec, SessionLanguage, StepSpec
+from callsheet.managers.sandbox.errors import SandboxDiedError, SandboxLostError
 from callsheet.managers.sandbox.root_filesystem import RootFilesystem
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
+from callsheet.v1 import outcome_pb2
 
 from tests.support.root_filesystems import PROGRAMS, make_root, require_overlays
 from tests.support.sandbox_steps import sh
-from tests.support.sandboxes import open_sandbox, python, run, shell, spec_for
+from tests.support.sandboxes import open_sandbox, python, run, shell, spec_for, until_sleepers_are
 
 pytestmark = pytest.mark.anyio
 
@@ -219,3 +222,39 @@ print(sorted(os.listdir("a")), sorted(os.listdir("b")))
 """
     async with open_sandbox(settings) as sandbox:
         assert await python(sandbox, code) == "['link'] ['file', 'inner', 'named']\n"
+
+
+async def _while_it_sleeps(sandbox: AgentSandbox, end: Callable[[], None]) -> SandboxLostError:
+    """Returns what a command is told whose sandbox something ends."""
+    told: list[SandboxLostError] = []
+
+    async def sleep() -> None:
+        try:
+            await run(sandbox, "sleep", "1000")
+        except SandboxLostError as error:
+            told.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sleep)
+        await until_sleepers_are([["sleep", "1000"]])
+        end()
+    return told[0]
+
+
+async def test_an_agent_that_dies_under_a_command_is_no_failure_of_the_service(settings: SandboxSettings) -> None:
+    async with open_sandbox(settings) as sandbox:
+        told = await _while_it_sleeps(sandbox, psutil.Process(sandbox.agent_pid).kill)
+        assert isinstance(told, SandboxDiedError)
+        assert (told.kind, told.reason) == (outcome_pb2.FAILURE_KIND_ENV, "state_lost")
+        with pytest.raises(SandboxLostError):
+            await run(sandbox, "true")
+
+
+async def test_an_end_of_all_sandboxes_is_one_of_the_service(settings: SandboxSettings) -> None:
+    if settings.isolation is not Isolation.BUBBLEWRAP:
+        pytest.skip("an engine starts containers one by one")
+    async with open_sandbox(settings) as sandbox:
+        (launcher,) = (each for each in psutil.Process().children() if "isolated" in each.cmdline())
+        told = await _while_it_sleeps(sandbox, launcher.kill)
+        assert not isinstance(told, SandboxDiedError)
+        assert told.kind == outcome_pb2.FAILURE_KIND_INFRA

@@ -54,6 +54,10 @@ class Process:
 class FirstProcess(Protocol):
     """What a backend started. The agent ends with its socket, and this once nothing is left inside."""
 
+    @property
+    def ends_alone(self) -> bool:
+        """Whether what started it would still keep it: else its end is one of many, and nobody's inside."""
+
     async def ran_out_of_memory(self) -> bool:
         """Whether it ended by itself as the memory was used up, as far as whoever started it knows.
 
@@ -84,6 +88,7 @@ class SandboxParts:
         threads: Bounds the worker threads of all sandboxes of a backend.
         changes: What it changed in its overlays, where it has any.
         confined_to: The directories that absolute paths of files must be in; empty where its root is its own.
+        files_at: Its working directory, as the manager sees it, where its root is not its own.
     """
 
     first_process: FirstProcess
@@ -99,6 +104,7 @@ class SandboxParts:
     threads: anyio.CapacityLimiter
     changes: ChangedFiles | None = None
     confined_to: tuple[str, ...] = ()
+    files_at: str = ""
 
 
 class SandboxJobs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
@@ -30,10 +31,13 @@ from callsheet.managers.sandbox.backend import (
 )
 from callsheet.managers.sandbox.capture import OutputPipe
 from callsheet.managers.sandbox.cgroups import CommandLeaf
+from callsheet.managers.sandbox.changes import ChangesTooLargeError, copy_working_directory
 from callsheet.managers.sandbox.command_defaults import judging_environment, merged_environment
 from callsheet.managers.sandbox.errors import (
+    CopyRefusedError,
     FileRefusedError,
     SandboxCreateError,
+    SandboxDiedError,
     SandboxLostError,
     SandboxOutOfMemoryError,
     StoppedError,
@@ -44,12 +48,15 @@ from callsheet.managers.sandbox.node_sharing import Lane
 from callsheet.managers.sandbox.paths import is_below
 from callsheet.managers.sandbox.process_tree import has_children
 from callsheet.managers.sandbox.refusals import cannot_execute, file_refused, file_unreadable
+from callsheet.managers.sandbox.root_filesystem import WORK
 from callsheet.managers.sandbox.sessions import SandboxSessions
 from callsheet.managers.sandbox.settings import SandboxSettings
 
 # Pipes that background processes still hold; beyond these the oldest is closed.
 _MOST_HELD_PIPES = 32
 _LISTENING_BYTES = 64
+# What keeps a manager from copying files, and nothing that is in them.
+_OWN_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS})
 _CLEAR_SECONDS = 5.0
 _WORKER_THREADS = 8
 
@@ -72,7 +79,7 @@ class AgentSandbox:
         self._held: list[OutputPipe] = []
         self._destroying = anyio.Lock()
         self._destroyed = False
-        self._ran_out_of_memory = False
+        self._was_lost = self._ran_out_of_memory = False
         self._releases = ExitStack()
 
     @property
@@ -134,8 +141,9 @@ class AgentSandbox:
         """Writes a file or unpacks an archive, inside, by the agent."""
         self._check_inside(file.path)
         content = await self._jobs.memory_file(file.content)
-        details = {"path": file.path, "unpack": file.unpack, "mode": file.mode & 0o777, "directory": file.directory}
-        async with self._telling_out_of_memory():
+        details = {"path": file.path, "unpack": file.unpack, "mode": file.mode & 0o777}
+        details |= {"directory": file.directory, "replaces": file.replaces}
+        async with self._telling_its_end():
             result = await self._jobs.ask("write", details, content, stop)
         if result.refused is not None:
             raise file_refused(file, *result.refused)
@@ -167,7 +175,7 @@ class AgentSandbox:
     ) -> CommandOutcome:
         """Runs a command."""
         self._check_inside(command.working_directory)
-        async with self._telling_out_of_memory():
+        async with self._telling_its_end():
             return await self._execute(command, stop, on_output)
 
     async def _execute(
@@ -214,7 +222,7 @@ class AgentSandbox:
     ) -> CommandOutcome:
         """Runs a step in its session."""
         self._check_inside(step.directory)
-        async with self._telling_out_of_memory():
+        async with self._telling_its_end():
             return await self._sessions.run(step, stop, on_output)
 
     def temporary_path(self, name: str) -> str:
@@ -261,6 +269,24 @@ class AgentSandbox:
             raise SandboxLostError("it was not made to keep its changes")
         return await self._jobs.blocking(self._parts.changes.save, target, limit_bytes)
 
+    async def copy_files(self, target: Path, limit_bytes: int, stop: anyio.Event) -> int:
+        """Copies its files for another sandbox."""
+        self._jobs.check()
+        parts = self._parts
+        # Below the root of its first process, which nothing inside can change.
+        place = parts.files_at or f"/proc/{self.agent_pid}/root{WORK}"
+        try:
+            if parts.changes is not None:
+                return await self._jobs.blocking(parts.changes.copy, target, limit_bytes, stop.is_set)
+            return await self._jobs.blocking(copy_working_directory, place, target, limit_bytes, stop.is_set)
+        except ChangesTooLargeError as error:
+            raise CopyRefusedError("copy_too_large", str(error)) from error
+        except OSError as error:
+            if error.errno in _OWN_FAULTS:
+                raise SandboxCreateError(f"the files of a sandbox could not be copied: {error}") from error
+            message = f"the files of the sandbox could not be copied: {os.strerror(error.errno or errno.EIO)}"
+            raise CopyRefusedError("not_copied", message) from error
+
     async def open_listener(self, port: int) -> socket.socket:
         """Returns a socket that listens on a port of its own loopback, made by the agent: check it.
 
@@ -306,8 +332,11 @@ class AgentSandbox:
                     await self._end()
 
     @asynccontextmanager
-    async def _telling_out_of_memory(self) -> AsyncIterator[None]:
-        """Tells a loss as out of memory where it was that: files fill the memory until the agent is killed too."""
+    async def _telling_its_end(self) -> AsyncIterator[None]:
+        """Tells a loss as out of memory where it was that: files fill the memory until the agent is killed too.
+
+        Otherwise it died under what runs in it, unless it was destroyed, or all end that were started with it.
+        """
         try:
             yield
         except SandboxLostError as error:
@@ -316,11 +345,13 @@ class AgentSandbox:
             if self._ran_out_of_memory:
                 message = "the sandbox used up its memory, files included, and is gone"
                 raise SandboxOutOfMemoryError(message) from error
+            if self._was_lost and self._parts.first_process.ends_alone:
+                raise SandboxDiedError(f"the sandbox died while a command ran in it: {error}") from error
             raise
 
     async def _end(self) -> None:
         parts = self._parts
-        is_lost = self.loss is not None
+        self._was_lost = self.loss is not None
         self._connection.close("it was destroyed")
         for pipe in self._held:
             pipe.close()
@@ -328,7 +359,7 @@ class AgentSandbox:
         self._sessions.close()
         if parts.group is not None:
             await self._jobs.in_thread(parts.group.kill)
-        self._ran_out_of_memory = is_lost and await parts.first_process.ran_out_of_memory()
+        self._ran_out_of_memory = self._was_lost and await parts.first_process.ran_out_of_memory()
         await parts.first_process.finish()
         if parts.group is not None:
             self._ran_out_of_memory |= await self._jobs.in_thread(parts.group.ran_out_of_memory)

@@ -125,6 +125,11 @@ class BubblewrapPlanner:
         """Whether the kernel lets the launcher mount overlays."""
         return probe_overlays().works
 
+    @property
+    def begins_with_copies(self) -> bool:
+        """As a layer of overlays."""
+        return self.overlays
+
     def capabilities(self) -> Mapping[str, str]:
         """What bwrap isolates."""
         user = "a pool user for each sandbox" if self._users is not None else "the manager's own user for all sandboxes"

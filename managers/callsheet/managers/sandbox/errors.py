@@ -41,6 +41,15 @@ class SandboxLostError(SandboxError):
     reason = "state_lost"
 
 
+class SandboxDiedError(SandboxLostError):
+    """The sandbox is gone, and it died while a command ran in it: nothing outside is known to have ended it.
+
+    Code that wants its own failure to be dropped would bring this about, so it is no failure of the service.
+    """
+
+    kind = outcome_pb2.FAILURE_KIND_ENV
+
+
 class SandboxOutOfMemoryError(SandboxLostError):
     """The sandbox is gone because the kernel, to keep its memory limit, killed everything inside: files count too."""
 
@@ -52,6 +61,30 @@ class NoRoomInKernelError(SandboxError):
 
     kind = outcome_pb2.FAILURE_KIND_INFRA
     reason = "no_room"
+
+
+class CopyRefusedError(ReasonedError):
+    """The files of a sandbox cannot be copied as they are, so that nothing can be scored by them.
+
+    Attributes:
+        reason: "copy_too_large", or "not_copied" for what no copy can have, such as a name that is too long.
+    """
+
+
+class CopyLostError(ReasonedError):
+    """A sandbox that was made for a reward is gone; the one that it was a copy of is not.
+
+    Attributes:
+        reason: "copy_lost" or "out_of_memory".
+    """
+
+    kind = outcome_pb2.FAILURE_KIND_INFRA
+
+
+class CopyDiedError(CopyLostError):
+    """It died while a command ran in it; see `SandboxDiedError`."""
+
+    kind = outcome_pb2.FAILURE_KIND_ENV
 
 
 class CannotExecuteError(ReasonedError):

@@ -40,6 +40,11 @@ class PlainPlanner:
         """Never: without namespaces nothing can be mounted for one sandbox alone."""
         return False
 
+    @property
+    def begins_with_copies(self) -> bool:
+        """Moved into their places."""
+        return True
+
     def capabilities(self) -> Mapping[str, str]:
         """What is missing, in words."""
         return {
@@ -57,7 +62,12 @@ class PlainPlanner:
         # As commands see it, so that its absolute paths have no links on their way.
         home = Path(os.path.realpath(self._directory)) / spec.sandbox_id
         work, temporary = home / "work", home / "tmp"
-        work.mkdir(parents=True)
+        home.mkdir(parents=True)
+        if spec.root.copy is not None:
+            os.rename(spec.root.copy / "work", work)
+            work.chmod(0o755)
+        else:
+            work.mkdir()
         temporary.mkdir()
         sources = [str(stage.source) for stage in self._settings.stages if stage.on_python_path]
         # The running interpreter comes last: only a system without a Python of its own falls back to it.
@@ -84,6 +94,7 @@ class PlainPlanner:
             },
             clean_up=lambda: self._clean_up(home, spec.sandbox_id),
             confined_to=(str(work), str(temporary)),
+            files_at=str(work),
         )
 
     def _clean_up(self, home: Path, sandbox_id: str) -> None:

@@ -53,6 +53,7 @@ class ProcessPlan:
         clean_up: Removes what the plan made, once the process is gone or did not start.
         bounds: What it can take of the kernel; None where it has no namespaces of its own.
         confined_to: See `SandboxParts`.
+        files_at: See `SandboxParts`.
     """
 
     process: SpawnRequest
@@ -64,6 +65,7 @@ class ProcessPlan:
     clean_up: Callable[[], None]
     bounds: KernelBounds | None = None
     confined_to: tuple[str, ...] = ()
+    files_at: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,11 @@ class LaunchedProcess:
 
     launcher: LauncherClient
     child: Child
+
+    @property
+    def ends_alone(self) -> bool:
+        """All that the launcher started end with it."""
+        return self.launcher.alive
 
     async def ran_out_of_memory(self) -> bool:
         """The launcher does not know; its groups do."""
@@ -94,6 +101,10 @@ class ProcessPlanner(Protocol):
     @property
     def overlays(self) -> bool:
         """Whether it can plan sandboxes with images and snapshots from directories."""
+
+    @property
+    def begins_with_copies(self) -> bool:
+        """Whether it can plan sandboxes with a `RootFilesystem.copy`."""
 
     def capabilities(self) -> Mapping[str, str]:
         """What it isolates."""
@@ -152,6 +163,11 @@ class ProcessBackend(AgentBackend):
     def overlays(self) -> bool:
         """Whether it can make sandboxes with images and snapshots from directories."""
         return self._planner.overlays
+
+    @property
+    def begins_with_copies(self) -> bool:
+        """Whether it can make sandboxes with a `RootFilesystem.copy`."""
+        return self._planner.begins_with_copies
 
     @property
     def images(self) -> None:
@@ -223,6 +239,7 @@ class ProcessBackend(AgentBackend):
                 threads=self._threads,
                 changes=changes,
                 confined_to=plan.confined_to,
+                files_at=plan.files_at,
             )
             sandbox = AgentSandbox(spec, connection, parts)
             try:

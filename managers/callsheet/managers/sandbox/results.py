@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from callsheet.managers.executor import PayloadAccess
 from callsheet.managers.sandbox.backend import CommandOutcome
 from callsheet.managers.sandbox.env_step import Download
-from callsheet.managers.sandbox.errors import SandboxError
+from callsheet.managers.sandbox.errors import SandboxDiedError, SandboxError, SandboxLostError
 from callsheet.v1 import action_pb2, outcome_pb2
 
 _MODEL_REASONS = frozenset({"bad_command", "too_many_sessions"})
-_LIMIT_REASONS = frozenset({"pids", "disk_full", "out_of_memory"})
+_LIMIT_REASONS = frozenset({"pids", "disk_full", "out_of_memory", "copy_too_large"})
 
 
 async def command_result(
@@ -66,6 +66,9 @@ def describe_error(error: SandboxError, action: action_pb2.ActionSpec) -> outcom
     kind, reason = error.kind, error.reason
     if reason in _LIMIT_REASONS:
         kind = outcome_pb2.FAILURE_KIND_RESOURCE_LIMIT
+    elif isinstance(error, SandboxDiedError) and action.WhichOneof("payload") == "env_reset":
+        # What runs there is the job's own, and worth another try.
+        kind = SandboxLostError.kind
     elif action.WhichOneof("payload") == "env_step" and reason in _MODEL_REASONS:
         kind = outcome_pb2.FAILURE_KIND_POLICY
     return outcome_pb2.Failed(kind=kind, reason=reason, message=str(error))

@@ -24,6 +24,7 @@ from callsheet.scheduler.core.lifecycle import (
     end_unsuccessfully,
     finish,
     install_sandbox,
+    note_death,
 )
 from callsheet.scheduler.core.model import ActionKind, ActionState, Demand, FailureKind
 from callsheet.scheduler.core.plan import Assignment
@@ -205,7 +206,8 @@ def _settle(state: SchedulerState, manager: Manager, attempt: Attempt, event: ev
         finish(state, action, result, now, last)
     else:
         partial = result.result if isinstance(result, events.AttemptSucceeded) else result.partial
-        failed = result if isinstance(result, events.AttemptFailed) else replace(STOPPED, partial=partial)
+        stopped = replace(STOPPED, partial=partial)
+        failed = note_death(action, result) if isinstance(result, events.AttemptFailed) else stopped
         end_unsuccessfully(state, action, failed, now, last)
     drop_attempt(state, attempt, now)
 

@@ -268,6 +268,8 @@ class Trajectory:
         sandbox_id: Its live sandbox; empty if it has none.
         manager_id: The manager that holds the sandbox.
         lost: Its last sandbox was lost and it has not been reset since.
+        had_sandbox: It has a sandbox, or had one.
+        died: That happened under a command that ran in it.
         line: Actions that need the sandbox, in order of submit; only the first may run.
         occupied: The attempt that is in the sandbox (or makes it) now.
         held: Units the sandbox keeps between actions, and the cores behind them.
@@ -283,6 +285,8 @@ class Trajectory:
     sandbox_id: str = ""
     manager_id: str = ""
     lost: bool = False
+    had_sandbox: bool = False
+    died: bool = False
     line: deque[Action] = field(default_factory=deque)
     occupied: Attempt | None = None
     open_actions: dict[str, Action] = field(default_factory=dict)
@@ -358,6 +362,7 @@ class Job:
         finished: Ids of those of its actions that have their outcome, the oldest outcome first.
         finished_bytes: Bytes of these outcomes.
         forgotten: Those of which nothing else is kept.
+        dead_sandboxes: Actions that ended as their sandbox died under them.
     """
 
     request: JobRequest
@@ -377,6 +382,7 @@ class Job:
     forgotten: ForgottenActions = field(default_factory=ForgottenActions)
     finished_counts: dict[str, int] = field(default_factory=dict)
     failure_counts: dict[str, int] = field(default_factory=dict)
+    dead_sandboxes: int = 0
 
 
 @dataclass(slots=True)

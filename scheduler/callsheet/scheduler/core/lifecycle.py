@@ -32,6 +32,17 @@ STATE_LOST = AttemptFailed(
     FailureKind.INFRA, "state_lost", "the sandbox of the trajectory is gone; reset it to go on with a fresh one"
 )
 
+NOT_COPIED = AttemptFailed(
+    FailureKind.ENV,
+    "unservable",
+    "the manager of the trajectory's sandbox cannot copy it for a fresh one: give an image, or run in the sandbox",
+)
+_DIED_BEFORE = replace(
+    STATE_LOST,
+    kind=FailureKind.ENV,
+    message="the sandbox of the trajectory died while a command ran in it; reset it to go on with a fresh one",
+)
+
 
 def enqueue(state: SchedulerState, action: Action, now: float) -> None:
     """Lets a new or retried action wait for what comes before its start."""
@@ -77,7 +88,10 @@ def advance_line(state: SchedulerState, trajectory: Trajectory, now: float) -> N
             state.timers.set(("backoff", head.key), head.backoff_until)
             return
         if head.request.needs_sandbox and not trajectory.sandbox_id:
-            finish(state, head, STATE_LOST, now)
+            finish(state, head, _blamed(trajectory.job, _DIED_BEFORE) if trajectory.died else STATE_LOST, now)
+            continue
+        if head.request.copies_sandbox and not _can_copy(state, head, trajectory):
+            finish(state, head, NOT_COPIED, now)
             continue
         if trajectory.admitted_at is None:
             return
@@ -85,6 +99,13 @@ def advance_line(state: SchedulerState, trajectory: Trajectory, now: float) -> N
             drop_sandbox(state, trajectory, now, lost=False)
         state.ready.add(head)
         return
+
+
+def _can_copy(state: SchedulerState, action: Action, trajectory: Trajectory) -> bool:
+    """Whether the manager that holds a sandbox can copy it; one that has not registered again yet, can."""
+    manager = state.managers.get(trajectory.manager_id)
+    service = manager.services.get(action.request.service) if manager is not None else None
+    return service is None or service.description.copies_sandboxes
 
 
 def attempt_deadline(state: SchedulerState, attempt: Attempt, now: float) -> float:
@@ -135,7 +156,9 @@ def install_sandbox(state: SchedulerState, attempt: Attempt, sandbox_id: str) ->
     attempt.units = {resource: units for resource, units in attempt.units.items() if resource not in kept}
     if CPU in kept:
         trajectory.held_cores, attempt.cores = attempt.cores, ()
-    trajectory.sandbox_id, trajectory.manager_id, trajectory.lost = sandbox_id, manager.manager_id, False
+    trajectory.sandbox_id, trajectory.manager_id = sandbox_id, manager.manager_id
+    trajectory.lost = trajectory.died = False
+    trajectory.had_sandbox = True
     manager.sandboxes[trajectory.key] = trajectory
     _persist_place(state, trajectory)
 
@@ -170,6 +193,24 @@ def _persist_place(state: SchedulerState, trajectory: Trajectory) -> None:
     )
 
 
+def note_death(action: Action, failed: AttemptFailed) -> AttemptFailed:
+    """Notes that an action ended with its sandbox, if it did; returns the failure as its job wants it told."""
+    trajectory = action.trajectory
+    died = failed.kind is FailureKind.ENV and failed.reason == STATE_LOST.reason
+    # Files may have filled its memory until nothing was left of it.
+    full = failed.kind is FailureKind.RESOURCE_LIMIT
+    if trajectory is not None and (died or (full and trajectory.lost)):
+        trajectory.died = True
+    if not died:
+        return failed
+    action.job.dead_sandboxes += 1
+    return _blamed(action.job, failed)
+
+
+def _blamed(job: Job, failed: AttemptFailed) -> AttemptFailed:
+    return replace(failed, kind=FailureKind.INFRA) if job.request.dead_sandbox_is_infra else failed
+
+
 def end_unsuccessfully(
     state: SchedulerState, action: Action, failed: AttemptFailed, now: float, last: LastAttempt
 ) -> None:
@@ -201,7 +242,7 @@ def fail_or_retry(state: SchedulerState, action: Action, failed: AttemptFailed, 
 
 def _is_repeatable(request: ActionRequest, failed: AttemptFailed) -> bool:
     """Whether an attempt that may have begun may be followed by another one. What a quota refused was not done."""
-    if request.needs_sandbox:
+    if request.changes_sandbox:
         return False
     return not request.called_once or failed.kind is FailureKind.QUOTA
 
@@ -219,16 +260,17 @@ def stop_attempt(state: SchedulerState, attempt: Attempt, reason: str, now: floa
 def detach_attempt(state: SchedulerState, action: Action, attempt: Attempt, reason: str, now: float) -> None:
     """Parts an action from an attempt that is still running; the attempt is stopped and keeps its units until it ends.
 
-    What it may still do to its sandbox is unknown, so the sandbox is destroyed. The caller finishes the action or puts
-    it back in the queue, which lets the line of the sandbox advance.
+    What it may still do to its sandbox is unknown, so the sandbox is destroyed, unless it has one of its own. The
+    caller finishes the action or puts it back in the queue, which lets the line of the sandbox advance.
     """
     stop_attempt(state, attempt, reason, now)
     action.attempt = None
     trajectory = action.trajectory
     if trajectory is not None and trajectory.occupied is attempt:
-        if trajectory.sandbox_id:
-            drop_sandbox(state, trajectory, now, lost=True)
-        trajectory.lost = True
+        if not action.request.copies_sandbox:
+            if trajectory.sandbox_id:
+                drop_sandbox(state, trajectory, now, lost=True)
+            trajectory.lost = True
         # Only now: the action is still the first of its line and would get the outcome of one whose sandbox is gone.
         trajectory.occupied = None
 

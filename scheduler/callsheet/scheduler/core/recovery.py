@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -121,8 +122,9 @@ def _restore_trajectory(
     trajectory.command_timeout = row.command_timeout
     trajectory.sandbox_id, trajectory.manager_id = row.sandbox_id, row.manager_id
     trajectory.held, trajectory.held_cores = dict(row.held), row.held_cores
-    # Whether it ever had a sandbox is not kept; saying "lost" lets an env_step fail as data instead of as a refusal.
+    # Saying "lost" lets an env_step fail as data instead of as a refusal.
     trajectory.lost = not row.sandbox_id
+    trajectory.had_sandbox = row.had_sandbox or bool(row.sandbox_id)
     if row.manager_id:
         awaited.add(row.manager_id)
         _mark_admitted(trajectory)
@@ -146,6 +148,8 @@ def _restore_action(
 ) -> Action:
     job = state.jobs[row.job_id]
     request = decode.action(row.spec)
+    if row.copies_sandbox:
+        request = replace(request, in_sandbox=True)
     trajectory = job.trajectories.get(row.trajectory_id)
     if trajectory is None and row.trajectory_id:
         closed = decode.trajectory(job.trajectory_specs[row.trajectory_id])

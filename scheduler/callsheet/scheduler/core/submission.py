@@ -20,6 +20,7 @@ from callsheet.scheduler.core.model import (
     Opening,
     RefusalCode,
     RefusedError,
+    SandboxCopy,
     failed_precondition,
 )
 from callsheet.scheduler.core.peers import Watcher
@@ -88,6 +89,7 @@ def on_submit(state: SchedulerState, event: events.SubmitRequested, now: float) 
     check_not_expired(job)
     trajectory = _trajectory_of(job, request)
     _check_room(state, job)
+    request = _settle_copy(trajectory, request)
     orphan = adoptable_orphan(state, job, request)
     awaits_role = False
     if orphan is None:
@@ -98,7 +100,8 @@ def on_submit(state: SchedulerState, event: events.SubmitRequested, now: float) 
     action.awaits_role = awaits_role
     if event.watcher is not None:
         action.watchers.append(event.watcher)
-    state.persist(ActionSubmitted(*request.key, request.trajectory_id, request.body_hash, request.spec, now))
+    submitted = (*request.key, request.trajectory_id, request.body_hash, request.spec, now, request.copies_sandbox)
+    state.persist(ActionSubmitted(*submitted))
     if trajectory is not None and request.kind is ActionKind.ENV_RESET:
         _take_command_timeout(state, trajectory, request)
     state.accept(event.reply_to, patient=True)
@@ -159,10 +162,26 @@ def _trajectory_of(job: Job, request: ActionRequest) -> Trajectory | None:
     raise failed_precondition("trajectory_id", request.trajectory_id, rule)
 
 
+def _settle_copy(trajectory: Trajectory | None, request: ActionRequest) -> ActionRequest:
+    """Settles for good whether an action runs in a copy of its trajectory's sandbox: one that is, was or is to come."""
+    if request.copy is SandboxCopy.NEVER or trajectory is None:
+        return request
+    if trajectory.had_sandbox or _awaits_reset(trajectory):
+        return replace(request, in_sandbox=True)
+    if request.copy is SandboxCopy.ALWAYS:
+        rule = "has no sandbox to begin a fresh one with: give files or an image, or submit an env_reset first"
+        raise failed_precondition("trajectory_id", request.trajectory_id, rule)
+    return request
+
+
+def _awaits_reset(trajectory: Trajectory) -> bool:
+    return any(not action.request.needs_sandbox for action in trajectory.line)
+
+
 def _check_sandbox(trajectory: Trajectory, request: ActionRequest) -> None:
     if not request.needs_sandbox or trajectory.sandbox_id or trajectory.lost:
         return
-    if not any(not action.request.needs_sandbox for action in trajectory.line):
+    if not _awaits_reset(trajectory):
         raise failed_precondition("trajectory_id", request.trajectory_id, "has no sandbox; submit an env_reset first")
 
 

@@ -78,6 +78,7 @@ def decode_job(spec: job_pb2.JobSpec) -> JobRequest:
         spec=spec.SerializeToString(deterministic=True),
         grace=longer_than_zero("job.grace", spec.grace) if spec.HasField("grace") else None,
         detached=spec.detached,
+        dead_sandbox_is_infra=spec.dead_sandbox_is_infra,
         idle_timeout=longer_than_zero("job.idle_timeout", spec.idle_timeout) if spec.HasField("idle_timeout") else None,
     )
 
@@ -149,6 +150,7 @@ def decode_action(spec: action_pb2.ActionSpec) -> tuple[ActionRequest, list[comm
         set_up=set_up_name(spec.env_reset) if kind is ActionKind.ENV_RESET else "",
         called_once=rules.called_once(spec),
         command_timeout=to_seconds(spec.env_reset.defaults.start_to_close),
+        copy=rules.copy(spec),
         payloads=tuple(reference.sha256 for reference in references),
     )
     return request, references

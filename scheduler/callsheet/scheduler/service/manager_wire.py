@@ -111,6 +111,7 @@ def _decode_service(path: str, message: manager_service_pb2.HostedService) -> Se
         setup_s=within(f"{path}.setup_s", message.setup_s, 0.0, MAX_SECONDS),
         instances=int(at_least(f"{path}.instances", message.instances, 0)),
         kept_set_ups=_decode_kept(path, message.kept_set_ups),
+        copies_sandboxes=message.copies_sandboxes,
     )
 
 

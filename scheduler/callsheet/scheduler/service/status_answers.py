@@ -30,6 +30,7 @@ def job_status(state: SchedulerState, job: Job, now: float) -> job_pb2.JobStatus
         sessions=len(lease.sessions),
         expired=lease.expired,
         forgotten_actions=len(job.forgotten),
+        dead_sandboxes=job.dead_sandboxes,
     )
     status.spec.share = request.weight
     status.spec.priority_class = job_pb2.PriorityClass.ValueType(request.priority_class)

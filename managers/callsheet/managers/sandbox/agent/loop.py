@@ -14,7 +14,7 @@ import time
 from . import files, network
 from .domains import Domains, NoDomains
 from .paths import RefusedJobError, place_of
-from .processes import descendants, interrupt, send_signal, signal_all, signal_everything
+from .processes import Forks, descendants, interrupt, send_signal, signal_all, signal_everything
 from .shared_memory import SharedMemory, memory_of
 from .slim import call, parse, serialise, signal, socket
 
@@ -45,18 +45,19 @@ class Agent:
     def __init__(
         self,
         manager: socket.socket,
-        work: str,
-        temporary: str,
+        areas: dict[str, str],
         domains: Domains,
+        forks: Forks,
         program: list[bytes],
         *,
         memory: SharedMemory | None,
     ) -> None:
         self.manager = manager
         self.memory = memory
-        self.areas = {"work": work, "temporary": temporary}
+        self.areas = areas
         self.domains = domains
         self.program = program
+        self.forks = forks
         self.held: set[int] = set()
         self.jobs: dict[int, tuple[int, int]] = {}
         # Processes of this program itself: no pause is meant for them.
@@ -186,7 +187,7 @@ class Agent:
         reader, writer = os.pipe()
         try:
             work_of_child = self.work_of(operation, details, descriptors[1:], writer)
-            pid = os.fork()
+            pid = self.forks.fork()
         except (OSError, RefusedJobError) as error:
             os.close(reader)
             os.close(writer)
@@ -223,7 +224,8 @@ class Agent:
     def unpacker(self, details: dict[str, Any], content: int, report: int) -> Callable[[], None]:
         """Returns what becomes the program that unpacks an archive."""
         root, components = place_of(self.areas["work"], details["path"])
-        words = [b"unpack", b"%d" % report, b"%d" % content, *map(encoded, (root, *components))]
+        numbers = [b"%d" % number for number in (report, content, details["replaces"])]
+        words = [b"unpack", *numbers, *map(encoded, (root, *components))]
 
         def become_unpacker() -> None:
             for descriptor in (report, content):
@@ -378,14 +380,15 @@ def main() -> None:
     os.set_inheritable(manager.fileno(), False)
     program = own_program()
     # Plain processes have nothing that keeps them in, and may change to other users, which domains forbid.
+    forks = Forks()
     domains = Domains() if os.getpid() == 1 else NoDomains()
     if os.getpid() == 1:
         # Nobody inside may look into this process, although it has the same user id.
         call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
     else:
         call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    memory = memory_of(sys.argv[4:])
-    agent = Agent(manager, os.path.realpath(sys.argv[2]), sys.argv[3], domains, program, memory=memory)
+    areas = {"work": os.path.realpath(sys.argv[2]), "temporary": sys.argv[3]}
+    agent = Agent(manager, areas, domains, forks, program, memory=memory_of(sys.argv[4:]))
     try:
         agent.serve()
     except OSError:

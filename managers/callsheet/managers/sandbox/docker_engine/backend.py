@@ -59,6 +59,11 @@ class RunningContainer:
         self._container = container
         self._threads = threads
 
+    @property
+    def ends_alone(self) -> bool:
+        """The engine is not asked: it may be gone together with it."""
+        return True
+
     async def ran_out_of_memory(self) -> bool:
         """Asks the engine: the container's groups are gone with it."""
         try:
@@ -149,6 +154,11 @@ class DockerBackend(AgentBackend):
     @property
     def overlays(self) -> bool:
         """Images are the engine's own."""
+        return False
+
+    @property
+    def begins_with_copies(self) -> bool:
+        """Its directories are mounted by the engine."""
         return False
 
     @property
