@@ -208,14 +208,14 @@ class _Copy:
                     waiting = self._entries(source, target)
                 elif levels:
                     level = levels.pop()
+                    # Both before a mode that may forbid to go on from here.
+                    above, target_above = open_above(source, level.source), open_above(target, level.target)
+                    if level.mode is not None:
+                        os.fchmod(source, level.mode)
                     # Only now: what was made in it changed its time, and it may forbid to make anything in it.
                     os.fchmod(target, stat.S_IMODE(level.status.st_mode) & ~SPECIAL_BITS)
                     os.utime(target, ns=(level.status.st_mtime_ns, level.status.st_mtime_ns))
-                    above = open_above(source, level.source)
-                    if level.mode is not None:
-                        os.fchmod(source, level.mode)
-                    source = _move(source, above)
-                    target = _move(target, open_above(target, level.target))
+                    source, target = _move(source, above), _move(target, target_above)
                     waiting = level.waiting
                 else:
                     return
