@@ -3,6 +3,7 @@
 #   PYTHON=...        the interpreter to create .venv with (python3; 3.11 or later)
 #   TORCH_INDEX=...   an index to take torch from, for instance one with CPU-only builds; an installed torch is kept
 #   PYTEST_ARGS=...   arguments for `make test`, which then runs in one process unless -n is among them
+#   SOAK_S=...        seconds of `make soak`
 #   UPGRADE=1         lets `make lock` move to newer versions
 
 PYTHON ?= python3
@@ -14,7 +15,7 @@ TORCH := 2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .NOTPARALLEL:
-.PHONY: demo test examples compose-smoke check docs lint types layers protos protos-lint protos-check bench lock setup clean
+.PHONY: demo test examples compose-smoke check docs lint types layers protos protos-lint protos-check bench soak lock setup clean
 
 demo: $(SETUP)
 	scripts/system_packages.sh demo
@@ -64,6 +65,11 @@ protos: $(SETUP)
 
 bench: $(SETUP)
 	$(BIN)/callsheet bench dispatch
+
+# Not a part of `make test`: ten minutes, or as many seconds as SOAK_S says.
+soak: $(SETUP)
+	scripts/system_packages.sh test
+	$(BIN)/callsheet bench soak $(if $(SOAK_S),--duration-s $(SOAK_S))
 
 # Versions only: no hashes (builds of torch differ), no addresses, no local versions such as +cpu, and none of the CUDA
 # packages, which torch's own metadata pins for each of its builds.

@@ -91,11 +91,13 @@ class Accounts:
             f"{outcome.kind.value} {outcome.reason}" if isinstance(outcome, Failed) else type(outcome).__name__.lower()
             for outcome in self.outcomes.values()
         )
-        return {"actions": len(self.outcomes), "kinds": kinds, "refused": self.refused, "wrong": self.wrong}
+        failures = [f"{name}: {each}" for name, each in self.outcomes.items() if isinstance(each, Failed)]
+        told = {"failures": failures, "refused": self.refused, "wrong": self.wrong}
+        return {"actions": len(self.outcomes), "kinds": kinds, **told}
 
 
 async def roll_out(job: Job, name: str, accounts: Accounts) -> None:
-    """One trajectory that counts its steps in its sandbox, and rewards for the count."""
+    """One trajectory that counts its steps in its sandbox, finds no secrets there, and is rewarded for the count."""
     content = os.urandom(FILE_BYTES)
     async with job.trajectory(name) as trajectory:
         files = [SandboxFile("data", content)]
@@ -111,9 +113,9 @@ async def roll_out(job: Job, name: str, accounts: Accounts) -> None:
             )
             accounts.expect(action_id, len(turn.token_ids), 8)
             action_id = f"{name}/step-{step}"
-            done = await accounts.take(
-                action_id, trajectory.env_step(f"echo {step} >>steps; cat steps", action_id=action_id)
-            )
+            # No secret is there to be printed.
+            command = f"echo {step} >>steps; cat steps /run/secrets/* 2>&-"
+            done = await accounts.take(action_id, trajectory.env_step(command, action_id=action_id))
             accounts.expect(action_id, done.stdout.split(), [str(each + 1).encode() for each in range(step)])
         action_id = f"{name}/tests"
         suite = trajectory.reward_tests(f"test $(wc -l <steps) = {STEPS}", where=Where.IN_SANDBOX, action_id=action_id)

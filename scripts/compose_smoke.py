@@ -13,8 +13,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -158,7 +160,7 @@ def make_project(stand_in: str) -> None:
 
 
 class Load:
-    """The load that runs in a container; `completed` and `lost` count its trajectories."""
+    """The load that runs in a container; `completed` and `lost` count its trajectories that have ended."""
 
     def __init__(self) -> None:
         words = ["run", "--rm", "-T", "--no-deps", "--entrypoint", "python3"]
@@ -174,6 +176,9 @@ class Load:
             env=own_environment(),
         )
         self.completed = self.lost = 0
+        self._accounts: dict[str, Any] = {}
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def wait_for(self, completed: int) -> None:
         """Waits until so many more trajectories have completed.
@@ -184,37 +189,39 @@ class Load:
         target = self.completed + completed
         deadline = time.monotonic() + RECOVERY_S
         while self.completed < target:
-            self._take(self._next())
+            if not self._reader.is_alive():
+                raise SmokeError(f"the load ended; {WORK}/load.log:\n{(WORK / 'load.log').read_text()[-2000:]}")
             if time.monotonic() > deadline:
                 raise SmokeError(f"no {completed} trajectories completed within {RECOVERY_S:g} s")
+            time.sleep(0.1)
 
     def finish(self) -> dict[str, Any]:
-        """Ends the load and returns its accounts."""
+        """Ends the load and returns its accounts.
+
+        Raises:
+            SmokeError: It told none.
+        """
         assert self._process.stdin is not None
         self._process.stdin.close()
-        while "accounts" not in (line := self._next()):
-            self._take(line)
+        self._reader.join(COMMAND_S)
+        if not self._accounts:
+            raise SmokeError(f"the load told no accounts; {WORK}/load.log:\n{(WORK / 'load.log').read_text()[-2000:]}")
         self._process.wait(COMMAND_S)
-        accounts: dict[str, Any] = line["accounts"]
-        return accounts
+        return self._accounts
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            read = json.loads(line)
+            self._accounts = read.get("accounts", self._accounts)
+            self.completed += read.get("end") == "completed"
+            self.lost += read.get("end") == "lost"
 
     def kill(self) -> None:
         """Ends the client's process; the container ends with the project."""
         self._process.kill()
         self._process.wait()
         self._log.close()
-
-    def _next(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SmokeError(f"the load ended; {WORK}/load.log:\n{(WORK / 'load.log').read_text()[-2000:]}")
-        read: dict[str, Any] = json.loads(line)
-        return read
-
-    def _take(self, line: dict[str, Any]) -> None:
-        self.completed += line["end"] == "completed"
-        self.lost += line["end"] == "lost"
 
 
 def inspect(service: str, template: str) -> str:
@@ -258,8 +265,8 @@ def check_accounts(accounts: dict[str, Any], load: Load) -> None:
     say(f"{load.completed} trajectories completed, {load.lost} lost to kills; {accounts['actions']} actions:")
     for kind, count in sorted(accounts["kinds"].items()):
         say(f"  {count:5} {kind}")
-    for refusal in accounts["refused"]:
-        say(f"  refused: {refusal[:300]}")
+    for what in (*accounts["failures"], *accounts["refused"]):
+        say(f"  {what[:300]}")
     if accounts["wrong"]:
         raise SmokeError("wrong:\n  " + "\n  ".join(accounts["wrong"][:20]))
     if not accounts["kinds"].get("succeeded"):
@@ -296,11 +303,13 @@ def exercise(stand_in: str) -> None:
 
 
 def main() -> None:
-    """Runs it; exits with 2 if something is missing, and with 1 if the stack failed."""
+    """Runs it; exits with 1 if something is missing, or the stack failed."""
     try:
         check_needs()
     except SmokeError as error:
         sys.exit(f"compose-smoke: {error}")
+    # What was started is taken away then, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("compose-smoke: stopped"))
     began = time.monotonic()
     WORK.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(PROJECT, ignore_errors=True)

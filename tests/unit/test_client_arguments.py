@@ -8,6 +8,7 @@ from typing import Any
 import callsheet.client
 import pytest
 from callsheet.client import (
+    BackgroundProcesses,
     Client,
     ClientOptions,
     CommandDefaults,
@@ -71,6 +72,8 @@ _ON_A_TRAJECTORY: list[tuple[str, Mistake]] = [
     ("tool_call.idempotent", lambda t: t.tool_call("api", "get", idempotent="yes")),
     ("where", lambda t: t.reward_script("score", where="fresh")),
     ("reward.script.score_file", lambda t: t.reward_script("score", where=Where.IN_SANDBOX)),
+    ("background", lambda t: t.reward_tests("t", where=Where.IN_SANDBOX, background="stop")),
+    ("background", lambda t: t.reward_tests("t", image="x", background=BackgroundProcesses.STOP)),
     ("reward.script.score_file", lambda t: t.reward_script("to {score}", where=Where.IN_SANDBOX, score_file="score")),
     ("in_sandbox", lambda t: t.reward_tests("pytest", in_sandbox=True)),
     ("action", lambda t: t.submit("ls")),

@@ -130,6 +130,18 @@ REFUSED = [
         "x",
         "must be empty in the trajectory's sandbox",
     ),
+    (
+        'reward { test_suite { command { shell: "t" } image: "x" background: REWARD_BACKGROUND_KILL } }',
+        "reward.test_suite.background",
+        "REWARD_BACKGROUND_KILL",
+        "a fresh sandbox has no processes yet",
+    ),
+    (
+        'reward { script { command { shell: "t > {score}" } where: REWARD_PLACE_IN_SANDBOX background: 9 } }',
+        "reward.script.background",
+        "9",
+        "not a value",
+    ),
     ("reward { script {} }", "reward.script.command", "", "must be set"),
     (
         'reward { script { command { shell: "t" } image: "x" } }',

@@ -1,14 +1,16 @@
-"""`callsheet bench dispatch`, `planner`, `real` and `sandbox`: each measures, and prints a report."""
+"""`callsheet bench dispatch`, `planner`, `real`, `sandbox` and `soak`: each measures, and prints a report."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import anyio
+import typer
 from callsheet.benchmarks.dispatch.settings import DispatchSettings
 from callsheet.benchmarks.planner.settings import PlannerBenchSettings
 from callsheet.benchmarks.real.settings import RealSettings
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
+from callsheet.benchmarks.soak.settings import SoakSettings
 from callsheet.cli.errors import CommandError, needs
 from callsheet.cli.options import AsJson, options_of
 from callsheet.cli.output import measure
@@ -68,6 +70,26 @@ def sandbox(*, settings: SandboxBenchSettings, as_json: AsJson = False) -> None:
         from callsheet.benchmarks.sandbox.run import run_sandbox_bench
     _log_warnings()
     measure(as_json, lambda progress: anyio.run(run_sandbox_bench, settings, progress), render)
+
+
+@options_of(settings=SoakSettings)
+def soak(*, settings: SoakSettings, as_json: AsJson = False) -> None:
+    """Load a scheduler for minutes, and look whether its memory and its disk stay bounded.
+
+    There are small and large actions, jobs that come and go, and client streams that nobody reads. It ends with exit
+    code 1 if anything outgrew what the scheduler's settings allow.
+    """
+    with needs("bench"):
+        from callsheet.benchmarks.soak.databases import NoDatabaseError
+        from callsheet.benchmarks.soak.render import render
+        from callsheet.benchmarks.soak.run import run_soak
+    _log_warnings()
+    try:
+        report = measure(as_json, lambda progress: anyio.run(run_soak, settings, progress), render)
+    except NoDatabaseError as error:
+        raise CommandError(str(error)) from error
+    if not report.bounded:
+        raise typer.Exit(1)
 
 
 def _log_warnings() -> None:

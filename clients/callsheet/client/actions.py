@@ -42,7 +42,7 @@ class Where(Enum):
     """In the trajectory's sandbox, beside its files."""
 
 
-class Background(Enum):
+class BackgroundProcesses(Enum):
     """What becomes of processes that earlier actions left in the sandbox while a reward runs there.
 
     Without one they are stopped where nothing inside can undo that or look into the reward's processes, else killed.
@@ -211,7 +211,7 @@ class RewardTests(Action[RewardResult]):
     files: Sequence[SandboxFile] = ()
     image: str = ""
     service: str = ""
-    background: Background | None = None
+    background: BackgroundProcesses | None = None
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ class RewardTests(Action[RewardResult]):
         files: Sequence[SandboxFile] = (),
         image: str = "",
         service: str = "",
-        background: Background | None = None,
+        background: BackgroundProcesses | None = None,
     ) -> None:
         """Takes a command as people type it."""
         _set_fields(self, as_command(command, "command"), where, files, image, service, background)
@@ -254,7 +254,7 @@ class RewardScript(Action[RewardResult]):
     files: Sequence[SandboxFile] = ()
     image: str = ""
     service: str = ""
-    background: Background | None = None
+    background: BackgroundProcesses | None = None
 
     def __init__(
         self,
@@ -265,7 +265,7 @@ class RewardScript(Action[RewardResult]):
         files: Sequence[SandboxFile] = (),
         image: str = "",
         service: str = "",
-        background: Background | None = None,
+        background: BackgroundProcesses | None = None,
     ) -> None:
         """Takes a command as people type it."""
         _set_fields(self, as_command(command, "command"), where, score_file, files, image, service, background)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, Unpack
 import anyio
 from callsheet.client.actions import (
     Action,
-    Background,
+    BackgroundProcesses,
     Generate,
     RewardModel,
     RewardScript,
@@ -95,7 +95,7 @@ class ActionVerbs:
         files: Iterable[SandboxFile] = (),
         image: str = "",
         service: str = "",
-        background: Background | None = None,
+        background: BackgroundProcesses | None = None,
         **options: Unpack[ActionOptions],
     ) -> Outcome[RewardResult]:
         """Scores by a test suite. See `RewardTests` and `ActionOptions`.
@@ -117,7 +117,7 @@ class ActionVerbs:
         files: Iterable[SandboxFile] = (),
         image: str = "",
         service: str = "",
-        background: Background | None = None,
+        background: BackgroundProcesses | None = None,
         **options: Unpack[ActionOptions],
     ) -> Outcome[RewardResult]:
         """Scores by a script that writes its score to a file. See `RewardScript` and `ActionOptions`.

@@ -28,7 +28,11 @@ _MANAGER_GRACE_MARGIN_S = 15.0
 # The user's own may be for another scheduler. Empty ones count as unset, and options go before them.
 _OF_CALLERS = ("TLS_CA", "TLS_CERT", "TLS_KEY", "TOKEN", "TOKEN_FILE")
 _OF_SCHEDULERS = ("SERVER_CERT", "SERVER_KEY", "CLIENT_CA", "TOKENS")
-_NO_CREDENTIALS = {f"CALLSHEET_{name}": "" for name in _OF_CALLERS + _OF_SCHEDULERS}
+_OF_FACADES = ("FACADE_TOKEN", "FACADE_TOKEN_FILE")
+_NO_CREDENTIALS = {f"CALLSHEET_{name}": "" for name in _OF_CALLERS + _OF_SCHEDULERS + _OF_FACADES}
+# Passwords may stand there, and managers have no use for them.
+_OF_STORES = ("DATABASE_URL", "DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE")
+_NO_SECRETS = _NO_CREDENTIALS | {f"CALLSHEET_{name}": "" for name in _OF_STORES}
 _LOG_BYTES = 64 << 20
 
 
@@ -100,7 +104,7 @@ class Stack:
             name=role,
             module=_command_module(),
             arguments=role_arguments(role, self.settings, address=self.address, cores=self._cores),
-            environment=_NO_CREDENTIALS,
+            environment=_NO_CREDENTIALS if role == Role.SCHEDULER else _NO_SECRETS,
             log_path=bounded_log(log_path) if log_path is not None else None,
             ready_timeout_s=self.settings.ready_timeout_s,
         )

@@ -18,7 +18,7 @@ from callsheet.managers.executor import Attempt, AttemptResult, Broken, Complete
 from callsheet.managers.kind import ManagerKind, ServedActions
 from callsheet.managers.sandbox_memory import runs_in_sandbox
 from callsheet.options.declaration import Setting, check_least
-from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2, outcome_pb2
 from typing_extensions import override
 
 ALL_KINDS = tuple(kind for kind in action_pb2.ActionKind.values() if kind)
@@ -45,6 +45,7 @@ class NoopSettings:
     services: Sequence[NoopService] = (NoopService(),)
     execution_s: Annotated[float, Setting("How long each attempt takes.", least=0)] = 0.0
     follow_expected_duration: bool = True
+    echo: Annotated[bool, Setting("Answer a tool call with its inline arguments.")] = False
     start_log: Annotated[
         Path | None, Setting("Gets one line of JSON for every start, before anything else happens.")
     ] = None
@@ -187,6 +188,9 @@ class NoopExecutor(Executor):
         kind = action.WhichOneof("payload")
         if kind == "env_reset":
             return self._new_sandbox(action)
+        if self._settings.echo and kind == "tool_call" and action.tool_call.arguments.inline:
+            response = common_pb2.Blob(inline=action.tool_call.arguments.inline)
+            return Completed(outcome_pb2.Succeeded(tool_call=outcome_pb2.ToolCallResult(response=response)))
         return RESULTS[kind or ""]
 
     def _new_sandbox(self, action: action_pb2.ActionSpec) -> Completed:

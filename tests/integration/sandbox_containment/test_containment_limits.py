@@ -73,6 +73,23 @@ async def test_a_memory_bomb_ends_and_the_sandbox_survives(settings: SandboxSett
         assert await shell(sandbox, "echo alive") == "alive\n"
 
 
+async def test_many_small_processes_that_fill_the_memory_leave_the_sandbox_alive(settings: SandboxSettings) -> None:
+    # Each is smaller than the agent, which would be killed first for its size.
+    code = """
+import os, sys, time
+for _ in range(60):
+    if os.fork() == 0:
+        held = bytearray(3 << 20)
+        time.sleep(0.5)
+        os._exit(0)
+sys.exit(any(os.wait()[1] for _ in range(60)))
+"""
+    async with open_sandbox(settings, spec_for(settings, memory_mib=64, max_processes=100)) as sandbox:
+        outcome = await run(sandbox, "python3", "-I", "-c", code)
+        assert outcome.failed == outcome.out_of_memory == tells(settings, "memory")
+        assert await shell(sandbox, "echo alive; cat /proc/self/oom_score_adj") == "alive\n1000\n"
+
+
 async def test_a_fork_bomb_is_bounded_and_ends_with_a_stop(settings: SandboxSettings) -> None:
     code = """
 import os, time

@@ -13,7 +13,7 @@ import sys
 from . import files, network
 from .domains import Domains, NoDomains
 from .paths import RefusedJobError, place_of
-from .processes import descendants, interrupt, send_signal, signal_all, signal_everything
+from .processes import Forks, descendants, interrupt, send_signal, signal_all, signal_everything
 from .slim import call, parse, serialise, signal, socket
 
 TYPE_CHECKING = False
@@ -39,12 +39,13 @@ class Agent:
     """The loop: requests from the socket, ends of children."""
 
     def __init__(
-        self, manager: socket.socket, work: str, temporary: str, domains: Domains, program: list[bytes]
+        self, manager: socket.socket, areas: dict[str, str], domains: Domains, forks: Forks, program: list[bytes]
     ) -> None:
         self.manager = manager
-        self.areas = {"work": work, "temporary": temporary}
+        self.areas = areas
         self.domains = domains
         self.program = program
+        self.forks = forks
         self.held: set[int] = set()
         self.jobs: dict[int, tuple[int, int]] = {}
         self.wake_up, self.wake_up_writer = os.pipe()
@@ -146,7 +147,7 @@ class Agent:
         reader, writer = os.pipe()
         try:
             work_of_child = self.work_of(operation, details, descriptors[1:], writer)
-            pid = os.fork()
+            pid = self.forks.fork()
         except (OSError, RefusedJobError) as error:
             os.close(reader)
             os.close(writer)
@@ -337,13 +338,15 @@ def main() -> None:
     os.set_inheritable(manager.fileno(), False)
     program = own_program()
     # Plain processes have nothing that keeps them in, and may change to other users, which domains forbid.
+    forks = Forks()
     domains = Domains() if os.getpid() == 1 else NoDomains()
     if os.getpid() == 1:
         # Nobody inside may look into this process, although it has the same user id.
         call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
     else:
         call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    agent = Agent(manager, os.path.realpath(sys.argv[2]), sys.argv[3], domains, program)
+    areas = {"work": os.path.realpath(sys.argv[2]), "temporary": sys.argv[3]}
+    agent = Agent(manager, areas, domains, forks, program)
     try:
         agent.serve()
     except OSError:

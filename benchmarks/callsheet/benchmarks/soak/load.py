@@ -1,0 +1,196 @@
+"""What a soak does to a scheduler: small and large actions, jobs that come and go, and streams that nobody reads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final
+
+import anyio
+import grpc
+import grpc.aio
+from callsheet.client import CallsheetError, Client, Demand, ForgottenError, Generate, Job, RefusedError, Succeeded
+from callsheet.v1 import action_pb2, client_service_pb2, client_service_pb2_grpc, job_pb2
+
+SERVICE: Final = "noop"
+_NOTHING: Final = Demand()
+_WORKERS: Final = 16
+_LARGE_WORKERS: Final = 2
+_LARGE_PAUSE_S: Final = 0.2
+_LARGE_TOKENS: Final = 200_000
+# Which no database can compress.
+_INLINE: Final = random.Random(0).randbytes(60 * 1024)
+_STORED: Final = 200 * 1024
+_CHURN_PAUSE_S: Final = 0.2
+_CHURN_IDS: Final = 3
+_UNREAD_PAUSE_S: Final = 0.05
+_ANSWER_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class SoakCounts:
+    """What happened so far.
+
+    Attributes:
+        failed: Actions that did not succeed, by what they were told; none should be.
+        forgotten: Resubmits that were refused since the action is forgotten.
+        again: Resubmits that got the outcome again.
+        jobs: Lives of jobs that came and went.
+        unread: Streams that were opened and never read.
+    """
+
+    small: int = 0
+    large: int = 0
+    refused: int = 0
+    forgotten: int = 0
+    again: int = 0
+    jobs: int = 0
+    unread: int = 0
+    failed: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def actions(self) -> int:
+        """Actions that have their outcome, those of unread streams left out."""
+        return self.small + self.large
+
+    def fail(self, what: object) -> None:
+        """SoakCounts what should not be."""
+        said = str(what)[:120]
+        self.failed[said] = self.failed.get(said, 0) + 1
+
+
+class SoakLoad:
+    """Everything at once, until cancelled. What is refused for lack of room is tried again later."""
+
+    def __init__(
+        self, address: str, job: Job, *, actions_per_s: int, unread_sessions: int, unread_s: float, seed: int
+    ) -> None:
+        """Takes where to send it.
+
+        Args:
+            address: The scheduler's.
+            job: The one that lives throughout.
+            actions_per_s: Small actions a second.
+            unread_sessions: Streams that are never read.
+            unread_s: Seconds that each of them lasts.
+            seed: Of chance.
+        """
+        self.counts = SoakCounts()
+        self._address = address
+        self._job = job
+        self._pause_s = _WORKERS / actions_per_s
+        self._unread_sessions = unread_sessions
+        self._unread_s = unread_s
+        self._random = random.Random(seed)
+        self._small = 0
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            for _ in range(_WORKERS):
+                tasks.start_soon(self._keep_on, self._one_small, self._pause_s)
+            for number in range(_LARGE_WORKERS):
+                tasks.start_soon(self._keep_on, self._one_large if number else self._one_echo, _LARGE_PAUSE_S)
+            tasks.start_soon(self._keep_on, self._one_resubmit, _LARGE_PAUSE_S)
+            for number in range(_CHURN_IDS):
+                tasks.start_soon(self._churn, f"churn-{number}")
+            for number in range(self._unread_sessions):
+                tasks.start_soon(self._leave_unread, f"unread-{number}")
+
+    async def _keep_on(self, one: Callable[[], Awaitable[None]], pause_s: float) -> None:
+        while True:
+            await self._try(one)
+            await anyio.sleep(pause_s)
+
+    async def _try(self, one: Callable[[], Awaitable[None]]) -> None:
+        try:
+            with anyio.fail_after(_ANSWER_S):
+                await one()
+        except RefusedError as refusal:
+            self.counts.refused += 1
+            if refusal.retry_after_s is None:
+                self.counts.fail(refusal)
+            await anyio.sleep(refusal.retry_after_s or 0.0)
+        except (CallsheetError, TimeoutError) as error:
+            self.counts.fail(repr(error))
+
+    async def _one_small(self) -> None:
+        self._small += 1
+        await self._call(f"small-{self._small}", b"")
+        self.counts.small += 1
+
+    async def _one_echo(self) -> None:
+        await self._call(f"echo-{self.counts.large}-{self._random.getrandbits(32):08x}", _INLINE)
+        self.counts.large += 1
+
+    async def _call(self, action_id: str, arguments: bytes) -> None:
+        outcome = await self._job.tool_call(SERVICE, "nothing", arguments, demand=_NOTHING, action_id=action_id)
+        if not isinstance(outcome, Succeeded):
+            self.counts.fail(outcome)
+
+    async def _one_large(self) -> None:
+        prompt = [self._random.randrange(1 << 20)] * _LARGE_TOKENS
+        outcome = await (await self._job.submit(Generate(prompt, model=SERVICE), demand=_NOTHING)).outcome()
+        if not isinstance(outcome, Succeeded):
+            self.counts.fail(outcome)
+        self.counts.large += 1
+
+    async def _one_resubmit(self) -> None:
+        """An action that has its outcome gives it again or is forgotten; it never runs again."""
+        if self._small < 2 * _WORKERS:
+            return
+        action_id = f"small-{self._random.randrange(1, self._small - _WORKERS)}"
+        try:
+            await self._call(action_id, b"")
+        except ForgottenError:
+            self.counts.forgotten += 1
+        else:
+            self.counts.again += 1
+
+    async def _churn(self, job_id: str) -> None:
+        """A job that is opened and closed again and again under its id; now and then its client just goes."""
+        life = 0
+        while True:
+            life += 1
+            await self._try(lambda: self._live(job_id, life))  # noqa: B023
+            await anyio.sleep(_CHURN_PAUSE_S)
+
+    async def _live(self, job_id: str, life: int) -> None:
+        async with Client(self._address) as client:
+            job = await client.open_job(job_id)
+            async with job.trajectory(f"t{life}") as trajectory:
+                await trajectory.env_reset(service=SERVICE, demand=_NOTHING, action_id=f"reset-{life}")
+                for step in range(3):
+                    await trajectory.env_step(["true"], demand=_NOTHING, action_id=f"step-{life}-{step}")
+            stored = life.to_bytes(8, "big") * (_STORED // 8)
+            await job.tool_call(SERVICE, "nothing", stored, demand=_NOTHING, action_id=f"stored-{life}")
+            if life % 3:
+                await job.close()
+        self.counts.jobs += 1
+
+    async def _leave_unread(self, job_id: str) -> None:
+        """Submits on a stream and never reads it; after a while on another one."""
+        for life in count():
+            async with grpc.aio.insecure_channel(self._address) as channel:
+                # grpc.aio takes what is asynchronous; the generated types do not know it.
+                call = client_service_pb2_grpc.ClientServiceStub(channel).ClientSession(
+                    _submits(job_id, life)  # type: ignore[arg-type]
+                )
+                self.counts.unread += 1
+                await anyio.sleep(self._unread_s)
+                call.cancel()
+
+
+async def _submits(job_id: str, life: int) -> AsyncIterator[client_service_pb2.ClientSessionRequest]:
+    """Opens a job, and submits large actions to it until the stream is over."""
+    opened = client_service_pb2.ClientItem(sequence=1, open_job=job_pb2.JobSpec(job_id=job_id))
+    yield client_service_pb2.ClientSessionRequest(items=[opened])
+    for number in count():
+        action = action_pb2.ActionSpec(job_id=job_id, action_id=f"{life}-{number}", service=SERVICE)
+        action.tool_call.method = "nothing"
+        action.tool_call.arguments.inline = _INLINE
+        item = client_service_pb2.ClientItem(sequence=2 + number, submit=action)
+        yield client_service_pb2.ClientSessionRequest(items=[item])
+        await anyio.sleep(_UNREAD_PAUSE_S)
