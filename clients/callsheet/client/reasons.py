@@ -57,6 +57,8 @@ class Reason(StrEnum):
     CANNOT_EXECUTE = "cannot_execute"
     NO_SUCH_PROGRAM = "no_such_program"
     """The sandbox has no program of that name."""
+    COPY_LOST = "copy_lost"
+    """The sandbox of a fresh reward is gone, and the trajectory's is not."""
     CORES_UNAVAILABLE = "cores_unavailable"
     CREATIONS_FAILING = "creations_failing"
     CREATIONS_OVERLOADED = "creations_overloaded"
