@@ -29,7 +29,7 @@ class Forgotten(NamedTuple):
 
 
 class ForgottenActions:
-    """The entries of one job, in bytes side by side: an object for each would take six times as much."""
+    """The entries of one job, in bytes side by side: an object for each would take five times as much."""
 
     def __init__(self) -> None:
         self._shards: dict[int, bytearray] = {}
