@@ -146,6 +146,10 @@ class RawSession:
             await self._read()
         return [self._results[sequence] for sequence in wanted]
 
+    def cancel(self) -> None:
+        """Ends the stream."""
+        self._call.cancel()
+
     async def next_outcome(self) -> outcome_pb2.Outcome:
         """Returns the next outcome that arrives."""
         while not self.outcomes:

@@ -61,7 +61,7 @@ class SoakLimits:
 _FINISHED_BYTES_EACH: Final = 1_000
 _ROW_BYTES: Final = 2_000
 # An entry has 32 bytes; arrays grow ahead of what is in them.
-_FORGOTTEN_BYTES_EACH: Final = 40
+_FORGOTTEN_BYTES_EACH: Final = 50
 # What an allocator does not give back, messages that gRPC holds, and the predictors.
 _SLACK: Final = 128 * MIB
 _WAL: Final = 64 * MIB
