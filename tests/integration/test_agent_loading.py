@@ -17,17 +17,19 @@ from callsheet.managers.sandbox.bubblewrap import find_system_python
 from callsheet.managers.sandbox.packets import memory_file
 
 _SECONDS = 60.0
-_WRITE = {"unpack": False, "directory": False, "mode": 0o644}
+_WRITE = {"unpack": False, "directory": False, "replaces": False, "mode": 0o644}
 # Every operation but the unpacking of archives, which is a program of its own.
 _JOBS: dict[str, dict[str, object]] = {
     "run": {"argv": ["true"], "env": {}, "cwd": "", "targets": [], "limits": {}},
     "run in vain": {"argv": ["no-such-program"], "env": {"PATH": "/bin"}, "cwd": "none", "targets": [], "limits": {}},
     "write": {**_WRITE, "path": "file\u2713"},
+    "write over what is there": {**_WRITE, "path": "other/file", "replaces": True},
     "write a directory": {**_WRITE, "path": "new/directory", "directory": True},
     "write in vain": {**_WRITE, "path": "../out"},
     "read": {"path": "file\u2713", "area": "work", "limit": 100},
     "read in vain": {"path": "missing", "area": "work", "limit": 100},
     "remove": {"path": "file\u2713"},
+    "clear": {"path": "new"},
     "listen": {"port": 0},
 }
 _PACKETS: list[dict[str, object]] = [

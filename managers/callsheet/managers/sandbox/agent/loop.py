@@ -83,16 +83,16 @@ class Agent:
         parent = os.getppid()
         # A fork of the manager may hold the socket open after the manager's end; the parent's id tells as well.
         while os.getppid() == parent:
-            ready = dict(poll.poll(None if parent == 0 and not self.stopped else LOOK_MILLISECONDS))
+            ready = dict(poll.poll(None if parent == 0 and not self.stopped and not self.held else LOOK_MILLISECONDS))
             if self.wake_up in ready:
                 self.reap()
             if self.memory is not None and self.memory.listener in ready:
                 self.memory.answer()
             if self.manager.fileno() in ready and not self.take_request():
                 return
-            if self.stopped and time.monotonic() >= self.next_stop and not self.helpers:
+            if (self.stopped or self.held) and time.monotonic() >= self.next_stop and not self.helpers:
                 # What was ending when everything was stopped may have woken others by that.
-                self.stop_everything()
+                self.stop_again()
 
     def tell(self, **event: Any) -> None:
         """Sends an event."""
@@ -175,6 +175,15 @@ class Agent:
     def stop_everything(self) -> None:
         """Stops every process of the sandbox but this one; where there are any, they are to be stopped again."""
         self.stopped = signal_everything(signal.SIGSTOP)
+        self.next_stop = time.monotonic() + STOP_AGAIN_SECONDS
+
+    def stop_again(self) -> None:
+        """Stops what is to stand still, wherever it goes on."""
+        if self.stopped:
+            self.stop_everything()
+            return
+        for pid in self.held:
+            send_signal(pid, signal.SIGSTOP)
         self.next_stop = time.monotonic() + STOP_AGAIN_SECONDS
 
     def process_of(self, wanted: int) -> int | None:
