@@ -66,6 +66,7 @@ class Visit:
         kinds = {"mnt": CLONE_NEWNS, "ipc": CLONE_NEWIPC}
         opened = {kind: os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in kinds}
         self._owner = fcntl.ioctl(opened["mnt"], NS_GET_USERNS)
+        self._entered = False
         if os.geteuid() != 0:
             self.own()
         for kind, flag in kinds.items():
@@ -73,6 +74,10 @@ class Visit:
 
     def own(self) -> None:
         """Enters the user namespace that owns the others as its root, to whom their settings belong."""
+        if self._entered:
+            # The kernel lets nobody enter the one that it is in.
+            return
+        self._entered = True
         check(_library.setns(self._owner, CLONE_NEWUSER), "the sandbox's user namespace")
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
