@@ -55,6 +55,8 @@ class Reason(StrEnum):
     BAD_PATH = "bad_path"
     BAD_WORKING_DIRECTORY = "bad_working_directory"
     CANNOT_EXECUTE = "cannot_execute"
+    NO_ROOM = "no_room"
+    """The kernel had no room for a message to the sandbox, for seconds."""
     NO_SUCH_PROGRAM = "no_such_program"
     """The sandbox has no program of that name."""
     COPY_LOST = "copy_lost"
