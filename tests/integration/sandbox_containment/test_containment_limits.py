@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from pathlib import Path
 
 import anyio
 import psutil
@@ -167,6 +168,17 @@ async def test_one_sandboxes_processes_do_not_count_against_another(settings: Sa
         finally:
             await first.destroy()
             await second.destroy()
+
+
+async def test_the_bounds_of_a_sandbox_are_not_the_machines(settings: SandboxSettings) -> None:
+    before = _bounds_of_machine()
+    async with open_sandbox(settings):
+        assert _bounds_of_machine() == before
+
+
+def _bounds_of_machine() -> list[str]:
+    names = ("kernel/shmall", "kernel/sem", "kernel/msgmni", "user/max_inotify_instances", "user/max_inotify_watches")
+    return [Path("/proc/sys", name).read_text() for name in names]
 
 
 async def test_a_lock_on_a_file_of_the_system_is_each_sandboxes_own(settings: SandboxSettings) -> None:

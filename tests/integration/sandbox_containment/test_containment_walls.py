@@ -108,7 +108,9 @@ except ProcessLookupError:
 async def test_kernel_settings_and_devices_cannot_be_opened(settings: SandboxSettings) -> None:
     code = """
 import os
-for path in ("/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sysrq-trigger", "/proc/1/mem",
+for path in ("/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/kernel/shmall",
+             "/proc/sys/kernel/sem", "/proc/sys/net/ipv4/tcp_rmem", "/proc/sys/user/max_inotify_instances",
+             "/proc/sysrq-trigger", "/proc/1/mem",
              "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/dev/kmsg", "/dev/vda", "/dev/sda", "/dev/kvm", "/dev/mem"):
     try:
         os.open(path, os.O_WRONLY)

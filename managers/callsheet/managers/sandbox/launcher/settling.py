@@ -25,9 +25,11 @@ SHARED_MEMORY = "kernel/shmall"
 def be_visitor(request: dict[str, Any], report: int) -> NoReturn:
     """Bounds what a sandbox can take of the kernel, and what it can change there; says what went wrong."""
     try:
+        # Inside it is root in any case.
+        is_root = os.geteuid() == 0
         visit = kernel.Visit(request["pid"])
         settings = request["settings"]
-        if os.geteuid() == 0:
+        if is_root:
             # Older kernels leave those of the IPC namespace to the machine's root, newer ones to that of the sandbox's
             # user namespace. Of all others this process has the machine's own before it is there.
             of_ipc = {name: value for name, value in settings.items() if name.startswith(OF_IPC)}
