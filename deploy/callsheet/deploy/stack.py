@@ -6,14 +6,13 @@ import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Protocol
 
 import anyio
 import anyio.abc
 from callsheet.deploy.command_lines import role_arguments
-from callsheet.deploy.processes import ProcessSpec
+from callsheet.deploy.processes import ProcessSpec, command_module
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.deploy.supervisor import Supervisor
@@ -102,7 +101,7 @@ class Stack:
         log_path = self.settings.data_dir / "logs" / f"{role}.log" if self.settings.logs_to_files else None
         return ProcessSpec(
             name=role,
-            module=_command_module(),
+            module=command_module(),
             arguments=role_arguments(role, self.settings, address=self.address, cores=self._cores),
             environment=_NO_CREDENTIALS if role == Role.SCHEDULER else _NO_SECRETS,
             log_path=bounded_log(log_path) if log_path is not None else None,
@@ -152,12 +151,6 @@ class Stack:
         """Asks the processes of these roles to end for good."""
         for role in roles:
             self._supervisors[role].stop()
-
-
-def _command_module() -> str:
-    """The module that runs the `callsheet` command, as its installation names it."""
-    (command,) = metadata.entry_points(group="console_scripts", name="callsheet")
-    return command.module
 
 
 def bounded_log(path: Path) -> Path:

@@ -20,9 +20,8 @@ from callsheet.benchmarks.soak.load import SoakLoad
 from callsheet.benchmarks.soak.report import DatabaseSoak, SoakReport
 from callsheet.benchmarks.soak.settings import POSTGRESQL, SoakSettings
 from callsheet.client import Client, Job
-from callsheet.deploy.processes import ProcessSpec, run_process
+from callsheet.deploy.processes import ProcessSpec, command_module, run_process
 
-_MODULE: Final = "callsheet.cli.main"
 _QUIET: Final = ("--log-level", "warning")
 
 
@@ -94,10 +93,12 @@ async def _running(directory: Path, url: str | None, limits: SoakLimits) -> Asyn
     arguments = ["scheduler", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0", *_QUIET]
     arguments += ["--database-url", url] if url is not None else []
     log = directory / "scheduler.log"
-    async with run_process(ProcessSpec("scheduler", _MODULE, arguments, limits.environment, log)) as scheduler:
+    async with run_process(ProcessSpec("scheduler", command_module(), arguments, limits.environment, log)) as scheduler:
         address = scheduler.facts["address"]
         manager = ["manager", "noop", "--scheduler", address, "--echo", *_QUIET]
-        async with run_process(ProcessSpec("noop manager", _MODULE, manager, log_path=directory / "manager.log")):
+        async with run_process(
+            ProcessSpec("noop manager", command_module(), manager, log_path=directory / "manager.log")
+        ):
             yield _Service(address, scheduler.pid, data_dir, url)
 
 

@@ -83,7 +83,7 @@ class SandboxParts:
         agent_directory: The agent's program as commands see it.
         environment: The default environment of commands.
         packages: The directories of Python packages that every command finds, as commands see them.
-        limits: Resource limits of each command by their names in `resource`.
+        limits: Soft and hard resource limits of each command by their names in `resource`.
         clean_up: Called last, in a worker thread; removes what the backend made.
         threads: Bounds the worker threads of all sandboxes of a backend.
         changes: What it changed in its overlays, where it has any.
@@ -99,7 +99,7 @@ class SandboxParts:
     agent_directory: str
     environment: Mapping[str, str]
     packages: Sequence[str]
-    limits: Mapping[str, int]
+    limits: Mapping[str, tuple[int, int]]
     clean_up: Callable[[], None]
     threads: anyio.CapacityLimiter
     changes: ChangedFiles | None = None

@@ -16,7 +16,19 @@ AGENT_START = "__main__.py"
 
 # What is imported before the agent serves: each file costs a descriptor and a copy.
 _IMPORTED = frozenset(
-    {"__init__", "clearing", "domains", "files", "loop", "network", "paths", "processes", "slim", "trees"}
+    {
+        "__init__",
+        "clearing",
+        "domains",
+        "files",
+        "loop",
+        "network",
+        "paths",
+        "processes",
+        "shared_memory",
+        "slim",
+        "trees",
+    }
 )
 _COMPILE_SECONDS = 60.0
 

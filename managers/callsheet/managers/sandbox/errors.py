@@ -56,6 +56,13 @@ class SandboxOutOfMemoryError(SandboxLostError):
     reason = "out_of_memory"
 
 
+class NoRoomInKernelError(SandboxError):
+    """The kernel had no room for a message to the sandbox, for seconds: it lives, and was not asked for anything."""
+
+    kind = outcome_pb2.FAILURE_KIND_INFRA
+    reason = "no_room"
+
+
 class CopyRefusedError(ReasonedError):
     """The files of a sandbox cannot be copied as they are, so that nothing can be scored by them.
 
@@ -103,7 +110,8 @@ class InputRefusedError(ReasonedError, ValueError):
     Attributes:
         reason: "bad_command", "bad_environment" (a variable that no process can have), "bad_path" (which no sandbox can
             have), "network_refused" (not what the manager's sandboxes may reach), "too_little_memory" (less than it
-            takes to start a sandbox) or "user_refused" (the sandbox cannot change to that user).
+            takes to start a sandbox), "too_many_processes" (more than the manager allows) or "user_refused" (the
+            sandbox cannot change to that user).
     """
 
 

@@ -69,6 +69,12 @@ def entry(action_id: str, body_hash: bytes, state: ActionState) -> bytes:
     return _digest_of_id(action_id) + _digest_of_body(body_hash) + bytes([_STATES.index(state)])
 
 
+def states_of(entries: bytes) -> dict[ActionState, int]:
+    """How many of the actions of entries ended as what."""
+    ends = entries[ENTRY_BYTES - 1 :: ENTRY_BYTES]
+    return {state: ends.count(number) for number, state in enumerate(_STATES)}
+
+
 def _split(entries: bytes) -> Iterator[bytes]:
     return (entries[at : at + ENTRY_BYTES] for at in range(0, len(entries), ENTRY_BYTES))
 

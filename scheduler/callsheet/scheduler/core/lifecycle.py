@@ -46,7 +46,7 @@ _DIED_BEFORE = replace(
 
 def enqueue(state: SchedulerState, action: Action, now: float) -> None:
     """Lets a new or retried action wait for what comes before its start."""
-    action.state = ActionState.QUEUED
+    action.enter(ActionState.QUEUED)
     action.queued_since = now
     await_turn(state, action, now)
 
@@ -313,7 +313,8 @@ def finish(
     trajectory = action.trajectory
     admitted = trajectory is None or trajectory.admitted_at is not None
     key = action.request.key
-    action.state = ended_as = _STATE_OF_RESULT[type(result)]
+    ended_as = _STATE_OF_RESULT[type(result)]
+    action.enter(ended_as)
     state_name = ended_as.value
     ended = last.attempt if last is not None else None
     facts = OutcomeFacts(
@@ -341,7 +342,8 @@ def finish(
     state.persist(ActionFinished(key.job_id, key.action_id, state_name, encoded, now, summary))
     if action.watchers:
         state.emit(Deliver(tuple(action.watchers), key, encoded))
-    _count(action.job, state_name, result)
+    if isinstance(result, AttemptFailed):
+        _count_failure(action.job, result)
     _forget(state, action, len(encoded), now)
 
 
@@ -382,11 +384,9 @@ def _in_brackets(*words: str) -> str:
     return f" ({said})" if said else ""
 
 
-def _count(job: Job, state_name: str, result: OutcomeResult) -> None:
-    job.finished_counts[state_name] = job.finished_counts.get(state_name, 0) + 1
-    if isinstance(result, AttemptFailed):
-        kind = result.kind.name.lower()
-        job.failure_counts[kind] = job.failure_counts.get(kind, 0) + 1
+def _count_failure(job: Job, failed: AttemptFailed) -> None:
+    kind = failed.kind.name.lower()
+    job.failure_counts[kind] = job.failure_counts.get(kind, 0) + 1
 
 
 def _forget(state: SchedulerState, action: Action, outcome_bytes: int, now: float) -> None:
@@ -397,6 +397,9 @@ def _forget(state: SchedulerState, action: Action, outcome_bytes: int, now: floa
         state.timers.drop(("backoff", key))
     state.open_actions -= 1
     job.open_actions -= 1
+    size = len(action.request.spec)
+    state.open_bytes -= size
+    job.open_bytes -= size
     job.active_at = now
     keep(state, job, key.action_id, FinishedAction(action.request.body_hash, action.state, now, outcome_bytes))
     if trajectory is None:

@@ -30,6 +30,9 @@ class ActionKind(IntEnum):
 class ActionState(Enum):
     """Where an action is in its life."""
 
+    # Every action counts its states, and the hash of an enumeration is computed in Python.
+    __hash__ = object.__hash__
+
     QUEUED = "queued"
     DISPATCHED = "dispatched"
     RUNNING = "running"

@@ -16,6 +16,7 @@ from callsheet.scheduler.core.model import (
     ActionKey,
     ActionKind,
     ActionRequest,
+    ActionState,
     Opened,
     Opening,
     RefusalCode,
@@ -23,6 +24,7 @@ from callsheet.scheduler.core.model import (
     SandboxCopy,
     failed_precondition,
 )
+from callsheet.scheduler.core.open_work import check_room
 from callsheet.scheduler.core.peers import Watcher
 from callsheet.scheduler.core.records import (
     ActionSubmitted,
@@ -88,7 +90,7 @@ def on_submit(state: SchedulerState, event: events.SubmitRequested, now: float) 
     check_not_forgotten(job, request.key, request.body_hash)
     check_not_expired(job)
     trajectory = _trajectory_of(job, request)
-    _check_room(state, job)
+    check_room(state, job, request)
     request = _settle_copy(trajectory, request)
     orphan = adoptable_orphan(state, job, request)
     awaits_role = False
@@ -185,27 +187,6 @@ def _check_sandbox(trajectory: Trajectory, request: ActionRequest) -> None:
         raise failed_precondition("trajectory_id", request.trajectory_id, "has no sandbox; submit an env_reset first")
 
 
-def _check_room(state: SchedulerState, job: Job) -> None:
-    settings = state.settings
-    if state.open_actions >= settings.max_open_actions:
-        raise RefusedError(
-            RefusalCode.RESOURCE_EXHAUSTED,
-            "action_id",
-            state.open_actions,
-            f"the queue holds its {settings.max_open_actions} actions",
-            settings.full_retry_after,
-        )
-    limit = job.request.max_actions
-    if limit and job.open_actions >= limit:
-        raise RefusedError(
-            RefusalCode.RESOURCE_EXHAUSTED,
-            "job_id",
-            job.open_actions,
-            f"the job has its max_actions of {limit} open",
-            settings.full_retry_after,
-        )
-
-
 def add_action(
     state: SchedulerState, job: Job, request: ActionRequest, trajectory: Trajectory | None, now: float
 ) -> Action:
@@ -217,8 +198,7 @@ def add_action(
     action = Action(request, job, trajectory, state.next_arrival(), now, now)
     action.tell(now, "submitted")
     job.actions[request.key.action_id] = action
-    job.open_actions += 1
-    state.open_actions += 1
+    _count_open(state, job, request)
     timeouts = request.timeouts
     state.timers.set(("action", request.key), now + min(timeouts.schedule_to_start, timeouts.schedule_to_close))
     if trajectory is not None:
@@ -227,6 +207,15 @@ def add_action(
         if request.in_sandbox:
             trajectory.line.append(action)
     return action
+
+
+def _count_open(state: SchedulerState, job: Job, request: ActionRequest) -> None:
+    size = len(request.spec)
+    job.open_actions += 1
+    job.open_bytes += size
+    state.open_actions += 1
+    state.open_bytes += size
+    job.state_counts[ActionState.QUEUED] = job.state_counts.get(ActionState.QUEUED, 0) + 1
 
 
 def on_policy_published(state: SchedulerState, event: events.PolicyPublished, now: float) -> None:

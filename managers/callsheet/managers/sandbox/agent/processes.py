@@ -39,19 +39,27 @@ class Forks:
         return pid
 
 
-def signal_everything(number: int) -> None:
-    """Signals every process of the sandbox but this one; as PID 1 atomically, so that a fork bomb cannot outrun it."""
+def signal_everything(number: int) -> bool:
+    """Signals every process of the sandbox but this one; as PID 1 atomically, so that a fork bomb cannot outrun it.
+
+    Returns:
+        Whether there was any.
+    """
     if os.getpid() == 1:
         try:
             os.kill(-1, number)
         except ProcessLookupError:
-            return
-        return
-    signal_all(descendants, number)
+            return False
+        return True
+    return signal_all(descendants, number)
 
 
-def signal_all(find: Callable[[], list[int]], number: int) -> None:
-    """Signals all processes that can be found, again until nothing new turns up: a stopped process cannot fork."""
+def signal_all(find: Callable[[], list[int]], number: int) -> bool:
+    """Signals all processes that can be found, again until nothing new turns up: a stopped process cannot fork.
+
+    Returns:
+        Whether there was any.
+    """
     seen: set[int] = set()
     looks_in_vain = 0
     # One is not enough: whose parent ends during a look has a parent then that is not there.
@@ -64,6 +72,7 @@ def signal_all(find: Callable[[], list[int]], number: int) -> None:
     if number not in (signal.SIGSTOP, signal.SIGCONT):
         for pid in seen:
             send_signal(pid, number)
+    return bool(seen)
 
 
 def interrupt(process: int | None, since: float, spared: set[int]) -> None:
