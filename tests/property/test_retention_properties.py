@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from callsheet.scheduler.core.model import RefusedError
+from callsheet.scheduler.core.commands import Dispatch
+from callsheet.scheduler.core.model import ActionState, RefusedError, Token
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tests.support.core_requests import action_request, fixed
 from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, Stream
 
 KEPT = 4
 IDS = st.sampled_from([f"a{number}" for number in range(12)])
-BODIES = st.sampled_from(["", "other"])
+BODIES = st.sampled_from(["", "", "", "other"])
 
 
 class Retention(RuleBasedStateMachine):
@@ -30,11 +38,17 @@ class Retention(RuleBasedStateMachine):
         self.life = 0
         self.bodies: dict[str, str] = {}
         self.runs: Counter[tuple[int, str]] = Counter()
+        self.seen: set[Token] = set()
+        self.held: dict[Token, Dispatch] = {}
         self.world.job()
 
-    @rule(action=IDS, body=BODIES)
-    def submit(self, action: str, body: str) -> None:
-        """Submits an action, for the first time or again, with the body of the first time or another one."""
+    @rule(actions=st.lists(IDS, min_size=1, max_size=6), body=BODIES)
+    def submit(self, actions: list[str], body: str) -> None:
+        """Submits actions, for the first time or again, with the body of the first time or another one."""
+        for action in actions:
+            self._submit_one(action, body)
+
+    def _submit_one(self, action: str, body: str) -> None:
         known = self.bodies.get(action)
         refusal = self._refusal_of(action, body)
         if refusal is None:
@@ -52,15 +66,27 @@ class Retention(RuleBasedStateMachine):
             return refusal
         return None
 
+    def _take(self) -> None:
+        """The manager begins what it was sent."""
+        for grant in self.manager.stream.all(Dispatch):
+            if grant.token not in self.seen:
+                self.seen.add(grant.token)
+                self.held[grant.token] = grant
+                self.runs[self.life, grant.request.key.action_id] += 1
+                self.manager.start(grant)
+
     @rule()
-    def work(self) -> None:
-        """Runs what is queued."""
+    def begin_work(self) -> None:
+        """Begins what is queued."""
         self.world.plan()
-        for attempt in [each for each in self.world.state.attempts.values() if each.manager is not None]:
-            action_id = attempt.action.key.action_id
-            if self.manager.has(action_id):
-                self.runs[self.life, action_id] += 1
-                self.manager.run(action_id)
+        self._take()
+
+    @rule()
+    def end_work(self) -> None:
+        """Ends all that the manager runs, of whatever life of the job."""
+        self._take()
+        for token in list(self.held):
+            self.manager.end(self.held.pop(token))
 
     @rule(seconds=st.sampled_from([1.0, 30.0, 60.0]))
     def wait(self, seconds: float) -> None:
@@ -70,20 +96,17 @@ class Retention(RuleBasedStateMachine):
     @rule(away=st.sampled_from([0.0, 1_000.0]))
     def restart(self, away: float) -> None:
         """The scheduler is killed, and another one continues."""
-        running = list(self.world.state.attempts.values())
-        grants = [self.manager.grant(each.action.key) for each in running]
+        self._take()
         self.world.now += away
         self.world = self.world.restart()
         self.manager.world, self.manager.stream = self.world, Stream()
-        self.manager.join([self.manager.running(grant) for grant in grants])
-        for grant in grants:
-            if grant.token in self.world.state.attempts:
-                self.runs[self.life, grant.request.key.action_id] += 1
-            self.manager.end(grant)
+        self.manager.join([self.manager.running(grant) for grant in self.held.values()])
 
+    @precondition(lambda self: len(self.bodies) > 2 * KEPT)
     @rule()
     def live_again(self) -> None:
         """Closes the job and opens it again."""
+        self._take()
         self.world.close_job()
         self.life += 1
         self.bodies.clear()
@@ -95,11 +118,15 @@ class Retention(RuleBasedStateMachine):
         """What this is about; the core's own invariants are checked with every step."""
         twice = [key for key, times in self.runs.items() if times > 1]
         assert not twice, f"{twice} ran again"
+        for action_id, action in self.world.state.jobs["job"].actions.items():
+            own = action.state is not ActionState.SUCCEEDED or self.runs[self.life, action_id]
+            assert own, f"{action_id} has an outcome of a former life"
 
     @invariant()
     def little_is_kept(self) -> None:
         """Beyond the bound something goes within the next step."""
         self.world.wait(0.0)
+        self._take()
         assert self.world.state.finished_actions <= KEPT
         job = self.world.state.jobs["job"]
         known = {*job.actions, *(each for each in self.bodies if each in job.forgotten)}
@@ -107,4 +134,4 @@ class Retention(RuleBasedStateMachine):
 
 
 def test_nothing_that_was_forgotten_runs_again() -> None:
-    run_state_machine_as_test(Retention, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(Retention, settings=settings(max_examples=40, stateful_step_count=40, deadline=None))
