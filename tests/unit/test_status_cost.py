@@ -89,9 +89,12 @@ async def test_pages_are_the_same_wherever_they_are_sought(on_loop: int, monkeyp
     job.trajectory_specs = dict.fromkeys(job.trajectory_specs, b"")
     request = client_service_pb2.ListTrajectoriesRequest(job_id="job", page_size=10)
     visited: list[str] = []
-    monkeypatch.setattr(
-        listing, "trajectory_status", lambda _, name: visited.append(name) or job_pb2.TrajectoryStatus()
-    )
+
+    def visit(_: object, name: str) -> job_pb2.TrajectoryStatus:
+        visited.append(name)
+        return job_pb2.TrajectoryStatus()
+
+    monkeypatch.setattr(listing, "trajectory_status", visit)
     more = True
     while more:
         request.after = visited[-1] if visited else ""
