@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.model import ActionKey, ActionState
+from callsheet.scheduler.service import listing
 from callsheet.scheduler.service.listing import list_jobs
 from callsheet.scheduler.service.status_answers import job_status
 from callsheet.v1 import client_service_pb2, job_pb2
@@ -74,3 +75,28 @@ def test_states_are_counted_through_a_life_and_a_restart() -> None:
     for after in (world, world.restart()):
         counts = after.state.jobs["job"].state_counts
         assert {state: count for state, count in counts.items() if count} == expected
+
+
+@pytest.mark.parametrize("on_loop", [0, 100])
+async def test_pages_are_the_same_wherever_they_are_sought(on_loop: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "MOST_ON_LOOP", on_loop)
+    world = CoreWorld()
+    world.job()
+    names = [f"t{number:02}" for number in range(25)]
+    for name in reversed(names):
+        world.trajectory(name)
+    job = world.state.jobs["job"]
+    job.trajectory_specs = dict.fromkeys(job.trajectory_specs, b"")
+    request = client_service_pb2.ListTrajectoriesRequest(job_id="job", page_size=10)
+    visited: list[str] = []
+
+    def visit(_: object, name: str) -> job_pb2.TrajectoryStatus:
+        visited.append(name)
+        return job_pb2.TrajectoryStatus()
+
+    monkeypatch.setattr(listing, "trajectory_status", visit)
+    more = True
+    while more:
+        request.after = visited[-1] if visited else ""
+        more = (await listing.list_trajectories(world.state, request)).more
+    assert visited == names

@@ -188,11 +188,11 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
     ) -> client_service_pb2.ListTrajectoriesResponse:
         """Trajectories of an open job."""
         caller().require_job("job_id", request.job_id)
-        return list_trajectories(self._loop.state, request)
+        return await list_trajectories(self._loop.state, request)
 
     async def ListGroups(  # noqa: N802
         self, request: client_service_pb2.ListGroupsRequest, context: Context
     ) -> client_service_pb2.ListGroupsResponse:
         """Groups of an open job."""
         caller().require_job("job_id", request.job_id)
-        return list_groups(self._loop.state, request)
+        return await list_groups(self._loop.state, request)
