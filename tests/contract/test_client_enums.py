@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from callsheet.client import (
     ActionKind,
+    BackgroundProcesses,
     FailureKind,
     FinishReason,
     Hold,
@@ -36,6 +37,7 @@ from callsheet.v1 import action_pb2, admin_service_pb2, job_pb2, outcome_pb2
         (Opening, job_pb2.Opening, "OPENING_"),
         (OnInfra, job_pb2.OnInfra, "ON_INFRA_"),
         (Where, action_pb2.RewardPlace, "REWARD_PLACE_"),
+        (BackgroundProcesses, action_pb2.RewardBackground, "REWARD_BACKGROUND_"),
         (LogProbsMode, action_pb2.LogProbsMode, "LOG_PROBS_MODE_"),
         (FailureKind, outcome_pb2.FailureKind, "FAILURE_KIND_"),
         (TimeoutKind, outcome_pb2.TimeoutKind, "TIMEOUT_KIND_"),

@@ -16,6 +16,7 @@ from callsheet.scheduler.core.records import (
     ActionDispatched,
     ActionFinished,
     ActionRequeued,
+    ActionSubmitted,
     GroupCancelled,
     JobClosed,
     JobLease,
@@ -103,10 +104,19 @@ def test_trajectories_come_back(place: JournalPlace) -> None:
         [TrajectoryPlaced("job", "t1", "sandbox", "manager", {"memory": 256, "cpu": 2}, (3, 5))],
         [TrajectoryClosed("job", "t2", "completed", "why")],
     )
+    held = ({"memory": 256, "cpu": 2}, (3, 5))
     assert recovered.trajectories == (
-        RecoveredTrajectory("job", "t1", b"one", 3, 1.5, "sandbox", "manager", {"memory": 256, "cpu": 2}, (3, 5), ""),
+        RecoveredTrajectory("job", "t1", b"one", 3, 1.5, "sandbox", "manager", *held, "", had_sandbox=True),
         RecoveredTrajectory("job", "t2", b"two", 4, 2.5, "", "", {}, (), "completed", "why"),
     )
+
+
+def test_that_a_trajectory_had_a_sandbox_and_that_an_action_copies_it_come_back(place: JournalPlace) -> None:
+    placed = [TrajectoryPlaced("job", "t", sandbox, manager, {}, ()) for sandbox, manager in (("s", "m"), ("", ""))]
+    copying = ActionSubmitted("job", "a", "t", b"hash of a", b"spec", 12.5, copies_sandbox=True)
+    recovered = recovered_after(place, [OPENED, TrajectoryOpened("job", "t", b"", 0, 1.0)], [*placed, copying])
+    trajectory, action = recovered.trajectories[0], recovered.actions[0]
+    assert (trajectory.sandbox_id, trajectory.had_sandbox, action.copies_sandbox) == ("", True, True)
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["one commit", "a commit each"])

@@ -13,14 +13,18 @@ from callsheet.scheduler.store.journal import Journal
 from tests.support.journals import JournalPlace, submitted
 
 MIB = 1024 * 1024
+# Actions in a commit; the disk is slow where many tests run.
+_TOGETHER = 20
 
 
 def life(journal: Journal, job_id: str, actions: int, *, size: int = 64 * 1024) -> None:
     """A job with actions whose outcomes are large."""
     journal.commit([JobOpened(job_id, b"")])
-    for number in range(actions):
-        batch: list[Record] = [submitted(f"a{number}", job_id)]
-        batch.append(ActionFinished(job_id, f"a{number}", "succeeded", bytes(size), 2.0))
+    for first in range(0, actions, _TOGETHER):
+        batch: list[Record] = []
+        for number in range(first, first + _TOGETHER):
+            batch.append(submitted(f"a{number}", job_id))
+            batch.append(ActionFinished(job_id, f"a{number}", "succeeded", bytes(size), 2.0))
         journal.commit(batch)
 
 
@@ -56,24 +60,24 @@ def test_forgotten_actions_make_room_for_others(tmp_path: Path) -> None:
     place = JournalPlace(tmp_path / "data", None)
     with place.begun() as journal:
         journal.commit([JobOpened("job", b"")])
-        for number in range(1_000):
-            done = ActionFinished("job", f"a{number}", "succeeded", bytes(64 * 1024), 2.0)
-            journal.commit([submitted(f"a{number}"), done])
-            if number >= 20:
-                journal.commit([ActionsForgotten("job", (f"a{number - 20}",), bytes(32))])
+        for first in range(0, 1_000, _TOGETHER):
+            ids = [f"a{number}" for number in range(first, first + _TOGETHER)]
+            journal.commit([submitted(each) for each in ids])
+            journal.commit([ActionFinished("job", each, "succeeded", bytes(64 * 1024), 2.0) for each in ids])
+            journal.commit([ActionsForgotten("job", tuple(ids), bytes(32 * _TOGETHER))])
     assert size_of(place.data_dir) < 12 * MIB
 
 
 def test_an_older_file_learns_to_give_space_back(tmp_path: Path) -> None:
     place = JournalPlace(tmp_path / "data", None)
     with place.begun() as journal:
-        life(journal, "job", 10)
+        life(journal, "job", _TOGETHER)
     with closing(sqlite3.connect(place.data_dir / SQLITE_FILE)) as file:
         file.execute("PRAGMA journal_mode = DELETE")
         file.execute("PRAGMA auto_vacuum = NONE")
         file.execute("VACUUM")
         assert file.execute("PRAGMA auto_vacuum").fetchone()[0] == 0
     with place.begun() as journal:
-        assert len(journal.load().actions) == 10
+        assert len(journal.load().actions) == _TOGETHER
     with closing(sqlite3.connect(place.data_dir / SQLITE_FILE)) as file:
         assert file.execute("PRAGMA auto_vacuum").fetchone()[0] == 2

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, sqlite_engine
-from callsheet.scheduler.store.errors import DurabilityError
+from callsheet.scheduler.store.errors import DurabilityError, UnsuitableDatabaseError
 from callsheet.scheduler.store.schema import metadata
 from sqlalchemy import make_url
 
@@ -68,6 +69,13 @@ def test_a_database_that_acknowledges_early_by_default_is_told_not_to(postgres: 
 def test_a_postgresql_server_without_fsync_is_refused(tmp_path: Path) -> None:
     with postgres_server("fsync=off") as server, pytest.raises(DurabilityError, match="fsync = 'off'"):
         JournalPlace(tmp_path, server.url).open()
+
+
+def test_a_database_that_cannot_store_every_text_is_refused(postgres: PostgresServer, tmp_path: Path) -> None:
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    with pytest.raises(UnsuitableDatabaseError, match="server_encoding = 'LATIN1'"):
+        JournalPlace(tmp_path, postgres.url.replace("/postgres?", "/latin?")).open()
 
 
 def test_logs_show_no_password(postgres: PostgresServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

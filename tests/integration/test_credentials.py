@@ -16,6 +16,7 @@ import anyio
 import pytest
 from callsheet.client import Client, ClientOptions, ConnectionLostError, RefusedError, Succeeded, Tls
 from callsheet.client.errors import InvalidArgumentError, RefusalCode
+from callsheet.credentials.channel import Credentials
 from callsheet.deploy import tokens
 from callsheet.deploy.processes import ProcessSpec, run_process
 from callsheet.deploy.stack import local_stack
@@ -24,7 +25,8 @@ from callsheet.scheduler.access.settings import AccessSettings
 from callsheet.scheduler.service.settings import SchedulerSettings
 
 from tests.support.certificates import Authority
-from tests.support.raw_service import running_service
+from tests.support.cutting_proxy import cutting_proxy
+from tests.support.raw_service import running_noop, running_service
 
 _DEADLINE_S = 90.0
 _COMMAND_S = 60
@@ -222,3 +224,37 @@ async def test_a_stack_takes_no_credentials_for_another_scheduler(
     with anyio.fail_after(_DEADLINE_S):
         async with local_stack(settings) as stack, Client(stack.address) as client, await client.open_job("j") as job:
             assert isinstance(await job.tool_call("noop", "call"), Succeeded)
+
+
+@pytest.mark.anyio
+async def test_client_and_manager_follow_their_files_to_a_new_authority(place: Place) -> None:
+    """All certificates are replaced while they work; the next connection is made with the new ones."""
+
+    def replace_all(authority: Authority) -> None:
+        files = (authority.ca, *authority.sign("server"), *authority.sign("caller", "caller.example"))
+        for file, name in zip(files, ("ca", "server.pem", "server.key", "caller.pem", "caller.key"), strict=True):
+            new = mine / f"{name}.new"
+            new.write_bytes(file.read_bytes())
+            new.replace(mine / name)
+
+    mine, second = place.directory / "mine", place.directory / "second"
+    mine.mkdir()
+    second.mkdir()
+    replace_all(place.authority)
+    access = AccessSettings(mine / "server.pem", mine / "server.key", mine / "ca", place.tokens)
+    tls = Tls(str(mine / "ca"), str(mine / "caller.pem"), str(mine / "caller.key"))
+    credentials = Credentials(str(mine / "ca"), tls.cert_file, tls.key_file, place.token("manager", "m"))
+    options = ClientOptions(tls=tls, token=place.token("admin"), connect_timeout_s=_DEADLINE_S)
+    async with (
+        running_service(SchedulerSettings(place.directory / "data", "127.0.0.1:0", access)) as service,
+        cutting_proxy(service.address) as proxy,
+        running_noop(proxy.address, credentials=credentials),
+        Client(proxy.address, options) as client,
+        await client.open_job("j") as job,
+    ):
+        with anyio.fail_after(_DEADLINE_S):
+            assert isinstance(await job.tool_call("noop", "call"), Succeeded)
+            replace_all(Authority(second))
+            proxy.cut()
+            assert isinstance(await job.tool_call("noop", "call"), Succeeded)
+            assert [each.job_id for each in await client.jobs()] == ["j"]

@@ -165,9 +165,11 @@ async def test_a_script_without_a_score_is_no_zero(executor: SandboxExecutor, co
 
 async def test_the_place_of_a_suite_is_told_by_its_enum(executor: SandboxExecutor) -> None:
     sandbox_id = await make(executor, reset(set_up="touch own"))
-    for where, score in ((IN_SANDBOX, 1.0), (FRESH, 0.0)):
-        action = suite("test -e own")
+    # What a copy loses its original has, and a sandbox of nobody is empty.
+    places = ((FRESH, sandbox_id, 1.0), (IN_SANDBOX, sandbox_id, 1.0), (FRESH, sandbox_id, 0.0), (FRESH, "", 0.0))
+    for where, of_sandbox, score in places:
+        action = suite("test -e own && rm own")
         action.reward.test_suite.where = where
-        result = await executor.run(attempt_of(action, sandbox_id=sandbox_id))
+        result = await executor.run(attempt_of(action, sandbox_id=of_sandbox))
         assert isinstance(result, Completed), result
         assert result.succeeded.reward.score == score

@@ -69,6 +69,7 @@ class Model:
                 return _add(self.trajectories, (job_id, name), opened)
             case TrajectoryPlaced(job_id, name, sandbox, manager, held, cores) if (job_id, name) in self.trajectories:
                 placed = replace(self.trajectories[job_id, name], sandbox_id=sandbox, manager_id=manager)
+                placed = replace(placed, had_sandbox=True)
                 self.trajectories[job_id, name] = replace(placed, held=held, held_cores=cores)
             case TrajectoryClosed(job_id, name, end, reason) if (job_id, name) in self.trajectories:
                 self.trajectories[job_id, name] = replace(self.trajectories[job_id, name], end=end, reason=reason)
@@ -76,8 +77,9 @@ class Model:
                 self.trajectories[job_id, name] = replace(self.trajectories[job_id, name], command_timeout=timeout)
             case GroupCancelled(job_id, name) if (job_id, name) in self.trajectories:
                 self.trajectories[job_id, name] = replace(self.trajectories[job_id, name], group_cancelled=True)
-            case ActionSubmitted(job_id, name, trajectory, body_hash, spec, submitted_at) if job_id in self.jobs:
-                row = RecoveredAction(job_id, name, trajectory, body_hash, spec, "queued", 0, 0, 0, "", submitted_at)
+            case ActionSubmitted(job_id, name, trajectory, body_hash, spec, at, copies) if job_id in self.jobs:
+                row = RecoveredAction(job_id, name, trajectory, body_hash, spec, "queued", 0, 0, 0, "", at)
+                row = replace(row, copies_sandbox=copies)
                 return _add(self.actions, (job_id, name), row)
             case ActionDispatched() | ActionCancelRequested() | ActionRequeued() | ActionFinished():
                 return self._apply_to_action(record)

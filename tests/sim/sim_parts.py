@@ -102,6 +102,7 @@ class SimJournal:
                     manager_id=placed.manager_id,
                     held=placed.held,
                     held_cores=placed.held_cores,
+                    had_sandbox=True,
                 )
             case records.TrajectoryClosed(job_id, trajectory_id, end, reason):
                 self._replace_trajectory((job_id, trajectory_id), end=end, reason=reason)
@@ -120,6 +121,7 @@ class SimJournal:
                     0,
                     "",
                     new.submitted_at,
+                    copies_sandbox=new.copies_sandbox,
                 )
             case records.ActionDispatched(job_id, action_id, attempt, epoch, sequence, manager_id):
                 self._replace_action(

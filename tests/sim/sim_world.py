@@ -180,7 +180,7 @@ class World:
     def _handle(self, generation: int, happened: Sequence[events.Event]) -> None:
         if generation != self._generation or not self.scheduler_up:
             return
-        self.stepper.pending.extend(happened)
+        self.stepper.post(happened)
         todo = self.stepper.step(self.time.now).commands
         check_invariants(self.state)
         while self.stepper.has_more:

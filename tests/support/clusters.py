@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -70,20 +70,21 @@ class Cluster:
         managers: Each on a node of its own with one core.
     """
 
-    def __init__(self, directory: Path, *, managers: int, lease_s: float) -> None:
+    def __init__(self, directory: Path, *, managers: int, lease_s: float, options: Sequence[str] = ()) -> None:
         """Starts nothing yet.
 
         Args:
             directory: For data and logs.
             managers: How many.
             lease_s: How long a manager may be silent.
+            options: More of the scheduler's.
         """
         self.directory = directory
         self.address = f"127.0.0.1:{free_port()}"
         self._parts: list[Part] = []
         times = ("--manager-lease", f"{lease_s:g}", "--heartbeat-interval", f"{lease_s / 10:g}")
         place = ("--listen", self.address, "--data-dir", str(directory / "data"), "--log-format", "json")
-        self.scheduler = self.add("scheduler", "callsheet.cli.main", "scheduler", *place, *times)
+        self.scheduler = self.add("scheduler", "callsheet.cli.main", "scheduler", *place, *times, *options)
         self.managers = [self._add_manager(f"m-{number}") for number in range(managers)]
 
     def start_logs(self) -> list[Path]:
@@ -120,9 +121,11 @@ class Cluster:
 
 
 @asynccontextmanager
-async def open_cluster(directory: Path, *, managers: int, lease_s: float) -> AsyncIterator[Cluster]:
-    """Runs a cluster for the length of the block."""
-    cluster = Cluster(directory, managers=managers, lease_s=lease_s)
+async def open_cluster(
+    directory: Path, *, managers: int, lease_s: float, options: Sequence[str] = ()
+) -> AsyncIterator[Cluster]:
+    """Runs a cluster for the length of the block; `options` are more of the scheduler's."""
+    cluster = Cluster(directory, managers=managers, lease_s=lease_s, options=options)
     try:
         await cluster.start()
         yield cluster

@@ -70,7 +70,13 @@ class CoreJournal:
                 )
             case records.TrajectoryPlaced(job_id, trajectory_id, sandbox_id, manager_id, held, cores):
                 self._change_trajectory(
-                    job_id, trajectory_id, sandbox_id=sandbox_id, manager_id=manager_id, held=held, held_cores=cores
+                    job_id,
+                    trajectory_id,
+                    sandbox_id=sandbox_id,
+                    manager_id=manager_id,
+                    held=held,
+                    held_cores=cores,
+                    had_sandbox=True,
                 )
             case records.TrajectoryClosed(job_id, trajectory_id, end, reason):
                 self._change_trajectory(job_id, trajectory_id, end=end, reason=reason)
@@ -94,10 +100,21 @@ class CoreJournal:
 
     def _apply_to_action(self, record: records.Record) -> None:
         match record:
-            case records.ActionSubmitted(job_id, action_id, trajectory_id, body_hash, spec, submitted):
+            case records.ActionSubmitted(job_id, action_id, trajectory_id, body_hash, spec, submitted, copies):
                 assert (job_id, action_id) not in self.actions, f"{action_id} was submitted twice"
                 self.actions[job_id, action_id] = records.RecoveredAction(
-                    job_id, action_id, trajectory_id, body_hash, spec, "queued", 0, 0, 0, "", submitted
+                    job_id,
+                    action_id,
+                    trajectory_id,
+                    body_hash,
+                    spec,
+                    "queued",
+                    0,
+                    0,
+                    0,
+                    "",
+                    submitted,
+                    copies_sandbox=copies,
                 )
             case records.ActionDispatched(job_id, action_id, attempt, epoch, sequence, manager_id):
                 self.actions[job_id, action_id] = replace(

@@ -14,6 +14,7 @@ from callsheet.scheduler.core.model import (
     PriorityClass,
     ResourceDemand,
     RetryPolicy,
+    SandboxCopy,
     SpeedUp,
     Timeouts,
     TrajectoryRequest,
@@ -114,6 +115,7 @@ def action_request(
     expected: float = 0.0,
     called_once: bool = False,
     command_timeout: float = 0.0,
+    copy: SandboxCopy = SandboxCopy.NEVER,
     body: str = "",
 ) -> ActionRequest:
     """An action; a reward is in the sandbox only if `in_sandbox` says so."""
@@ -136,4 +138,5 @@ def action_request(
         spec=spec,
         called_once=called_once,
         command_timeout=command_timeout,
+        copy=copy,
     )

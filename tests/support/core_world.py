@@ -46,9 +46,11 @@ def service(
     slots: int = 0,
     reserved: dict[str, int] | None = None,
     shared: dict[str, int] | None = None,
+    copies: bool = True,
 ) -> ServiceDescription:
     """A hosted service."""
-    return ServiceDescription(name, frozenset(kinds), slots, reserved or {}, shared=shared or {})
+    reserved, shared = reserved or {}, shared or {}
+    return ServiceDescription(name, frozenset(kinds), slots, reserved, shared=shared, copies_sandboxes=copies)
 
 
 def node(

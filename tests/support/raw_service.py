@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import grpc
 import grpc.aio
+from callsheet.credentials.channel import Credentials
 from callsheet.managers.noop import NoopExecutor, NoopSettings
 from callsheet.managers.runtime import run_manager
 from callsheet.managers.settings import ManagerSettings
@@ -145,6 +146,10 @@ class RawSession:
             await self._read()
         return [self._results[sequence] for sequence in wanted]
 
+    def cancel(self) -> None:
+        """Ends the stream."""
+        self._call.cancel()
+
     async def next_outcome(self) -> outcome_pb2.Outcome:
         """Returns the next outcome that arrives."""
         while not self.outcomes:
@@ -192,10 +197,18 @@ async def running_noop(
     noop: NoopSettings | None = None,
     manager_id: str = "m",
     node: manager_service_pb2.NodeSpec = NODE,
+    *,
+    credentials: Credentials | None = None,
 ) -> AsyncIterator[None]:
     """Runs a registered no-op manager in this process for the length of the block; it drains at the end."""
     settings = ManagerSettings(
-        address, manager_id, node, handle_signals=False, reconnect_initial_s=0.02, reconnect_max_s=0.1
+        address,
+        manager_id,
+        node,
+        handle_signals=False,
+        reconnect_initial_s=0.02,
+        reconnect_max_s=0.1,
+        credentials=credentials or Credentials(),
     )
     stop = anyio.Event()
     run = functools.partial(run_manager, settings, NoopExecutor(noop or NoopSettings()), stop=stop)

@@ -22,6 +22,11 @@ class NoWriter(GroupCommitWriter):
         """Nothing waits."""
         return 0
 
+    @property
+    def backlog_bytes(self) -> int:
+        """Nothing waits."""
+        return 0
+
     def submit(self, records: Sequence[Record], on_committed: Callable[[], None]) -> None:
         """Keeps nothing, and calls nobody back."""
 

@@ -56,6 +56,7 @@ class VerbSuite:
                     await trajectory.env_step("ls", files=[_FILE]),
                     await trajectory.tool_call(service, "method", b"arguments", idempotent=True),
                     await trajectory.reward_tests("pytest", where=Where.IN_SANDBOX, service=service),
+                    await trajectory.reward_tests("pytest", service=service),
                     await trajectory.reward_script("score", files=[_FILE], score_file="score", service=service),
                     await trajectory.reward_model([1, 2], model=service),
                 ],
@@ -144,11 +145,10 @@ class VerbSuite:
             await job.generate([1], model=service)
 
     async def test_a_fresh_sandbox_needs_something_in_it(self, job: Any, service: str) -> None:
-        async with job.trajectory("t") as trajectory:
-            for verb in (trajectory.reward_tests, trajectory.reward_script, job.reward_tests, job.reward_script):
-                with pytest.raises(InvalidArgumentError) as caught:
-                    await verb("score", service=service)
-                assert caught.value.field == "where"
+        for verb in (job.reward_tests, job.reward_script):
+            with pytest.raises(InvalidArgumentError) as caught:
+                await verb("score", service=service)
+            assert caught.value.field == "where"
         with pytest.raises(InvalidArgumentError) as caught:
             await job.reward_tests("score", where=Where.IN_SANDBOX, service=service)
         assert caught.value.field == "where"

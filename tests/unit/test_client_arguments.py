@@ -8,6 +8,7 @@ from typing import Any
 import callsheet.client
 import pytest
 from callsheet.client import (
+    BackgroundProcesses,
     Client,
     ClientOptions,
     CommandDefaults,
@@ -69,9 +70,10 @@ _ON_A_TRAJECTORY: list[tuple[str, Mistake]] = [
     ("service", lambda t: t.generate([1], model=3)),
     ("tool_call.arguments", lambda t: t.tool_call("api", "get", "text")),
     ("tool_call.idempotent", lambda t: t.tool_call("api", "get", idempotent="yes")),
-    ("where", lambda t: t.reward_tests("pytest")),
     ("where", lambda t: t.reward_script("score", where="fresh")),
     ("reward.script.score_file", lambda t: t.reward_script("score", where=Where.IN_SANDBOX)),
+    ("background", lambda t: t.reward_tests("t", where=Where.IN_SANDBOX, background="stop")),
+    ("background", lambda t: t.reward_tests("t", image="x", background=BackgroundProcesses.STOP)),
     ("reward.script.score_file", lambda t: t.reward_script("to {score}", where=Where.IN_SANDBOX, score_file="score")),
     ("in_sandbox", lambda t: t.reward_tests("pytest", in_sandbox=True)),
     ("action", lambda t: t.submit("ls")),
@@ -80,6 +82,8 @@ _ON_A_TRAJECTORY: list[tuple[str, Mistake]] = [
 ]
 _ON_A_JOB: list[tuple[str, Mistake]] = [
     ("where", lambda j: j.reward_tests("pytest", where=Where.IN_SANDBOX)),
+    ("where", lambda j: j.reward_tests("pytest")),
+    ("where", lambda j: j.reward_script("score {score}")),
     ("version", lambda j: j.publish("3")),
     ("reason", lambda j: j.cancel(5)),
     ("trajectory_id", lambda j: j.trajectory(5).open()),

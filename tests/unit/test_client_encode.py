@@ -10,6 +10,7 @@ import pytest
 from callsheet.client import (
     Action,
     ActionOptions,
+    BackgroundProcesses,
     Command,
     Demand,
     Elastic,
@@ -111,6 +112,13 @@ def test_a_test_suite_in_the_sandbox() -> None:
     assert suite.where == action_pb2.REWARD_PLACE_IN_SANDBOX
     assert suite.files[0].path == "t"
     assert list(suite.command.argv.arguments) == ["pytest", "{report}"]
+    assert suite.background == action_pb2.REWARD_BACKGROUND_UNSPECIFIED
+    for action in (
+        RewardTests("t", where=Where.IN_SANDBOX, background=BackgroundProcesses.RUN),
+        RewardScript("t {score}", where=Where.IN_SANDBOX, background=BackgroundProcesses.RUN),
+    ):
+        reward = _encode(action)[0].reward
+        assert (reward.test_suite.background or reward.script.background) == action_pb2.REWARD_BACKGROUND_RUN
 
 
 def test_an_env_step_in_a_session() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -13,7 +14,7 @@ from callsheet.scheduler.core.model import ActionKind, ActionState
 from callsheet.scheduler.core.records import Record
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.elastic import ElasticPlanner
-from callsheet.scheduler.service.loop import Clock, CoreLoop
+from callsheet.scheduler.service.loop import MAX_PENDING_BYTES, Clock, CoreLoop
 from callsheet.scheduler.store.errors import JournalBackloggedError
 
 from tests.support.core_requests import action_request, job_request
@@ -31,7 +32,7 @@ class Unattached(NoWriter):
         """Learns nothing."""
 
 
-def loop_of(world: CoreWorld, around: Unattached | None = None) -> CoreLoop:
+def loop_of(world: CoreWorld, around: Unattached | None = None, max_pending_bytes: int = MAX_PENDING_BYTES) -> CoreLoop:
     """A loop around the state of a world."""
     around = around or Unattached()
     return CoreLoop(
@@ -42,6 +43,7 @@ def loop_of(world: CoreWorld, around: Unattached | None = None) -> CoreLoop:
         around.attempts_ended,
         heartbeat_interval=3.0,
         max_journal_backlog=1000,
+        max_pending_bytes=max_pending_bytes,
     )
 
 
@@ -176,3 +178,37 @@ async def test_an_end_is_handed_to_the_journal_at_once_but_after_what_is_dispatc
             await watched.both.wait()
         tasks.cancel_scope.cancel()
     assert watched.order == (["others", "journal"] if dispatches else ["journal", "others"])
+
+
+class LargeBacklog(Unattached):
+    """A journal that has so many bytes to commit."""
+
+    waiting = 0
+
+    @property
+    def backlog_bytes(self) -> int:
+        """See `GroupCommitWriter.backlog_bytes`."""
+        return self.waiting
+
+
+async def test_streams_are_not_read_while_too_many_bytes_wait_for_the_core_or_the_journal() -> None:
+    world = CoreWorld(now=Clock().now())
+    world.job()
+    around = LargeBacklog()
+    loop = loop_of(world, around, max_pending_bytes=1000)
+    reply = events.ReplyTo(Peer("client"), 0)
+    large = replace(action_request("large", wait=True), spec=bytes(600))
+
+    async def has_room() -> bool:
+        with anyio.move_on_after(0.0) as scope:
+            await loop.wait_for_room()
+        return not scope.cancelled_caught
+
+    loop.post([events.SubmitRequested(reply, large, None)])
+    assert await has_room()
+    around.waiting = 500
+    assert not await has_room()
+    loop.step()
+    assert await has_room()
+    around.waiting = 1001
+    assert not await has_room()

@@ -25,7 +25,7 @@ from callsheet.scheduler.core.registration import (
 from callsheet.scheduler.service.decode import decode_action
 from callsheet.scheduler.service.manager_commands import encode_command
 from callsheet.scheduler.service.manager_wire import decode_item, decode_registration, references_of
-from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+from callsheet.v1 import action_pb2, common_pb2, manager_service_pb2, outcome_pb2
 from google.protobuf import text_format
 
 from tests.support.peers import Peer
@@ -309,6 +309,34 @@ def test_cancels_with_and_without_what_there_was() -> None:
     assert ended("cancelled {}").result == events.AttemptCancelled(None)
     assert ended("cancelled { partial {} }").result == events.AttemptCancelled(b"")
     assert ended("failed { kind: FAILURE_KIND_CANCELLED }").result == events.AttemptCancelled(None)
+
+
+def decoded(message: manager_service_pb2.AttemptEnded) -> events.AttemptResult:
+    """What became of an end."""
+    event = decode_item("m", Peer("stream"), manager_service_pb2.ManagerItem(ended=message))
+    assert isinstance(event, events.AttemptEnded)
+    return event.result
+
+
+def test_a_result_that_no_message_could_deliver_is_a_failure() -> None:
+    stdout = common_pb2.Blob(inline=bytes(16 * 1024 * 1024 - 100_000))
+    step = outcome_pb2.CommandResult(stdout=stdout)
+    large = manager_service_pb2.AttemptEnded(succeeded=outcome_pb2.Succeeded(env_step=step))
+    cancelled = manager_service_pb2.AttemptEnded(cancelled=outcome_pb2.Cancelled(partial=large.succeeded))
+    for message in (large, cancelled):
+        result = decoded(message)
+        assert isinstance(result, events.AttemptFailed)
+        assert (result.kind, result.reason) == (FailureKind.INFRA, "result_too_large")
+    step.stdout.inline = bytes(8 << 20)
+    fine = manager_service_pb2.AttemptEnded(succeeded=outcome_pb2.Succeeded(env_step=step))
+    assert isinstance(decoded(fine), events.AttemptSucceeded)
+
+
+def test_long_words_of_a_failure_are_cut() -> None:
+    failed = outcome_pb2.Failed(kind=outcome_pb2.FAILURE_KIND_ENV, reason="r" * 10_000, message="m" * 1_000_000)
+    result = decoded(manager_service_pb2.AttemptEnded(failed=failed))
+    assert isinstance(result, events.AttemptFailed)
+    assert (len(result.reason), len(result.message)) == (256, 65_536)
 
 
 def test_an_end_without_a_result_is_a_failure() -> None:

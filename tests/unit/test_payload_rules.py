@@ -114,7 +114,7 @@ REFUSED = [
         'reward { test_suite { command { shell: "t" } } }',
         "reward.test_suite.files",
         "[]",
-        "a fresh sandbox is empty: give files or an image, or run in the sandbox",
+        "without a trajectory a fresh sandbox is empty: give files or an image",
     ),
     (
         'reward { script { command { shell: "t > {score}" } } }',
@@ -129,6 +129,18 @@ REFUSED = [
         "reward.script.image",
         "x",
         "must be empty in the trajectory's sandbox",
+    ),
+    (
+        'reward { test_suite { command { shell: "t" } image: "x" background: REWARD_BACKGROUND_KILL } }',
+        "reward.test_suite.background",
+        "REWARD_BACKGROUND_KILL",
+        "a fresh sandbox has no processes yet",
+    ),
+    (
+        'reward { script { command { shell: "t > {score}" } where: REWARD_PLACE_IN_SANDBOX background: 9 } }',
+        "reward.script.background",
+        "9",
+        "not a value",
     ),
     ("reward { script {} }", "reward.script.command", "", "must be set"),
     (

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import struct
+from collections.abc import Sequence
 
 import pytest
 from callsheet.managers.sandbox.seccomp import (
     ALLOWED_SOCKET_FAMILIES,
     Instruction,
+    Unbounded,
     UnsupportedArchitectureError,
     build_filter,
     build_program,
+    build_shared_memory_filter,
 )
 
 X86_64 = 0xC000003E
@@ -24,9 +27,19 @@ def failing(number: int) -> int:
     return 0x00050000 | number
 
 
-def verdict(number: int, *arguments: int, architecture: int = X86_64, forbid_affinity: bool = False) -> int:
+def verdict(
+    number: int,
+    *arguments: int,
+    architecture: int = X86_64,
+    forbid_affinity: bool = False,
+    unbounded: Unbounded = Unbounded(),  # noqa: B008 - frozen
+) -> int:
     """Returns what the filter answers to a system call."""
-    program = build_program(forbid_affinity, "x86_64")
+    return answer_of(build_program(forbid_affinity, "x86_64", unbounded), number, *arguments, architecture=architecture)
+
+
+def answer_of(program: Sequence[Instruction], number: int, *arguments: int, architecture: int = X86_64) -> int:
+    """Runs a program."""
     padded = [*arguments, *[0] * (6 - len(arguments))]
     data = struct.pack("<IIQ6Q", number, architecture, 0, *padded)
     accumulator, position = 0, 0
@@ -59,7 +72,7 @@ def test_dangerous_calls_are_refused(number: int) -> None:
     assert verdict(number) == failing(errno.EPERM)
 
 
-@pytest.mark.parametrize("number", [425, 426, 427, 435])
+@pytest.mark.parametrize("number", [206, 240, 425, 426, 427, 435, 447])
 def test_calls_with_an_older_way_do_not_exist(number: int) -> None:
     assert verdict(number) == failing(errno.ENOSYS)
 
@@ -91,6 +104,40 @@ def test_affinity_is_refused_only_where_asked_for() -> None:
     assert verdict(203, 0) == ALLOW
     assert verdict(203, forbid_affinity=True) == failing(errno.EPERM)
     assert verdict(204, forbid_affinity=True) == ALLOW
+
+
+@pytest.mark.parametrize(
+    ("unbounded", "call", "error"),
+    [
+        (Unbounded(memory=True), (319, 0, 0), errno.ENOSYS),
+        (Unbounded(memory=True), (9, 0, 4096, 3, 0x122), errno.EPERM),
+        (Unbounded(waking=True), (222, 0, 0), errno.ENOSYS),
+        (Unbounded(waking=True), (72, 1, 10, 18), errno.EPERM),
+        (Unbounded(waking=True), (157, 1, 18), errno.EPERM),
+        (Unbounded(system_v=True), (29, 0, 4096, 0o1600), errno.ENOSYS),
+        (Unbounded(system_v=True), (64, 0, 1, 0o1600), errno.ENOSYS),
+        (Unbounded(system_v=True), (68, 0, 0o1600), errno.ENOSYS),
+    ],
+)
+def test_what_nothing_else_bounds_is_refused(unbounded: Unbounded, call: tuple[int, ...], error: int) -> None:
+    assert verdict(*call) == ALLOW
+    assert verdict(*call, unbounded=unbounded) == failing(error)
+
+
+@pytest.mark.parametrize("call", [(72, 1, 10, 17), (72, 1, 2, 18), (157, 1, 9), (157, 4, 18), (9, 0, 4096, 3, 0x22)])
+def test_what_is_like_it_is_allowed(call: tuple[int, ...]) -> None:
+    assert verdict(*call, unbounded=Unbounded(memory=True, waking=True, system_v=True)) == ALLOW
+
+
+@pytest.mark.parametrize(
+    ("flags", "asked"), [(0x21, True), (0x23, True), (0x8021, True), (0x22, False), (0x01, False), (0x02, False)]
+)
+def test_anonymous_shared_mappings_are_asked_about(flags: int, asked: bool) -> None:
+    content = build_shared_memory_filter()
+    words = struct.iter_unpack("<HBBI", content)
+    program = [Instruction(opcode, operand, true, false) for opcode, true, false, operand in words]
+    assert answer_of(program, 9, 0, 4096, 3, flags) == (0x7FC00000 if asked else ALLOW)
+    assert answer_of(program, 10, 0, 4096, 3, flags) == ALLOW
 
 
 @pytest.mark.parametrize("number", [142, 144, 314])

@@ -14,6 +14,7 @@ from callsheet.scheduler.core.model import (
     RefusalCode,
     RefusedError,
     RetryPolicy,
+    SandboxCopy,
     Timeouts,
 )
 from callsheet.scheduler.service.decode import MAX_SPEC_BYTES, decode_action, decode_job, decode_trajectory
@@ -294,6 +295,27 @@ def test_the_payload_decides_the_kind_and_its_defaults(
         in_sandbox,
         service,
     )
+
+
+@pytest.mark.parametrize(
+    ("payload", "copy"),
+    [
+        (f"reward {{ test_suite {{ {FRESH} }} }}", SandboxCopy.IF_ANY),
+        ('reward { test_suite { command { shell: "t" } } }', SandboxCopy.ALWAYS),
+        ('reward { script { command { shell: "t > {score}" } where: REWARD_PLACE_FRESH } }', SandboxCopy.ALWAYS),
+        (f'reward {{ test_suite {{ {FRESH} image: "a" }} }}', SandboxCopy.NEVER),
+        ('reward { test_suite { command { shell: "t" } where: REWARD_PLACE_IN_SANDBOX } }', SandboxCopy.NEVER),
+        ("reward { model { token_ids: 1 } }", SandboxCopy.NEVER),
+        (STEP, SandboxCopy.NEVER),
+    ],
+)
+def test_a_fresh_reward_without_an_image_copies_the_sandbox_of_its_trajectory(payload: str, copy: SandboxCopy) -> None:
+    assert decode_action(spec(SANDBOXED + payload))[0].copy is copy
+
+
+def test_a_fresh_reward_of_a_job_copies_nothing() -> None:
+    request, _ = decode_action(spec(BASE + f"reward {{ test_suite {{ {FRESH} }} }}"))
+    assert request.copy is SandboxCopy.NEVER
 
 
 def test_a_tool_call_is_made_once_unless_it_is_idempotent() -> None:

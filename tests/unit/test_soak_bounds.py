@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from callsheet.benchmarks.soak.bounds import MIB, Limits, Sample, findings
+from callsheet.benchmarks.soak.bounds import MIB, Sample, SoakLimits, findings
 from callsheet.benchmarks.soak.settings import SoakSettings
 
-LIMITS = Limits.of(300.0)
+LIMITS = SoakLimits.of(300.0)
 STEADY = [Sample(float(at), 100 * at, 90 * at, 200 * MIB, 80 * MIB) for at in range(0, 300, 10)]
 
 
@@ -38,7 +38,7 @@ def test_one_look_beyond_a_bound_is_enough() -> None:
 
 
 def test_a_shorter_soak_has_smaller_bounds() -> None:
-    short = Limits.of(10.0)
+    short = SoakLimits.of(10.0)
     assert short.finished_actions < LIMITS.finished_actions
     assert short.finished_bytes < LIMITS.finished_bytes
     assert short.environment["CALLSHEET_FINISHED_ACTIONS_S"] == "1"

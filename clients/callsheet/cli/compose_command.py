@@ -23,7 +23,7 @@ def compose_setup(
         ),
     ] = None,
 ) -> None:
-    """Make certificates, passwords and tokens for the stack of docker-compose.yml, and its .env.
+    """Make the secrets and the .env of docker-compose.yml.
 
     What is there stays as it is. The secrets are for the user who runs this, or for user 10001 if that is root; the
     containers run as that user.

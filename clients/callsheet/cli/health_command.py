@@ -30,7 +30,7 @@ def health(
     ] = None,
     within: Annotated[float, typer.Option(metavar="SECONDS", help="How old the file may be.", min=0.1)] = 20.0,
 ) -> None:
-    """Exit with 0 if the scheduler serves, or the manager with --file is registered; else with 1.
+    """Exit with 0 if a scheduler or a manager is well, else with 1.
 
     It takes no token.
     """

@@ -43,11 +43,13 @@ def up(*, settings: StackSettings, as_json: AsJson = False) -> None:
 
 
 def note_isolation(settings: StackSettings) -> None:
-    """Says on standard error where nothing keeps commands in."""
-    from callsheet.deploy.sandbox_checks import isolation_warning
+    """Says on standard error where nothing keeps commands in, or else what this machine does not keep them from."""
+    from callsheet.deploy.sandbox_checks import isolation_shortfalls, isolation_warning
 
     if warning := isolation_warning(settings.isolation):
         show_progress(warning)
+    if shortfalls := isolation_shortfalls(settings.isolation):
+        show_progress(f"not bounded for each sandbox on this machine: {shortfalls}")
 
 
 def note_core_sharing(settings: StackSettings) -> None:

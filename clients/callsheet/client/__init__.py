@@ -7,7 +7,7 @@ import callsheet.client.fork_support  # noqa: F401 - before anything imports gRP
 from callsheet.client.actions import (
     Action,
     ActionKind,
-    Background,
+    BackgroundProcesses,
     EnvReset,
     EnvStep,
     Generate,
@@ -103,7 +103,7 @@ __all__ = [
     "ActionOptions",
     "ActionTimeoutError",
     "AlreadyExistsError",
-    "Background",
+    "BackgroundProcesses",
     "CallsheetError",
     "Cancelled",
     "Client",

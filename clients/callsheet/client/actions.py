@@ -35,12 +35,14 @@ class Where(Enum):
     """Where a reward runs."""
 
     FRESH = "fresh"
-    """In a new sandbox that is destroyed afterwards. It is empty but for the action's `files` and `image`."""
+    """In a new sandbox that is destroyed afterwards. With an `image` it is fresh from that. Else it begins with the
+    files that the trajectory's sandbox has then, and `files` replace what has their paths. Without a sandbox of the
+    trajectory it is empty and needs `files`."""
     IN_SANDBOX = "in_sandbox"
     """In the trajectory's sandbox, beside its files."""
 
 
-class Background(Enum):
+class BackgroundProcesses(Enum):
     """What becomes of processes that earlier actions left in the sandbox while a reward runs there.
 
     Without one they are stopped where nothing inside can undo that or look into the reward's processes, else killed.
@@ -196,8 +198,8 @@ class RewardTests(Action[RewardResult]):
     Attributes:
         command: The runner. "{units}" in an argument becomes the cores granted, and "{report}" a path for a JUnit XML
             report. Without "{report}" the score is 1 for exit code 0, else 0.
-        where: Where it runs; a fresh sandbox needs `files` or an `image`, as it would be empty otherwise.
-        files: Written before the run; the place for pristine test files.
+        where: Where it runs; see `Where`.
+        files: Written before the run; the place for pristine test files. What has their paths is replaced, links too.
         image: Root file system of a fresh sandbox; see `EnvReset.image`.
         service: Name of the hosted service that must serve it; empty takes any.
         background: In the trajectory's sandbox, what becomes of processes that are there already.
@@ -209,7 +211,7 @@ class RewardTests(Action[RewardResult]):
     files: Sequence[SandboxFile] = ()
     image: str = ""
     service: str = ""
-    background: Background | None = None
+    background: BackgroundProcesses | None = None
 
     def __init__(
         self,
@@ -219,7 +221,7 @@ class RewardTests(Action[RewardResult]):
         files: Sequence[SandboxFile] = (),
         image: str = "",
         service: str = "",
-        background: Background | None = None,
+        background: BackgroundProcesses | None = None,
     ) -> None:
         """Takes a command as people type it."""
         _set_fields(self, as_command(command, "command"), where, files, image, service, background)
@@ -236,10 +238,10 @@ class RewardScript(Action[RewardResult]):
     Attributes:
         command: The script. "{units}" in an argument becomes the cores granted, and "{score}" a path for the score that
             nothing else in the sandbox knows.
-        where: Where it runs; a fresh sandbox needs `files` or an `image`, as it would be empty otherwise.
+        where: Where it runs; see `Where`.
         score_file: Path of the file with the score; empty: the command has "{score}". What was there before the run is
             removed first.
-        files: Written before the run.
+        files: Written before the run, as those of `RewardTests`.
         image: Root file system of a fresh sandbox; see `EnvReset.image`.
         service: Name of the hosted service that must serve it; empty takes any.
         background: In the trajectory's sandbox, what becomes of processes that are there already.
@@ -252,7 +254,7 @@ class RewardScript(Action[RewardResult]):
     files: Sequence[SandboxFile] = ()
     image: str = ""
     service: str = ""
-    background: Background | None = None
+    background: BackgroundProcesses | None = None
 
     def __init__(
         self,
@@ -263,7 +265,7 @@ class RewardScript(Action[RewardResult]):
         files: Sequence[SandboxFile] = (),
         image: str = "",
         service: str = "",
-        background: Background | None = None,
+        background: BackgroundProcesses | None = None,
     ) -> None:
         """Takes a command as people type it."""
         _set_fields(self, as_command(command, "command"), where, score_file, files, image, service, background)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 from collections.abc import Awaitable, Callable
@@ -13,7 +14,7 @@ import anyio.lowlevel
 import grpc
 import grpc.aio
 from callsheet.client.decode import refusal, refusal_of_status
-from callsheet.client.errors import CallsheetError, ConnectionLostError, ForkedProcessError, invalid
+from callsheet.client.errors import CallsheetError, ConnectionLostError, ForkedProcessError, QueueFullError, invalid
 from callsheet.client.settings import ClientOptions
 from callsheet.credentials.channel import HINT_FOR_TLS
 from callsheet.timing.backoff import backoff_s
@@ -46,6 +47,9 @@ CHANNEL_OPTIONS: dict[str, int | str] = {
 
 NOT_LET_IN = frozenset({grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED})
 """The token is none, or not for this."""
+
+# What a scheduler names that refuses a call because its peer makes too many.
+_TOO_MANY = frozenset({"requests", "calls"})
 
 # A response with one of these cannot get better by waiting.
 _HOPELESS = frozenset({grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED, *NOT_LET_IN})
@@ -113,7 +117,7 @@ async def answer_of(call: Awaitable[T]) -> T:
 
 
 async def keep_trying(call: Callable[[], Awaitable[T]], options: ClientOptions) -> T:
-    """Makes an idempotent call, and makes it again while there is no connection.
+    """Makes an idempotent call, and makes it again while there is no connection or its peer makes too many.
 
     Raises:
         RefusedError: The call was refused.
@@ -124,13 +128,25 @@ async def keep_trying(call: Callable[[], Awaitable[T]], options: ClientOptions) 
     while True:
         try:
             return await call()
-        except ConnectionLostError:
+        except (ConnectionLostError, QueueFullError) as error:
             failures += 1
             chance = random.SystemRandom().random()
             wait = backoff_s(failures, options.backoff_initial_s, options.backoff_max_s, random=chance)
-            if anyio.current_time() + wait >= give_up_at:
+            if isinstance(error, QueueFullError):
+                wait += asked_wait_s(error)
+            if math.isinf(wait) or anyio.current_time() + wait >= give_up_at:
                 raise
             await anyio.sleep(wait)
+
+
+def asked_wait_s(error: CallsheetError) -> float:
+    """Seconds that the scheduler asks to wait before the next call; infinite where another call is the user's choice.
+
+    A caller that makes too many calls need not know. That a queue or a store is full, it must.
+    """
+    if isinstance(error, QueueFullError) and error.field in _TOO_MANY:
+        return error.retry_after_s or 0.0
+    return math.inf
 
 
 def error_of_call(error: grpc.aio.AioRpcError) -> CallsheetError:

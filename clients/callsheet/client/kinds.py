@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from callsheet.client.actions import (
     Action,
     ActionKind,
-    Background,
+    BackgroundProcesses,
     EnvReset,
     EnvStep,
     Generate,
@@ -52,7 +52,7 @@ from callsheet.v1 import action_pb2, outcome_pb2
 
 _SCORE_PLACEHOLDER = "{score}"
 _PLACE = numbers(Where, "REWARD_PLACE_", action_pb2.RewardPlace)
-_BACKGROUND = numbers(Background, "REWARD_BACKGROUND_", action_pb2.RewardBackground)
+_BACKGROUND = numbers(BackgroundProcesses, "REWARD_BACKGROUND_", action_pb2.RewardBackground)
 _LOG_PROBS_MODE = numbers(LogProbsMode, "LOG_PROBS_MODE_", action_pb2.LogProbsMode)
 _LOG_PROBS_MODE_BY_NUMBER = by_number(LogProbsMode, "LOG_PROBS_MODE_", action_pb2.LogProbsMode)
 _FINISH_REASON = by_number(FinishReason, "FINISH_REASON_", outcome_pb2.FinishReason)
@@ -190,10 +190,12 @@ def _put_reward_in_sandbox(
     where = instance("where", action.where, Where, "a Where: Where.FRESH or Where.IN_SANDBOX")
     if where is Where.IN_SANDBOX and not spec.trajectory_id:
         raise invalid("where", where.name, "a job has no sandbox: ask the trajectory for this reward")
-    if where is Where.FRESH and not action.files and not action.image:
-        raise invalid("where", where.name, "a fresh sandbox is empty: give files= or image=, or where=Where.IN_SANDBOX")
+    if where is Where.FRESH and not (action.files or action.image or spec.trajectory_id):
+        rule = "a job's fresh sandbox is empty: give files= or image=, or ask the trajectory for this reward"
+        raise invalid("where", where.name, rule)
     message.where = _PLACE[where]
-    background = optional("background", action.background, Background, "a Background, for instance Background.STOP")
+    rule = "a BackgroundProcesses, for instance BackgroundProcesses.STOP"
+    background = optional("background", action.background, BackgroundProcesses, rule)
     if background is not None:
         if where is Where.FRESH:
             raise invalid("background", background.name, "None: a fresh sandbox has no processes yet")

@@ -24,6 +24,7 @@ from callsheet.client.errors import (
     ClientClosedError,
     ConnectionLostError,
     RefusalCode,
+    RefusedError,
     invalid,
 )
 from callsheet.client.handshake import greeting, mismatch
@@ -346,9 +347,12 @@ class Session:
             self._give_up(end)
             return
         initial_s, longest_s = self._options.backoff_initial_s, self._options.backoff_max_s
-        wait_s = min(backoff_s(self._failures, initial_s, longest_s, random=self._random.random()), left_s)
+        wait_s = backoff_s(self._failures, initial_s, longest_s, random=self._random.random())
         if not self._greeted:
             wait_s = min(wait_s, FIRST_CONNECTION_WAIT_S)
+        if isinstance(end.error, RefusedError):
+            wait_s = max(wait_s, end.error.retry_after_s or 0.0)
+        wait_s = min(wait_s, left_s)
         logger.log(
             logging.WARNING if self._failures == 1 and self._ledger else logging.DEBUG,
             "session lost target=%s code=%s details=%r open_items=%d retry_in_s=%.3f",

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, Unpack
 import anyio
 from callsheet.client.actions import (
     Action,
-    Background,
+    BackgroundProcesses,
     Generate,
     RewardModel,
     RewardScript,
@@ -95,13 +95,13 @@ class ActionVerbs:
         files: Iterable[SandboxFile] = (),
         image: str = "",
         service: str = "",
-        background: Background | None = None,
+        background: BackgroundProcesses | None = None,
         **options: Unpack[ActionOptions],
     ) -> Outcome[RewardResult]:
         """Scores by a test suite. See `RewardTests` and `ActionOptions`.
 
         Raises:
-            InvalidArgumentError: A fresh sandbox would be empty, or the sandbox of a job is asked for, which has none.
+            InvalidArgumentError: A job is asked for an empty sandbox, or for its own, which it has none of.
         """
         tests = RewardTests(
             command, where=where, files=listed(files), image=image, service=service, background=background
@@ -117,13 +117,13 @@ class ActionVerbs:
         files: Iterable[SandboxFile] = (),
         image: str = "",
         service: str = "",
-        background: Background | None = None,
+        background: BackgroundProcesses | None = None,
         **options: Unpack[ActionOptions],
     ) -> Outcome[RewardResult]:
         """Scores by a script that writes its score to a file. See `RewardScript` and `ActionOptions`.
 
         Raises:
-            InvalidArgumentError: A fresh sandbox would be empty, or the sandbox of a job is asked for, which has none.
+            InvalidArgumentError: A job is asked for an empty sandbox, or for its own, which it has none of.
         """
         script = RewardScript(
             command,

@@ -110,13 +110,16 @@ def run_manager_process(kind: ManagerKind[S], options: ManagerOptions, settings:
 
 
 def _manager_settings(kind: str, options: ManagerOptions) -> ManagerSettings:
+    credentials = options.credentials
+    # What this process starts has no use for it.
+    os.environ.pop("CALLSHEET_TOKEN", None)
     node = describe_node(node_id=options.node_id, cpus=options.cpus, memory_mib=options.memory_mib)
     return ManagerSettings(
         scheduler_address=options.scheduler,
         manager_id=options.manager_id or f"{node.node_id}-{kind}",
         node=node,
         drain_timeout_s=options.drain_timeout,
-        credentials=options.credentials,
+        credentials=credentials,
         health_file=options.health_file,
     )
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 
 import anyio
@@ -47,6 +48,12 @@ class ProcessSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     log_path: Path | None = None
     ready_timeout_s: float = 60.0
+
+
+def command_module() -> str:
+    """The module that runs the `callsheet` command, as its installation names it."""
+    (command,) = metadata.entry_points(group="console_scripts", name="callsheet")
+    return command.module
 
 
 class ChildProcess:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.kind import MANAGER_KINDS
-from callsheet.managers.sandbox.probe import probe_bubblewrap
+from callsheet.managers.sandbox.probe import ProbeResult, probe_bubblewrap
 from callsheet.managers.sandbox.ranking import ranking_problem
 from callsheet.managers.sandbox.settings import NOT_ISOLATED, CoreSharing, Isolation
+from callsheet.managers.sandbox.shortfalls import not_enforced
 from callsheet.options.declaration import declared_options
 
 
@@ -20,7 +23,7 @@ def isolation_problem(isolation: Isolation) -> str:
     """Why bubblewrap, if it is asked for, does not work here; empty if it does. Docker's manager finds out itself."""
     if isolation is not Isolation.BUBBLEWRAP:
         return ""
-    found = probe_bubblewrap()
+    found = _probed()
     return "" if found.works else found.reason or "a sandbox could not be made"
 
 
@@ -32,3 +35,13 @@ def core_sharing_problem(settings: StackSettings) -> str:
 def isolation_warning(isolation: Isolation) -> str | None:
     """What users are told where nothing keeps commands in; None elsewhere."""
     return NOT_ISOLATED if isolation is Isolation.NONE else None
+
+
+def isolation_shortfalls(isolation: Isolation) -> str:
+    """What sandboxes are not held to on this machine, as a list in words; empty where that is not known before."""
+    return ", ".join(not_enforced(_probed().capabilities)) if isolation is Isolation.BUBBLEWRAP else ""
+
+
+@cache
+def _probed() -> ProbeResult:
+    return probe_bubblewrap()

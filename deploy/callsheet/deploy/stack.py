@@ -6,14 +6,13 @@ import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Protocol
 
 import anyio
 import anyio.abc
 from callsheet.deploy.command_lines import role_arguments
-from callsheet.deploy.processes import ProcessSpec
+from callsheet.deploy.processes import ProcessSpec, command_module
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.deploy.supervisor import Supervisor
@@ -28,7 +27,11 @@ _MANAGER_GRACE_MARGIN_S = 15.0
 # The user's own may be for another scheduler. Empty ones count as unset, and options go before them.
 _OF_CALLERS = ("TLS_CA", "TLS_CERT", "TLS_KEY", "TOKEN", "TOKEN_FILE")
 _OF_SCHEDULERS = ("SERVER_CERT", "SERVER_KEY", "CLIENT_CA", "TOKENS")
-_NO_CREDENTIALS = {f"CALLSHEET_{name}": "" for name in _OF_CALLERS + _OF_SCHEDULERS}
+_OF_FACADES = ("FACADE_TOKEN", "FACADE_TOKEN_FILE")
+_NO_CREDENTIALS = {f"CALLSHEET_{name}": "" for name in _OF_CALLERS + _OF_SCHEDULERS + _OF_FACADES}
+# Passwords may stand there, and managers have no use for them.
+_OF_STORES = ("DATABASE_URL", "DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE")
+_NO_SECRETS = _NO_CREDENTIALS | {f"CALLSHEET_{name}": "" for name in _OF_STORES}
 _LOG_BYTES = 64 << 20
 
 
@@ -98,9 +101,9 @@ class Stack:
         log_path = self.settings.data_dir / "logs" / f"{role}.log" if self.settings.logs_to_files else None
         return ProcessSpec(
             name=role,
-            module=_command_module(),
+            module=command_module(),
             arguments=role_arguments(role, self.settings, address=self.address, cores=self._cores),
-            environment=_NO_CREDENTIALS,
+            environment=_NO_CREDENTIALS if role == Role.SCHEDULER else _NO_SECRETS,
             log_path=bounded_log(log_path) if log_path is not None else None,
             ready_timeout_s=self.settings.ready_timeout_s,
         )
@@ -148,12 +151,6 @@ class Stack:
         """Asks the processes of these roles to end for good."""
         for role in roles:
             self._supervisors[role].stop()
-
-
-def _command_module() -> str:
-    """The module that runs the `callsheet` command, as its installation names it."""
-    (command,) = metadata.entry_points(group="console_scripts", name="callsheet")
-    return command.module
 
 
 def bounded_log(path: Path) -> Path:

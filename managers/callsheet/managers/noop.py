@@ -77,7 +77,9 @@ class NoopExecutor(Executor):
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
         """The services to register."""
         return [
-            manager_service_pb2.HostedService(name=service.name, kinds=service.kinds, slots=service.slots)
+            manager_service_pb2.HostedService(
+                name=service.name, kinds=service.kinds, slots=service.slots, copies_sandboxes=True
+            )
             for service in self._settings.services
         ]
 
@@ -175,7 +177,7 @@ class NoopExecutor(Executor):
         os.write(self._log_file, json.dumps(line).encode() + b"\n")
 
     def _lost_state(self, grant: manager_service_pb2.Grant, action: action_pb2.ActionSpec) -> Broken | None:
-        if not runs_in_sandbox(action):
+        if not runs_in_sandbox(action) and not grant.sandbox_id:
             return None
         held = self._sandboxes.get((action.job_id, action.trajectory_id))
         if held is not None and held.sandbox_id == grant.sandbox_id:

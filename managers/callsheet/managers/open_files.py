@@ -23,7 +23,20 @@ def raise_open_files() -> int:
     return usual
 
 
-def limit_open_files(pid: int, usual: int) -> None:
-    """Gives a child process, and what it will start, the limit that this process had; it may still raise it itself."""
-    _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (usual, hard))
+def open_files_of_commands(*, own_user: bool) -> tuple[int, int]:
+    """Returns the soft and the hard limit of commands: the soft one is what this process had when it was started.
+
+    Descriptors that are on their way over unix sockets count for each user of the machine, and a process may send more
+    while that count is below its own soft limit. So commands that run as this process's user may open half of what it
+    may: however many they leave on their way, there is room for those of this process.
+
+    Args:
+        own_user: Whether commands run as this process's user.
+    """
+    usual = raise_open_files()
+    most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if not own_user:
+        return usual, hard
+    largest = MOST_OPEN_FILES if most == resource.RLIM_INFINITY else most
+    half = max(1, largest // 2)
+    return (half if usual == resource.RLIM_INFINITY else min(usual, half)), half

@@ -9,6 +9,7 @@ from typing import Final
 
 import grpc
 import grpc.aio
+from callsheet.credentials.renewal import RenewedChannel
 
 SYSTEM: Final = "system"
 """In place of a file of authorities: those that the operating system trusts."""
@@ -42,17 +43,25 @@ class Credentials:
             raise ValueError("tls_ca: must be given with tls_cert; 'system' takes the operating system's authorities")
 
     def open_channel(self, target: str, options: Sequence[tuple[str, int | str]]) -> grpc.aio.Channel:
-        """Opens a channel, which connects when it is first used.
+        """Opens a channel, which connects when it is first used. Files that have changed are read anew.
 
         Raises:
             OSError: A file cannot be read; its error names it.
         """
         if self.ca_file is None:
             return grpc.aio.insecure_channel(target, options=options)
-        roots = None if self.ca_file == SYSTEM else Path(self.ca_file).read_bytes()
+        files = [Path(file) for file in (self.ca_file, self.cert_file, self.key_file) if file and file != SYSTEM]
+
+        def open_now() -> grpc.aio.Channel:
+            return grpc.aio.secure_channel(target, self._read(), options=options)
+
+        return RenewedChannel(open_now, files) if files else open_now()
+
+    def _read(self) -> grpc.ChannelCredentials:
+        roots = Path(self.ca_file).read_bytes() if self.ca_file not in {None, SYSTEM} else None
         key = Path(self.key_file).read_bytes() if self.key_file is not None else None
         chain = Path(self.cert_file).read_bytes() if self.cert_file is not None else None
-        return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(roots, key, chain), options=options)
+        return grpc.ssl_channel_credentials(roots, key, chain)
 
     def metadata(self) -> Metadata:
         """What each rpc carries. gRPC's own call credentials would start a thread for each.

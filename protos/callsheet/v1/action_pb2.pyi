@@ -40,7 +40,9 @@ class _ActionKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     INFRA failure if it is idempotent.
     """
     ACTION_KIND_REWARD: _ActionKind.ValueType  # 5
-    """Scores a trajectory: a test suite on CPUs or a model. In a trajectory's sandbox it is never replayed once started."""
+    """Scores a trajectory: a test suite on CPUs or a model. In a trajectory's sandbox it is never replayed once started; one
+    in a copy of it changes nothing there, and may run again.
+    """
 
 class ActionKind(_ActionKind, metaclass=_ActionKindEnumTypeWrapper):
     """The five kinds of action. In a submit the kind follows from the payload; elsewhere it is named by this enum."""
@@ -58,7 +60,9 @@ ACTION_KIND_TOOL_CALL: ActionKind.ValueType  # 4
 INFRA failure if it is idempotent.
 """
 ACTION_KIND_REWARD: ActionKind.ValueType  # 5
-"""Scores a trajectory: a test suite on CPUs or a model. In a trajectory's sandbox it is never replayed once started."""
+"""Scores a trajectory: a test suite on CPUs or a model. In a trajectory's sandbox it is never replayed once started; one
+in a copy of it changes nothing there, and may run again.
+"""
 global___ActionKind = ActionKind
 
 class _Hold:
@@ -146,7 +150,10 @@ class _RewardPlaceEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     REWARD_PLACE_UNSPECIFIED: _RewardPlace.ValueType  # 0
     """The default, the same as REWARD_PLACE_FRESH."""
     REWARD_PLACE_FRESH: _RewardPlace.ValueType  # 1
-    """In a new sandbox that is destroyed afterwards; it needs `files` or an `image`, as it would be empty otherwise."""
+    """In a new sandbox that is destroyed afterwards. With an `image` it is fresh from that. Else it begins with a copy of
+    the files that the trajectory's sandbox has then, with the same image and set-up below; `files` are laid over it.
+    Without a sandbox of the trajectory it is empty and needs `files`.
+    """
     REWARD_PLACE_IN_SANDBOX: _RewardPlace.ValueType  # 2
     """In the trajectory's sandbox, beside its files."""
 
@@ -156,7 +163,10 @@ class RewardPlace(_RewardPlace, metaclass=_RewardPlaceEnumTypeWrapper):
 REWARD_PLACE_UNSPECIFIED: RewardPlace.ValueType  # 0
 """The default, the same as REWARD_PLACE_FRESH."""
 REWARD_PLACE_FRESH: RewardPlace.ValueType  # 1
-"""In a new sandbox that is destroyed afterwards; it needs `files` or an `image`, as it would be empty otherwise."""
+"""In a new sandbox that is destroyed afterwards. With an `image` it is fresh from that. Else it begins with a copy of
+the files that the trajectory's sandbox has then, with the same image and set-up below; `files` are laid over it.
+Without a sandbox of the trajectory it is empty and needs `files`.
+"""
 REWARD_PLACE_IN_SANDBOX: RewardPlace.ValueType  # 2
 """In the trajectory's sandbox, beside its files."""
 global___RewardPlace = RewardPlace
@@ -426,7 +436,9 @@ class ActionSpec(google.protobuf.message.Message):
     action_id: builtins.str
     """The idempotency key: 1 to 256 characters, unique in the job."""
     trajectory_id: builtins.str
-    """An open trajectory of the job. Required for env_reset, env_step and rewards in the sandbox; else optional."""
+    """An open trajectory of the job. Required for env_reset, env_step and rewards in the sandbox, or in a copy of it; else
+    optional.
+    """
     label: builtins.str
     """Class of work for prediction and reports, for instance "pytest" or "edit"; at most 256 characters."""
     task: builtins.str
@@ -966,7 +978,9 @@ class TestSuiteInput(google.protobuf.message.Message):
     """What becomes of processes that are there already; unset in a fresh sandbox."""
     @property
     def files(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SandboxFile]:
-        """Written before the run; the place for pristine test files."""
+        """Written before the run; the place for pristine test files. Whatever has their paths, or is a link on the way, is
+        replaced.
+        """
 
     @property
     def command(self) -> global___Command:
@@ -1015,7 +1029,7 @@ class ScriptScoreInput(google.protobuf.message.Message):
     """What becomes of processes that are there already; unset in a fresh sandbox."""
     @property
     def files(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SandboxFile]:
-        """Written before the run."""
+        """Written before the run, as those of a test suite."""
 
     @property
     def command(self) -> global___Command:

@@ -391,6 +391,7 @@ class HostedService(google.protobuf.message.Message):
     SETUP_S_FIELD_NUMBER: builtins.int
     INSTANCES_FIELD_NUMBER: builtins.int
     KEPT_SET_UPS_FIELD_NUMBER: builtins.int
+    COPIES_SANDBOXES_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Name: "sandbox", "test-suite", a model, an API; "sandbox:" and an image for sandboxes with it, which serves only
     actions that ask for it.
@@ -405,6 +406,10 @@ class HostedService(google.protobuf.message.Message):
     """
     instances: builtins.int
     """Instances that are there, for instance of a model; 0 if none is or there is no such thing. A heartbeat may change it."""
+    copies_sandboxes: builtins.bool
+    """For rewards: a new sandbox can begin with the files of a trajectory's, which this manager holds. A grant then names
+    the trajectory's sandbox.
+    """
     @property
     def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[callsheet.v1.action_pb2.ActionKind.ValueType]:
         """The kinds of action it serves; at least one."""
@@ -436,8 +441,9 @@ class HostedService(google.protobuf.message.Message):
         setup_s: builtins.float = ...,
         instances: builtins.int = ...,
         kept_set_ups: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+        copies_sandboxes: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["instances", b"instances", "kept_set_ups", b"kept_set_ups", "kinds", b"kinds", "name", b"name", "policy_version", b"policy_version", "reserved", b"reserved", "setup_s", b"setup_s", "shared", b"shared", "slots", b"slots"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["copies_sandboxes", b"copies_sandboxes", "instances", b"instances", "kept_set_ups", b"kept_set_ups", "kinds", b"kinds", "name", b"name", "policy_version", b"policy_version", "reserved", b"reserved", "setup_s", b"setup_s", "shared", b"shared", "slots", b"slots"]) -> None: ...
 
 global___HostedService = HostedService
 
@@ -949,7 +955,7 @@ class Grant(google.protobuf.message.Message):
     body_hash: builtins.bytes
     """Hash of the ActionSpec."""
     sandbox_id: builtins.str
-    """The sandbox it must run in; empty if it needs none or is to create one."""
+    """The sandbox it must run in, or begin with a copy of (see RewardPlace); empty if it needs none or is to create one."""
     expected_use: builtins.float
     """Prediction of the cores it uses when it gets all it can use; 0 if there is none."""
     @property

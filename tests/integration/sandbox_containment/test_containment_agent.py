@@ -121,7 +121,7 @@ async def test_nothing_of_the_first_process_can_be_opened(
     # namespace anybody may open some files of mode 0666, such as attr/current, and what is written is refused.
     script = """
 for file in /proc/1/* /proc/1/attr/* /proc/1/task/1/* /proc/1/task/1/attr/*; do
-  [ -d $file ] || { ( echo 0 >>$file ) 2>/dev/null && echo "writes $file"; }
+  [ -d $file ] || { ( echo 0 > $file ) 2>/dev/null && echo "writes $file"; }
 done
 for file in /proc/1/*; do for name in environ mem maps auxv stack syscall io pagemap numa_maps smaps; do
   ( read -r line < /proc/1/$name ) 2>/dev/null && echo "reads $name"

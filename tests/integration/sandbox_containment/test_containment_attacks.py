@@ -6,10 +6,7 @@ How long the neighbour's `true` takes before and during each attack is printed a
 from __future__ import annotations
 
 import os
-import statistics
-import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import anyio
@@ -18,18 +15,14 @@ from callsheet.managers.executor import AttemptResult, Broken, Completed, Stoppe
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor import SandboxExecutor
 from callsheet.managers.sandbox.settings import SandboxSettings
-from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+from callsheet.v1 import manager_service_pb2, outcome_pb2
 
 from tests.support.measurements import Measured
-from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step
+from tests.support.neighbours import make, neighbour, python_step, until_the_next_reset_works
+from tests.support.sandbox_attempts import attempt_of, inline_file, step
 from tests.support.sandboxes import tells, until_sleepers_are
 
 pytestmark = [pytest.mark.anyio, pytest.mark.alone]
-
-_BEFORE = 5
-_PROCESSES = 32
-_MEMORY_MIB = 128
-_DISK_MIB = 16
 
 
 @dataclass(frozen=True)
@@ -129,51 +122,6 @@ async def executor(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
     await built.close()
 
 
-async def make(executor: SandboxExecutor, trajectory: str) -> str:
-    action = reset(trajectory=trajectory)
-    action.env_reset.disk_mib, action.env_reset.max_processes = _DISK_MIB, _PROCESSES
-    result = await executor.run(attempt_of(action, resources={"memory": _MEMORY_MIB}))
-    assert isinstance(result, Completed), result
-    return result.succeeded.env_reset.sandbox_id
-
-
-def python_step(code: str) -> action_pb2.ActionSpec:
-    command = action_pb2.Command(python=code, max_output_bytes=10_000)
-    return action_pb2.ActionSpec(trajectory_id="attacker", env_step=action_pb2.EnvStepInput(command=command))
-
-
-async def work(executor: SandboxExecutor, sandbox_id: str) -> float:
-    """Runs `true` for the neighbour, which must succeed; returns how long it took, in seconds."""
-    started = time.perf_counter()
-    result = await executor.run(attempt_of(step("exec true", trajectory="neighbour"), sandbox_id=sandbox_id))
-    assert isinstance(result, Completed), result
-    assert result.succeeded.env_step.exit_code == 0
-    return time.perf_counter() - started
-
-
-@asynccontextmanager
-async def neighbour(executor: SandboxExecutor, measured: Measured) -> AsyncIterator[None]:
-    """A sandbox that goes on running commands, each of which must succeed."""
-    sandbox_id = await make(executor, "neighbour")
-    before = [await work(executor, sandbox_id) for _ in range(_BEFORE)]
-    during: list[float] = []
-
-    async def go_on() -> None:
-        while True:
-            during.append(await work(executor, sandbox_id))
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(go_on)
-        yield
-        tasks.cancel_scope.cancel()
-    during.append(await work(executor, sandbox_id))
-    measured(f"neighbour's `true` before {_summary(before)}, during {_summary(during)}")
-
-
-def _summary(seconds: list[float]) -> str:
-    return f"p50 {statistics.median(seconds) * 1e3:.1f} ms, most {max(seconds) * 1e3:.1f} ms"
-
-
 def check_outcome(attack: Attack, result: AttemptResult, settings: SandboxSettings) -> None:
     told = {"pids": "pids", "out_of_memory": "memory"}
     if attack.limit is not None and tells(settings, told[attack.limit]):
@@ -202,14 +150,6 @@ async def test_an_attack_ends_in_a_typed_outcome(
     if name == "output flood":
         assert isinstance(result, Completed)
         assert result.succeeded.env_step.stdout_dropped_bytes == 3000 * (1 << 16) - 10_000
-
-
-async def until_the_next_reset_works(executor: SandboxExecutor) -> None:
-    """Whatever the attacker's sandbox has become, a fresh one takes its place."""
-    sandbox_id = await make(executor, "attacker")
-    result = await executor.run(attempt_of(python_step("print('fresh')"), sandbox_id=sandbox_id))
-    assert isinstance(result, Completed)
-    assert result.succeeded.env_step.stdout.inline == b"fresh\n"
 
 
 @pytest.mark.parametrize("path", ["out/file", "../file", "/etc/cron.d/file", "in/../../file", "file\0", ""])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 
 import anyio
@@ -9,7 +10,8 @@ import psutil
 import pytest
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CommandSpec
-from callsheet.managers.sandbox.settings import SandboxSettings
+from callsheet.managers.sandbox.descriptor_room import DescriptorRoom
+from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
 from tests.support.sandboxes import (
     ANSWER_SECONDS,
@@ -73,6 +75,40 @@ async def test_a_memory_bomb_ends_and_the_sandbox_survives(settings: SandboxSett
         assert await shell(sandbox, "echo alive") == "alive\n"
 
 
+async def test_shared_memory_is_there_in_moderation(settings: SandboxSettings) -> None:
+    code = """
+import mmap, multiprocessing, os
+for _ in range(40):
+    with mmap.mmap(-1, 32 << 20) as memory:
+        if os.fork() == 0:
+            memory[0] = 7
+            os._exit(0)
+        os.wait()
+        assert memory[0] == 7
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print(sum(pool.map(abs, range(-9, 0))))
+"""
+    async with open_sandbox(settings) as sandbox:
+        assert await python(sandbox, code) == "45\n"
+
+
+async def test_many_small_processes_that_fill_the_memory_leave_the_sandbox_alive(settings: SandboxSettings) -> None:
+    # Each is smaller than the agent, which would be killed first for its size.
+    code = """
+import os, sys, time
+for _ in range(60):
+    if os.fork() == 0:
+        held = bytearray(3 << 20)
+        time.sleep(0.5)
+        os._exit(0)
+sys.exit(any(os.wait()[1] for _ in range(60)))
+"""
+    async with open_sandbox(settings, spec_for(settings, memory_mib=64, max_processes=100)) as sandbox:
+        outcome = await run(sandbox, "python3", "-I", "-c", code)
+        assert outcome.failed == outcome.out_of_memory == tells(settings, "memory")
+        assert await shell(sandbox, "echo alive; cat /proc/self/oom_score_adj") == "alive\n1000\n"
+
+
 async def test_a_fork_bomb_is_bounded_and_ends_with_a_stop(settings: SandboxSettings) -> None:
     code = """
 import os, time
@@ -131,6 +167,52 @@ async def test_one_sandboxes_processes_do_not_count_against_another(settings: Sa
         finally:
             await first.destroy()
             await second.destroy()
+
+
+async def test_a_lock_on_a_file_of_the_system_is_each_sandboxes_own(settings: SandboxSettings) -> None:
+    if settings.isolation is Isolation.DOCKER:
+        pytest.skip("a container sees its image through an overlay of the engine")
+    lock = "import fcntl; file = open('/usr/bin/env'); fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    held = f"{lock}; open('locked', 'x').close(); import time; time.sleep(1000)"
+    async with open_backend(settings) as backend:
+        one = await backend.create(spec_for(settings, "one"), lambda _: None)
+        two = await backend.create(spec_for(settings, "two"), lambda _: None)
+        try:
+            await shell(one, f'python3 -c "{held}" >/dev/null 2>&1 & while [ ! -e locked ]; do sleep 0.01; done')
+            assert (await run(one, "python3", "-c", lock)).failed
+            # A manager that is no root cannot keep them apart, and says so.
+            own = backend.capabilities()["own_file_locks"] == "yes"
+            assert (await run(two, "python3", "-c", lock)).failed != own
+            assert own == (os.geteuid() == 0)
+        finally:
+            await one.destroy()
+            await two.destroy()
+
+
+async def test_who_holds_descriptors_on_their_way_is_found_and_ended(settings: SandboxSettings) -> None:
+    code = """
+import os, socket, time
+ends = socket.socketpair()
+socket.send_fds(ends[0], [b"x"], [0] * 200)
+open("sent", "x").close()
+time.sleep(1000)
+"""
+    room = DescriptorRoom()
+    async with open_backend(settings) as backend:
+        quiet = await backend.create(spec_for(settings, "quiet"), lambda _: None)
+        holder = await backend.create(spec_for(settings, "holder"), lambda _: None)
+        try:
+            for sandbox in (quiet, holder):
+                room.add(sandbox, sandbox.agent_pid)
+            await shell(quiet, "sleep 1000 >/dev/null 2>&1 &")
+            await room.make()
+            await shell(holder, f"python3 -c '{code}' >/dev/null 2>&1 & while [ ! -e sent ]; do sleep 0.01; done")
+            await room.make()
+            await until_sleepers_are([["sleep", "1000"]])
+            await python(holder, "import os\nwhile sum(name.isdigit() for name in os.listdir('/proc')) > 2: pass")
+        finally:
+            await quiet.destroy()
+            await holder.destroy()
 
 
 async def test_an_output_flood_is_bounded(settings: SandboxSettings) -> None:

@@ -25,7 +25,7 @@ from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.inference.settings import share_of_cores
 from callsheet.managers.sandbox.probe import probe_bubblewrap
-from callsheet.managers.sandbox.settings import Isolation
+from callsheet.managers.sandbox.settings import NOT_ISOLATED, Isolation
 
 
 async def run_demo(settings: DemoSettings, progress: Progress) -> DemoReport:
@@ -99,6 +99,8 @@ async def run_on_stack(settings: DemoSettings, address: str, options: ClientOpti
 
 
 async def _choose_isolation(settings: DemoSettings, progress: Progress) -> Isolation:
+    if settings.isolation is Isolation.NONE:
+        progress(NOT_ISOLATED)
     if settings.isolation in {Isolation.DOCKER, Isolation.NONE}:
         return settings.isolation
     probe = await anyio.to_thread.run_sync(probe_bubblewrap)

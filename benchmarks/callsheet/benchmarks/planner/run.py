@@ -65,7 +65,9 @@ class _World:
         self._numbers = count()
         self._now = START
         self._running: list[Dispatch] = []
-        core = CoreSettings(max_open_actions=2 * queued + 1_000_000, manager_lease=1e12)
+        core = CoreSettings(
+            max_open_actions=2 * queued + 1_000_000, max_job_open_actions=2 * queued + 1_000_000, manager_lease=1e12
+        )
         self._state = SchedulerState(1, _encode, core)
         budget = Budget(seconds=settings.solver_s)
         self._planner = ElasticPlanner(

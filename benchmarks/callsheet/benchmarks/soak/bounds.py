@@ -15,7 +15,7 @@ REACHED_AFTER: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SoakLimits:
     """The scheduler's settings: smaller for a shorter soak, so that it reaches them.
 
     Attributes:
@@ -29,7 +29,7 @@ class Limits:
     finished_bytes: int
 
     @classmethod
-    def of(cls, part_s: float) -> Limits:
+    def of(cls, part_s: float) -> SoakLimits:
         """Those of a soak that takes so many seconds on a database."""
         return cls(
             kept_s=max(part_s * REACHED_AFTER, 1.0),
@@ -61,7 +61,7 @@ class Limits:
 _FINISHED_BYTES_EACH: Final = 1_000
 _ROW_BYTES: Final = 2_000
 # An entry has 32 bytes; arrays grow ahead of what is in them.
-_FORGOTTEN_BYTES_EACH: Final = 40
+_FORGOTTEN_BYTES_EACH: Final = 50
 # What an allocator does not give back, messages that gRPC holds, and the predictors.
 _SLACK: Final = 128 * MIB
 _WAL: Final = 64 * MIB
@@ -103,7 +103,7 @@ class Finding:
     met: bool
 
 
-def findings(database: str, limits: Limits, samples: Sequence[Sample]) -> list[Finding]:
+def findings(database: str, limits: SoakLimits, samples: Sequence[Sample]) -> list[Finding]:
     """Whether memory and disk stayed within what the settings allow, and had stopped growing at the end.
 
     Args:

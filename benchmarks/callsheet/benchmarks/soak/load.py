@@ -30,7 +30,7 @@ _ANSWER_S: Final = 60.0
 
 
 @dataclass(slots=True)
-class Counts:
+class SoakCounts:
     """What happened so far.
 
     Attributes:
@@ -56,7 +56,7 @@ class Counts:
         return self.small + self.large
 
     def fail(self, what: object) -> None:
-        """Counts what should not be."""
+        """SoakCounts what should not be."""
         said = str(what)[:120]
         self.failed[said] = self.failed.get(said, 0) + 1
 
@@ -77,7 +77,7 @@ class SoakLoad:
             unread_s: Seconds that each of them lasts.
             seed: Of chance.
         """
-        self.counts = Counts()
+        self.counts = SoakCounts()
         self._address = address
         self._job = job
         self._pause_s = _WORKERS / actions_per_s

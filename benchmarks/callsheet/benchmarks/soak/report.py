@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from callsheet.benchmarks.soak.bounds import Finding, Limits, Sample
-from callsheet.benchmarks.soak.load import Counts
+from callsheet.benchmarks.soak.bounds import Finding, Sample, SoakLimits
+from callsheet.benchmarks.soak.load import SoakCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +15,8 @@ class DatabaseSoak:
 
     database: str
     samples: tuple[Sample, ...]
-    limits: Limits
-    counts: Counts
+    limits: SoakLimits
+    counts: SoakCounts
     findings: tuple[Finding, ...]
 
 

@@ -14,15 +14,14 @@ import anyio
 import psutil
 from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.measuring.machine import describe_machine
-from callsheet.benchmarks.soak.bounds import Limits, Sample, findings
+from callsheet.benchmarks.soak.bounds import Sample, SoakLimits, findings
 from callsheet.benchmarks.soak.databases import database_bytes, private_postgresql
 from callsheet.benchmarks.soak.load import SoakLoad
 from callsheet.benchmarks.soak.report import DatabaseSoak, SoakReport
 from callsheet.benchmarks.soak.settings import POSTGRESQL, SoakSettings
 from callsheet.client import Client, Job
-from callsheet.deploy.processes import ProcessSpec, run_process
+from callsheet.deploy.processes import ProcessSpec, command_module, run_process
 
-_MODULE: Final = "callsheet.cli.main"
 _QUIET: Final = ("--log-level", "warning")
 
 
@@ -57,7 +56,7 @@ async def run_soak(settings: SoakSettings, progress: Progress = lambda _: None) 
 
 
 async def _soak(database: str, part_s: float, settings: SoakSettings, progress: Progress) -> DatabaseSoak:
-    limits = Limits.of(part_s)
+    limits = SoakLimits.of(part_s)
     with ExitStack() as exits:
         directory = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="callsheet-soak-")))
         url = (
@@ -89,15 +88,17 @@ async def _soak(database: str, part_s: float, settings: SoakSettings, progress: 
 
 
 @asynccontextmanager
-async def _running(directory: Path, url: str | None, limits: Limits) -> AsyncIterator[_Service]:
+async def _running(directory: Path, url: str | None, limits: SoakLimits) -> AsyncIterator[_Service]:
     data_dir = directory / "data"
     arguments = ["scheduler", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0", *_QUIET]
     arguments += ["--database-url", url] if url is not None else []
     log = directory / "scheduler.log"
-    async with run_process(ProcessSpec("scheduler", _MODULE, arguments, limits.environment, log)) as scheduler:
+    async with run_process(ProcessSpec("scheduler", command_module(), arguments, limits.environment, log)) as scheduler:
         address = scheduler.facts["address"]
         manager = ["manager", "noop", "--scheduler", address, "--echo", *_QUIET]
-        async with run_process(ProcessSpec("noop manager", _MODULE, manager, log_path=directory / "manager.log")):
+        async with run_process(
+            ProcessSpec("noop manager", command_module(), manager, log_path=directory / "manager.log")
+        ):
             yield _Service(address, scheduler.pid, data_dir, url)
 
 

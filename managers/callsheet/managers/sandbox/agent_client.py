@@ -11,8 +11,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 import anyio
-from callsheet.managers.sandbox.errors import SandboxLostError
-from callsheet.managers.sandbox.packets import PacketSocket, ProtocolError, integer, memory_file
+from callsheet.managers.sandbox.errors import NoRoomInKernelError, SandboxError, SandboxLostError
+from callsheet.managers.sandbox.packets import (
+    NoRoomError,
+    PacketSocket,
+    ProtocolError,
+    RoomMaker,
+    integer,
+    memory_file,
+)
 
 _MOST_CPU_US = 10**15
 _MOST_MEMORY_KIB = 1 << 40
@@ -60,8 +67,12 @@ class AgentConnection:
         separates_commands: Whether it keeps each command out of the processes of others, see `agent/domains.py`.
     """
 
-    def __init__(self, own: socket.socket, on_lost: Callable[[str], None]) -> None:
-        """Args: own: From `packets.socket_pair`. on_lost: Called when the agent is gone without `close`."""
+    def __init__(self, own: socket.socket, on_lost: Callable[[str], None], make_room: RoomMaker | None = None) -> None:
+        """Args:
+        own: From `packets.socket_pair`.
+        on_lost: Called when the agent is gone without `close`.
+        make_room: See `PacketSocket`.
+        """
         self._on_lost = on_lost
         self._jobs: dict[int, AgentJob] = {}
         self._signals: dict[int, anyio.Event] = {}
@@ -71,7 +82,7 @@ class AgentConnection:
         self.separates_commands = False
         self._loss: str | None = None
         self._lost = anyio.Event()
-        self._packets = PacketSocket(own, self._handle, self._lose)
+        self._packets = PacketSocket(own, self._handle, self._lose, make_room)
 
     @property
     def pid(self) -> int:
@@ -101,6 +112,7 @@ class AgentConnection:
         """Asks for a job. The descriptors stay the caller's.
 
         Raises:
+            NoRoomInKernelError: It could not be sent; nothing was asked for.
             SandboxLostError: The agent is gone.
         """
         self._check()
@@ -111,7 +123,7 @@ class AgentConnection:
             await self._packets.send({"op": operation, "id": number}, [file, *descriptors])
         except OSError as error:
             self._jobs.pop(number, None)
-            raise SandboxLostError(self._loss or str(error)) from error
+            raise self._failed_send(error) from error
         finally:
             os.close(file)
         return job
@@ -148,7 +160,7 @@ class AgentConnection:
                 job.killed = True
             await done.wait()
         except OSError as error:
-            raise SandboxLostError(self._loss or str(error)) from error
+            raise self._failed_send(error) from error
         finally:
             self._signals.pop(request, None)
         self._check()
@@ -161,6 +173,12 @@ class AgentConnection:
     def _check(self) -> None:
         if self._loss is not None:
             raise SandboxLostError(self._loss)
+
+    def _failed_send(self, error: OSError) -> SandboxError:
+        """Returns what a failed send means: an agent that could not be reached for a while is not lost."""
+        if isinstance(error, NoRoomError) and self._loss is None:
+            return NoRoomInKernelError(str(error))
+        return SandboxLostError(self._loss or str(error))
 
     def _take_id(self) -> int:
         self._next_id += 1

@@ -83,11 +83,12 @@ class SandboxParts:
         agent_directory: The agent's program as commands see it.
         environment: The default environment of commands.
         packages: The directories of Python packages that every command finds, as commands see them.
-        limits: Resource limits of each command by their names in `resource`.
+        limits: Soft and hard resource limits of each command by their names in `resource`.
         clean_up: Called last, in a worker thread; removes what the backend made.
         threads: Bounds the worker threads of all sandboxes of a backend.
         changes: What it changed in its overlays, where it has any.
         confined_to: The directories that absolute paths of files must be in; empty where its root is its own.
+        files_at: Its working directory, as the manager sees it, where its root is not its own.
     """
 
     first_process: FirstProcess
@@ -98,11 +99,12 @@ class SandboxParts:
     agent_directory: str
     environment: Mapping[str, str]
     packages: Sequence[str]
-    limits: Mapping[str, int]
+    limits: Mapping[str, tuple[int, int]]
     clean_up: Callable[[], None]
     threads: anyio.CapacityLimiter
     changes: ChangedFiles | None = None
     confined_to: tuple[str, ...] = ()
+    files_at: str = ""
 
 
 class SandboxJobs:

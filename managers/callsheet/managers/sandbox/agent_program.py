@@ -15,7 +15,21 @@ AGENT_DIRECTORY = Path(__file__).with_name("agent")
 AGENT_START = "__main__.py"
 
 # What is imported before the agent serves: each file costs a descriptor and a copy.
-_IMPORTED = frozenset({"__init__", "domains", "files", "loop", "network", "paths", "processes", "slim", "trees"})
+_IMPORTED = frozenset(
+    {
+        "__init__",
+        "clearing",
+        "domains",
+        "files",
+        "loop",
+        "network",
+        "paths",
+        "processes",
+        "shared_memory",
+        "slim",
+        "trees",
+    }
+)
 _COMPILE_SECONDS = 60.0
 
 _log = structlog.get_logger(__name__)

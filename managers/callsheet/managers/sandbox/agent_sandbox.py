@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
@@ -30,8 +31,10 @@ from callsheet.managers.sandbox.backend import (
 )
 from callsheet.managers.sandbox.capture import OutputPipe
 from callsheet.managers.sandbox.cgroups import CommandLeaf
+from callsheet.managers.sandbox.changes import ChangesTooLargeError, copy_working_directory
 from callsheet.managers.sandbox.command_defaults import judging_environment, merged_environment
 from callsheet.managers.sandbox.errors import (
+    CopyRefusedError,
     FileRefusedError,
     SandboxCreateError,
     SandboxDiedError,
@@ -45,12 +48,15 @@ from callsheet.managers.sandbox.node_sharing import Lane
 from callsheet.managers.sandbox.paths import is_below
 from callsheet.managers.sandbox.process_tree import has_children
 from callsheet.managers.sandbox.refusals import cannot_execute, file_refused, file_unreadable
+from callsheet.managers.sandbox.root_filesystem import WORK
 from callsheet.managers.sandbox.sessions import SandboxSessions
 from callsheet.managers.sandbox.settings import SandboxSettings
 
 # Pipes that background processes still hold; beyond these the oldest is closed.
 _MOST_HELD_PIPES = 32
 _LISTENING_BYTES = 64
+# What keeps a manager from copying files, and nothing that is in them.
+_OWN_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS})
 _CLEAR_SECONDS = 5.0
 _WORKER_THREADS = 8
 
@@ -135,7 +141,8 @@ class AgentSandbox:
         """Writes a file or unpacks an archive, inside, by the agent."""
         self._check_inside(file.path)
         content = await self._jobs.memory_file(file.content)
-        details = {"path": file.path, "unpack": file.unpack, "mode": file.mode & 0o777, "directory": file.directory}
+        details = {"path": file.path, "unpack": file.unpack, "mode": file.mode & 0o777}
+        details |= {"directory": file.directory, "replaces": file.replaces}
         async with self._telling_its_end():
             result = await self._jobs.ask("write", details, content, stop)
         if result.refused is not None:
@@ -261,6 +268,24 @@ class AgentSandbox:
         if self._parts.changes is None:
             raise SandboxLostError("it was not made to keep its changes")
         return await self._jobs.blocking(self._parts.changes.save, target, limit_bytes)
+
+    async def copy_files(self, target: Path, limit_bytes: int, stop: anyio.Event) -> int:
+        """Copies its files for another sandbox."""
+        self._jobs.check()
+        parts = self._parts
+        # Below the root of its first process, which nothing inside can change.
+        place = parts.files_at or f"/proc/{self.agent_pid}/root{WORK}"
+        try:
+            if parts.changes is not None:
+                return await self._jobs.blocking(parts.changes.copy, target, limit_bytes, stop.is_set)
+            return await self._jobs.blocking(copy_working_directory, place, target, limit_bytes, stop.is_set)
+        except ChangesTooLargeError as error:
+            raise CopyRefusedError("copy_too_large", str(error)) from error
+        except OSError as error:
+            if error.errno in _OWN_FAULTS:
+                raise SandboxCreateError(f"the files of a sandbox could not be copied: {error}") from error
+            message = f"the files of the sandbox could not be copied: {os.strerror(error.errno or errno.EIO)}"
+            raise CopyRefusedError("not_copied", message) from error
 
     async def open_listener(self, port: int) -> socket.socket:
         """Returns a socket that listens on a port of its own loopback, made by the agent: check it.

@@ -111,6 +111,7 @@ class FileSpec:
         unpack: They are an archive to unpack at the path.
         mode: Permission bits.
         directory: Nothing but a directory is made at the path, with those above it.
+        replaces: Whatever is in its way is removed: what has its path, and links and files on the way to it.
     """
 
     path: str
@@ -118,6 +119,7 @@ class FileSpec:
     unpack: bool = False
     mode: int = 0o644
     directory: bool = False
+    replaces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +272,7 @@ class Sandbox(Protocol):
         """
 
     async def remove_file(self, path: str, stop: anyio.Event) -> None:
-        """Removes a file or a symbolic link, if it is there; raises what `write_file` raises."""
+        """Removes what has a path, and links on the way to it; raises what `write_file` raises."""
 
     async def execute(
         self, command: CommandSpec, stop: anyio.Event, on_output: OutputListener | None = None
@@ -322,6 +324,22 @@ class Sandbox(Protocol):
             OSError: It cannot be written.
         """
 
+    async def copy_files(self, target: Path, limit_bytes: int, stop: anyio.Event) -> int:
+        """Copies its files into an empty directory, for `RootFilesystem.copy` of another one; pause it before.
+
+        Those are what it changed of its image or kept set-up, or all of its working directory. Its temporary directory
+        and its shared memory are left out, and so are caches of bytecode, which need not be those of the sources.
+
+        Returns:
+            The bytes that takes, about.
+
+        Raises:
+            CopyRefusedError: It is more than `limit_bytes`, or cannot be copied as it is.
+            SandboxCreateError: There is no room for it, or it cannot be looked at from here.
+            StoppedError: `stop` was set meanwhile.
+            SandboxLostError: It is gone.
+        """
+
     async def hold(self) -> None:
         """Stops all that its commands left running; what begins afterwards runs, and `pause` and `resume` keep to that.
 
@@ -351,6 +369,10 @@ class SandboxBackend(Protocol):
     @property
     def overlays(self) -> bool:
         """Whether it can make sandboxes with images and snapshots (`RootFilesystem`) from directories."""
+
+    @property
+    def begins_with_copies(self) -> bool:
+        """Whether it can make sandboxes with a `RootFilesystem.copy`; else their files are unpacked inside."""
 
     @property
     def images(self) -> ImageSource | None:

@@ -9,13 +9,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from callsheet.managers.open_files import open_files_of_commands
 from callsheet.managers.sandbox.agent_program import AGENT_START, agent_files
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.cgroups import GroupLayout
 from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.host_python import python_below
+from callsheet.managers.sandbox.kernel_bounds import kernel_bounds, memory_limits
 from callsheet.managers.sandbox.landlock import landlock_capabilities
-from callsheet.managers.sandbox.launcher_client import SpawnRequest, probe_overlays
+from callsheet.managers.sandbox.launcher_client import (
+    SpawnRequest,
+    probe_overlays,
+    probe_separate,
+    probe_system_v,
+)
 from callsheet.managers.sandbox.network.destinations import network_words
 from callsheet.managers.sandbox.packets import memory_file
 from callsheet.managers.sandbox.pool_users import UserPool
@@ -36,14 +43,16 @@ from callsheet.managers.sandbox.root_filesystem import (
     overlay_request,
     overlays_of,
 )
-from callsheet.managers.sandbox.seccomp import build_filter
+from callsheet.managers.sandbox.seccomp import Unbounded, build_filter, build_shared_memory_filter
 from callsheet.managers.sandbox.settings import SandboxSettings
 
 _AGENT_INSIDE = f"{OWN_PLACE}/agent"
+_MEMORY_FILTER_INSIDE = f"{OWN_PLACE}/shared-memory-filter"
 _STAGES_INSIDE = f"{OWN_PLACE}/stage"
 _UID_INSIDE = 1000
 # Where the launcher mounts overlays as root, in a mount namespace of each sandbox.
 _OVERLAYS_OF_ROOT = "/mnt/overlays"
+_SYSTEM = "/usr"
 # Directories of / that are links into /usr on merged systems and real directories on others.
 _SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _SYSTEM_FILES = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime")
@@ -101,8 +110,13 @@ class BubblewrapPlanner:
         self._overlay_base = _OVERLAYS_OF_ROOT if os.geteuid() == 0 else str(directory / "overlays")
         # Never as host root: a payload with the kernel's user id 0 could write the host's settings below /proc.
         self._users = UserPool.of_manager(settings.manager_id) if os.geteuid() == 0 else None
+        controllers = layout.controllers if layout is not None else {}
+        self._counts_memory = "memory" in controllers
+        self._separates = probe_separate().works
+        self._bounds_system_v = probe_system_v().works
+        unbounded = Unbounded(memory=not self._counts_memory, waking=layout is None, system_v=not self._bounds_system_v)
         try:
-            self._filter = build_filter(forbid_affinity=not self._by_cpuset)
+            self._filter = build_filter(forbid_affinity=not self._by_cpuset, unbounded=unbounded)
         except RuntimeError as error:
             raise SandboxCreateError(str(error)) from error
 
@@ -111,12 +125,21 @@ class BubblewrapPlanner:
         """Whether the kernel lets the launcher mount overlays."""
         return probe_overlays().works
 
+    @property
+    def begins_with_copies(self) -> bool:
+        """As a layer of overlays."""
+        return self.overlays
+
     def capabilities(self) -> Mapping[str, str]:
         """What bwrap isolates."""
         user = "a pool user for each sandbox" if self._users is not None else "the manager's own user for all sandboxes"
         return {
             "isolation": "bubblewrap",
             "user": user,
+            "own_user": "yes" if self._users is not None else "no",
+            "shared_memory": "group" if self._counts_memory else "counted by the sandbox's first process",
+            "own_file_locks": "yes" if self._separates else "no",
+            "system_v": "bounded" if self._bounds_system_v else "refused",
             "network": network_words(self._settings.network),
             "filesystem": "system read-only; working and temporary directories in memory, sized",
             "images": "writable overlays in memory, sized" if self.overlays else f"none: {probe_overlays().reason}",
@@ -133,6 +156,8 @@ class BubblewrapPlanner:
 
         agent = {f"{_AGENT_INSIDE}/{name}": content for name, content in agent_files(Path(self._python)).items()}
         files = agent if spec.root.image else {**_WRITTEN_FILES, **agent}
+        if not self._counts_memory:
+            files = {**files, _MEMORY_FILTER_INSIDE: build_shared_memory_filter()}
         inherited = [opened(memory_file("callsheet-seccomp", self._filter))]
         inherited += [opened(memory_file("callsheet-file", content)) for content in files.values()]
         # Descriptor 0 is the agent's socket; the others follow in this order.
@@ -151,6 +176,7 @@ class BubblewrapPlanner:
                 uid=uid,
                 inherited=inherited,
                 overlays=overlay_request(self._overlay_base, overlays, spec.disk_mib),
+                separate=[_SYSTEM, *stages] if self._separates else [],
             ),
             temporary=TEMPORARY,
             agent_directory=_AGENT_INSIDE,
@@ -158,7 +184,7 @@ class BubblewrapPlanner:
             packages=packages,
             limits=self._limits(spec),
             clean_up=lambda: users.give_back(uid) if users is not None and uid is not None else None,
-            files=_most_files(spec, in_memory=not overlays),
+            bounds=kernel_bounds(spec, _most_files(spec, in_memory=not overlays), system_v=self._bounds_system_v),
         )
 
     def _overlays(self, spec: SandboxSpec) -> list[Overlay]:
@@ -180,21 +206,22 @@ class BubblewrapPlanner:
             *([*binds, *image_options()] if image else _system_options()),
             *_written_options(files),
             *(word for pair in stages.items() for word in ("--ro-bind", *pair)),
-            *_device_options(spec),
+            *_device_options(spec, counts_memory=self._counts_memory),
             *([] if image else binds or _memory_options(spec)),
             *("--remount-ro", OWN_PLACE if image else "/"),
             *("--seccomp", "{fd:1}", "--chdir", WORK, "--", *python, "-I", "-S"),
             *(f"{_AGENT_INSIDE}/{AGENT_START}", "{fd:0}", WORK, TEMPORARY),
+            *(() if self._counts_memory else (_MEMORY_FILTER_INSIDE, str(spec.memory_mib << 20))),
         ]
 
-    def _limits(self, spec: SandboxSpec) -> Mapping[str, int]:
+    def _limits(self, spec: SandboxSpec) -> Mapping[str, tuple[int, int]]:
         """What groups do not limit here. Set inside the user namespace, RLIMIT_NPROC counts this sandbox alone."""
         controllers = self._layout.controllers if self._layout is not None else {}
-        limits: dict[str, int] = {}
+        limits = {"RLIMIT_NOFILE": open_files_of_commands(own_user=self._users is None)}
         if "pids" not in controllers:
-            limits["RLIMIT_NPROC"] = spec.max_processes + 1
+            limits["RLIMIT_NPROC"] = (spec.max_processes + 1, spec.max_processes + 1)
         if "memory" not in controllers:
-            limits["RLIMIT_DATA"] = spec.memory_mib << 20
+            limits |= memory_limits(spec.memory_mib << 20)
         return limits
 
     def _library_path(self) -> Mapping[str, str]:
@@ -241,7 +268,7 @@ def _namespace_options(uid: int) -> Iterator[str]:
 
 def _system_options() -> Iterator[str]:
     """The read-only system. /sys is left out: it shows, and as root changes, the host."""
-    yield from ("--ro-bind", "/usr", "/usr")
+    yield from ("--ro-bind", _SYSTEM, _SYSTEM)
     for name in _SYSTEM_LINKS:
         path = Path("/") / name
         if path.is_symlink():
@@ -257,10 +284,14 @@ def _written_options(named: Mapping[str, str]) -> Iterator[str]:
         yield from ("--perms", "0444", "--file", descriptor, path)
 
 
-def _device_options(spec: SandboxSpec) -> Iterator[str]:
+def _device_options(spec: SandboxSpec, *, counts_memory: bool) -> Iterator[str]:
     """Devices and processes. bwrap's own /dev would leave /dev/shm unbounded."""
     shared = str(min(SHARED_MEMORY_MIB, spec.disk_mib) << 20)
-    yield from ("--dev", "/dev", "--perms", "1777", "--size", shared, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
+    yield from ("--dev", "/dev")
+    if not counts_memory:
+        # It reads the same and cannot be mapped: a shared mapping of /dev/zero is memory that nobody counts.
+        yield from ("--dev-bind", "/dev/full", "/dev/zero")
+    yield from ("--perms", "1777", "--size", shared, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
     yield from ("--proc", "/proc")
     if not spec.root.image:
         yield from ("--dir", "/var", "--symlink", "../tmp", "/var/tmp")

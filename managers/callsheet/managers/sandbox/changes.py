@@ -1,4 +1,4 @@
-"""What a sandbox changed in its overlays, kept as layers for later sandboxes.
+"""What a sandbox changed in its overlays, or all of its files, kept as layers for later sandboxes.
 
 The tree that is copied was written by code that nobody trusts. Nothing in it is followed or executed: entries are
 opened by descriptor, links are copied as links, and only what an overlay's layer may hold is kept, owned by this
@@ -12,19 +12,28 @@ import os
 import secrets
 import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from callsheet.managers.sandbox.agent.trees import DIRECTORY, identity_of, open_above
 from callsheet.managers.sandbox.directories import remove_directory
+from callsheet.managers.sandbox.errors import StoppedError
 from callsheet.managers.sandbox.root_filesystem import RootFilesystem, overlays_of
 
 SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
 # An entry takes about this much beside its content.
 ENTRY_BYTES = 512
+# Caches of bytecode: one can be made to pass for that of a file which takes the place of its source.
+_CACHES = frozenset({"__pycache__"})
+# Of the root of an image: what belongs to one sandbox, and is mounted over.
+_OWN_PLACES = frozenset({"dev", "proc", "run", "sys", "tmp"})
+# Up to here a file without holes is read and written at once: most are as small, and each call counts.
+_SMALL = 1 << 17
+# Errors of a kernel that cannot let two files share their blocks.
+_NOT_SHARED = frozenset({errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM})
 
 
 class ChangesTooLargeError(Exception):
@@ -41,6 +50,7 @@ class ChangedFiles:
         """
         self._report = report
         self._overlays = tuple(overlays)
+        self._base = -1
 
     @classmethod
     def reported(cls, root: RootFilesystem) -> tuple[ChangedFiles, socket.socket]:
@@ -56,38 +66,63 @@ class ChangedFiles:
             ChangesTooLargeError: It is more than `limit_bytes`. What was copied stays.
             OSError: It cannot be read or written.
         """
-        base = self._take_base()
-        try:
-            return self._save(base, target, limit_bytes)
-        finally:
-            os.close(base)
+        with ExitStack() as opened:
+            return _copy_trees(self._uppers(self._overlays, opened), target, _Copy(limit_bytes))
+
+    def copy(self, target: Path, limit_bytes: int, stopped: Callable[[], bool]) -> int:
+        """Does as `save` for what a sandbox of its own is to begin with, see `backend.Sandbox.copy_files`. Blocks."""
+        names = [name for name in self._overlays if name != "temporary"]
+        with ExitStack() as opened:
+            return _copy_trees(self._uppers(names, opened), target, _Copy(limit_bytes, stopped, _CACHES))
 
     def close(self) -> None:
         """Lets go of it. Safe to call again."""
         self._report.close()
+        if self._base >= 0:
+            os.close(self._base)
+            self._base = -1
+
+    def _uppers(self, names: Sequence[str], opened: ExitStack) -> list[tuple[str, int]]:
+        base = self._take_base()
+        return [(name, _opened_up(opened, f"{name}/upper", base)) for name in names]
 
     def _take_base(self) -> int:
-        """Returns the descriptor that the launcher sent before it started anything. It can be taken once."""
-        _, descriptors, _, _ = socket.recv_fds(self._report, 16, 1)
-        if not descriptors:
-            raise OSError(errno.ENODATA, "the launcher sent no descriptor of its overlays")
-        return descriptors[0]
+        """Returns the descriptor that the launcher sent before it started anything."""
+        if self._base < 0:
+            _, descriptors, _, _ = socket.recv_fds(self._report, 16, 1)
+            if not descriptors:
+                raise OSError(errno.ENODATA, "the launcher sent no descriptor of its overlays")
+            self._base = descriptors[0]
+        return self._base
 
-    def _save(self, base: int, target: Path, limit_bytes: int) -> int:
-        copy = _Copy(limit_bytes)
-        # By these names, files with several are found again wherever in the tree they are.
-        links = target / f"links-{secrets.token_hex(8)}"
-        links.mkdir(mode=0o700)
-        with ExitStack() as opened:
-            copy.links = _opened(opened, str(links))
-            for name in self._overlays:
-                path = target / name
-                path.mkdir(mode=0o755)
-                upper = _opened(opened, f"{name}/upper", base)
-                copy.tree(upper, _opened(opened, str(path)))
-                path.chmod(stat.S_IMODE(os.fstat(upper).st_mode) & ~SPECIAL_BITS)
-        remove_directory(links)
-        return copy.bytes
+
+def copy_working_directory(source: str, target: Path, limit_bytes: int, stopped: Callable[[], bool]) -> int:
+    """Copies a directory to TARGET/work, see `backend.Sandbox.copy_files`; returns the bytes, about. Blocks.
+
+    Raises:
+        ChangesTooLargeError: It is more than `limit_bytes`. What was copied stays.
+        StoppedError: `stopped` says so.
+        OSError: It cannot be read or written.
+    """
+    with ExitStack() as opened:
+        return _copy_trees([("work", _opened_up(opened, source))], target, _Copy(limit_bytes, stopped, _CACHES))
+
+
+def _copy_trees(trees: Sequence[tuple[str, int]], target: Path, copy: _Copy) -> int:
+    """Copies each of some open directories to TARGET/NAME."""
+    # By these names, files with several are found again wherever in the trees they are.
+    links = target / f"links-{secrets.token_hex(8)}"
+    links.mkdir(mode=0o700)
+    with ExitStack() as opened:
+        copy.links = _opened(opened, str(links))
+        for name, source in trees:
+            path = target / name
+            path.mkdir(mode=0o755)
+            # Only the root of an image has such places.
+            copy.tree(source, _opened(opened, str(path)), _OWN_PLACES if copy.left_out and name == "system" else ())
+            path.chmod(stat.S_IMODE(os.fstat(source).st_mode) & ~SPECIAL_BITS)
+    remove_directory(links)
+    return copy.bytes
 
 
 def _opened(stack: ExitStack, path: str, parent: int | None = None) -> int:
@@ -96,14 +131,47 @@ def _opened(stack: ExitStack, path: str, parent: int | None = None) -> int:
     return directory
 
 
+def _opened_up(stack: ExitStack, path: str, parent: int | None = None) -> int:
+    directory, mode = _open(path, DIRECTORY, parent)
+    stack.callback(os.close, directory)
+    if mode is not None:
+        stack.callback(os.fchmod, directory, mode)
+    return directory
+
+
+def _open(name: str, flags: int, parent: int | None) -> tuple[int, int | None]:
+    """Opens what a tree has under a name, also what its owner, who may be this process's user, took the right from.
+
+    Returns:
+        A descriptor, and the mode that it is to have again; None if that was not changed.
+    """
+    try:
+        return os.open(name, flags, dir_fd=parent), None
+    except PermissionError:
+        place = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        # By descriptor, so that it is this very entry whatever has its name by now.
+        status = os.fstat(place)
+        needed = stat.S_IRUSR | (stat.S_IXUSR if stat.S_ISDIR(status.st_mode) else 0)
+        os.chmod(f"/proc/self/fd/{place}", stat.S_IMODE(status.st_mode) | needed)
+        return os.open(name, flags, dir_fd=parent), stat.S_IMODE(status.st_mode)
+    finally:
+        os.close(place)
+
+
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """A directory on the way down: which ones it is in, there and here, and what is in it and was not visited yet."""
+    """A directory on the way down: which ones it is in, there and here, and what is in it and was not visited yet.
+
+    Attributes:
+        mode: The one that it is to have again; None if that was not changed.
+    """
 
     source: tuple[int, int]
     target: tuple[int, int]
     status: os.stat_result
     waiting: list[tuple[str, os.stat_result]]
+    mode: int | None
 
 
 class _Copy:
@@ -111,36 +179,45 @@ class _Copy:
 
     Attributes:
         links: Descriptor of the directory that gets a name for each file that has several.
+        left_out: Names that are nowhere copied.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(
+        self, limit_bytes: int, stopped: Callable[[], bool] = lambda: False, left_out: Collection[str] = ()
+    ) -> None:
         self.bytes = 0
         self.links = -1
+        self.left_out = left_out
+        self._stopped = stopped
         self._limit = limit_bytes
         self._linked: set[int] = set()
 
-    def tree(self, source: int, target: int) -> None:
+    def tree(self, source: int, target: int, not_at_its_top: Collection[str] = ()) -> None:
         """Copies what is in an open directory into another one, however deep it is."""
         source, target = os.dup(source), os.dup(target)
         levels: list[_Level] = []
         try:
             _keep_opaque(source, target)
-            waiting = self._entries(source, target)
+            waiting = self._entries(source, target, not_at_its_top)
             while True:
                 if waiting:
                     name, status = waiting.pop()
-                    levels.append(_Level(identity_of(source), identity_of(target), status, waiting))
+                    below, mode = _open(name, DIRECTORY, source)
+                    levels.append(_Level(identity_of(source), identity_of(target), status, waiting, mode))
                     os.mkdir(name, dir_fd=target)
-                    source, target = _move(source, _below(source, name)), _move(target, _below(target, name))
+                    source, target = _move(source, below), _move(target, _below(target, name))
                     _keep_opaque(source, target)
                     waiting = self._entries(source, target)
                 elif levels:
                     level = levels.pop()
+                    # Both before a mode that may forbid to go on from here.
+                    above, target_above = open_above(source, level.source), open_above(target, level.target)
+                    if level.mode is not None:
+                        os.fchmod(source, level.mode)
                     # Only now: what was made in it changed its time, and it may forbid to make anything in it.
                     os.fchmod(target, stat.S_IMODE(level.status.st_mode) & ~SPECIAL_BITS)
                     os.utime(target, ns=(level.status.st_mtime_ns, level.status.st_mtime_ns))
-                    source = _move(source, open_above(source, level.source))
-                    target = _move(target, open_above(target, level.target))
+                    source, target = _move(source, above), _move(target, target_above)
                     waiting = level.waiting
                 else:
                     return
@@ -148,10 +225,10 @@ class _Copy:
             os.close(source)
             os.close(target)
 
-    def _entries(self, source: int, target: int) -> list[tuple[str, os.stat_result]]:
+    def _entries(self, source: int, target: int, not_here: Collection[str] = ()) -> list[tuple[str, os.stat_result]]:
         """Copies all but the directories of a directory; returns those."""
         with os.scandir(source) as entries:
-            names = [entry.name for entry in entries]
+            names = [entry.name for entry in entries if entry.name not in self.left_out and entry.name not in not_here]
         directories = []
         for name in names:
             status = os.stat(name, dir_fd=source, follow_symlinks=False)
@@ -173,13 +250,16 @@ class _Copy:
         if status.st_ino in self._linked:
             os.link(str(status.st_ino), name, src_dir_fd=self.links, dst_dir_fd=target)
             return
-        content = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
-        with open(content, "rb") as reader:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        content, mode = _open(name, flags, source)
+        with open(content, "rb"):
+            if mode is not None:
+                os.fchmod(content, mode)
             # Its blocks and not its length: a file may be longer than any disk.
             self._account(os.fstat(content).st_blocks * 512)
             copied = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target)
             with open(copied, "wb"):
-                _copy_content(reader.fileno(), copied)
+                _copy_content(content, copied)
                 os.fchmod(copied, stat.S_IMODE(status.st_mode) & ~SPECIAL_BITS)
                 os.utime(copied, ns=(status.st_mtime_ns, status.st_mtime_ns))
         if status.st_nlink > 1:
@@ -188,6 +268,8 @@ class _Copy:
 
     def _account(self, more: int) -> None:
         self.bytes += more
+        if self._stopped():
+            raise StoppedError
         if self.bytes > self._limit:
             raise ChangesTooLargeError(f"more than {self._limit} bytes were changed")
 
@@ -204,7 +286,13 @@ def _move(former: int, directory: int) -> int:
 
 def _copy_content(source: int, target: int) -> None:
     """Copies the data of a file and leaves its holes as holes."""
-    size = os.fstat(source).st_size
+    status = os.fstat(source)
+    size = status.st_size
+    if size <= _SMALL and status.st_blocks * 512 >= size:
+        content = os.read(source, size)
+        if os.write(target, content) < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return
     os.ftruncate(target, size)
     end = 0
     while end < size:
@@ -217,7 +305,23 @@ def _copy_content(source: int, target: int) -> None:
         end = os.lseek(source, start, os.SEEK_HOLE)
         os.lseek(target, start, os.SEEK_SET)
         while start < end:
-            start += os.sendfile(target, source, start, end - start)
+            copied = _copy_part(source, target, start, end - start)
+            if not copied:
+                # It was cut meanwhile: not everywhere does everything stand still.
+                return
+            start += copied
+
+
+def _copy_part(source: int, target: int, start: int, count: int) -> int:
+    """Lets both share their blocks where the file system can; both are on one only without isolation."""
+    try:
+        copied = os.copy_file_range(source, target, count, start, start)
+        if copied:
+            return copied
+    except OSError as error:
+        if error.errno not in _NOT_SHARED:
+            raise
+    return os.sendfile(target, source, start, count)
 
 
 def _keep_opaque(source: int, target: int) -> None:

@@ -56,6 +56,37 @@ class SandboxOutOfMemoryError(SandboxLostError):
     reason = "out_of_memory"
 
 
+class NoRoomInKernelError(SandboxError):
+    """The kernel had no room for a message to the sandbox, for seconds: it lives, and was not asked for anything."""
+
+    kind = outcome_pb2.FAILURE_KIND_INFRA
+    reason = "no_room"
+
+
+class CopyRefusedError(ReasonedError):
+    """The files of a sandbox cannot be copied as they are, so that nothing can be scored by them.
+
+    Attributes:
+        reason: "copy_too_large", or "not_copied" for what no copy can have, such as a name that is too long.
+    """
+
+
+class CopyLostError(ReasonedError):
+    """A sandbox that was made for a reward is gone; the one that it was a copy of is not.
+
+    Attributes:
+        reason: "copy_lost" or "out_of_memory".
+    """
+
+    kind = outcome_pb2.FAILURE_KIND_INFRA
+
+
+class CopyDiedError(CopyLostError):
+    """It died while a command ran in it; see `SandboxDiedError`."""
+
+    kind = outcome_pb2.FAILURE_KIND_ENV
+
+
 class CannotExecuteError(ReasonedError):
     """A command could not be started: no such program, no such directory, or no process left for it.
 
@@ -79,7 +110,8 @@ class InputRefusedError(ReasonedError, ValueError):
     Attributes:
         reason: "bad_command", "bad_environment" (a variable that no process can have), "bad_path" (which no sandbox can
             have), "network_refused" (not what the manager's sandboxes may reach), "too_little_memory" (less than it
-            takes to start a sandbox) or "user_refused" (the sandbox cannot change to that user).
+            takes to start a sandbox), "too_many_processes" (more than the manager allows) or "user_refused" (the
+            sandbox cannot change to that user).
     """
 
 

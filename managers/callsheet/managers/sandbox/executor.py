@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 import anyio
 from callsheet.managers.ends import infra_failure
@@ -14,9 +16,16 @@ from callsheet.managers.sandbox.base_executor import BaseSandboxExecutor
 from callsheet.managers.sandbox.command_defaults import CommandDefaults, read_defaults
 from callsheet.managers.sandbox.env_reset import completed_reset, failed_reset, read_env_reset
 from callsheet.managers.sandbox.env_step import read_env_step, run_env_step
-from callsheet.managers.sandbox.errors import SandboxLostError
+from callsheet.managers.sandbox.errors import (
+    CopyDiedError,
+    CopyLostError,
+    SandboxDiedError,
+    SandboxLostError,
+    StoppedError,
+)
 from callsheet.managers.sandbox.janitor import ManagerDirectory
 from callsheet.managers.sandbox.provisioning.provisioner import Provisioner, SetUpEndedError, Wanted
+from callsheet.managers.sandbox.provisioning.sandbox_copies import SandboxCopies
 from callsheet.managers.sandbox.results import command_result, limit_failure, usage_of
 from callsheet.managers.sandbox.rewards import (
     TEST_SUITE_SERVICE,
@@ -38,11 +47,16 @@ LossReport = Callable[[manager_service_pb2.SandboxState, str], None]
 
 @dataclass(slots=True)
 class _Held:
-    """A trajectory's sandbox. `turn` keeps its actions apart, should two ever come at once."""
+    """A trajectory's sandbox. `turn` keeps its actions apart, should two ever come at once.
+
+    Attributes:
+        snapshot: See `Provided.snapshot`.
+    """
 
     state: manager_service_pb2.SandboxState
     sandbox: Sandbox
     defaults: CommandDefaults
+    snapshot: Path | None = None
     turn: anyio.Lock = field(default_factory=anyio.Lock)
 
 
@@ -66,6 +80,7 @@ class SandboxExecutor(BaseSandboxExecutor):
         provisioner.on_lost(self.lost)
         self._held: dict[tuple[str, str], _Held] = {}
         self._report_loss: LossReport | None = None
+        self._copies = SandboxCopies(provisioner, directory.path, settings)
 
     @override
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
@@ -79,7 +94,9 @@ class SandboxExecutor(BaseSandboxExecutor):
             service.setup_s, service.instances = state.setup_s, state.instances
             service.kept_set_ups.update(state.kept_set_ups)
             described.append(service)
-        return [*described, self._service(TEST_SUITE_SERVICE, [action_pb2.ACTION_KIND_REWARD])]
+        tests = self._service(TEST_SUITE_SERVICE, [action_pb2.ACTION_KIND_REWARD])
+        tests.copies_sandboxes = True
+        return [*described, tests]
 
     @override
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
@@ -157,6 +174,8 @@ class SandboxExecutor(BaseSandboxExecutor):
             return Broken(infra_failure("unsupported_action", "this manager runs no such action"))
         if scores_in_sandbox(action.reward):
             return await self._score_in_sandbox(scorer, use)
+        if use.attempt.grant.sandbox_id:
+            return await self._score_in_copy(scorer, use)
         image = scorer.image
         return await score_in_new_sandbox(scorer, use, self._settings, lambda: self._make_fresh(image, use))
 
@@ -182,7 +201,7 @@ class SandboxExecutor(BaseSandboxExecutor):
         state = manager_service_pb2.SandboxState(
             job_id=action.job_id, trajectory_id=action.trajectory_id, sandbox_id=sandbox.spec.sandbox_id
         )
-        self._held[action.job_id, action.trajectory_id] = _Held(state, sandbox, defaults)
+        self._held[action.job_id, action.trajectory_id] = _Held(state, sandbox, defaults, provided.snapshot)
         return result
 
     async def _step(self, use: SandboxUse) -> AttemptResult:
@@ -203,6 +222,22 @@ class SandboxExecutor(BaseSandboxExecutor):
         async with held.turn, use.inside(held.sandbox):
             run = await score_in_own_sandbox(scorer, runnable, held.sandbox, use)
         return await score_result(run, use.attempt)
+
+    async def _score_in_copy(self, scorer: CommandScorer, use: SandboxUse) -> AttemptResult:
+        held = self._find(use.attempt)
+        async with self._copies.place() as place:
+            async with held.turn:
+                await self._copies.take(held.sandbox, place, use)
+            make = partial(self._copies.make, held.sandbox, held.snapshot, place, use)
+            try:
+                return await score_in_new_sandbox(scorer, use, self._settings, make, held.defaults)
+            except SandboxLostError as error:
+                if use.stop.is_set():
+                    raise StoppedError from error
+                # Not the trajectory's own, which lives as long as nobody says otherwise.
+                reason = "copy_lost" if error.reason == SandboxLostError.reason else error.reason
+                died = isinstance(error, SandboxDiedError)
+                raise (CopyDiedError if died else CopyLostError)(reason, str(error)) from error
 
     async def _make_fresh(self, image: str, use: SandboxUse) -> Sandbox:
         """Makes the sandbox of one reward."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,9 +13,18 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
-from callsheet.managers.open_files import limit_open_files, raise_open_files
+import structlog
+from callsheet.managers.open_files import raise_open_files
 from callsheet.managers.sandbox.errors import SandboxCreateError
-from callsheet.managers.sandbox.packets import PacketSocket, ProtocolError, integer, socket_pair
+from callsheet.managers.sandbox.kernel_bounds import KernelBounds
+from callsheet.managers.sandbox.packets import (
+    NoRoomError,
+    PacketSocket,
+    ProtocolError,
+    RoomMaker,
+    integer,
+    socket_pair,
+)
 from callsheet.managers.sandbox.settings import Isolation
 
 # -I and -S: nothing of the user's environment or site-packages runs in it.
@@ -22,6 +32,8 @@ _COMMAND = (sys.executable, "-I", "-S", str(Path(__file__).with_name("launcher")
 _START_SECONDS = 20.0
 _END_SECONDS = 5.0
 _LARGEST_PID = 1 << 22
+
+_log = structlog.get_logger(__name__)
 
 
 class LauncherError(SandboxCreateError):
@@ -42,6 +54,7 @@ class SpawnRequest:
         groups: Open cgroup.procs files to enter first.
         inherited: Descriptors it gets.
         overlays: What it mounts first, as `launcher/overlays.py` describes it.
+        separate: Directories that it sees with file locks of its own; only as root.
         report: Socket over which a descriptor of what it mounted is sent.
     """
 
@@ -54,6 +67,7 @@ class SpawnRequest:
     groups: Sequence[int] = ()
     inherited: Sequence[int] = ()
     overlays: Mapping[str, object] | None = None
+    separate: Sequence[str] = ()
     report: int = -1
 
 
@@ -120,6 +134,7 @@ class LauncherClient:
             "uid": request.uid,
             "groups": len(request.groups),
             "overlays": request.overlays,
+            "separate": list(request.separate),
         }
         report = [request.report] if request.overlays is not None else []
         descriptors = [request.stderr, *program, *request.groups, *report, *request.inherited]
@@ -128,24 +143,27 @@ class LauncherClient:
             raise LauncherError("an answer of the launcher out of place")
         return child
 
-    async def settle(self, pid: int, files: Mapping[str, int]) -> None:
-        """Bounds the number of files of a sandbox's file systems in memory, and closes what its first process has in
-        /proc to writes, before anything runs in it.
+    async def settle(self, pid: int, bounds: KernelBounds) -> None:
+        """Bounds what a sandbox can take of the kernel, and closes parts of its /proc to writes, before anything runs
+        in it.
 
         Args:
             pid: Its first process.
-            files: The most files by the path of a file system, as the sandbox sees it.
+            bounds: The bounds.
 
         Raises:
             LauncherError: The launcher is gone, or the kernel refuses.
         """
-        await self._ask({"op": "settle", "pid": pid, "files": dict(files)})
+        words = {"files": dict(bounds.files), "terminals": bounds.terminals, "settings": dict(bounds.settings)}
+        await self._ask({"op": "settle", "pid": pid, **words})
 
     async def kill(self, child: Child) -> None:
         """Sends SIGKILL; does nothing once the process was reaped or the launcher is gone (which kills as well)."""
         if self._packets is not None and not self._failure and not child.ended.is_set():
             try:
                 await self._packets.send({"op": "kill", "pid": child.pid})
+            except NoRoomError as error:
+                _log.warning("sandbox_not_killed", pid=child.pid, reason=str(error))
             except OSError as error:
                 self.on_closed(str(error))
 
@@ -199,6 +217,8 @@ class LauncherClient:
             with anyio.move_on_after(_START_SECONDS, shield=True):
                 await self._packets.send({**packet, "id": number}, descriptors)
                 await done.wait()
+        except NoRoomError as error:
+            raise LauncherError(str(error)) from error
         except OSError as error:
             raise LauncherError(f"the launcher is gone: {error}") from error
         finally:
@@ -230,19 +250,35 @@ class LauncherClient:
 
 
 @dataclass(frozen=True, slots=True)
-class OverlayProbe:
-    """Whether the launcher can mount overlays here, and else why not."""
+class KernelProbe:
+    """Whether the launcher can do something with this kernel, and else why not."""
 
     works: bool
     reason: str
 
 
 @cache
-def probe_overlays() -> OverlayProbe:
+def probe_overlays() -> KernelProbe:
     """Tries it in a process of its own. Blocks for some tens of milliseconds, once."""
+    return _probe("overlays")
+
+
+@cache
+def probe_system_v() -> KernelProbe:
+    """Likewise: whether the launcher can bound the System V objects of a sandbox here."""
+    return _probe("system_v")
+
+
+@cache
+def probe_separate() -> KernelProbe:
+    """Likewise: whether the launcher can show the files of the system with locks of their own; only as root."""
+    return _probe("separate") if os.geteuid() == 0 else KernelProbe(False, "this manager is not root")
+
+
+def _probe(what: str) -> KernelProbe:
     try:
         done = subprocess.run(
-            [*_COMMAND, "probe"],
+            [*_COMMAND, "probe", what],
             check=False,
             capture_output=True,
             stdin=subprocess.DEVNULL,
@@ -250,17 +286,20 @@ def probe_overlays() -> OverlayProbe:
         )
         answer = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        return OverlayProbe(False, f"the probe of overlays failed: {error}")
-    return OverlayProbe(bool(answer["works"]), str(answer["reason"]))
+        return KernelProbe(False, f"the probe of {what} failed: {error}")
+    return KernelProbe(bool(answer["works"]), str(answer["reason"]))
 
 
-async def start_launcher(marker: str, isolation: Isolation, directories: Sequence[Path]) -> LauncherClient:
+async def start_launcher(
+    marker: str, isolation: Isolation, directories: Sequence[Path], make_room: RoomMaker
+) -> LauncherClient:
     """Starts a launcher.
 
     Args:
         marker: Put into the environment of everything it starts, for the janitor.
         isolation: Of its sandboxes; without any it mounts nothing.
         directories: Absolute directories that isolated sandboxes will bind.
+        make_room: See `PacketSocket`.
 
     Raises:
         LauncherError: It cannot work here.
@@ -269,9 +308,10 @@ async def start_launcher(marker: str, isolation: Isolation, directories: Sequenc
     word = "plain" if isolation is Isolation.NONE else "isolated"
 
     def start() -> subprocess.Popen[bytes]:
-        usual = raise_open_files()
+        # It hands descriptors on as well; commands get a limit of their own.
+        raise_open_files()
         # Its own session keeps Ctrl-C away.
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [*_COMMAND, str(other.fileno()), marker, word, *map(str, directories)],
             pass_fds=[other.fileno()],
             stdin=subprocess.DEVNULL,
@@ -279,9 +319,6 @@ async def start_launcher(marker: str, isolation: Isolation, directories: Sequenc
             env={"CALLSHEET_SANDBOX_OF": marker},
             start_new_session=True,
         )
-        # Whatever it starts inherits this, and so do the commands.
-        limit_open_files(process.pid, usual)
-        return process
 
     try:
         process = await anyio.to_thread.run_sync(start)
@@ -291,7 +328,7 @@ async def start_launcher(marker: str, isolation: Isolation, directories: Sequenc
     finally:
         other.close()
     client = LauncherClient(process)
-    client.attach(PacketSocket(own, client.on_packet, client.on_closed))
+    client.attach(PacketSocket(own, client.on_packet, client.on_closed, make_room))
     try:
         await client.until_ready()
     except BaseException:

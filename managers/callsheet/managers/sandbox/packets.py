@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import array
 import asyncio
+import errno
 import fcntl
 import json
 import os
 import socket
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import anyio
 
@@ -17,7 +18,18 @@ _LARGEST_PACKET = 1 << 16
 _MOST_BRACKETS = 100
 _CREDENTIALS = struct.Struct("3i")
 
+# What a send fails with where the kernel has no room now: nothing was sent, and the stream is whole.
+_NO_ROOM = frozenset({errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM})
+_ROOM_SECONDS = 10.0
+_PATIENCE_SECONDS = 0.3
+_LOOK_SECONDS = 0.05
+
+RoomMaker = Callable[[], Awaitable[None]]
 PacketHandler = Callable[[Mapping[str, object], int], None]
+
+
+class NoRoomError(OSError):
+    """The kernel had no room for a packet, or for one more descriptor on its way, for seconds. The stream is whole."""
 
 
 class ProtocolError(Exception):
@@ -51,12 +63,20 @@ def memory_file(name: str, content: bytes) -> int:
 class PacketSocket:
     """One end of a pair. Packets go to a handler on the event loop; a broken or ended stream is told once."""
 
-    def __init__(self, own: socket.socket, on_packet: PacketHandler, on_closed: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        own: socket.socket,
+        on_packet: PacketHandler,
+        on_closed: Callable[[str], None],
+        make_room: RoomMaker | None = None,
+    ) -> None:
         """Args:
         own: From `socket_pair`; this object owns it now.
         on_packet: Gets each packet and its sender's process id. What it raises as ProtocolError ends the stream.
         on_closed: Gets a reason when the stream ends by anything but `close`.
+        make_room: Called when the kernel has had no room for a while, to see to it that it has.
         """
+        self._make_room = make_room
         self._socket = own
         self._on_packet = on_packet
         self._on_closed = on_closed
@@ -70,8 +90,10 @@ class PacketSocket:
         """Sends one packet; the descriptors stay the caller's.
 
         Raises:
+            NoRoomError: The kernel had no room for it, for too long.
             OSError: The stream has ended.
         """
+        began = self._loop.time()
         content = json.dumps(packet).encode()
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         while self._open:
@@ -79,6 +101,10 @@ class PacketSocket:
                 self._socket.sendmsg([content], rights)
             except BlockingIOError:
                 await self._until_writable()
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+                await self._until_room(error, self._loop.time() - began)
             else:
                 return
         raise BrokenPipeError("the packet socket is closed")
@@ -91,6 +117,15 @@ class PacketSocket:
             self._loop.remove_writer(self._socket)
             self._socket.close()
             self._writable.set()
+
+    async def _until_room(self, error: OSError, waited_s: float) -> None:
+        """Returns when it is worth trying again; raises NoRoomError after too long."""
+        if waited_s > _ROOM_SECONDS:
+            raise NoRoomError(error.errno, f"the kernel has no room: {error.strerror}") from error
+        if self._make_room is not None and waited_s > _PATIENCE_SECONDS:
+            await self._make_room()
+        # Nothing tells when there is some again.
+        await anyio.sleep(_LOOK_SECONDS)
 
     async def _until_writable(self) -> None:
         """Returns when it is worth trying again, or the stream was closed."""

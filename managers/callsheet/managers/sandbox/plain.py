@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from callsheet.managers.open_files import open_files_of_commands
 from callsheet.managers.sandbox.agent_program import AGENT_DIRECTORY, AGENT_START
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.bubblewrap import find_system_python
 from callsheet.managers.sandbox.cgroups import GroupLayout
 from callsheet.managers.sandbox.directories import remove_directory
 from callsheet.managers.sandbox.janitor import kill_marked
+from callsheet.managers.sandbox.kernel_bounds import memory_limits
 from callsheet.managers.sandbox.launcher_client import SpawnRequest
 from callsheet.managers.sandbox.processes import ProcessPlan
 from callsheet.managers.sandbox.root_filesystem import COMMAND_PATH
@@ -38,6 +40,11 @@ class PlainPlanner:
         """Never: without namespaces nothing can be mounted for one sandbox alone."""
         return False
 
+    @property
+    def begins_with_copies(self) -> bool:
+        """Moved into their places."""
+        return True
+
     def capabilities(self) -> Mapping[str, str]:
         """What is missing, in words."""
         return {
@@ -55,7 +62,12 @@ class PlainPlanner:
         # As commands see it, so that its absolute paths have no links on their way.
         home = Path(os.path.realpath(self._directory)) / spec.sandbox_id
         work, temporary = home / "work", home / "tmp"
-        work.mkdir(parents=True)
+        home.mkdir(parents=True)
+        if spec.root.copy is not None:
+            os.rename(spec.root.copy / "work", work)
+            work.chmod(0o755)
+        else:
+            work.mkdir()
         temporary.mkdir()
         sources = [str(stage.source) for stage in self._settings.stages if stage.on_python_path]
         # The running interpreter comes last: only a system without a Python of its own falls back to it.
@@ -76,9 +88,13 @@ class PlainPlanner:
                 **({"PYTHONPATH": ":".join(sources)} if sources else {}),
             },
             packages=sources,
-            limits={} if "memory" in controllers else {"RLIMIT_DATA": spec.memory_mib << 20},
+            limits={
+                "RLIMIT_NOFILE": open_files_of_commands(own_user=os.geteuid() != 0),
+                **({} if "memory" in controllers else memory_limits(spec.memory_mib << 20)),
+            },
             clean_up=lambda: self._clean_up(home, spec.sandbox_id),
             confined_to=(str(work), str(temporary)),
+            files_at=str(work),
         )
 
     def _clean_up(self, home: Path, sandbox_id: str) -> None:

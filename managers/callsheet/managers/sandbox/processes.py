@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import anyio
@@ -14,9 +14,11 @@ from callsheet.managers.sandbox.agent_client import AgentConnection
 from callsheet.managers.sandbox.agent_jobs import SandboxParts
 from callsheet.managers.sandbox.agent_sandbox import AgentBackend, AgentSandbox
 from callsheet.managers.sandbox.backend import SandboxSpec
-from callsheet.managers.sandbox.cgroups import GroupLayout, SandboxGroup, limit_capabilities
+from callsheet.managers.sandbox.cgroups import GroupLayout, SandboxGroup, bounds_socket_memory, limit_capabilities
 from callsheet.managers.sandbox.changes import ChangedFiles
+from callsheet.managers.sandbox.descriptor_room import DescriptorRoom
 from callsheet.managers.sandbox.errors import SandboxCreateError, SandboxLostError
+from callsheet.managers.sandbox.kernel_bounds import KernelBounds
 from callsheet.managers.sandbox.lanes import describe_lanes
 from callsheet.managers.sandbox.launcher_client import (
     Child,
@@ -47,10 +49,11 @@ class ProcessPlan:
         agent_directory: The agent's program as commands see it.
         environment: Default environment of commands.
         packages: See `SandboxParts`.
-        limits: Resource limits of commands by their names in `resource`.
+        limits: Soft and hard resource limits of commands by their names in `resource`.
         clean_up: Removes what the plan made, once the process is gone or did not start.
-        files: The most files of its file systems in memory, by path.
+        bounds: What it can take of the kernel; None where it has no namespaces of its own.
         confined_to: See `SandboxParts`.
+        files_at: See `SandboxParts`.
     """
 
     process: SpawnRequest
@@ -58,10 +61,11 @@ class ProcessPlan:
     agent_directory: str
     environment: Mapping[str, str]
     packages: Sequence[str]
-    limits: Mapping[str, int]
+    limits: Mapping[str, tuple[int, int]]
     clean_up: Callable[[], None]
-    files: Mapping[str, int] = field(default_factory=dict)
+    bounds: KernelBounds | None = None
     confined_to: tuple[str, ...] = ()
+    files_at: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,10 @@ class ProcessPlanner(Protocol):
     def overlays(self) -> bool:
         """Whether it can plan sandboxes with images and snapshots from directories."""
 
+    @property
+    def begins_with_copies(self) -> bool:
+        """Whether it can plan sandboxes with a `RootFilesystem.copy`."""
+
     def capabilities(self) -> Mapping[str, str]:
         """What it isolates."""
 
@@ -126,6 +134,7 @@ class ProcessBackend(AgentBackend):
         self._marker = marker
         self._launcher: LauncherClient | None = None
         self._launching = anyio.Lock()
+        self._room = DescriptorRoom()
 
     def capabilities(self) -> Mapping[str, str]:
         """What it isolates, and how it limits."""
@@ -147,12 +156,18 @@ class ProcessBackend(AgentBackend):
                 self._layout, ranked=self._settings.core_sharing is CoreSharing.RANKED, by_process=True
             ),
             **limit_capabilities(self._layout),
+            "socket_memory_hard": "yes" if bounds_socket_memory(self._layout) else "no",
         }
 
     @property
     def overlays(self) -> bool:
         """Whether it can make sandboxes with images and snapshots from directories."""
         return self._planner.overlays
+
+    @property
+    def begins_with_copies(self) -> bool:
+        """Whether it can make sandboxes with a `RootFilesystem.copy`."""
+        return self._planner.begins_with_copies
 
     @property
     def images(self) -> None:
@@ -174,7 +189,10 @@ class ProcessBackend(AgentBackend):
                 self._launcher = None
             if self._launcher is None:
                 self._launcher = await start_launcher(
-                    self._marker, self._settings.isolation, [stage.source for stage in self._settings.stages]
+                    self._marker,
+                    self._settings.isolation,
+                    [stage.source for stage in self._settings.stages],
+                    self._room.make,
                 )
             return self._launcher
 
@@ -185,7 +203,7 @@ class ProcessBackend(AgentBackend):
             errors, errors_writer = os.pipe()
             resources.callback(os.close, errors)
             own, other = socket_pair()
-            connection = AgentConnection(own, on_lost)
+            connection = AgentConnection(own, on_lost, self._room.make)
             changes, report = ChangedFiles.reported(spec.root) if plan.process.overlays is not None else (None, None)
             try:
                 with closing(other), ExitStack() as given:
@@ -221,12 +239,14 @@ class ProcessBackend(AgentBackend):
                 threads=self._threads,
                 changes=changes,
                 confined_to=plan.confined_to,
+                files_at=plan.files_at,
             )
             sandbox = AgentSandbox(spec, connection, parts)
             try:
                 await self._until_serving(connection, errors)
-                if plan.files:
-                    await launcher.settle(connection.pid, plan.files)
+                self._room.add(sandbox, connection.pid)
+                if plan.bounds is not None:
+                    await launcher.settle(connection.pid, plan.bounds)
                 if group is None or not group.pins_cores:
                     await sandbox.grant(spec.cores)
                 await self._doors.open(sandbox)

@@ -8,6 +8,7 @@ from callsheet.managers.executor import Attempt, PayloadAccess
 from callsheet.managers.sandbox.backend import CommandSpec, FileSpec, SandboxSpec, SessionLanguage, StepSpec
 from callsheet.managers.sandbox.command_defaults import CommandDefaults, check_environment, merged_environment
 from callsheet.managers.sandbox.errors import InputRefusedError
+from callsheet.managers.sandbox.kernel_bounds import most_processes
 from callsheet.managers.sandbox.network.destinations import Destination, covered
 from callsheet.managers.sandbox.paths import checked_path
 from callsheet.managers.sandbox.settings import FEWEST_MEMORY_MIB, Isolation, SandboxSettings
@@ -93,7 +94,8 @@ def sandbox_spec(sandbox_id: str, attempt: Attempt, cores: frozenset[int], setti
     """Returns what the sandbox of an attempt is to be: memory as granted, sizes as asked for or by default.
 
     Raises:
-        InputRefusedError: It has less memory than any sandbox needs, or wants to reach what it may not.
+        InputRefusedError: It has less memory than any sandbox needs, more processes than one may have, or wants to
+            reach what it may not.
     """
     reset = attempt.action.env_reset
     memory_mib = attempt.grant.resources.get("memory", 0) or settings.default_memory_mib
@@ -105,10 +107,18 @@ def sandbox_spec(sandbox_id: str, attempt: Attempt, cores: frozenset[int], setti
         memory_mib=memory_mib,
         # Files count as memory: a disk as large as that would be full only after the kernel has killed everything.
         disk_mib=reset.disk_mib or min(settings.default_disk_mib, max(1, memory_mib // 2)),
-        max_processes=reset.max_processes or settings.default_max_processes,
+        max_processes=_processes(reset.max_processes, settings),
         cores=cores,
         network=_network(reset.network, settings),
     )
+
+
+def _processes(wanted: int, settings: SandboxSettings) -> int:
+    most = min(settings.most_processes, most_processes())
+    if wanted > most:
+        rule = f"must be at most {most}: one sandbox must leave room for others"
+        raise InputRefusedError("too_many_processes", f"max_processes: {wanted}: {rule}")
+    return wanted or min(settings.default_max_processes, most)
 
 
 def _network(wanted: Iterable[str], settings: SandboxSettings) -> tuple[Destination, ...]:

@@ -11,7 +11,7 @@ from callsheet.managers.sandbox.errors import SandboxDiedError, SandboxError, Sa
 from callsheet.v1 import action_pb2, outcome_pb2
 
 _MODEL_REASONS = frozenset({"bad_command", "too_many_sessions"})
-_LIMIT_REASONS = frozenset({"pids", "disk_full", "out_of_memory"})
+_LIMIT_REASONS = frozenset({"pids", "disk_full", "out_of_memory", "copy_too_large"})
 
 
 async def command_result(

@@ -34,10 +34,14 @@ async def read_scorer(
 
 
 async def score_in_new_sandbox(
-    scorer: CommandScorer, use: SandboxUse, settings: SandboxSettings, make: Callable[[], Awaitable[Sandbox]]
+    scorer: CommandScorer,
+    use: SandboxUse,
+    settings: SandboxSettings,
+    make: Callable[[], Awaitable[Sandbox]],
+    defaults: CommandDefaults | None = None,
 ) -> AttemptResult:
     """Scores in a sandbox that is made for it and destroyed afterwards."""
-    runnable = await read_scorer(scorer, use.attempt, settings, CommandDefaults())
+    runnable = await read_scorer(scorer, use.attempt, settings, defaults or CommandDefaults())
     sandbox = await make()
     try:
         async with use.inside(sandbox):

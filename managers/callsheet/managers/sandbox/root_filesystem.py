@@ -34,12 +34,17 @@ class RootFilesystem:
         layers: Prepared directories that make up the image, the lowest first.
         snapshot: A directory that `Sandbox.save_changes` made of a sandbox of the same image, to begin with its files.
         keeps_changes: Whether `Sandbox.save_changes` is to work.
+        copy: A directory that `Sandbox.copy_files` made of a sandbox with the same image and snapshot, to begin with
+            its files. It belongs to this one alone.
+        temporary: The snapshot that the temporary directory is taken from, where the other files are in the copy.
     """
 
     image: str = ""
     layers: tuple[Path, ...] = ()
     snapshot: Path | None = None
     keeps_changes: bool = False
+    copy: Path | None = None
+    temporary: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +68,20 @@ class Overlay:
 
 def overlays_of(root: RootFilesystem) -> list[Overlay]:
     """Returns the overlays of a sandbox; none where it is made of nothing but the machine's system and empty memory."""
-    snapshot = root.snapshot
+    kept = (root.snapshot, root.copy)
     if root.image:
-        layers = [*map(str, root.layers), *([str(snapshot / "system")] if snapshot is not None else [])]
-        return [Overlay("system", "/", 0o755, tuple(layers), _DIRECTORIES)]
-    if not root.keeps_changes:
+        layers = (*map(str, root.layers), *_places("system", *kept))
+        return [Overlay("system", "/", 0o755, layers, _DIRECTORIES)]
+    if not root.keeps_changes and root.copy is None:
         return []
-    places = (("work", WORK, 0o755), ("temporary", TEMPORARY, 0o1777))
     return [
-        Overlay(name, inside, mode, (str(snapshot / name),) if snapshot is not None else (), {})
-        for name, inside, mode in places
+        Overlay("work", WORK, 0o755, _places("work", *kept), {}),
+        Overlay("temporary", TEMPORARY, 0o1777, _places("temporary", root.temporary or root.snapshot), {}),
     ]
+
+
+def _places(name: str, *above: Path | None) -> tuple[str, ...]:
+    return tuple(str(path / name) for path in above if path is not None)
 
 
 def overlay_request(base: str, overlays: Sequence[Overlay], disk_mib: int) -> dict[str, object] | None:

@@ -10,7 +10,7 @@ import json
 import math
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import anyio
@@ -60,7 +60,7 @@ class Script:
             SandboxError: What writing, removing and executing raise.
         """
         for file in self.files:
-            await sandbox.write_file(file, stop)
+            await sandbox.write_file(replace(file, replaces=True), stop)
         if self.score_file:
             await sandbox.remove_file(self.score_file, stop)
         # A name that nothing in the sandbox can know before: an earlier process cannot have put a score there.

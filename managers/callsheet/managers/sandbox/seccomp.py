@@ -22,13 +22,15 @@ _X32_SYSCALL_BIT = 0x40000000
 _RETURN_ALLOW = 0x7FFF0000
 _RETURN_KILL_PROCESS = 0x80000000
 _RETURN_ERRNO = 0x00050000
+_RETURN_USER_NOTIFY = 0x7FC00000
 
-# Offsets in struct seccomp_data (little endian): number, architecture, low halves of the first arguments.
+# Offsets in struct seccomp_data (little endian): number, architecture, low halves of some arguments.
 _OFFSET_NUMBER = 0
 _OFFSET_ARCHITECTURE = 4
 _OFFSET_ARGUMENT_0 = 16
 _OFFSET_ARGUMENT_1 = 24
 _OFFSET_ARGUMENT_2 = 32
+_OFFSET_ARGUMENT_3 = 40
 _HIGH_HALF = 4
 
 # CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
@@ -38,6 +40,8 @@ _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 ALLOWED_SOCKET_FAMILIES = (_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK)
 
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_F_SETSIG, _PR_SET_PDEATHSIG, _SIGCONT = 10, 1, 18
+_MAP_SHARED, _MAP_ANONYMOUS, _MAP_GROWSDOWN = 0x01, 0x20, 0x100
 
 # x86_64 numbers of what is always refused with EPERM.
 _REFUSED_X86_64: Mapping[str, int] = MappingProxyType(
@@ -95,11 +99,25 @@ _REFUSED_X86_64: Mapping[str, int] = MappingProxyType(
         "vhangup": 153,
     }
 )
-# Refused with ENOSYS, which makes programs take their older way: clone's flags can be inspected and clone3's cannot.
+# Refused with ENOSYS, which makes programs take their older way: clone's flags can be inspected and clone3's cannot;
+# contexts of asynchronous I/O, message queues and secret memory are bounded for all sandboxes together at best.
 _ABSENT_X86_64: Mapping[str, int] = MappingProxyType(
-    {"clone3": 435, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427}
+    {
+        "clone3": 435,
+        "io_setup": 206,
+        "io_uring_setup": 425,
+        "io_uring_enter": 426,
+        "io_uring_register": 427,
+        "memfd_secret": 447,
+        "mq_open": 240,
+    }
 )
+# The same where nothing else bounds them, see `Unbounded`.
+_TIMERS: Mapping[str, int] = MappingProxyType({"timer_create": 222})
+_MEMORY_FILES: Mapping[str, int] = MappingProxyType({"memfd_create": 319})
+_SYSTEM_V: Mapping[str, int] = MappingProxyType({"msgget": 68, "semget": 64, "shmget": 29})
 _SCHED_SETAFFINITY, _CLONE, _IOCTL, _SOCKET, _SOCKETPAIR = 203, 56, 16, 41, 53
+_MMAP, _FCNTL, _PRCTL = 9, 72, 157
 
 
 # What changes the limits, the priority or the schedule of a process that is named by its number, 0 for the caller. The
@@ -139,33 +157,58 @@ class Instruction:
         return struct.pack("<HBBI", self.opcode, self.if_true, self.if_false, self.operand)
 
 
-def build_filter(*, forbid_affinity: bool, machine: str | None = None) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Unbounded:
+    """What nothing but the filter bounds on this machine.
+
+    Attributes:
+        memory: Memory that is no process's own: no group counts it. Anonymous shared mappings are left to the agent,
+            see `agent/shared_memory.py`.
+        waking: What is paused is stopped by a signal, which another signal undoes.
+        system_v: The number and size of System V objects.
+    """
+
+    memory: bool = False
+    waking: bool = False
+    system_v: bool = False
+
+
+def build_filter(*, forbid_affinity: bool, unbounded: Unbounded = Unbounded(), machine: str | None = None) -> bytes:
     """Returns the filter in the form that `bwrap --seccomp` and prctl take.
 
     Args:
         forbid_affinity: Refuse sched_setaffinity, where affinity is what keeps a sandbox on its cores.
+        unbounded: What else is to be refused.
         machine: Architecture as `uname -m` names it; by default that of this machine.
 
     Raises:
         UnsupportedArchitectureError: There is no table for the architecture.
     """
-    return b"".join(instruction.pack() for instruction in build_program(forbid_affinity, machine or platform.machine()))
+    return pack_program(build_program(forbid_affinity, machine or platform.machine(), unbounded))
 
 
-def build_program(forbid_affinity: bool, machine: str) -> Sequence[Instruction]:
+def build_program(forbid_affinity: bool, machine: str, unbounded: Unbounded = Unbounded()) -> Sequence[Instruction]:
     """Returns the instructions of `build_filter`; raises what it raises."""
     if machine != "x86_64":
         raise UnsupportedArchitectureError(f"no seccomp table for the architecture {machine!r}; known: 'x86_64'")
     refused = dict(_REFUSED_X86_64)
     if forbid_affinity:
         refused["sched_setaffinity"] = _SCHED_SETAFFINITY
+    absent = {
+        **_ABSENT_X86_64,
+        **(_MEMORY_FILES if unbounded.memory else {}),
+        **(_TIMERS if unbounded.waking else {}),
+        **(_SYSTEM_V if unbounded.system_v else {}),
+    }
     return [
         *_check_architecture(),
-        *(step for number in _ABSENT_X86_64.values() for step in _return_if_number(number, _fail(errno.ENOSYS))),
+        *(step for number in absent.values() for step in _return_if_number(number, _fail(errno.ENOSYS))),
         *_refuse_clone_of_namespaces(),
         *_refuse_socket_families(_SOCKET),
         *_refuse_socket_families(_SOCKETPAIR),
         *_refuse_terminal_injection(),
+        *(_refuse_growing_mappings() if unbounded.memory else []),
+        *(_refuse_waking_signals() if unbounded.waking else []),
         *(step for number in _OF_CALLER_ONLY.values() for step in _refuse_others(number)),
         *(step for number, user in _OF_CALLER_BY_KIND.values() for step in _refuse_others_by_kind(number, user)),
         *_refuse_limits_of_others(),
@@ -173,6 +216,33 @@ def build_program(forbid_affinity: bool, machine: str) -> Sequence[Instruction]:
         *(step for number in sorted(refused.values()) for step in _return_if_number(number, _fail(errno.EPERM))),
         _give(_RETURN_ALLOW),
     ]
+
+
+def build_shared_memory_filter() -> bytes:
+    """Returns the filter that asks a listener about each anonymous shared mapping, for x86_64."""
+    return pack_program(
+        [
+            *_check_architecture(),
+            *_on_number(
+                _MMAP,
+                [
+                    _load(_OFFSET_ARGUMENT_3),
+                    Instruction(_Opcode.JUMP_ANY_BIT, _MAP_ANONYMOUS, 1, 0),
+                    _give(_RETURN_ALLOW),
+                    # Shared mappings are of type 1 or 3, private ones of type 2, others do not exist.
+                    Instruction(_Opcode.JUMP_ANY_BIT, _MAP_SHARED, 1, 0),
+                    _give(_RETURN_ALLOW),
+                    _give(_RETURN_USER_NOTIFY),
+                ],
+            ),
+            _give(_RETURN_ALLOW),
+        ]
+    )
+
+
+def pack_program(program: Sequence[Instruction]) -> bytes:
+    """Returns a program as the kernel takes it."""
+    return b"".join(instruction.pack() for instruction in program)
 
 
 def _load(offset: int) -> Instruction:
@@ -236,6 +306,38 @@ def _refuse_terminal_injection() -> list[Instruction]:
         _give(_RETURN_ALLOW),
     ]
     return _on_number(_IOCTL, body)
+
+
+def _refuse_growing_mappings() -> list[Instruction]:
+    """Memory that grows downwards counts as a stack, whose limit is asked for only when it grows."""
+    body = [
+        _load(_OFFSET_ARGUMENT_3),
+        Instruction(_Opcode.JUMP_ANY_BIT, _MAP_GROWSDOWN, 0, 1),
+        _give(_fail(errno.EPERM)),
+        _give(_RETURN_ALLOW),
+    ]
+    return _on_number(_MMAP, body)
+
+
+def _refuse_waking_signals() -> list[Instruction]:
+    """What would send SIGCONT while everything that could send it is stopped: I/O, and the end of a parent."""
+    return [
+        *_refuse_pair(_FCNTL, (_OFFSET_ARGUMENT_1, _F_SETSIG), (_OFFSET_ARGUMENT_2, _SIGCONT)),
+        *_refuse_pair(_PRCTL, (_OFFSET_ARGUMENT_0, _PR_SET_PDEATHSIG), (_OFFSET_ARGUMENT_1, _SIGCONT)),
+    ]
+
+
+def _refuse_pair(number: int, first: tuple[int, int], second: tuple[int, int]) -> list[Instruction]:
+    """Refuses a system call of which two arguments, given by their offsets, have these values."""
+    body = [
+        _load(first[0]),
+        Instruction(_Opcode.JUMP_EQUAL, first[1], 0, 3),
+        _load(second[0]),
+        Instruction(_Opcode.JUMP_EQUAL, second[1], 0, 1),
+        _give(_fail(errno.EPERM)),
+        _give(_RETURN_ALLOW),
+    ]
+    return _on_number(number, body)
 
 
 def _refuse_others(number: int) -> list[Instruction]:

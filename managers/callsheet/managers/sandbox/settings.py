@@ -89,6 +89,7 @@ class SandboxSettings:
         default_memory_mib: For a sandbox whose grant holds no memory.
         default_disk_mib: For an env_reset that names no size; half of its memory if that is less.
         default_max_processes: For an env_reset that names none.
+        most_processes: That an env_reset may ask for; an eighth of what the manager may start if that is less.
         max_output_bytes: The most that a command may ask to keep of stdout and of stderr, each.
         max_download_bytes: The most that the files which one env_step returns have together.
         concurrent_creates: Sandboxes that are made at the same time.
@@ -118,6 +119,7 @@ class SandboxSettings:
     default_memory_mib: Annotated[int, AtLeast(FEWEST_MEMORY_MIB)] = 1024
     default_disk_mib: Annotated[int, AtLeast(1)] = 256
     default_max_processes: Annotated[int, AtLeast(1)] = 128
+    most_processes: Annotated[int, AtLeast(1)] = 4096
     max_output_bytes: Annotated[int, AtLeast(1)] = 16 << 20
     max_download_bytes: Annotated[int, AtLeast(1)] = 64 << 20
     concurrent_creates: Annotated[int, AtLeast(1)] = 8

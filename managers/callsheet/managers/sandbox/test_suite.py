@@ -12,7 +12,7 @@ told the action fails instead of scoring 0:
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 from callsheet.managers.executor import PayloadAccess
@@ -53,7 +53,7 @@ class Suite:
             SandboxError: What writing and executing raise.
         """
         for file in self.files:
-            await sandbox.write_file(file, stop)
+            await sandbox.write_file(replace(file, replaces=True), stop)
         # A name that nothing in the sandbox can know before: an earlier process cannot have put a report there.
         name = f"report-{uuid.uuid4().hex}.xml"
         values = {UNITS: str(units), REPORT: sandbox.temporary_path(name)}

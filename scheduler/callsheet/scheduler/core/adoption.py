@@ -115,7 +115,7 @@ def adopt_orphan(state: SchedulerState, action: Action, orphan: Orphan, now: flo
     state.persist(ActionDispatched(*action.key, running.attempt, *running.token, manager.manager_id))
     action.attempts = max(action.attempts, running.attempt)
     action.first_dispatched_at = action.first_dispatched_at or now
-    action.state = ActionState.DISPATCHED
+    action.enter(ActionState.DISPATCHED)
     if action.request.in_sandbox and action.trajectory is not None:
         action.trajectory.occupied = attempt
     if action.trajectory is not None:
@@ -129,7 +129,7 @@ def adopt_orphan(state: SchedulerState, action: Action, orphan: Orphan, now: flo
 def _mark_paused(attempt: Attempt, now: float) -> None:
     """Takes over that an attempt was paused before the restart; it waits for somebody to resume it."""
     if attempt.action.attempt is attempt and attempt.action.state is ActionState.RUNNING:
-        attempt.action.state = ActionState.PAUSED
+        attempt.action.enter(ActionState.PAUSED)
         attempt.paused_since = now
 
 
@@ -138,7 +138,7 @@ def _mark_alive(state: SchedulerState, attempt: Attempt, started: bool, now: flo
     if started and not attempt.started_at:
         attempt.started_at = now
         if attempt.action.attempt is attempt and attempt.action.state is ActionState.DISPATCHED:
-            attempt.action.state = ActionState.RUNNING
+            attempt.action.enter(ActionState.RUNNING)
     if not attempt.cancel_sent:
         arm_attempt(state, attempt, now)
 

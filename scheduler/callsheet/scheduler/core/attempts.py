@@ -107,7 +107,7 @@ def _dispatch(
     state.attempts[attempt.token] = manager.attempts[attempt.token] = attempt
     note_booked(state, attempt)
     action.attempt = attempt
-    action.state = ActionState.DISPATCHED
+    action.enter(ActionState.DISPATCHED)
     action.queue_s += now - action.queued_since
     action.first_dispatched_at = action.first_dispatched_at or now
     if request.in_sandbox and trajectory is not None:
@@ -151,7 +151,7 @@ def on_started(state: SchedulerState, event: events.AttemptStarted, now: float) 
     attempt.started_at = attempt.started_at or now
     action = attempt.action
     if action.attempt is attempt and action.state is ActionState.DISPATCHED:
-        action.state = ActionState.RUNNING
+        action.enter(ActionState.RUNNING)
         action.tell(now, f"attempt {attempt.number} started")
 
 

@@ -60,10 +60,10 @@ def on_pause(state: SchedulerState, event: events.PauseRequested, now: float) ->
     wanted = ActionState.RUNNING if event.paused else ActionState.PAUSED
     action, attempt, manager = _running(state, event.key, wanted)
     if event.paused:
-        action.state = ActionState.PAUSED
+        action.enter(ActionState.PAUSED)
         attempt.paused_since = now
     else:
-        action.state = ActionState.RUNNING
+        action.enter(ActionState.RUNNING)
         if attempt.clock_at:
             attempt.clock_at += now - max(attempt.clock_at, attempt.paused_since)
         attempt.paused_s, attempt.paused_since = attempt.paused_for(now), 0.0

@@ -234,6 +234,13 @@ class Action:
         """Its key."""
         return self.request.key
 
+    def enter(self, state: ActionState) -> None:
+        """Changes its state; its job counts its actions by their states."""
+        counts = self.job.state_counts
+        counts[self.state] -= 1
+        counts[state] = counts.get(state, 0) + 1
+        self.state = state
+
     def deadline(self, timeout: float) -> float:
         """When a time runs out that counts from its submit."""
         return max(self.submitted_at + self.away_s + timeout, self.no_deadline_before)
@@ -268,6 +275,7 @@ class Trajectory:
         sandbox_id: Its live sandbox; empty if it has none.
         manager_id: The manager that holds the sandbox.
         lost: Its last sandbox was lost and it has not been reset since.
+        had_sandbox: It has a sandbox, or had one.
         died: That happened under a command that ran in it.
         line: Actions that need the sandbox, in order of submit; only the first may run.
         occupied: The attempt that is in the sandbox (or makes it) now.
@@ -284,6 +292,7 @@ class Trajectory:
     sandbox_id: str = ""
     manager_id: str = ""
     lost: bool = False
+    had_sandbox: bool = False
     died: bool = False
     line: deque[Action] = field(default_factory=deque)
     occupied: Attempt | None = None
@@ -356,10 +365,13 @@ class Job:
         begun_after: The newest token when it was opened. Attempts with one that is no greater are of another job, which
             had this id before.
         active_at: When something happened in it last, in seconds since the epoch.
+        open_actions: How many have no outcome yet.
+        open_bytes: Bytes of their bodies.
         live_trajectories: How many of the open ones were admitted.
         finished: Ids of those of its actions that have their outcome, the oldest outcome first.
         finished_bytes: Bytes of these outcomes.
         forgotten: Those of which nothing else is kept.
+        state_counts: Actions by their states, those with an outcome included.
         dead_sandboxes: Actions that ended as their sandbox died under them.
     """
 
@@ -374,11 +386,12 @@ class Job:
     groups: dict[str, Group] = field(default_factory=dict)
     actions: dict[str, Action | FinishedAction] = field(default_factory=dict)
     open_actions: int = 0
+    open_bytes: int = 0
     live_trajectories: int = 0
     finished: deque[str] = field(default_factory=deque)
     finished_bytes: int = 0
     forgotten: ForgottenActions = field(default_factory=ForgottenActions)
-    finished_counts: dict[str, int] = field(default_factory=dict)
+    state_counts: dict[ActionState, int] = field(default_factory=dict)
     failure_counts: dict[str, int] = field(default_factory=dict)
     dead_sandboxes: int = 0
 

@@ -6,7 +6,7 @@ a dozen are made for every action, and a frozen one takes twice as long to make.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from callsheet.scheduler.core.model import (
@@ -255,6 +255,24 @@ class AttemptEnded(Event):
     execution_s: float
     body_hash: bytes
     usage: Usage | None = None
+
+
+def body_bytes(happened: Iterable[Event]) -> int:
+    """Bytes of the bodies of submits and of the results of attempts among events; all else in them is small."""
+    size = 0
+    for event in happened:
+        if type(event) is SubmitRequested:
+            size += len(event.request.spec)
+        elif type(event) is AttemptEnded:
+            size += result_bytes(event.result)
+    return size
+
+
+def result_bytes(result: AttemptResult) -> int:
+    """Bytes of what an attempt returned or left behind."""
+    if type(result) is AttemptSucceeded:
+        return len(result.result)
+    return len(result.partial or b"") if isinstance(result, AttemptFailed | AttemptCancelled) else 0
 
 
 @dataclass(slots=True)

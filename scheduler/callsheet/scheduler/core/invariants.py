@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from callsheet.scheduler.core.adoption import is_of
 from callsheet.scheduler.core.entities import Action, FinishedAction, Job, Manager
 from callsheet.scheduler.core.ledger import Node
@@ -26,11 +28,11 @@ def check_invariants(state: SchedulerState) -> None:
         _check_manager(manager)
     _check_admission(state)
     _check_elastic(state)
-    open_actions = 0
+    open_actions = open_bytes = 0
     for job in state.jobs.values():
         live = [action for action in job.actions.values() if isinstance(action, Action)]
         open_actions += len(live)
-        _require(job.open_actions == len(live), f"job {job.request.job_id} miscounts its open actions")
+        open_bytes += _check_counts(job, live)
         for action in live:
             _check_action(state, action)
         _check_lease(state, job)
@@ -38,6 +40,21 @@ def check_invariants(state: SchedulerState) -> None:
         _check_finished(job)
     _check_kept(state)
     _require(state.open_actions == open_actions, "open actions are miscounted")
+    _require(state.open_bytes == open_bytes, "bytes of open actions are miscounted")
+
+
+def _check_counts(job: Job, live: list[Action]) -> int:
+    """Checks what a job counts of its actions; returns the bytes of the bodies of those that are live."""
+    job_id = job.request.job_id
+    _require(job.open_actions == len(live), f"job {job_id} miscounts its open actions")
+    size = sum(len(action.request.spec) for action in live)
+    _require(job.open_bytes == size, f"job {job_id} counts {job.open_bytes} bytes of open actions, not {size}")
+    kept, counted = Counter(action.state for action in job.actions.values()), Counter(job.state_counts)
+    forgotten = counted - kept
+    _require(kept <= counted, f"job {job_id} counts {counted} and keeps {kept}")
+    _require(all(state.terminal for state in forgotten), f"job {job_id} counts {counted} and keeps {kept}")
+    _require(forgotten.total() == len(job.forgotten), f"job {job_id} counts {forgotten} that are not forgotten")
+    return size
 
 
 def _check_lease(state: SchedulerState, job: Job) -> None:

@@ -32,6 +32,11 @@ STATE_LOST = AttemptFailed(
     FailureKind.INFRA, "state_lost", "the sandbox of the trajectory is gone; reset it to go on with a fresh one"
 )
 
+NOT_COPIED = AttemptFailed(
+    FailureKind.ENV,
+    "unservable",
+    "the manager of the trajectory's sandbox cannot copy it for a fresh one: give an image, or run in the sandbox",
+)
 _DIED_BEFORE = replace(
     STATE_LOST,
     kind=FailureKind.ENV,
@@ -41,7 +46,7 @@ _DIED_BEFORE = replace(
 
 def enqueue(state: SchedulerState, action: Action, now: float) -> None:
     """Lets a new or retried action wait for what comes before its start."""
-    action.state = ActionState.QUEUED
+    action.enter(ActionState.QUEUED)
     action.queued_since = now
     await_turn(state, action, now)
 
@@ -85,12 +90,22 @@ def advance_line(state: SchedulerState, trajectory: Trajectory, now: float) -> N
         if head.request.needs_sandbox and not trajectory.sandbox_id:
             finish(state, head, _blamed(trajectory.job, _DIED_BEFORE) if trajectory.died else STATE_LOST, now)
             continue
+        if head.request.copies_sandbox and not _can_copy(state, head, trajectory):
+            finish(state, head, NOT_COPIED, now)
+            continue
         if trajectory.admitted_at is None:
             return
         if not head.request.needs_sandbox and trajectory.sandbox_id:
             drop_sandbox(state, trajectory, now, lost=False)
         state.ready.add(head)
         return
+
+
+def _can_copy(state: SchedulerState, action: Action, trajectory: Trajectory) -> bool:
+    """Whether the manager that holds a sandbox can copy it; one that has not registered again yet, can."""
+    manager = state.managers.get(trajectory.manager_id)
+    service = manager.services.get(action.request.service) if manager is not None else None
+    return service is None or service.description.copies_sandboxes
 
 
 def attempt_deadline(state: SchedulerState, attempt: Attempt, now: float) -> float:
@@ -143,6 +158,7 @@ def install_sandbox(state: SchedulerState, attempt: Attempt, sandbox_id: str) ->
         trajectory.held_cores, attempt.cores = attempt.cores, ()
     trajectory.sandbox_id, trajectory.manager_id = sandbox_id, manager.manager_id
     trajectory.lost = trajectory.died = False
+    trajectory.had_sandbox = True
     manager.sandboxes[trajectory.key] = trajectory
     _persist_place(state, trajectory)
 
@@ -226,7 +242,7 @@ def fail_or_retry(state: SchedulerState, action: Action, failed: AttemptFailed, 
 
 def _is_repeatable(request: ActionRequest, failed: AttemptFailed) -> bool:
     """Whether an attempt that may have begun may be followed by another one. What a quota refused was not done."""
-    if request.needs_sandbox:
+    if request.changes_sandbox:
         return False
     return not request.called_once or failed.kind is FailureKind.QUOTA
 
@@ -244,16 +260,17 @@ def stop_attempt(state: SchedulerState, attempt: Attempt, reason: str, now: floa
 def detach_attempt(state: SchedulerState, action: Action, attempt: Attempt, reason: str, now: float) -> None:
     """Parts an action from an attempt that is still running; the attempt is stopped and keeps its units until it ends.
 
-    What it may still do to its sandbox is unknown, so the sandbox is destroyed. The caller finishes the action or puts
-    it back in the queue, which lets the line of the sandbox advance.
+    What it may still do to its sandbox is unknown, so the sandbox is destroyed, unless it has one of its own. The
+    caller finishes the action or puts it back in the queue, which lets the line of the sandbox advance.
     """
     stop_attempt(state, attempt, reason, now)
     action.attempt = None
     trajectory = action.trajectory
     if trajectory is not None and trajectory.occupied is attempt:
-        if trajectory.sandbox_id:
-            drop_sandbox(state, trajectory, now, lost=True)
-        trajectory.lost = True
+        if not action.request.copies_sandbox:
+            if trajectory.sandbox_id:
+                drop_sandbox(state, trajectory, now, lost=True)
+            trajectory.lost = True
         # Only now: the action is still the first of its line and would get the outcome of one whose sandbox is gone.
         trajectory.occupied = None
 
@@ -296,7 +313,8 @@ def finish(
     trajectory = action.trajectory
     admitted = trajectory is None or trajectory.admitted_at is not None
     key = action.request.key
-    action.state = ended_as = _STATE_OF_RESULT[type(result)]
+    ended_as = _STATE_OF_RESULT[type(result)]
+    action.enter(ended_as)
     state_name = ended_as.value
     ended = last.attempt if last is not None else None
     facts = OutcomeFacts(
@@ -324,7 +342,8 @@ def finish(
     state.persist(ActionFinished(key.job_id, key.action_id, state_name, encoded, now, summary))
     if action.watchers:
         state.emit(Deliver(tuple(action.watchers), key, encoded))
-    _count(action.job, state_name, result)
+    if isinstance(result, AttemptFailed):
+        _count_failure(action.job, result)
     _forget(state, action, len(encoded), now)
 
 
@@ -365,11 +384,9 @@ def _in_brackets(*words: str) -> str:
     return f" ({said})" if said else ""
 
 
-def _count(job: Job, state_name: str, result: OutcomeResult) -> None:
-    job.finished_counts[state_name] = job.finished_counts.get(state_name, 0) + 1
-    if isinstance(result, AttemptFailed):
-        kind = result.kind.name.lower()
-        job.failure_counts[kind] = job.failure_counts.get(kind, 0) + 1
+def _count_failure(job: Job, failed: AttemptFailed) -> None:
+    kind = failed.kind.name.lower()
+    job.failure_counts[kind] = job.failure_counts.get(kind, 0) + 1
 
 
 def _forget(state: SchedulerState, action: Action, outcome_bytes: int, now: float) -> None:
@@ -380,6 +397,9 @@ def _forget(state: SchedulerState, action: Action, outcome_bytes: int, now: floa
         state.timers.drop(("backoff", key))
     state.open_actions -= 1
     job.open_actions -= 1
+    size = len(action.request.spec)
+    state.open_bytes -= size
+    job.open_bytes -= size
     job.active_at = now
     keep(state, job, key.action_id, FinishedAction(action.request.body_hash, action.state, now, outcome_bytes))
     if trajectory is None:

@@ -30,6 +30,9 @@ class ActionKind(IntEnum):
 class ActionState(Enum):
     """Where an action is in its life."""
 
+    # Every action counts its states, and the hash of an enumeration is computed in Python.
+    __hash__ = object.__hash__
+
     QUEUED = "queued"
     DISPATCHED = "dispatched"
     RUNNING = "running"
@@ -98,6 +101,16 @@ class Opening(IntEnum):
     CREATED = 1
     ATTACHED = 2
     CLOSED = 3
+
+
+class SandboxCopy(Enum):
+    """Whether an action runs in a new sandbox that begins with the files of its trajectory's."""
+
+    NEVER = "never"
+    IF_ANY = "if any"
+    """With those files if the trajectory has a sandbox when it is submitted, or will have one by then; else without."""
+    ALWAYS = "always"
+    """It is refused where the trajectory has none."""
 
 
 class TrajectoryEnd(Enum):
@@ -254,7 +267,7 @@ class ActionRequest:
 
     Attributes:
         service: Name of the hosted service that must serve it; empty for any service of the kind.
-        in_sandbox: It needs its trajectory's sandbox, or makes it.
+        in_sandbox: It needs its trajectory's sandbox, or makes it. Of one with a `copy` it is settled by its submit.
         spec: The serialized ActionSpec; opaque to the core.
         body_hash: Hash of the spec; two submits with one key must agree in it.
         expected_duration: Seconds at the fewest units; 0 if unknown.
@@ -262,6 +275,7 @@ class ActionRequest:
         called_once: A call that may have begun is not made again, unless a quota refused it.
         command_timeout: `start_to_close` of commands in the sandbox that an env_reset makes, for those that have none;
             in seconds, 0 for no such default.
+        copy: Whether it runs in a copy of its trajectory's sandbox.
         payloads: SHA-256 of the stored payloads that it refers to.
     """
 
@@ -283,12 +297,23 @@ class ActionRequest:
     set_up: str = ""
     called_once: bool = False
     command_timeout: float = 0.0
+    copy: SandboxCopy = SandboxCopy.NEVER
     payloads: tuple[str, ...] = ()
 
     @property
     def needs_sandbox(self) -> bool:
-        """It runs in a sandbox that must exist already, so it is pinned to its node and changes its state."""
+        """It runs in a sandbox that must exist already, or in a copy of it, so it is pinned to its node."""
         return self.in_sandbox and self.kind is not ActionKind.ENV_RESET
+
+    @property
+    def copies_sandbox(self) -> bool:
+        """It runs in a copy of its trajectory's sandbox."""
+        return self.in_sandbox and self.copy is not SandboxCopy.NEVER
+
+    @property
+    def changes_sandbox(self) -> bool:
+        """It runs in a sandbox that exists already, and changes its state."""
+        return self.needs_sandbox and not self.copies_sandbox
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,10 @@ class GroupCancelled(Record):
 
 @dataclass(slots=True)
 class ActionSubmitted(Record):
-    """An action was accepted; `spec` is its serialized ActionSpec, `submitted_at` seconds since the epoch."""
+    """An action was accepted; `spec` is its serialized ActionSpec, `submitted_at` seconds since the epoch.
+
+    `copies_sandbox`: it was settled that it runs in a copy of its trajectory's sandbox.
+    """
 
     job_id: str
     action_id: str
@@ -116,6 +119,7 @@ class ActionSubmitted(Record):
     body_hash: bytes
     spec: bytes
     submitted_at: float
+    copies_sandbox: bool = False
 
 
 @dataclass(slots=True)
@@ -269,6 +273,7 @@ class RecoveredTrajectory:
     reason: str = ""
     command_timeout: float = 0.0
     group_cancelled: bool = False
+    had_sandbox: bool = False
 
 
 @dataclass(slots=True)
@@ -293,6 +298,7 @@ class RecoveredAction:
     cancel_reason: str = ""
     finished_at: float | None = None
     outcome_bytes: int = 0
+    copies_sandbox: bool = False
 
 
 @dataclass(slots=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import NamedTuple
 
 from callsheet.scheduler.core.entities import Action, Attempt, ClosedTrajectory, FinishedAction, Job, Trajectory
+from callsheet.scheduler.core.forgotten import states_of
 from callsheet.scheduler.core.idleness import worked
 from callsheet.scheduler.core.leases import begin
 from callsheet.scheduler.core.lifecycle import enqueue, stop_attempt
@@ -47,7 +49,7 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
     for job in recovered.jobs:
         _restore_job(state, job, decode, now)
     for job_id, entries in recovered.forgotten:
-        state.jobs[job_id].forgotten.add(entries)
+        _restore_forgotten(state.jobs[job_id], entries)
     away = _time_away(state, recovered, now)
     awaited: set[str] = set()
     for trajectory in recovered.trajectories:
@@ -70,6 +72,12 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
     state.summaries.restore(recovered.finished, recovered.closed, now)
 
 
+def _restore_forgotten(job: Job, entries: bytes) -> None:
+    job.forgotten.add(entries)
+    for ended_as, count in states_of(entries).items():
+        job.state_counts[ended_as] = job.state_counts.get(ended_as, 0) + count
+
+
 def _time_away(state: SchedulerState, recovered: Recovered, now: float) -> TimeAway:
     """When no scheduler ran. This time is journalled where there is an action that it concerns."""
     times = [row.submitted_at if row.finished_at is None else row.finished_at for row in recovered.actions]
@@ -89,7 +97,9 @@ def _restore_finished(state: SchedulerState, rows: Sequence[RecoveredAction], aw
             )
             finished.append((kept.finished_at, row, kept))
     for _, row, kept in sorted(finished, key=itemgetter(0)):
-        keep(state, state.jobs[row.job_id], row.action_id, kept)
+        job = state.jobs[row.job_id]
+        job.state_counts[kept.state] = job.state_counts.get(kept.state, 0) + 1
+        keep(state, job, row.action_id, kept)
 
 
 def _restore_job(state: SchedulerState, row: RecoveredJob, decode: RequestDecoder, now: float) -> None:
@@ -121,8 +131,9 @@ def _restore_trajectory(
     trajectory.command_timeout = row.command_timeout
     trajectory.sandbox_id, trajectory.manager_id = row.sandbox_id, row.manager_id
     trajectory.held, trajectory.held_cores = dict(row.held), row.held_cores
-    # Whether it ever had a sandbox is not kept; saying "lost" lets an env_step fail as data instead of as a refusal.
+    # Saying "lost" lets an env_step fail as data instead of as a refusal.
     trajectory.lost = not row.sandbox_id
+    trajectory.had_sandbox = row.had_sandbox or bool(row.sandbox_id)
     if row.manager_id:
         awaited.add(row.manager_id)
         _mark_admitted(trajectory)
@@ -146,6 +157,8 @@ def _restore_action(
 ) -> Action:
     job = state.jobs[row.job_id]
     request = decode.action(row.spec)
+    if row.copies_sandbox:
+        request = replace(request, in_sandbox=True)
     trajectory = job.trajectories.get(row.trajectory_id)
     if trajectory is None and row.trajectory_id:
         closed = decode.trajectory(job.trajectory_specs[row.trajectory_id])
@@ -168,7 +181,7 @@ def _await_attempt(state: SchedulerState, action: Action, row: RecoveredAction, 
     attempt = Attempt(token, action, row.manager_id, None, "", row.attempt, now, last_progress=now)
     state.attempts[token] = attempt
     action.attempt = attempt
-    action.state = ActionState.DISPATCHED
+    action.enter(ActionState.DISPATCHED)
     action.first_dispatched_at = now
     trajectory = action.trajectory
     if action.request.in_sandbox and trajectory is not None:

@@ -50,6 +50,7 @@ class ServiceDescription:
         setup_s: Seconds before an attempt sent now can begin, since its model or image is not there; 0 if it is.
         instances: Instances that are there; 0 if none is, or if the service has no such thing.
         kept_set_ups: Seconds that each set-up took whose result is kept, by `ActionRequest.set_up`.
+        copies_sandboxes: Whether its rewards can run in copies of the sandboxes that its manager holds.
     """
 
     name: str
@@ -61,6 +62,7 @@ class ServiceDescription:
     setup_s: float = 0.0
     instances: int = 0
     kept_set_ups: Mapping[str, float] = field(default_factory=dict)
+    copies_sandboxes: bool = False
 
     def serves(self, kind: ActionKind, name: str) -> bool:
         """Whether it serves an action that asks for a service by this name, or for any of its kind by an empty one."""

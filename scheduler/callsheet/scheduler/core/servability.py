@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from callsheet.scheduler.core.entities import Action, Manager, Service, Trajectory
 from callsheet.scheduler.core.events import AttemptFailed
-from callsheet.scheduler.core.lifecycle import finish
+from callsheet.scheduler.core.lifecycle import NOT_COPIED, finish
 from callsheet.scheduler.core.model import (
     CPU,
     GPU,
@@ -61,6 +61,9 @@ def check_servable(state: SchedulerState, request: ActionRequest, trajectory: Tr
     if pinned is not None:
         if not can_ever_serve(pinned, request.kind, request.service, request.demand):
             _refuse(request, [pinned])
+        found = service_of(pinned, request.kind, request.service)
+        if request.copies_sandbox and found is not None and not found.description.copies_sandboxes:
+            raise failed_precondition("where", "FRESH", NOT_COPIED.message)
         return False
     if _some_manager_can_ever_serve(state, request) or (request.needs_sandbox and trajectory is not None):
         return False

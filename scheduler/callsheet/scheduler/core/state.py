@@ -38,6 +38,9 @@ class CoreSettings:
 
     Attributes:
         max_open_actions: Actions without an outcome; beyond it submits are refused with RESOURCE_EXHAUSTED.
+        max_open_bytes: Likewise bytes of their bodies.
+        max_job_open_actions: Likewise actions of one job, which may ask for fewer.
+        max_job_open_bytes: Likewise bytes of the bodies of one job.
         full_retry_after: What such a refusal says about when to try again.
         manager_lease: Silence after which a manager is lost.
         cancel_grace: How long a manager may take to end an attempt it was told to stop.
@@ -55,6 +58,9 @@ class CoreSettings:
     """
 
     max_open_actions: int = 1_000_000
+    max_open_bytes: int = 1 << 30
+    max_job_open_actions: int = 500_000
+    max_job_open_bytes: int = 1 << 29
     full_retry_after: float = 1.0
     manager_lease: float = 15.0
     cancel_grace: float = 15.0
@@ -95,6 +101,7 @@ class SchedulerState:
             actions came. A job without any has no entry.
         timers: When to look after what.
         open_actions: How many actions have no outcome yet.
+        open_bytes: Bytes of their bodies.
         finished_actions: How many actions of open jobs have theirs and are kept.
         finished_bytes: Bytes of these outcomes.
         servable_cache: Whether any registered manager can ever serve a kind, a service's name and a demand.
@@ -134,6 +141,7 @@ class SchedulerState:
         self.waiting_trajectories: dict[str, dict[str, Trajectory]] = {}
         self.timers: Deadlines[TimerKey] = Deadlines()
         self.open_actions = 0
+        self.open_bytes = 0
         self.finished_actions = 0
         self.finished_bytes = 0
         self.servable_cache: dict[tuple[ActionKind, str, Demand], bool] = {}

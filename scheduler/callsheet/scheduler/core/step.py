@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from callsheet.scheduler.core.commands import CoreCommand
-from callsheet.scheduler.core.events import AttemptEnded, Event, PlanReady, TimerFired
+from callsheet.scheduler.core.events import AttemptEnded, Event, PlanReady, TimerFired, body_bytes
 from callsheet.scheduler.core.machine import handle, next_deadline
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.state import SchedulerState
@@ -45,6 +45,7 @@ class Stepper:
     Attributes:
         state: The core.
         pending: Events that wait for a step.
+        pending_bytes: What `body_bytes` says of them.
         rounds: Planning rounds so far.
     """
 
@@ -58,10 +59,16 @@ class Stepper:
         """
         self.state = state
         self.pending: list[Event] = []
+        self.pending_bytes = 0
         self.rounds = 0
         self._plan = plan
         self._on_ends = on_ends
         self._replan = False
+
+    def post(self, happened: Sequence[Event]) -> None:
+        """Adds events that wait for a step."""
+        self.pending += happened
+        self.pending_bytes += body_bytes(happened)
 
     @property
     def has_more(self) -> bool:
@@ -78,8 +85,7 @@ class Stepper:
             now: Seconds since the epoch; never smaller than in an earlier step.
             timers_from: Deadlines are not looked at before then, in seconds since the epoch.
         """
-        batch = self.pending[:MAX_EVENTS_PER_STEP]
-        del self.pending[:MAX_EVENTS_PER_STEP]
+        batch = self._take()
         deadline = next_deadline(self.state)
         if deadline is not None and max(deadline, timers_from) <= now:
             batch.append(TimerFired())
@@ -97,6 +103,15 @@ class Stepper:
             if not self._replan:
                 break
         return done
+
+    def _take(self) -> list[Event]:
+        if len(self.pending) <= MAX_EVENTS_PER_STEP:
+            batch, self.pending, self.pending_bytes = self.pending, [], 0
+            return batch
+        batch = self.pending[:MAX_EVENTS_PER_STEP]
+        del self.pending[:MAX_EVENTS_PER_STEP]
+        self.pending_bytes -= body_bytes(batch)
+        return batch
 
     def _plan_once(self, done: Step, now: float) -> None:
         plan = self._plan(self.state, now)

@@ -16,12 +16,15 @@ from callsheet.scheduler.core.model import (
     ActionKey,
     ActionKind,
     ActionRequest,
+    ActionState,
     Opened,
     Opening,
     RefusalCode,
     RefusedError,
+    SandboxCopy,
     failed_precondition,
 )
+from callsheet.scheduler.core.open_work import check_room
 from callsheet.scheduler.core.peers import Watcher
 from callsheet.scheduler.core.records import (
     ActionSubmitted,
@@ -87,7 +90,8 @@ def on_submit(state: SchedulerState, event: events.SubmitRequested, now: float) 
     check_not_forgotten(job, request.key, request.body_hash)
     check_not_expired(job)
     trajectory = _trajectory_of(job, request)
-    _check_room(state, job)
+    check_room(state, job, request)
+    request = _settle_copy(trajectory, request)
     orphan = adoptable_orphan(state, job, request)
     awaits_role = False
     if orphan is None:
@@ -98,7 +102,8 @@ def on_submit(state: SchedulerState, event: events.SubmitRequested, now: float) 
     action.awaits_role = awaits_role
     if event.watcher is not None:
         action.watchers.append(event.watcher)
-    state.persist(ActionSubmitted(*request.key, request.trajectory_id, request.body_hash, request.spec, now))
+    submitted = (*request.key, request.trajectory_id, request.body_hash, request.spec, now, request.copies_sandbox)
+    state.persist(ActionSubmitted(*submitted))
     if trajectory is not None and request.kind is ActionKind.ENV_RESET:
         _take_command_timeout(state, trajectory, request)
     state.accept(event.reply_to, patient=True)
@@ -159,32 +164,27 @@ def _trajectory_of(job: Job, request: ActionRequest) -> Trajectory | None:
     raise failed_precondition("trajectory_id", request.trajectory_id, rule)
 
 
+def _settle_copy(trajectory: Trajectory | None, request: ActionRequest) -> ActionRequest:
+    """Settles for good whether an action runs in a copy of its trajectory's sandbox: one that is, was or is to come."""
+    if request.copy is SandboxCopy.NEVER or trajectory is None:
+        return request
+    if trajectory.had_sandbox or _awaits_reset(trajectory):
+        return replace(request, in_sandbox=True)
+    if request.copy is SandboxCopy.ALWAYS:
+        rule = "has no sandbox to begin a fresh one with: give files or an image, or submit an env_reset first"
+        raise failed_precondition("trajectory_id", request.trajectory_id, rule)
+    return request
+
+
+def _awaits_reset(trajectory: Trajectory) -> bool:
+    return any(not action.request.needs_sandbox for action in trajectory.line)
+
+
 def _check_sandbox(trajectory: Trajectory, request: ActionRequest) -> None:
     if not request.needs_sandbox or trajectory.sandbox_id or trajectory.lost:
         return
-    if not any(not action.request.needs_sandbox for action in trajectory.line):
+    if not _awaits_reset(trajectory):
         raise failed_precondition("trajectory_id", request.trajectory_id, "has no sandbox; submit an env_reset first")
-
-
-def _check_room(state: SchedulerState, job: Job) -> None:
-    settings = state.settings
-    if state.open_actions >= settings.max_open_actions:
-        raise RefusedError(
-            RefusalCode.RESOURCE_EXHAUSTED,
-            "action_id",
-            state.open_actions,
-            f"the queue holds its {settings.max_open_actions} actions",
-            settings.full_retry_after,
-        )
-    limit = job.request.max_actions
-    if limit and job.open_actions >= limit:
-        raise RefusedError(
-            RefusalCode.RESOURCE_EXHAUSTED,
-            "job_id",
-            job.open_actions,
-            f"the job has its max_actions of {limit} open",
-            settings.full_retry_after,
-        )
 
 
 def add_action(
@@ -198,8 +198,7 @@ def add_action(
     action = Action(request, job, trajectory, state.next_arrival(), now, now)
     action.tell(now, "submitted")
     job.actions[request.key.action_id] = action
-    job.open_actions += 1
-    state.open_actions += 1
+    _count_open(state, job, request)
     timeouts = request.timeouts
     state.timers.set(("action", request.key), now + min(timeouts.schedule_to_start, timeouts.schedule_to_close))
     if trajectory is not None:
@@ -208,6 +207,15 @@ def add_action(
         if request.in_sandbox:
             trajectory.line.append(action)
     return action
+
+
+def _count_open(state: SchedulerState, job: Job, request: ActionRequest) -> None:
+    size = len(request.spec)
+    job.open_actions += 1
+    job.open_bytes += size
+    state.open_actions += 1
+    state.open_bytes += size
+    job.state_counts[ActionState.QUEUED] = job.state_counts.get(ActionState.QUEUED, 0) + 1
 
 
 def on_policy_published(state: SchedulerState, event: events.PolicyPublished, now: float) -> None:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from callsheet.scheduler.core.model import CPU, MEMORY, ActionKind, Demand, ResourceDemand, SpeedUp
+from callsheet.scheduler.core.model import CPU, MEMORY, ActionKind, Demand, ResourceDemand, SandboxCopy, SpeedUp
 from callsheet.scheduler.core.registration import IMAGE_SERVICE_PREFIX
 from callsheet.scheduler.service import payload_rules, reward_rules
 from callsheet.scheduler.service.payload_rules import References
 from callsheet.scheduler.service.rules import identifier, short_text
 from callsheet.v1 import action_pb2, common_pb2, outcome_pb2
-from callsheet.v1.rewards import command_scorer, scores_in_sandbox
+from callsheet.v1.rewards import command_scorer, may_score_in_copy, scores_in_sandbox
 
 _NOTHING = Demand()
 _ONE_CORE = Demand((ResourceDemand(CPU, 1, 1),))
@@ -36,6 +36,7 @@ class KindRules:
         demand: The demand of an action that states none.
         service: Name of the service that an action needs.
         in_sandbox: Whether an action needs its trajectory's sandbox or makes it.
+        copy: Whether an action runs in a copy of that sandbox.
         called_once: Whether an action may begin only once.
         result_blobs: All that a result may have stored.
     """
@@ -45,6 +46,7 @@ class KindRules:
     demand: Callable[[action_pb2.ActionSpec], Demand] = lambda _: _NOTHING
     service: Callable[[action_pb2.ActionSpec], str] = _service
     in_sandbox: Callable[[action_pb2.ActionSpec], bool] = lambda _: False
+    copy: Callable[[action_pb2.ActionSpec], SandboxCopy] = lambda _: SandboxCopy.NEVER
     called_once: Callable[[action_pb2.ActionSpec], bool] = lambda _: False
     result_blobs: Callable[[outcome_pb2.Succeeded], Sequence[common_pb2.Blob]] = lambda _: ()
 
@@ -64,6 +66,13 @@ def _reward_service(spec: action_pb2.ActionSpec) -> str:
 def _reward_demand(spec: action_pb2.ActionSpec) -> Demand:
     # A scoring model brings its own compute, as an engine does.
     return _NOTHING if spec.reward.WhichOneof("scorer") == "model" else _ONE_CORE
+
+
+def _reward_copy(spec: action_pb2.ActionSpec) -> SandboxCopy:
+    if not spec.trajectory_id or not may_score_in_copy(spec.reward):
+        return SandboxCopy.NEVER
+    runs = command_scorer(spec.reward)
+    return SandboxCopy.IF_ANY if runs is not None and runs.files else SandboxCopy.ALWAYS
 
 
 def _command_blobs(result: outcome_pb2.CommandResult) -> list[common_pb2.Blob]:
@@ -99,10 +108,11 @@ KIND_RULES: Final[Mapping[str, KindRules]] = {
     ),
     "reward": KindRules(
         ActionKind.REWARD,
-        lambda spec: reward_rules.check_reward(spec.reward),
+        lambda spec: reward_rules.check_reward(spec.reward, spec.trajectory_id),
         demand=_reward_demand,
         service=_reward_service,
         in_sandbox=lambda spec: scores_in_sandbox(spec.reward),
+        copy=_reward_copy,
         result_blobs=lambda result: _command_blobs(result.reward.command),
     ),
 }

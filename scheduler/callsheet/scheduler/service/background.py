@@ -9,10 +9,12 @@ import anyio
 import structlog
 from callsheet.scheduler.core.model import ActionKey
 from callsheet.scheduler.core.peers import Watcher
+from callsheet.scheduler.store.errors import PayloadStoreError
 from callsheet.scheduler.store.journal import Journal
 from callsheet.scheduler.store.payloads import PayloadStore
 
 READS_PER_THREAD_CALL = 256
+BYTES_PER_THREAD_CALL = 16 * 1024 * 1024
 
 _log = structlog.get_logger(__name__)
 
@@ -52,16 +54,32 @@ class Background:
                 batch = [self._reads.popleft() for _ in range(min(len(self._reads), READS_PER_THREAD_CALL))]
                 batch = [(watcher, key) for watcher, key in batch if not watcher.gone]
                 stored = await anyio.to_thread.run_sync(self._read, [key for _, key in batch])
-                for (watcher, key), encoded in zip(batch, stored, strict=True):
+                self._reads.extendleft(reversed(batch[len(stored) :]))
+                for (watcher, key), encoded in zip(batch, stored, strict=False):
                     self._deliver(watcher, key, encoded)
             while self._closed_jobs:
                 job_id = self._closed_jobs.popleft()
                 # A job opened again under the same id uses what its payloads are kept for; its own close releases them.
                 if not self._job_is_open(job_id):
-                    await self._payloads.release_job(job_id)
+                    await self._release(job_id)
 
     def _read(self, keys: list[ActionKey]) -> list[bytes | None]:
-        return [self._journal.outcome(*key) for key in keys]
+        """Outcomes of the first keys: of all, unless they are large."""
+        stored: list[bytes | None] = []
+        size = 0
+        for key in keys:
+            stored.append(outcome := self._journal.outcome(*key))
+            size += len(outcome or b"")
+            if size >= BYTES_PER_THREAD_CALL:
+                break
+        return stored
+
+    async def _release(self, job_id: str) -> None:
+        try:
+            await self._payloads.release_job(job_id)
+        except PayloadStoreError as error:
+            # The next start of a scheduler does it.
+            _log.error("payloads_not_released", job_id=job_id, reason=str(error))
 
     def _deliver(self, watcher: Watcher, key: ActionKey, encoded: bytes | None) -> None:
         if encoded is None:

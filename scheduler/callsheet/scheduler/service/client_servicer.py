@@ -12,10 +12,13 @@ from callsheet.scheduler.service.guard import caller
 from callsheet.scheduler.service.listing import list_groups, list_jobs, list_trajectories
 from callsheet.scheduler.service.loop import CoreLoop
 from callsheet.scheduler.service.openings import end_of, opening_of
+from callsheet.scheduler.service.payload_claims import PayloadClaims
+from callsheet.scheduler.service.peer_limits import PeerLimits, peer_of
 from callsheet.scheduler.service.refusals import Context
-from callsheet.scheduler.service.requests import ClientRequests, UnaryReply, decode_key, require_job_of
+from callsheet.scheduler.service.requests import UnaryReply, decode_key, decode_request, require_job_of
 from callsheet.scheduler.service.rules import seconds
 from callsheet.scheduler.service.sessions import ClientStream
+from callsheet.scheduler.service.unread import UnreadBytes
 from callsheet.scheduler.service.version import scheduler_version
 from callsheet.v1 import client_service_pb2, client_service_pb2_grpc
 from callsheet.v1.contract import CONTRACT, OLDEST_CONTRACT
@@ -31,22 +34,25 @@ _log = structlog.get_logger(__name__)
 class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
     """See the contract."""
 
-    def __init__(self, loop: CoreLoop, requests: ClientRequests) -> None:
+    def __init__(self, loop: CoreLoop, claims: PayloadClaims, limits: PeerLimits, unread: UnreadBytes) -> None:
         self._loop = loop
-        self._requests = requests
+        self._claims = claims
+        self._limits = limits
+        self._unread = unread
 
     # grpc.aio also takes a coroutine that writes; the generated types know generators only.
     async def ClientSession(  # type: ignore[override]  # noqa: N802
         self, request_iterator: AsyncIterator[client_service_pb2.ClientSessionRequest], context: Context
     ) -> None:
         """One session of one client."""
-        session = ClientStream()
+        session, peer = ClientStream(self._unread), peer_of(context)
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(session.outbox.write_all, context.write)
                 async for request in request_iterator:
                     await self._loop.wait_for_room()
                     await self._read(session, request)
+                    await self._limits.pace(peer, len(request.items))
                 tasks.cancel_scope.cancel()
         finally:
             session.outbox.abandon()
@@ -59,9 +65,10 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
             reply_to = events.ReplyTo(session, item.sequence, holds=True)
             try:
                 require_job_of(item, identity)
-                event, references = self._requests.decode(item, reply_to, session)
+                event, references = decode_request(item, reply_to, session)
                 if references:
-                    await self._requests.check_references(item.submit.job_id, references, identity)
+                    claim = await self._claims.of_submit(identity, item.submit.job_id, references)
+                    session.expect_result(item.sequence, claim)
             except RefusedError as refusal:
                 session.put_result(item.sequence, refusal)
             else:
@@ -72,9 +79,9 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         identity = caller()
         require_job_of(item, identity)
         reply = UnaryReply()
-        event, references = self._requests.decode(item, events.ReplyTo(reply, 0), None)
+        event, references = decode_request(item, events.ReplyTo(reply, 0), None)
         if references:
-            await self._requests.check_references(item.submit.job_id, references, identity)
+            reply.claim = await self._claims.of_submit(identity, item.submit.job_id, references)
         await self._loop.wait_for_room()
         self._loop.post([event])
         await reply.result(ANSWER_TIMEOUT)

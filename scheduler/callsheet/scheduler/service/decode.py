@@ -150,6 +150,7 @@ def decode_action(spec: action_pb2.ActionSpec) -> tuple[ActionRequest, list[comm
         set_up=set_up_name(spec.env_reset) if kind is ActionKind.ENV_RESET else "",
         called_once=rules.called_once(spec),
         command_timeout=to_seconds(spec.env_reset.defaults.start_to_close),
+        copy=rules.copy(spec),
         payloads=tuple(reference.sha256 for reference in references),
     )
     return request, references

@@ -26,6 +26,7 @@ from callsheet.scheduler.store.writer import GroupCommitWriter
 from callsheet.v1 import common_pb2
 
 MAX_PENDING_EVENTS = 50_000
+MAX_PENDING_BYTES = 256 * 1024 * 1024
 MAX_STORED_READS = 10_000
 IDLE_WAIT = 3600.0
 # Seconds that the acknowledgement of a submit may wait for company in its commit: as long as a short action takes.
@@ -77,6 +78,7 @@ class CoreLoop:
         *,
         heartbeat_interval: float,
         max_journal_backlog: int,
+        max_pending_bytes: int = MAX_PENDING_BYTES,
     ) -> None:
         self.state = state
         self.clock = Clock()
@@ -85,6 +87,7 @@ class CoreLoop:
         self._background = background
         self._heartbeat_interval = heartbeat_interval
         self._max_journal_backlog = max_journal_backlog
+        self._max_pending_bytes = max_pending_bytes
         self._wake = asyncio.Event()
         self._room: anyio.Event | None = None
         self._uncommitted = _Committable()
@@ -107,7 +110,7 @@ class CoreLoop:
 
     def post(self, happened: Sequence[Event]) -> None:
         """Queues events. Readers of streams call `wait_for_room` first; all else is small."""
-        self.stepper.pending.extend(happened)
+        self.stepper.post(happened)
         self._wake.set()
 
     def wake(self) -> None:
@@ -129,6 +132,7 @@ class CoreLoop:
     def _has_room(self) -> bool:
         return (
             len(self.stepper.pending) <= MAX_PENDING_EVENTS
+            and self.stepper.pending_bytes + self._writer.backlog_bytes <= self._max_pending_bytes
             and self._writer.backlog <= self._max_journal_backlog
             and self._background.backlog <= MAX_STORED_READS
         )
@@ -268,7 +272,6 @@ class CoreLoop:
     def _refuse_manager(self, command: commands.RefuseManager) -> None:
         if isinstance(command.session, ManagerStream):
             command.session.outbox.close(command.refusal)
-            self._log.warning("manager_refused", manager=command.session.manager_id, reason=str(command.refusal))
 
     def _dispatch(self, command: commands.Dispatch) -> None:
         request = command.request

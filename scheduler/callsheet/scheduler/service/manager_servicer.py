@@ -12,11 +12,11 @@ from callsheet.scheduler.service.guard import caller
 from callsheet.scheduler.service.live_output import forward_output
 from callsheet.scheduler.service.loop import CoreLoop
 from callsheet.scheduler.service.manager_wire import decode_item, decode_registration, references_of
-from callsheet.scheduler.service.payload_rights import PayloadRights
-from callsheet.scheduler.service.refusals import Context
+from callsheet.scheduler.service.payload_claims import PayloadClaims
+from callsheet.scheduler.service.refusals import Context, abort, first_of
 from callsheet.scheduler.service.sessions import ManagerStream
-from callsheet.scheduler.store.errors import PayloadNotFoundError
-from callsheet.scheduler.store.payloads import PayloadStore
+from callsheet.scheduler.service.unread import UnreadBytes
+from callsheet.scheduler.store.errors import PayloadStoreError
 from callsheet.v1 import manager_service_pb2, manager_service_pb2_grpc
 
 Requests = AsyncIterator[manager_service_pb2.ManagerSessionRequest]
@@ -27,10 +27,10 @@ _log = structlog.get_logger(__name__)
 class ManagerServicer(manager_service_pb2_grpc.ManagerServiceServicer):
     """See the contract."""
 
-    def __init__(self, loop: CoreLoop, payloads: PayloadStore, rights: PayloadRights) -> None:
+    def __init__(self, loop: CoreLoop, claims: PayloadClaims, unread: UnreadBytes) -> None:
         self._loop = loop
-        self._payloads = payloads
-        self._rights = rights
+        self._claims = claims
+        self._unread = unread
 
     # grpc.aio also takes a coroutine that writes; the generated types know generators only.
     async def ManagerSession(  # type: ignore[override]  # noqa: N802
@@ -38,7 +38,8 @@ class ManagerServicer(manager_service_pb2_grpc.ManagerServiceServicer):
     ) -> None:
         """One session of one manager."""
         requests = aiter(request_iterator)
-        session, items = _register(self._loop, await anext(requests, None))
+        session, items = _register(self._loop, await anext(requests, None), self._unread)
+        refusal: RefusedError | None = None
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(session.outbox.write_all, context.write)
@@ -47,9 +48,22 @@ class ManagerServicer(manager_service_pb2_grpc.ManagerServiceServicer):
                     await self._loop.wait_for_room()
                     await self._read(session, request.items)
                 tasks.cancel_scope.cancel()
+        except* RefusedError as group:
+            refusal = first_of(group)
         finally:
+            self._end(session)
+        if refusal is not None:
+            await abort(context, refusal)
+
+    def _end(self, session: ManagerStream) -> None:
+        """Tells the core that a stream is over, and the log in one line why."""
+        refusal = session.outbox.closing
+        session.outbox.abandon()
+        if refusal is None:
             _log.info("manager_disconnected", manager_id=session.manager_id)
-            self._loop.post([events.ManagerDisconnected(session, session.manager_id)])
+        else:
+            _log.warning("manager_refused", manager_id=session.manager_id, reason=str(refusal))
+        self._loop.post([events.ManagerDisconnected(session, session.manager_id)])
 
     async def _read(self, session: ManagerStream, items: Iterable[manager_service_pb2.ManagerItem]) -> None:
         happened: list[events.Event] = []
@@ -72,28 +86,26 @@ class ManagerServicer(manager_service_pb2_grpc.ManagerServiceServicer):
 
         What the manager did not put is not kept: its job could read what is another's.
         """
-        try:
-            unknown = await self._rights.unknown_to(caller(), ended.key.job_id, references)
-            if unknown:
-                raise PayloadNotFoundError(unknown[0])
-            await self._payloads.retain(ended.key.job_id, references)
-        except PayloadNotFoundError as error:
-            _log.error(
-                "result_payload_missing",
-                job_id=ended.key.job_id,
-                action_id=ended.key.action_id,
-                attempt=ended.attempt,
-                reason=str(error),
-            )
+        for sha256 in references:
+            try:
+                await self._claims.of_result(caller(), ended.key.job_id, sha256)
+            except PayloadStoreError as error:
+                _log.error(
+                    "result_payload_not_kept",
+                    job_id=ended.key.job_id,
+                    action_id=ended.key.action_id,
+                    attempt=ended.attempt,
+                    reason=str(error),
+                )
 
 
 def _register(
-    loop: CoreLoop, first: manager_service_pb2.ManagerSessionRequest | None
+    loop: CoreLoop, first: manager_service_pb2.ManagerSessionRequest | None, unread: UnreadBytes
 ) -> tuple[ManagerStream, list[manager_service_pb2.ManagerItem]]:
     if first is None or not first.items or first.items[0].WhichOneof("item") != "registration":
         raise invalid("items[0]", "", "must be the registration")
     registration = first.items[0].registration
     caller().require_manager("registration.manager_id", registration.manager_id)
-    session = ManagerStream(registration.manager_id)
+    session = ManagerStream(registration.manager_id, unread)
     loop.post([decode_registration(session, registration)])
     return session, list(first.items[1:])

@@ -27,6 +27,11 @@ MAX_BURST = 1e12
 # Planning counts the units of all nodes of a pool together, in 64 bits.
 MAX_UNITS = 10**12
 
+# Stories and summaries keep reasons; what is to be read at length is the message.
+MAX_MESSAGE = 65_536
+# A message takes 16 MiB, and an outcome says some more.
+MAX_RESULT_BYTES = 16 * 1024 * 1024 - 128 * 1024
+
 _FAILURES: Final = frozenset(kind.value for kind in FailureKind)
 _TIMEOUTS: Final = frozenset(kind.value for kind in TimeoutKind)
 
@@ -111,6 +116,7 @@ def _decode_service(path: str, message: manager_service_pb2.HostedService) -> Se
         setup_s=within(f"{path}.setup_s", message.setup_s, 0.0, MAX_SECONDS),
         instances=int(at_least(f"{path}.instances", message.instances, 0)),
         kept_set_ups=_decode_kept(path, message.kept_set_ups),
+        copies_sandboxes=message.copies_sandboxes,
     )
 
 
@@ -193,7 +199,7 @@ def decode_item(manager_id: str, session: ManagerSession, item: manager_service_
             return events.ManagerDraining(manager_id, session)
         case "sandbox_lost":
             lost = item.sandbox_lost
-            return events.SandboxLost(manager_id, decode_sandbox(lost.sandbox), lost.reason)
+            return events.SandboxLost(manager_id, decode_sandbox(lost.sandbox), lost.reason[:MAX_ID])
         case other:
             raise invalid("items", other, "must be set, and registration only once")
 
@@ -213,6 +219,16 @@ def _decode_ended(manager_id: str, message: manager_service_pb2.AttemptEnded) ->
 
 
 def _decode_result(message: manager_service_pb2.AttemptEnded) -> events.AttemptResult:
+    result = _decode_any_result(message)
+    # What no message can carry would end each session that it is delivered to.
+    size = events.result_bytes(result) + message.usage.ByteSize()
+    if size > MAX_RESULT_BYTES:
+        told = f"the result has {size} bytes, and at most {MAX_RESULT_BYTES} can be delivered"
+        return events.AttemptFailed(FailureKind.INFRA, "result_too_large", told)
+    return result
+
+
+def _decode_any_result(message: manager_service_pb2.AttemptEnded) -> events.AttemptResult:
     match message.WhichOneof("result"):
         case "succeeded":
             succeeded = message.succeeded
@@ -230,8 +246,8 @@ def _decode_result(message: manager_service_pb2.AttemptEnded) -> events.AttemptR
                 return events.AttemptCancelled(_partial(failed))
             return events.AttemptFailed(
                 kind=FailureKind(failed.kind) if failed.kind in _FAILURES else FailureKind.INFRA,
-                reason=failed.reason,
-                message=failed.message,
+                reason=failed.reason[:MAX_ID],
+                message=failed.message[:MAX_MESSAGE],
                 partial=_partial(failed),
                 timeout=TimeoutKind(failed.timeout) if failed.timeout in _TIMEOUTS else TimeoutKind.NONE,
                 retry_after=_seconds(failed.retry_after_s),

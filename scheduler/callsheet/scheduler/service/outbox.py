@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from callsheet.scheduler.core.model import RefusalCode, RefusedError
+from callsheet.scheduler.service.unread import UnreadBytes
 
 MAX_ITEMS = 1024
 MAX_BYTES = 1024 * 1024
@@ -35,18 +36,21 @@ class Outbox(Generic[A]):
     """Messages waiting to be written to a stream, filled field by field.
 
     Bounded by `MAX_WAITING_BYTES`; past it the session is closed and abandoned, since its reader has stopped reading.
+    So is the one with the most unread bytes once all sessions together have too many.
 
     Attributes:
         closing: Why the session ends, once it does.
         abandoned: Nothing more is written: what still comes is dropped.
     """
 
-    def __init__(self, encode_acknowledged: Callable[[Sequence[A]], bytes]) -> None:
+    def __init__(self, encode_acknowledged: Callable[[Sequence[A]], bytes], unread: UnreadBytes | None = None) -> None:
         """Starts empty.
 
         Args:
             encode_acknowledged: Makes one part of a message of all that is acknowledged in it.
+            unread: What all sessions together leave unread; None counts this one alone.
         """
+        self._unread = unread or UnreadBytes()
         self._encode_acknowledged = encode_acknowledged
         self._batches: deque[_Batch[A]] = deque()
         self._size = 0
@@ -61,6 +65,8 @@ class Outbox(Generic[A]):
         if self._has_room(len(encoded)):
             self._batch_for(len(encoded)).fields.append(encoded)
             self._due.set()
+            if self._unread.total > self._unread.max_bytes:
+                self._unread.relieve()
 
     def acknowledge(self, what: A, *, patient: bool = False) -> None:
         """Queues an acknowledgement.
@@ -84,10 +90,14 @@ class Outbox(Generic[A]):
         nothing must be kept for it.
         """
         if self._batches and self._size + size > MAX_WAITING_BYTES:
-            waiting, rule = f"{self._size} bytes", "does not read its stream"
-            self.close(RefusedError(RefusalCode.RESOURCE_EXHAUSTED, "session", waiting, rule, retry_after=1.0))
-            self.abandon()
+            self.end_unread("does not read its stream")
         return not self.abandoned
+
+    def end_unread(self, rule: str = "leaves the most unread, and all sessions together leave too much") -> None:
+        """Ends the session at once and lets go of what waits; its peer comes back and is told again what it missed."""
+        waiting = f"{self._size} bytes"
+        self.close(RefusedError(RefusalCode.RESOURCE_EXHAUSTED, "session", waiting, rule, retry_after=1.0))
+        self.abandon()
 
     def _batch_for(self, size: int) -> _Batch[A]:
         """The batch that the next item goes into; it is counted as being there."""
@@ -95,9 +105,16 @@ class Outbox(Generic[A]):
         if last is None or len(last.fields) + len(last.acknowledged) >= MAX_ITEMS or last.size + size > MAX_BYTES:
             last = _Batch()
             self._batches.append(last)
+            self._unread.readers.add(self)
         last.size += size
         self._size += size
+        self._unread.total += size
         return last
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that wait to be written."""
+        return self._size
 
     @property
     def backlog(self) -> int:
@@ -113,6 +130,8 @@ class Outbox(Generic[A]):
         """Nobody reads it any more: lets go of what waits, as whoever still has the session may have it for hours."""
         self.abandoned = True
         self._batches.clear()
+        self._unread.total -= self._size
+        self._unread.readers.discard(self)
         self._size = 0
 
     async def write_all(self, write: Callable[[bytes], Awaitable[None]]) -> None:
@@ -133,7 +152,9 @@ class Outbox(Generic[A]):
             return None
         batch = self._batches.popleft()
         self._size -= batch.size
+        self._unread.total -= batch.size
         if not self._batches:
+            self._unread.readers.discard(self)
             self._wait_for_more()
         if batch.acknowledged:
             batch.fields.append(self._encode_acknowledged(batch.acknowledged))

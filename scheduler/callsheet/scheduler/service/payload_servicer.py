@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Final
 
 from callsheet.scheduler.core.model import RefusalCode, RefusedError
 from callsheet.scheduler.service.guard import caller
+from callsheet.scheduler.service.payload_claims import refusal_of
 from callsheet.scheduler.service.payload_rights import PayloadRights, owner_of
 from callsheet.scheduler.service.refusals import Context, abort
 from callsheet.scheduler.service.rules import blob
@@ -67,9 +69,12 @@ async def _chunks(
 
 
 def _refusal(error: PayloadStoreError) -> RefusedError:
-    codes = {
-        PayloadNotFoundError: RefusalCode.NOT_FOUND,
-        PayloadTooLargeError: RefusalCode.RESOURCE_EXHAUSTED,
-        PayloadMismatchError: RefusalCode.INVALID_ARGUMENT,
-    }
-    return RefusedError(codes.get(type(error), RefusalCode.UNAVAILABLE), "payload", "", str(error))
+    code = _CODES.get(type(error))
+    return refusal_of(error) if code is None else RefusedError(code, "payload", "", str(error))
+
+
+_CODES: Final = {
+    PayloadNotFoundError: RefusalCode.NOT_FOUND,
+    PayloadTooLargeError: RefusalCode.RESOURCE_EXHAUSTED,
+    PayloadMismatchError: RefusalCode.INVALID_ARGUMENT,
+}

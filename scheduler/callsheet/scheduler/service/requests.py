@@ -2,83 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import anyio
 from callsheet.scheduler.access.identity import Identity, Scope
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.model import ActionKey, Opened, RefusalCode, RefusedError, failed_precondition, invalid
+from callsheet.scheduler.core.model import ActionKey, Opened, RefusalCode, RefusedError, invalid
 from callsheet.scheduler.core.peers import Watcher
 from callsheet.scheduler.service.decode import decode_action, decode_job, decode_trajectory
 from callsheet.scheduler.service.openings import from_wire
-from callsheet.scheduler.service.payload_rights import PayloadRights
+from callsheet.scheduler.service.payload_claims import Claim, References
 from callsheet.scheduler.service.rules import at_least, identifier, known, not_built, short_text
-from callsheet.scheduler.store.errors import PayloadNotFoundError
-from callsheet.scheduler.store.payloads import PayloadStore
 from callsheet.v1 import client_service_pb2, common_pb2, job_pb2, outcome_pb2
 
-References = Sequence[common_pb2.PayloadReference]
 
+def decode_request(
+    item: client_service_pb2.ClientItem, reply_to: events.ReplyTo, watcher: Watcher | None
+) -> tuple[events.Event, References]:
+    """The event of an item, and the stored payloads that must be there for it.
 
-class ClientRequests:
-    """Decodes and checks client items."""
-
-    def __init__(self, payloads: PayloadStore, rights: PayloadRights) -> None:
-        self._payloads = payloads
-        self._rights = rights
-
-    def decode(
-        self, item: client_service_pb2.ClientItem, reply_to: events.ReplyTo, watcher: Watcher | None
-    ) -> tuple[events.Event, References]:
-        """The event of an item, and the stored payloads that must be there for it.
-
-        Raises:
-            RefusedError: INVALID_ARGUMENT naming the field, or UNIMPLEMENTED naming what is not built yet.
-        """
-        match item.WhichOneof("item"):
-            case "submit":
-                request, references = decode_action(item.submit)
-                return events.SubmitRequested(reply_to, request, watcher), references
-            case "open_job":
-                return events.JobOpenRequested(reply_to, decode_job(item.open_job)), ()
-            case "close_job":
-                return events.JobCloseRequested(reply_to, identifier("job_id", item.close_job)), ()
-            case "open_trajectory":
-                return events.TrajectoryOpenRequested(reply_to, decode_trajectory(item.open_trajectory)), ()
-            case "close_trajectory":
-                return _decode_close_trajectory(item.close_trajectory, reply_to), ()
-            case "cancel":
-                key = decode_key(item.cancel.key)
-                return events.CancelRequested(reply_to, key, short_text("reason", item.cancel.reason)), ()
-            case "publish_policy_version":
-                return _decode_published(item.publish_policy_version, reply_to), ()
-            case "hold_job":
-                return events.JobHoldRequested(reply_to, identifier("job_id", item.hold_job)), ()
-            case "release_job":
-                return events.JobReleaseRequested(reply_to, identifier("job_id", item.release_job)), ()
-            case "cancel_work":
-                return _decode_cancel_work(item.cancel_work, reply_to), ()
-            case _:
-                raise invalid("item", "", "must have exactly one request set")
-
-    async def check_references(self, job_id: str, references: References, identity: Identity) -> None:
-        """Makes sure that stored payloads are there and stay there for the job.
-
-        Raises:
-            RefusedError: FAILED_PRECONDITION naming the payload that is missing, or that the caller may not name.
-        """
-        unknown = await self._rights.unknown_to(identity, job_id, [reference.sha256 for reference in references])
-        for reference in references:
-            if reference.sha256 in unknown:
-                raise _missing(reference)
-        for reference in references:
-            try:
-                await self._payloads.retain(job_id, [reference.sha256])
-                size = await self._payloads.size(reference.sha256)
-            except PayloadNotFoundError:
-                raise _missing(reference) from None
-            if size != reference.size:
-                raise _missing(reference)
+    Raises:
+        RefusedError: INVALID_ARGUMENT naming the field, or UNIMPLEMENTED naming what is not built yet.
+    """
+    match item.WhichOneof("item"):
+        case "submit":
+            request, references = decode_action(item.submit)
+            return events.SubmitRequested(reply_to, request, watcher), references
+        case "open_job":
+            return events.JobOpenRequested(reply_to, decode_job(item.open_job)), ()
+        case "close_job":
+            return events.JobCloseRequested(reply_to, identifier("job_id", item.close_job)), ()
+        case "open_trajectory":
+            return events.TrajectoryOpenRequested(reply_to, decode_trajectory(item.open_trajectory)), ()
+        case "close_trajectory":
+            return _decode_close_trajectory(item.close_trajectory, reply_to), ()
+        case "cancel":
+            key = decode_key(item.cancel.key)
+            return events.CancelRequested(reply_to, key, short_text("reason", item.cancel.reason)), ()
+        case "publish_policy_version":
+            return _decode_published(item.publish_policy_version, reply_to), ()
+        case "hold_job":
+            return events.JobHoldRequested(reply_to, identifier("job_id", item.hold_job)), ()
+        case "release_job":
+            return events.JobReleaseRequested(reply_to, identifier("job_id", item.release_job)), ()
+        case "cancel_work":
+            return _decode_cancel_work(item.cancel_work, reply_to), ()
+        case _:
+            raise invalid("item", "", "must have exactly one request set")
 
 
 def require_job_of(item: client_service_pb2.ClientItem, identity: Identity) -> None:
@@ -95,11 +63,6 @@ def require_job_of(item: client_service_pb2.ClientItem, identity: Identity) -> N
         identity.require_job("job_id", value)
     else:
         identity.require_job("job_id", (value.key if name == "cancel" else value).job_id)
-
-
-def _missing(reference: common_pb2.PayloadReference) -> RefusedError:
-    rule = f"names no stored payload of {reference.size} bytes; put it first"
-    return failed_precondition("reference.sha256", reference.sha256, rule)
 
 
 def decode_key(key: common_pb2.ActionKey) -> ActionKey:
@@ -151,6 +114,7 @@ class UnaryReply:
 
     Attributes:
         gone: Its rpc is over; see `Watcher`.
+        claim: The payloads of the submit, if it is one.
         opened: What was found, once a request that opens something is acknowledged.
     """
 
@@ -161,9 +125,12 @@ class UnaryReply:
         self._has_outcome = anyio.Event()
         self._outcome: outcome_pb2.Outcome | None = None
         self.gone = False
+        self.claim: Claim | None = None
 
     def put_result(self, sequence: int, refusal: RefusedError | None) -> None:
         """See `ClientSession`."""
+        if self.claim is not None:
+            self.claim.settle(accepted=refusal is None)
         self._refusal = refusal
         self._answered.set()
 

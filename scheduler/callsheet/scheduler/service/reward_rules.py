@@ -11,13 +11,13 @@ from callsheet.v1.rewards import CommandScorer, scores_in_sandbox
 SCORE_PLACEHOLDER = "{score}"
 
 
-def check_reward(reward: action_pb2.RewardInput) -> References:
+def check_reward(reward: action_pb2.RewardInput, trajectory_id: str) -> References:
     """A test suite, a script or a model input."""
     match reward.WhichOneof("scorer"):
         case "test_suite":
-            return _check_place("reward.test_suite", reward, reward.test_suite)
+            return _check_place("reward.test_suite", reward, reward.test_suite, trajectory_id)
         case "script":
-            references = _check_place("reward.script", reward, reward.script)
+            references = _check_place("reward.script", reward, reward.script, trajectory_id)
             _check_score_file(reward.script)
             return references
         case "model":
@@ -27,7 +27,7 @@ def check_reward(reward: action_pb2.RewardInput) -> References:
             raise invalid("reward.scorer", "", "must be one of test_suite, model and script")
 
 
-def _check_place(field: str, reward: action_pb2.RewardInput, runs: CommandScorer) -> References:
+def _check_place(field: str, reward: action_pb2.RewardInput, runs: CommandScorer, trajectory_id: str) -> References:
     known(f"{field}.where", runs.where, action_pb2.RewardPlace.values())
     known(f"{field}.background", runs.background, action_pb2.RewardBackground.values())
     if runs.background and not scores_in_sandbox(reward):
@@ -41,8 +41,9 @@ def _check_place(field: str, reward: action_pb2.RewardInput, runs: CommandScorer
     if scores_in_sandbox(reward):
         if runs.image:
             raise invalid(f"{field}.image", runs.image, "must be empty in the trajectory's sandbox, which has its own")
-    elif not runs.files and not runs.image:
-        raise invalid(f"{field}.files", "[]", "a fresh sandbox is empty: give files or an image, or run in the sandbox")
+    elif not runs.files and not runs.image and not trajectory_id:
+        rule = "without a trajectory a fresh sandbox is empty: give files or an image"
+        raise invalid(f"{field}.files", "[]", rule)
     return references
 
 

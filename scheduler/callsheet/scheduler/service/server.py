@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 
 import anyio
@@ -25,13 +26,16 @@ from callsheet.scheduler.service.learning import Learning, load_predictors
 from callsheet.scheduler.service.loop import Clock, CoreLoop
 from callsheet.scheduler.service.manager_servicer import ManagerServicer
 from callsheet.scheduler.service.outcomes import encode_outcome
+from callsheet.scheduler.service.payload_claims import PayloadClaims
 from callsheet.scheduler.service.payload_rights import PayloadRights
 from callsheet.scheduler.service.payload_servicer import PayloadServicer
+from callsheet.scheduler.service.peer_limits import LimitingInterceptor, PeerLimits
 from callsheet.scheduler.service.planning import SolverPlanning, make_planning
 from callsheet.scheduler.service.refusing_interceptor import RefusingInterceptor
-from callsheet.scheduler.service.requests import ClientRequests
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.scheduler.service.tls import CertificateFiles
+from callsheet.scheduler.service.unread import UnreadBytes
+from callsheet.scheduler.store.errors import PayloadStoreError
 from callsheet.scheduler.store.journal import Journal, open_journal
 from callsheet.scheduler.store.local_payloads import LocalPayloadStore
 from callsheet.scheduler.store.payloads import PayloadStore
@@ -124,11 +128,16 @@ async def _serve_with(
         learning.attempts_ended,
         heartbeat_interval=settings.heartbeat_interval,
         max_journal_backlog=settings.max_journal_backlog,
+        max_pending_bytes=settings.limits.max_pending_bytes,
     )
     admin = AdminServicer(loop, predictors, planning)
     writer.start()
     try:
-        async with _grpc_server(settings, loop, payloads, admin) as address, anyio.create_task_group() as tasks:
+        rights = PayloadRights(payloads, state)
+        claims = PayloadClaims(payloads, rights)
+        server = _grpc_server(settings, loop, PayloadServicer(payloads, rights), claims, admin)
+        async with server as address, anyio.create_task_group() as tasks:
+            tasks.start_soon(claims.run)
             tasks.start_soon(loop.run)
             if isinstance(planning, SolverPlanning):
                 tasks.start_soon(planning.run, loop.wake)
@@ -153,6 +162,9 @@ def _recover(
     epoch = journal.begin_epoch()
     core = CoreSettings(
         max_open_actions=settings.max_open_actions,
+        max_open_bytes=settings.limits.max_open_bytes,
+        max_job_open_actions=settings.limits.max_job_open_actions,
+        max_job_open_bytes=settings.limits.max_job_open_bytes,
         manager_lease=settings.manager_lease,
         cancel_grace=settings.cancel_grace,
         expected=expected,
@@ -188,9 +200,12 @@ async def _tell_alive(loop: CoreLoop, writer: GroupCommitWriter, interval: float
 async def _remove_unused(payloads: PayloadStore) -> None:
     """Removes payloads that no job ever used, once an hour."""
     while True:
-        removed = await payloads.remove_unused()
-        if removed:
-            _log.info("unused_payloads_removed", count=removed)
+        try:
+            removed = await payloads.remove_unused()
+        except PayloadStoreError as error:
+            _log.error("unused_payloads_not_removed", reason=str(error))
+        else:
+            _log.log(logging.INFO if removed else logging.DEBUG, "unused_payloads_removed", count=removed)
         await anyio.sleep(UNUSED_SWEEP)
 
 
@@ -199,16 +214,21 @@ async def _open_payloads(settings: SchedulerSettings) -> PayloadStore:
         return await RedisPayloadStore.open(
             settings.redis_url, namespace=settings.redis_namespace, max_bytes=settings.max_payload_bytes
         )
-    return await LocalPayloadStore.open(settings.data_dir / "payloads", max_bytes=settings.max_payload_bytes)
+    return await LocalPayloadStore.open(
+        settings.data_dir / "payloads",
+        max_bytes=settings.max_payload_bytes,
+        max_stored_bytes=settings.limits.max_stored_bytes,
+    )
 
 
 @contextlib.asynccontextmanager
 async def _grpc_server(
-    settings: SchedulerSettings, loop: CoreLoop, payloads: PayloadStore, admin: AdminServicer
+    settings: SchedulerSettings, loop: CoreLoop, payloads: PayloadServicer, claims: PayloadClaims, admin: AdminServicer
 ) -> AsyncIterator[str]:
     guards = [TokenGuard(TokenFile(settings.access.tokens))] if settings.access.tokens is not None else []
+    limits, unread = PeerLimits(settings.limits), UnreadBytes(settings.limits.max_unread_bytes)
     server = grpc.aio.server(
-        interceptors=[*guards, RefusingInterceptor()],
+        interceptors=[*guards, RefusingInterceptor(), LimitingInterceptor(limits)],
         options=[
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -227,12 +247,11 @@ async def _grpc_server(
             ("grpc.http2.ping_timeout_ms", round(settings.keepalive_timeout * 1000)),
         ],
     )
-    rights = PayloadRights(payloads, loop.state)
-    requests = ClientRequests(payloads, rights)
-    client_service_pb2_grpc.add_ClientServiceServicer_to_server(ClientServicer(loop, requests), server)
-    manager_service_pb2_grpc.add_ManagerServiceServicer_to_server(ManagerServicer(loop, payloads, rights), server)
+    clients, managers = ClientServicer(loop, claims, limits, unread), ManagerServicer(loop, claims, unread)
+    client_service_pb2_grpc.add_ClientServiceServicer_to_server(clients, server)
+    manager_service_pb2_grpc.add_ManagerServiceServicer_to_server(managers, server)
     admin_service_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
-    payload_service_pb2_grpc.add_PayloadServiceServicer_to_server(PayloadServicer(payloads, rights), server)
+    payload_service_pb2_grpc.add_PayloadServiceServicer_to_server(payloads, server)
     names = [f"callsheet.v1.{name}Service" for name in ("Client", "Manager", "Admin", "Payload")]
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)

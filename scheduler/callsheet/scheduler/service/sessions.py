@@ -9,7 +9,9 @@ from callsheet.scheduler.core.model import Opened, RefusalCode, RefusedError, To
 from callsheet.scheduler.service.manager_commands import encode_command
 from callsheet.scheduler.service.openings import end_of, opening_of
 from callsheet.scheduler.service.outbox import Outbox
+from callsheet.scheduler.service.payload_claims import Claim
 from callsheet.scheduler.service.refusals import to_duration, to_status
+from callsheet.scheduler.service.unread import UnreadBytes
 from callsheet.v1 import client_service_pb2, manager_service_pb2
 from callsheet.v1.encoded_fields import embedded, tag
 
@@ -27,16 +29,23 @@ _ITEM = tag(manager_service_pb2.ManagerSessionResponse.ITEMS_FIELD_NUMBER)
 class ClientStream:
     """One client stream: a `ClientSession` and a `Watcher` of the core."""
 
-    def __init__(self) -> None:
-        self.outbox: Outbox[int] = Outbox(_encode_accepted)
+    def __init__(self, unread: UnreadBytes | None = None) -> None:
+        self.outbox: Outbox[int] = Outbox(_encode_accepted, unread)
+        self._claims: dict[int, Claim] = {}
 
     @property
     def gone(self) -> bool:
         """See `Watcher`."""
         return self.outbox.abandoned
 
+    def expect_result(self, sequence: int, claim: Claim) -> None:
+        """Settles the payloads of a submit once it has its result."""
+        self._claims[sequence] = claim
+
     def put_result(self, sequence: int, refusal: RefusedError | None) -> None:
         """See `ClientSession`."""
+        if self._claims and (claim := self._claims.pop(sequence, None)) is not None:
+            claim.settle(accepted=refusal is None)
         if refusal is None:
             self.outbox.acknowledge(sequence)
         else:
@@ -70,9 +79,9 @@ def _encode_accepted(sequences: Sequence[int]) -> bytes:
 class ManagerStream:
     """One manager stream: a `ManagerSession` of the core."""
 
-    def __init__(self, manager_id: str) -> None:
+    def __init__(self, manager_id: str, unread: UnreadBytes | None = None) -> None:
         self.manager_id = manager_id
-        self.outbox: Outbox[Token] = Outbox(_encode_ends_acknowledged)
+        self.outbox: Outbox[Token] = Outbox(_encode_ends_acknowledged, unread)
 
     def put_registered(self, epoch: int, heartbeat_interval: float, lease: float, shared_cores: Sequence[int]) -> None:
         """Answers the registration; times in seconds."""

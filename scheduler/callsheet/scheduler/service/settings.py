@@ -9,6 +9,7 @@ from typing import Annotated
 from callsheet.options.common import DEFAULT_ADDRESS, DataDir, Listen
 from callsheet.options.declaration import Setting
 from callsheet.scheduler.access.settings import AccessSettings
+from callsheet.scheduler.service.limit_settings import LimitSettings
 
 
 class PlannerChoice(Enum):
@@ -27,6 +28,7 @@ class SchedulerSettings:
 
     Attributes:
         access: Who may call, and how connections are kept private.
+        limits: How much there may be, and of one job or peer.
         redis_namespace: Prefix of this scheduler's keys; schedulers that share a Redis need different ones.
         max_journal_backlog: Records waiting for a commit; beyond it streams are not read.
         cancel_grace: How long a manager may take to end an attempt it was told to stop.
@@ -41,6 +43,7 @@ class SchedulerSettings:
     data_dir: DataDir
     listen: Listen = DEFAULT_ADDRESS
     access: AccessSettings = field(default_factory=AccessSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
     database_url: Annotated[
         str | None,
         Setting(

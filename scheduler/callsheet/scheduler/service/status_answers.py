@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.entities import Action, Group, Job, Trajectory
+from callsheet.scheduler.core.entities import Group, Job, Trajectory
 from callsheet.scheduler.core.idleness import idle_at, idle_timeout_of
 from callsheet.scheduler.core.leases import grace_of
 from callsheet.scheduler.core.model import TrajectoryEnd
@@ -15,10 +15,7 @@ from callsheet.v1 import job_pb2
 
 def job_status(state: SchedulerState, job: Job, now: float) -> job_pb2.JobStatus:
     """A job, with its defaults filled in."""
-    counts = dict(job.finished_counts)
-    for action in job.actions.values():
-        if isinstance(action, Action):
-            counts[action.state.value] = counts.get(action.state.value, 0) + 1
+    counts = {state.value: count for state, count in job.state_counts.items() if count}
     lease, request = job.lease, job.request
     status = job_pb2.JobStatus(
         spec=job_pb2.JobSpec.FromString(request.spec),

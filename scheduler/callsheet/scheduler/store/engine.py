@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from callsheet.scheduler.store.errors import DurabilityError
+from callsheet.scheduler.store.errors import DurabilityError, UnsuitableDatabaseError
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine import URL
 
@@ -96,6 +96,10 @@ def postgresql_engine(url: URL) -> Engine:
             connection.execute("SET synchronous_commit = 'on'")
         if _shown(connection, "synchronous_commit") == "off":
             raise DurabilityError("synchronous_commit", "off", "on")
+        encoding = _shown(connection, "server_encoding")
+        if encoding != "UTF8":
+            # Names may have any character: one that the database has not would end the scheduler.
+            raise UnsuitableDatabaseError("server_encoding", encoding, "UTF8")
         fsync = _shown(connection, "fsync")
         if fsync != "on":
             raise DurabilityError("fsync", fsync, "on")

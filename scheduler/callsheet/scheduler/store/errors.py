@@ -6,6 +6,7 @@ StoreError
 │   ├── DataDirectoryLockedError   another scheduler has the data directory
 │   ├── DatabaseLockedError        another scheduler has the database
 │   ├── DurabilityError            the database would acknowledge what it may lose
+│   ├── UnsuitableDatabaseError    the database cannot store every text
 │   ├── JournalVersionError        written by a newer Callsheet
 │   ├── StaleEpochError            a newer scheduler has taken over
 │   ├── InconsistentRecordError    a record that cannot follow those before it
@@ -16,6 +17,8 @@ StoreError
     ├── PayloadTooLargeError       over the size limit
     ├── PayloadMismatchError       not the bytes that were announced
     ├── PayloadCorruptError        stored bytes have changed
+    ├── PayloadStoreFullError      no room for more bytes
+    ├── PayloadsUnusableError      what keeps the bytes cannot be used now
     └── PayloadDurabilityError     Redis would acknowledge what it may lose
 """
 
@@ -60,6 +63,13 @@ class DurabilityError(JournalError):
 
     def __init__(self, setting: str, value: str, required: str) -> None:
         super().__init__(f"the journal's database has {setting} = {value!r}, and durable commits need {required}")
+
+
+class UnsuitableDatabaseError(JournalError):
+    """The database has a setting under which it cannot store every text."""
+
+    def __init__(self, setting: str, value: str, required: str) -> None:
+        super().__init__(f"the journal's database has {setting} = {value!r}, and a journal needs {required}")
 
 
 class JournalVersionError(JournalError):
@@ -118,6 +128,21 @@ class PayloadCorruptError(PayloadStoreError):
 
     def __init__(self, sha256: str) -> None:
         super().__init__(f"the stored payload {sha256!r} is damaged: its bytes have another digest")
+
+
+class PayloadStoreFullError(PayloadStoreError):
+    """The store has no room; `needed` says for what."""
+
+    def __init__(self, needed: str, reason: str) -> None:
+        super().__init__(f"the payload store is full: {reason}")
+        self.needed = needed
+
+
+class PayloadsUnusableError(PayloadStoreError):
+    """What keeps the bytes cannot be used now."""
+
+    def __init__(self, reason: object) -> None:
+        super().__init__(f"the payload store cannot be used: {reason}")
 
 
 class PayloadDurabilityError(PayloadStoreError):

@@ -260,7 +260,7 @@ class Journal:
 # Fields of recovered rows that are no column of their table.
 _DERIVED: Final[dict[str, ColumnElement[Any]]] = {
     "job_id": jobs.c.job_id,
-    "outcome_bytes": func.coalesce(func.length(actions.c.outcome), 0),
+    "outcome_bytes": func.coalesce(func.length(actions.c.outcome), 0).label("outcome_bytes"),
 }
 
 
@@ -293,13 +293,15 @@ def _load_trajectories(connection: Connection) -> tuple[RecoveredTrajectory, ...
     loaded = []
     for row in _rows(connection, trajectories, RecoveredTrajectory):
         held, cores = json.loads(row.held), tuple(json.loads(row.held_cores))
-        decoded = {"held": held, "held_cores": cores, "group_cancelled": bool(row.group_cancelled)}
+        flags = {"group_cancelled": bool(row.group_cancelled), "had_sandbox": bool(row.had_sandbox)}
+        decoded = {"held": held, "held_cores": cores, **flags}
         loaded.append(RecoveredTrajectory(**(row._asdict() | decoded)))
     return tuple(loaded)
 
 
 def _load_actions(connection: Connection) -> tuple[RecoveredAction, ...]:
-    return tuple(RecoveredAction(*row) for row in _rows(connection, actions, RecoveredAction))
+    rows = _rows(connection, actions, RecoveredAction)
+    return tuple(RecoveredAction(**(row._asdict() | {"copies_sandbox": bool(row.copies_sandbox)})) for row in rows)
 
 
 def _load_forgotten(connection: Connection) -> tuple[tuple[str, bytes], ...]:

@@ -23,6 +23,7 @@ from typing import IO, Final, Self, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from callsheet.options.private_files import make_private_directory
+from callsheet.scheduler.store.disk_room import DiskRoom, MissingFileError, as_store_errors
 from callsheet.scheduler.store.errors import PayloadNotFoundError
 from callsheet.scheduler.store.payloads import (
     CHUNK_BYTES,
@@ -42,19 +43,25 @@ _THREADS: Final = 8
 class LocalPayloadStore:
     """A `PayloadStore` in a directory of a local file system. Open it with `open`."""
 
-    def __init__(self, directory: Path, max_bytes: int, unused_s: float) -> None:
+    def __init__(self, directory: Path, max_bytes: int, unused_s: float, max_stored_bytes: int | None) -> None:
         self._objects = directory / "objects"
         self._jobs = directory / "jobs"
         self._owners = directory / "owners"
         self._incoming = directory / "incoming"
         self._max_bytes = max_bytes
         self._unused_s = unused_s
+        self._room = DiskRoom(directory, max_stored_bytes)
         self._lock = threading.Lock()
         self._threads = CapacityLimiter(_THREADS)
 
     @classmethod
     async def open(
-        cls, directory: Path, *, max_bytes: int = DEFAULT_MAX_BYTES, unused_s: float = DEFAULT_UNUSED_S
+        cls,
+        directory: Path,
+        *,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        unused_s: float = DEFAULT_UNUSED_S,
+        max_stored_bytes: int | None = None,
     ) -> Self:
         """Open the store in `directory`, which is created if need be; the caller holds the lock of what it is in.
 
@@ -62,8 +69,9 @@ class LocalPayloadStore:
             directory: Where the payloads are; nothing else may be there.
             max_bytes: The most bytes of one payload.
             unused_s: Seconds that a payload is kept while no job retains it.
+            max_stored_bytes: The most bytes of all payloads; None leaves some of the disk free.
         """
-        store = cls(directory, max_bytes, unused_s)
+        store = cls(directory, max_bytes, unused_s, max_stored_bytes)
         await store._in_thread(store._prepare)
         return store
 
@@ -73,12 +81,16 @@ class LocalPayloadStore:
         """See `PayloadStore.put`."""
         meter = PayloadMeter(self._max_bytes)
         file = await self._in_thread(self._create)
+        written = 0
         try:
             async for chunk in rechunk(chunks):
-                await self._in_thread(partial(_append, file, meter, chunk))
+                await self._in_thread(partial(self._append, file, meter, chunk))
+                written += len(chunk)
             payload = meter.finish(expected)
             await self._in_thread(lambda: self._keep(file, payload, owner))
         finally:
+            # What has become an object is counted as that.
+            self._room.give_back(written)
             _discard(file)
         return payload
 
@@ -92,7 +104,7 @@ class LocalPayloadStore:
         path = self._object(sha256)
         try:
             return (await self._in_thread(path.stat)).st_size
-        except FileNotFoundError:
+        except MissingFileError:
             raise PayloadNotFoundError(sha256) from None
 
     async def unknown_to(self, owner: str, job_id: str, sha256s: Collection[str]) -> list[str]:
@@ -104,9 +116,13 @@ class LocalPayloadStore:
 
         return await self._in_thread(unknown)
 
-    async def retain(self, job_id: str, sha256s: Collection[str]) -> None:
+    async def retain(self, job_id: str, sha256s: Collection[str]) -> Collection[str]:
         """See `PayloadStore.retain`."""
-        await self._in_thread(lambda: self._retain(job_id, sha256s))
+        return await self._in_thread(lambda: self._retain(job_id, sha256s))
+
+    async def release(self, job_id: str, sha256s: Collection[str]) -> None:
+        """See `PayloadStore.release`."""
+        await self._in_thread(lambda: self._unlink(self._links_of(job_id), sha256s))
 
     async def release_job(self, job_id: str) -> None:
         """See `PayloadStore.release_job`."""
@@ -124,13 +140,17 @@ class LocalPayloadStore:
         """See `PayloadStore.aclose`: nothing is open between calls."""
 
     async def _in_thread(self, function: Callable[[], _T]) -> _T:
-        return await to_thread.run_sync(function, limiter=self._threads)
+        def call() -> _T:
+            with as_store_errors():
+                return function()
+
+        return await to_thread.run_sync(call, limiter=self._threads)
 
     async def _read(self, sha256: str) -> AsyncIterator[bytes]:
         path = self._object(sha256)
         try:
             file = await self._in_thread(lambda: path.open("rb"))
-        except FileNotFoundError:
+        except MissingFileError:
             raise PayloadNotFoundError(sha256) from None
         with file:
             while chunk := await self._in_thread(lambda: file.read(CHUNK_BYTES)):
@@ -154,13 +174,25 @@ class LocalPayloadStore:
         # Whatever was being written when the last scheduler ended.
         for left_over in self._incoming.iterdir():
             left_over.unlink()
+        self._room.count(sum(path.stat().st_size for path in self._objects.iterdir()))
 
     def _create(self) -> IO[bytes]:
-        return tempfile.NamedTemporaryFile(dir=self._incoming, delete=False)
+        # Not buffered: a disk that is full says so when it is written to, and not when it is closed.
+        return tempfile.NamedTemporaryFile(dir=self._incoming, delete=False, buffering=0)
+
+    def _append(self, file: IO[bytes], meter: PayloadMeter, chunk: bytes) -> None:
+        meter.add(chunk)
+        self._room.take(len(chunk))
+        view = memoryview(chunk)
+        try:
+            while view:
+                view = view[file.write(view) :]
+        except BaseException:
+            self._room.give_back(len(chunk))
+            raise
 
     def _keep(self, file: IO[bytes], payload: StoredPayload, owner: str) -> None:
         """Make a complete file the object of its content, durably."""
-        file.flush()
         os.fsync(file.fileno())
         path = self._objects / payload.sha256
         with self._lock:
@@ -169,6 +201,7 @@ class LocalPayloadStore:
                 os.utime(path)
             except FileNotFoundError:
                 Path(file.name).rename(path)
+                self._room.count(payload.size)
                 _sync_directory(self._objects)
             if owner:
                 notes = self._notes_of(owner)
@@ -176,21 +209,35 @@ class LocalPayloadStore:
                 (notes / payload.sha256).touch(mode=0o600)
                 _sync_directory(notes)
 
-    def _retain(self, job_id: str, sha256s: Collection[str]) -> None:
+    def _retain(self, job_id: str, sha256s: Collection[str]) -> Collection[str]:
         links = self._links_of(job_id)
         with self._lock:
             for sha256 in sha256s:
                 if not self._object(sha256).exists():
                     raise PayloadNotFoundError(sha256)
-            new = [sha256 for sha256 in sha256s if not (links / sha256).exists()]
+            new = list(dict.fromkeys(sha256 for sha256 in sha256s if not (links / sha256).exists()))
             if not new:
-                return
+                return ()
             if not links.exists():
                 links.mkdir(mode=0o700)
                 _sync_directory(self._jobs)
-            for sha256 in dict.fromkeys(new):
-                (links / sha256).hardlink_to(self._objects / sha256)
-            _sync_directory(links)
+            try:
+                for sha256 in new:
+                    (links / sha256).hardlink_to(self._objects / sha256)
+                _sync_directory(links)
+            except OSError:
+                for sha256 in new:
+                    (links / sha256).unlink(missing_ok=True)
+                raise
+            return new
+
+    def _unlink(self, links: Path, sha256s: Collection[str]) -> None:
+        with self._lock:
+            for sha256 in sha256s:
+                check_key(sha256)
+                (links / sha256).unlink(missing_ok=True)
+            if links.exists() and not any(links.iterdir()):
+                links.rmdir()
 
     def _release(self, links: Path) -> None:
         if not links.exists():
@@ -230,21 +277,22 @@ class LocalPayloadStore:
                 notes.rmdir()
 
     def _remove_if_unlinked(self, path: Path) -> bool:
-        unlinked = path.exists() and path.stat().st_nlink == 1
-        if unlinked:
-            path.unlink()
-        return unlinked
-
-
-def _append(file: IO[bytes], meter: PayloadMeter, chunk: bytes) -> None:
-    meter.add(chunk)
-    file.write(chunk)
+        if not path.exists():
+            return False
+        status = path.stat()
+        if status.st_nlink > 1:
+            return False
+        path.unlink()
+        self._room.give_back(status.st_size)
+        return True
 
 
 def _discard(file: IO[bytes]) -> None:
     """Close a file and remove it, unless it has become an object and so has another name."""
-    file.close()
-    Path(file.name).unlink(missing_ok=True)
+    try:
+        file.close()
+    finally:
+        Path(file.name).unlink(missing_ok=True)
 
 
 def _sync_directory(directory: Path) -> None:

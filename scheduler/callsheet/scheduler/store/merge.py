@@ -185,6 +185,7 @@ def _open_trajectory(changes: RowChanges, numbering: Numbering, record: Trajecto
         "reason": "",
         "command_timeout": 0.0,
         "group_cancelled": 0,
+        "had_sandbox": 0,
     }
     numbering.next_trajectory += 1
 
@@ -193,6 +194,8 @@ def _place_trajectory(changes: RowChanges, numbering: Numbering, record: Traject
     row = _trajectory_row(changes, numbering, record)
     row["sandbox_id"] = _storable(record.sandbox_id)
     row["manager_id"] = record.manager_id
+    # Only what had a place loses it.
+    row["had_sandbox"] = 1
     row["held"] = json.dumps(record.held, separators=(",", ":"))
     row["held_cores"] = json.dumps(record.held_cores, separators=(",", ":"))
 
@@ -240,6 +243,7 @@ def _submit_action(changes: RowChanges, numbering: Numbering, record: ActionSubm
         "spec": record.spec,
         "outcome": None,
         "summary": None,
+        "copies_sandbox": int(record.copies_sandbox),
     }
     numbering.next_action += 1
 

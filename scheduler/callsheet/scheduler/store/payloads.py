@@ -1,4 +1,4 @@
-"""The payload store: bytes by their content, beside the streams.
+"""The payload store: bytes by their content, beside the streams. Its calls raise nothing but PayloadStoreError.
 
 A payload that was put is held by no job at first. An action that uses it makes its job retain it, and it is kept until
 every job that retains it is released. One that nobody retains is removed after a while.
@@ -55,6 +55,7 @@ class PayloadStore(Protocol):
         Raises:
             PayloadTooLargeError: It is longer than the store's limit.
             PayloadMismatchError: It is not `expected`.
+            PayloadStoreFullError: There is no room for it; nothing of it stays.
         """
 
     def get(self, sha256: str) -> AsyncIterator[bytes]:
@@ -75,12 +76,19 @@ class PayloadStore(Protocol):
     async def unknown_to(self, owner: str, job_id: str, sha256s: Collection[str]) -> list[str]:
         """Those of some payloads that `owner` did not put lately and `job_id` does not retain, stored or not."""
 
-    async def retain(self, job_id: str, sha256s: Collection[str]) -> None:
+    async def retain(self, job_id: str, sha256s: Collection[str]) -> Collection[str]:
         """Keep these payloads until `job_id` is released. Repeating it changes nothing.
 
+        Returns:
+            Those that this call retained: the job did not before.
+
         Raises:
-            PayloadNotFoundError: One is not there; none was retained for it.
+            PayloadNotFoundError: One is not there; none was retained.
+            PayloadStoreFullError: There is no room to note it; none was retained.
         """
+
+    async def release(self, job_id: str, sha256s: Collection[str]) -> None:
+        """Undo `retain`: what no other job retains is kept for as long as what was just put and never used."""
 
     async def release_job(self, job_id: str) -> None:
         """Remove every payload that only this job retains. A job that retains nothing is fine."""

@@ -13,13 +13,21 @@ A Redis cluster is not supported, since the scripts touch several slots.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Collection
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterator
 from typing import Any, Final, Self
 
+import anyio
 from anyio import to_thread
-from callsheet.scheduler.store.errors import PayloadDurabilityError, PayloadNotFoundError, PayloadStoreError
+from callsheet.scheduler.store.errors import (
+    PayloadDurabilityError,
+    PayloadNotFoundError,
+    PayloadStoreError,
+    PayloadStoreFullError,
+    PayloadsUnusableError,
+)
 from callsheet.scheduler.store.payloads import (
     CHUNK_BYTES,
     DEFAULT_MAX_BYTES,
@@ -31,10 +39,13 @@ from callsheet.scheduler.store.payloads import (
     verified,
 )
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
 _TIMEOUT_S: Final = 30.0
 _INCOMING_MS: Final = 600_000
+_REMOVE_S: Final = 5.0
+# How a script says so.
+_OUT_OF_MEMORY: Final = "OOM "
 
 # KEYS: incoming, content, holders. ARGV: fields that incoming must have, milliseconds to keep unused content.
 _KEEP: Final = """
@@ -52,18 +63,31 @@ end
 return 1
 """
 
-# ARGV: namespace, job id, digests. Returns the first digest that is not there, or an empty string.
+# ARGV: namespace, job id, digests. Returns the first digest that is not there; or an empty string, and those that the
+# job did not retain before.
 _RETAIN: Final = """
 for i = 3, #ARGV do
-  if redis.call('EXISTS', ARGV[1] .. ':content:' .. ARGV[i]) == 0 then return ARGV[i] end
+  if redis.call('EXISTS', ARGV[1] .. ':content:' .. ARGV[i]) == 0 then return {ARGV[i]} end
 end
+local new = {''}
 for i = 3, #ARGV do
   redis.call('SADD', ARGV[1] .. ':holders:' .. ARGV[i], ARGV[2])
-  redis.call('SADD', ARGV[1] .. ':job:' .. ARGV[2], ARGV[i])
+  if redis.call('SADD', ARGV[1] .. ':job:' .. ARGV[2], ARGV[i]) == 1 then new[#new + 1] = ARGV[i] end
   redis.call('PERSIST', ARGV[1] .. ':content:' .. ARGV[i])
 end
 redis.call('SADD', ARGV[1] .. ':jobs', ARGV[2])
-return ''
+return new
+"""
+
+# ARGV: namespace, job id, milliseconds to keep unused content, digests.
+_LET_GO: Final = """
+for i = 4, #ARGV do
+  redis.call('SREM', ARGV[1] .. ':job:' .. ARGV[2], ARGV[i])
+  redis.call('SREM', ARGV[1] .. ':holders:' .. ARGV[i], ARGV[2])
+  if redis.call('EXISTS', ARGV[1] .. ':holders:' .. ARGV[i]) == 0 then
+    redis.call('PEXPIRE', ARGV[1] .. ':content:' .. ARGV[i], ARGV[3])
+  end
+end
 """
 
 # ARGV: namespace, job id.
@@ -90,6 +114,7 @@ class RedisPayloadStore:
         self._keep = client.register_script(_KEEP)
         self._retain = client.register_script(_RETAIN)
         self._release = client.register_script(_RELEASE)
+        self._let_go = client.register_script(_LET_GO)
 
     @classmethod
     async def open(
@@ -124,8 +149,18 @@ class RedisPayloadStore:
         self, chunks: AsyncIterable[bytes], expected: StoredPayload | None = None, owner: str = ""
     ) -> StoredPayload:
         """See `PayloadStore.put`."""
-        meter = PayloadMeter(self._max_bytes)
         incoming = f"{self._namespace}:incoming:{uuid.uuid4().hex}"
+        try:
+            with _as_store_errors():
+                return await self._put(chunks, expected, incoming, owner)
+        except BaseException:
+            await self._remove(incoming)
+            raise
+
+    async def _put(
+        self, chunks: AsyncIterable[bytes], expected: StoredPayload | None, incoming: str, owner: str
+    ) -> StoredPayload:
+        meter = PayloadMeter(self._max_bytes)
         count = 0
         async for chunk in rechunk(chunks):
             await to_thread.run_sync(meter.add, chunk)
@@ -155,31 +190,47 @@ class RedisPayloadStore:
 
     async def unknown_to(self, owner: str, job_id: str, sha256s: Collection[str]) -> list[str]:
         """See `PayloadStore.unknown_to`."""
-        async with self._client.pipeline(transaction=False) as pipeline:
-            for sha256 in sha256s:
-                check_key(sha256)
-                pipeline.exists(self._note(owner, sha256))
-                pipeline.sismember(f"{self._namespace}:job:{job_id}", sha256)
-            found = await pipeline.execute()
+        for sha256 in sha256s:
+            check_key(sha256)
+        with _as_store_errors():
+            found = await self._noted(owner, job_id, sha256s)
         return [each for each, put, kept in zip(sha256s, found[::2], found[1::2], strict=True) if not (put or kept)]
 
-    async def retain(self, job_id: str, sha256s: Collection[str]) -> None:
+    async def _noted(self, owner: str, job_id: str, sha256s: Collection[str]) -> list[Any]:
+        async with self._client.pipeline(transaction=False) as pipeline:
+            for sha256 in sha256s:
+                pipeline.exists(self._note(owner, sha256))
+                pipeline.sismember(f"{self._namespace}:job:{job_id}", sha256)
+            return list(await pipeline.execute())
+
+    async def retain(self, job_id: str, sha256s: Collection[str]) -> Collection[str]:
         """See `PayloadStore.retain`."""
         for sha256 in sha256s:
             check_key(sha256)
-        if sha256s:
-            missing: bytes = await self._retain(args=[self._namespace, job_id, *sha256s])
-            if missing:
-                raise PayloadNotFoundError(missing.decode())
+        if not sha256s:
+            return ()
+        with _as_store_errors():
+            missing, *new = await self._retain(args=[self._namespace, job_id, *sha256s])
+        if missing:
+            raise PayloadNotFoundError(missing.decode())
+        return [sha256.decode() for sha256 in new]
+
+    async def release(self, job_id: str, sha256s: Collection[str]) -> None:
+        """See `PayloadStore.release`."""
+        with _as_store_errors():
+            await self._let_go(args=[self._namespace, job_id, self._unused_ms, *sha256s])
 
     async def release_job(self, job_id: str) -> None:
         """See `PayloadStore.release_job`."""
-        await self._release(args=[self._namespace, job_id])
+        with _as_store_errors():
+            await self._release(args=[self._namespace, job_id])
 
     async def release_all_but(self, job_ids: Collection[str]) -> None:
         """See `PayloadStore.release_all_but`."""
-        members: Any = self._client.smembers(f"{self._namespace}:jobs")
-        for job_id in {member.decode() for member in await members} - set(job_ids):
+        with _as_store_errors():
+            members: Any = self._client.smembers(f"{self._namespace}:jobs")
+            known = {member.decode() for member in await members}
+        for job_id in known - set(job_ids):
             await self.release_job(job_id)
 
     async def remove_unused(self) -> int:
@@ -206,15 +257,34 @@ class RedisPayloadStore:
 
     async def _field(self, sha256: str, field: str) -> bytes | None:
         # The client's annotations are for its synchronous and asynchronous form at once.
-        reply: Any = self._client.hget(self._content(sha256), field)
-        value: bytes | None = await reply
+        with _as_store_errors():
+            reply: Any = self._client.hget(self._content(sha256), field)
+            value: bytes | None = await reply
         return value
+
+    async def _remove(self, incoming: str) -> None:
+        """Removes what was not stored as a whole. Redis does so by itself later, if it cannot be asked now."""
+        with anyio.move_on_after(_REMOVE_S, shield=True), contextlib.suppress(RedisError):
+            await self._client.unlink(incoming)
 
     def _note(self, owner: str, sha256: str) -> str:
         return f"{self._namespace}:put:{hashlib.sha256(owner.encode()).hexdigest()}:{sha256}"
 
     def _content(self, sha256: str) -> str:
         return f"{self._namespace}:content:{sha256}"
+
+
+@contextlib.contextmanager
+def _as_store_errors() -> Iterator[None]:
+    """Turns errors of Redis into those of a payload store."""
+    try:
+        yield
+    except OutOfMemoryError as error:
+        raise PayloadStoreFullError("Redis", "Redis has reached its maxmemory") from error
+    except RedisError as error:
+        if str(error).startswith(_OUT_OF_MEMORY):
+            raise PayloadStoreFullError("Redis", "Redis has reached its maxmemory") from error
+        raise PayloadsUnusableError(error) from error
 
 
 async def _check_durable(client: Redis) -> None:

@@ -42,6 +42,7 @@ class WriterLimits:
 class _Submission:
     records: Sequence[Record]
     on_committed: OnCommitted
+    size: int
 
 
 class GroupCommitWriter:
@@ -66,6 +67,8 @@ class GroupCommitWriter:
         # Each counter is written by one thread only, so neither needs a lock.
         self._submitted = 0
         self._committed = 0
+        self._submitted_bytes = 0
+        self._committed_bytes = 0
 
     def start(self) -> None:
         """Start the thread. It does not end by itself: `close` must be called."""
@@ -76,6 +79,11 @@ class GroupCommitWriter:
     def backlog(self) -> int:
         """Records that are not committed yet."""
         return self._submitted - self._committed
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes of the specs and outcomes that are not committed yet."""
+        return self._submitted_bytes - self._committed_bytes
 
     def submit(self, records: Sequence[Record], on_committed: OnCommitted) -> None:
         """Commit `records`, together and after all that were submitted before, then call `on_committed`.
@@ -91,7 +99,9 @@ class GroupCommitWriter:
         if records and self.backlog >= self._limits.backlog:
             raise JournalBackloggedError(self.backlog, self._limits.backlog)
         self._submitted += len(records)
-        self._queue.put(_Submission(records, on_committed))
+        size = _size(records)
+        self._submitted_bytes += size
+        self._queue.put(_Submission(records, on_committed, size))
 
     async def close(self, timeout_s: float) -> None:
         """Commit what was submitted, call back, and end the thread. Nothing can be submitted any more.
@@ -131,6 +141,7 @@ class GroupCommitWriter:
                 self._journal.commit(records)
                 commits += 1
                 self._committed += len(records)
+                self._committed_bytes += sum(submission.size for submission in batch)
             self._on_loop(self._call_back, [submission.on_committed for submission in batch])
             if closing:
                 return
@@ -150,7 +161,7 @@ class GroupCommitWriter:
         """`first` and what else is waiting, within the limits; and whether the end was among it."""
         batch = [first]
         records = len(first.records)
-        size = _size(first.records)
+        size = first.size
         while records < self._limits.records_per_commit and size < self._limits.bytes_per_commit:
             try:
                 submission = self._queue.get_nowait()
@@ -160,7 +171,7 @@ class GroupCommitWriter:
                 return batch, True
             batch.append(submission)
             records += len(submission.records)
-            size += _size(submission.records)
+            size += submission.size
         return batch, False
 
     def _on_loop(self, function: Callable[..., None], *arguments: object) -> None:
@@ -186,8 +197,8 @@ def _size(records: Sequence[Record]) -> int:
     """Bytes of the specs and outcomes in `records`; all else in them is small."""
     size = 0
     for record in records:
-        if isinstance(record, ActionSubmitted):
+        if type(record) is ActionSubmitted:
             size += len(record.spec)
-        elif isinstance(record, ActionFinished):
+        elif type(record) is ActionFinished:
             size += len(record.outcome)
     return size

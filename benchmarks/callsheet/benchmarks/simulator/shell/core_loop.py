@@ -26,7 +26,9 @@ EPOCH = 1_000_000.0
 # Between virtual time and the core's, the last digits get lost: a deadline must not be missed by that.
 _ROUNDING_S = 1e-6
 # The world's managers never die, and they end a command whose execution clock has run out: nobody watches over them.
-TRUSTING = CoreSettings(manager_lease=1e12, timeout_grace=1e12, max_open_actions=10_000_000)
+TRUSTING = CoreSettings(
+    manager_lease=1e12, timeout_grace=1e12, max_open_actions=10_000_000, max_job_open_actions=10_000_000
+)
 
 
 def encode_outcome(facts: commands.OutcomeFacts) -> bytes:
@@ -83,7 +85,7 @@ class VirtualCoreLoop:
 
     def post(self, event: Event) -> None:
         """Queues an event for the step at the end of this instant."""
-        self.stepper.pending.append(event)
+        self.stepper.post([event])
         if self._step_at != self._world.now:
             self._step_at = self._world.now
             self._world.wake_at(self._step_at)

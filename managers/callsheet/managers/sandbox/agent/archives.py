@@ -1,8 +1,8 @@
-"""Unpacks archives, as a program of its own: `python3 -I -S agent/__main__.py unpack REPORT CONTENT ROOT NAME ...`.
+"""Unpacks archives, as a program of its own: `agent/__main__.py unpack REPORT CONTENT REPLACES ROOT NAME ...`.
 
 The agent loads nothing after its start, and what an archive needs would double the time and memory that every sandbox
-takes. REPORT and CONTENT are inherited descriptors; what follows are the directory to begin from and the components
-below it. A refusal goes into REPORT, as that of every job.
+takes. REPORT and CONTENT are inherited descriptors. REPLACES is 1 where what is in the way is removed, else 0. What
+follows are the directory to begin from and the components below it. A refusal goes into REPORT, as that of every job.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import tarfile
 import zlib
 
+from .clearing import clear_way
 from .files import place_file
 from .paths import RefusedJobError, components_of, open_directory
 
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Unpacks one archive; exits with 1 if that is refused."""
-    report, content, root, *base = sys.argv[2:]
+    report, content, replaces, root, *base = sys.argv[2:]
     try:
-        unpack(root, base, int(content))
+        unpack(root, base, int(content), replaces == "1")
     except RefusedJobError as refusal:
         os.write(int(report), f"{refusal.stage} {refusal.number}".encode())
         sys.exit(1)
@@ -56,12 +57,14 @@ def place_link(root: str, member: tarfile.TarInfo, base: list[str]) -> None:
         os.close(directory)
 
 
-def unpack(root: str, base: list[str], content: int) -> None:
+def unpack(root: str, base: list[str], content: int, replaces: bool) -> None:
     """Unpacks a tar archive, plain or gzip.
 
     Stricter than the standard library's data filter, which older system Pythons lack: names that are absolute or climb,
     links that lead out, devices and paths through symbolic links are refused, and ownership and special bits dropped.
     """
+    if replaces:
+        clear_way(root, base, True)
     os.close(open_directory(root, base, True))
     try:
         with open(os.dup(content), "rb") as file:
@@ -71,6 +74,8 @@ def unpack(root: str, base: list[str], content: int) -> None:
             stream: Any = gzip.GzipFile(fileobj=file) if compressed else file
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
+                    if replaces:
+                        clear_way(root, base + components_of(member.name), member.isdir())
                     unpack_member(root, base, archive, member)
     except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise RefusedJobError("archive", errno.EINVAL) from error

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 
+from .clearing import clear_way
 from .paths import RefusedJobError, open_directory, place_of
 from .trees import remove_tree
 
@@ -19,6 +20,8 @@ CHUNK = 1 << 20
 def write(details: dict[str, Any], content: int, work: str) -> None:
     """Writes one file or makes one directory; `archives` unpacks."""
     root, components = place_of(work, details["path"])
+    if details["replaces"]:
+        clear_way(root, components, details["directory"])
     if details["directory"]:
         os.close(open_directory(root, components, True))
     else:
@@ -28,13 +31,9 @@ def write(details: dict[str, Any], content: int, work: str) -> None:
 
 
 def remove(details: dict[str, Any], work: str) -> None:
-    """Removes a file or a link; one that is not there is no error."""
+    """Removes whatever has a path, and links on the way to it; if nothing has it, that is no error."""
     root, components = place_of(work, details["path"])
-    try:
-        directory = open_directory(root, components[:-1], False)
-        os.unlink(components[-1], dir_fd=directory)
-    except FileNotFoundError:
-        return
+    clear_way(root, components, False)
 
 
 def clear(details: dict[str, Any], work: str) -> None:
@@ -69,7 +68,8 @@ def place_file(root: str, components: list[str], source: IO[bytes], mode: int) -
     if not components:
         raise RefusedJobError("path", errno.EISDIR)
     directory = open_directory(root, components[:-1], True)
-    temporary = f".callsheet-{os.getpid()}"
+    # A name that nobody can have taken before.
+    temporary = f".callsheet-{os.urandom(8).hex()}"
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(temporary, flags, 0o600, dir_fd=directory), "wb") as file:

@@ -8,12 +8,14 @@ import os
 import resource
 import select
 import sys
+import time
 
 # All that this program will ever use: nothing is loaded once there is code in the sandbox that could replace it.
 from . import files, network
 from .domains import Domains, NoDomains
 from .paths import RefusedJobError, place_of
-from .processes import descendants, interrupt, send_signal, signal_all, signal_everything
+from .processes import Forks, descendants, interrupt, send_signal, signal_all, signal_everything
+from .shared_memory import SharedMemory, memory_of
 from .slim import call, parse, serialise, signal, socket
 
 TYPE_CHECKING = False
@@ -27,6 +29,8 @@ LARGEST_PACKET = 1 << 16
 MOST_DESCRIPTORS = 8
 DESCRIPTOR_BYTES = 4
 CHUNK = 1 << 20
+LOOK_MILLISECONDS = 1000
+STOP_AGAIN_SECONDS = 1.0
 # Descriptors that a command gets have lower numbers.
 ABOVE_TARGETS = 64
 SIGNALLING = frozenset({"signal", "kill", "interrupt", "hold", "let_go"})
@@ -39,14 +43,27 @@ class Agent:
     """The loop: requests from the socket, ends of children."""
 
     def __init__(
-        self, manager: socket.socket, work: str, temporary: str, domains: Domains, program: list[bytes]
+        self,
+        manager: socket.socket,
+        areas: dict[str, str],
+        domains: Domains,
+        forks: Forks,
+        program: list[bytes],
+        *,
+        memory: SharedMemory | None,
     ) -> None:
         self.manager = manager
-        self.areas = {"work": work, "temporary": temporary}
+        self.memory = memory
+        self.areas = areas
         self.domains = domains
         self.program = program
+        self.forks = forks
         self.held: set[int] = set()
         self.jobs: dict[int, tuple[int, int]] = {}
+        # Processes of this program itself: no pause is meant for them.
+        self.helpers: set[int] = set()
+        self.stopped = False
+        self.next_stop = 0.0
         self.wake_up, self.wake_up_writer = os.pipe()
         os.set_blocking(self.wake_up, False)
         os.set_blocking(self.wake_up_writer, False)
@@ -61,14 +78,21 @@ class Agent:
         poll = select.poll()
         poll.register(self.manager, select.POLLIN)
         poll.register(self.wake_up, select.POLLIN)
+        if self.memory is not None:
+            poll.register(self.memory.listener, select.POLLIN)
         parent = os.getppid()
         # A fork of the manager may hold the socket open after the manager's end; the parent's id tells as well.
         while os.getppid() == parent:
-            ready = dict(poll.poll(None if parent == 0 else 1000))
+            ready = dict(poll.poll(None if parent == 0 and not self.stopped else LOOK_MILLISECONDS))
             if self.wake_up in ready:
                 self.reap()
+            if self.memory is not None and self.memory.listener in ready:
+                self.memory.answer()
             if self.manager.fileno() in ready and not self.take_request():
                 return
+            if self.stopped and time.monotonic() >= self.next_stop and not self.helpers:
+                # What was ending when everything was stopped may have woken others by that.
+                self.stop_everything()
 
     def tell(self, **event: Any) -> None:
         """Sends an event."""
@@ -84,6 +108,7 @@ class Agent:
                 return
             if pid == 0:
                 return
+            self.helpers.discard(pid)
             self.held.discard(pid)
             if pid in self.jobs:
                 job, reader = self.jobs.pop(pid)
@@ -131,10 +156,26 @@ class Agent:
             for pid in self.held:
                 send_signal(pid, signal.SIGCONT)
             self.held.clear()
-        elif self.held and request["signal"] == signal.SIGCONT:
-            signal_all(lambda: [pid for pid in descendants() if pid not in self.held], signal.SIGCONT)
         else:
-            signal_everything(request["signal"])
+            self.signal_all(request["signal"])
+
+    def signal_all(self, number: int) -> None:
+        """Signals every process of the sandbox but this one."""
+        if number == signal.SIGSTOP:
+            self.stop_everything()
+        elif number == signal.SIGCONT:
+            self.stopped = False
+            if self.held:
+                signal_all(lambda: [pid for pid in descendants() if pid not in self.held], number)
+            else:
+                signal_everything(number)
+        else:
+            signal_everything(number)
+
+    def stop_everything(self) -> None:
+        """Stops every process of the sandbox but this one; where there are any, they are to be stopped again."""
+        self.stopped = signal_everything(signal.SIGSTOP)
+        self.next_stop = time.monotonic() + STOP_AGAIN_SECONDS
 
     def process_of(self, wanted: int) -> int | None:
         """Returns the process of a job; None once it has ended."""
@@ -146,7 +187,7 @@ class Agent:
         reader, writer = os.pipe()
         try:
             work_of_child = self.work_of(operation, details, descriptors[1:], writer)
-            pid = os.fork()
+            pid = self.forks.fork()
         except (OSError, RefusedJobError) as error:
             os.close(reader)
             os.close(writer)
@@ -157,6 +198,8 @@ class Agent:
             be_child(operation, work_of_child, writer)
         os.close(writer)
         self.jobs[pid] = (job, reader)
+        if operation != "run":
+            self.helpers.add(pid)
         self.tell(event="started", id=job, pid=pid)
 
     def work_of(
@@ -181,7 +224,8 @@ class Agent:
     def unpacker(self, details: dict[str, Any], content: int, report: int) -> Callable[[], None]:
         """Returns what becomes the program that unpacks an archive."""
         root, components = place_of(self.areas["work"], details["path"])
-        words = [b"unpack", b"%d" % report, b"%d" % content, *map(encoded, (root, *components))]
+        numbers = [b"%d" % number for number in (report, content, details["replaces"])]
+        words = [b"unpack", *numbers, *map(encoded, (root, *components))]
 
         def become_unpacker() -> None:
             for descriptor in (report, content):
@@ -221,7 +265,7 @@ def command(details: dict[str, Any], descriptors: list[int], work: str, domains:
     root, components = place_of(work, details["cwd"])
     directory = os.path.join(root, *components)
     entered, below = encoded(directory), work if root == work else directory
-    limits = [(getattr(resource, name), (limit, limit)) for name, limit in details["limits"].items()]
+    limits = [(getattr(resource, name), (soft, hard)) for name, (soft, hard) in details["limits"].items()]
     arguments = [encoded(argument) for argument in details["argv"]]
     environment = {encoded(name): encoded(value) for name, value in details["env"].items()}
     paths = paths_of(details["argv"][0], details["env"])
@@ -336,13 +380,15 @@ def main() -> None:
     os.set_inheritable(manager.fileno(), False)
     program = own_program()
     # Plain processes have nothing that keeps them in, and may change to other users, which domains forbid.
+    forks = Forks()
     domains = Domains() if os.getpid() == 1 else NoDomains()
     if os.getpid() == 1:
         # Nobody inside may look into this process, although it has the same user id.
         call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
     else:
         call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    agent = Agent(manager, os.path.realpath(sys.argv[2]), sys.argv[3], domains, program)
+    areas = {"work": os.path.realpath(sys.argv[2]), "temporary": sys.argv[3]}
+    agent = Agent(manager, areas, domains, forks, program, memory=memory_of(sys.argv[4:]))
     try:
         agent.serve()
     except OSError:

@@ -11,19 +11,55 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def signal_everything(number: int) -> None:
-    """Signals every process of the sandbox but this one; as PID 1 atomically, so that a fork bomb cannot outrun it."""
+# The highest score: these die first when the memory of the sandbox, or of the machine, is used up.
+FIRST_TO_DIE = b"1000"
+
+
+class Forks:
+    """Makes children that the kernel kills before this process when memory is used up.
+
+    Scores are inherited. A child cannot raise its own, because what it has in /proc is closed to it, as this process's
+    is, until it has become a program. So this one has the highest score while it forks.
+    """
+
+    def __init__(self) -> None:
+        """Must be called before /proc is closed."""
+        self.score = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+        self.usual = os.pread(self.score, 16, 0).strip()
+
+    def fork(self) -> int:
+        """Forks; raises OSError."""
+        os.pwrite(self.score, FIRST_TO_DIE, 0)
+        pid = -1
+        try:
+            pid = os.fork()
+        finally:
+            if pid != 0:
+                os.pwrite(self.score, self.usual, 0)
+        return pid
+
+
+def signal_everything(number: int) -> bool:
+    """Signals every process of the sandbox but this one; as PID 1 atomically, so that a fork bomb cannot outrun it.
+
+    Returns:
+        Whether there was any.
+    """
     if os.getpid() == 1:
         try:
             os.kill(-1, number)
         except ProcessLookupError:
-            return
-        return
-    signal_all(descendants, number)
+            return False
+        return True
+    return signal_all(descendants, number)
 
 
-def signal_all(find: Callable[[], list[int]], number: int) -> None:
-    """Signals all processes that can be found, again until nothing new turns up: a stopped process cannot fork."""
+def signal_all(find: Callable[[], list[int]], number: int) -> bool:
+    """Signals all processes that can be found, again until nothing new turns up: a stopped process cannot fork.
+
+    Returns:
+        Whether there was any.
+    """
     seen: set[int] = set()
     looks_in_vain = 0
     # One is not enough: whose parent ends during a look has a parent then that is not there.
@@ -36,6 +72,7 @@ def signal_all(find: Callable[[], list[int]], number: int) -> None:
     if number not in (signal.SIGSTOP, signal.SIGCONT):
         for pid in seen:
             send_signal(pid, number)
+    return bool(seen)
 
 
 def interrupt(process: int | None, since: float, spared: set[int]) -> None:

@@ -9,7 +9,7 @@
 Groups are made below this process's own ones; of the others, only version 2 groups that were delegated are changed.
 """
 
-from callsheet.managers.sandbox.cgroups.capabilities import Form, form_of, limit_capabilities
+from callsheet.managers.sandbox.cgroups.capabilities import Form, bounds_socket_memory, form_of, limit_capabilities
 from callsheet.managers.sandbox.cgroups.files import remove_groups
 from callsheet.managers.sandbox.cgroups.layout import GroupLayout, find_layout, probe_layout
 from callsheet.managers.sandbox.cgroups.limits import LimitEvents
@@ -21,6 +21,7 @@ __all__ = [
     "GroupLayout",
     "LimitEvents",
     "SandboxGroup",
+    "bounds_socket_memory",
     "find_layout",
     "form_of",
     "limit_capabilities",

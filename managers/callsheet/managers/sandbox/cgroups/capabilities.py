@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from callsheet.managers.sandbox.cgroups.layout import GroupLayout
+from callsheet.managers.sandbox.cgroups.limits import SOCKET_MEMORY_FILE
 
 
 class Form(Enum):
@@ -53,3 +54,11 @@ def _has_pressure(layout: GroupLayout) -> bool:
         return (layout.core / "cpu.pressure").read_text().startswith("some")
     except OSError:
         return False
+
+
+def bounds_socket_memory(layout: GroupLayout | None) -> bool:
+    """Whether the buffers of a sandbox's sockets are bounded: with its memory, or in version 1 beside it."""
+    memory = layout.controllers.get("memory") if layout is not None else None
+    if layout is None or memory is None:
+        return False
+    return layout.own_tree("memory") is None or (memory / SOCKET_MEMORY_FILE).exists()

@@ -13,7 +13,12 @@ from typing import Protocol
 from callsheet.managers.node import numa_node_by_core, parse_core_list
 from callsheet.managers.sandbox.cgroups import files
 
+SOCKET_MEMORY_FILE = "memory.kmem.tcp.limit_in_bytes"
+"""Of version 1, which counts the buffers of sockets apart from other memory."""
+
 _QUOTA_PERIOD_US = 100_000
+# Sockets may have this part of a sandbox's memory in their buffers, where they are not counted with it.
+_BUFFERS_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +70,15 @@ class LegacyLimits:
         self._cpuset = _Cpuset(cpuset, cpuset.parent / "cpuset.mems") if cpuset is not None else None
 
     def limit_memory(self, size_bytes: int) -> None:
-        """Memory, and together with swap no more."""
+        """Memory, and together with swap no more; beside it buffers of sockets, which this version counts apart."""
         memory = self._groups["memory"]
         files.write_setting(memory / "memory.limit_in_bytes", str(size_bytes))
         with_swap = memory / "memory.memsw.limit_in_bytes"
         if with_swap.exists():
             files.write_setting(with_swap, str(size_bytes))
+        buffers = memory / SOCKET_MEMORY_FILE
+        if buffers.exists():
+            files.write_setting(buffers, str(size_bytes // _BUFFERS_SHARE))
 
     def limit_processes(self, count: int) -> None:
         """Processes and threads."""

@@ -56,6 +56,11 @@ class LayerHold:
         """What was noted when the layer was made. Blocks."""
         return (self.path.parent / "note").read_bytes()
 
+    def keep(self) -> Callable[[], None]:
+        """Hands it over: returns what gives it back, and `release` does nothing any more."""
+        release, self._release = self._release, None
+        return release or (lambda: None)
+
     def release(self) -> None:
         """Gives it back. Safe to call again."""
         release, self._release = self._release, None

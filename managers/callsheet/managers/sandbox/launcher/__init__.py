@@ -13,13 +13,15 @@ not walk to them through a home directory that only its owner may enter.
 
 Requests are JSON packets with descriptors, answers are JSON packets:
 
-    {"op": "spawn", "id", "path": null or path, "argv", "env", "uid": null or N, "groups": n, "overlays": null or {...}}
+    {"op": "spawn", "id", "path": null or path, "argv", "env", "uid": null or N, "groups": n, "overlays": null or {...},
+        "separate": [directories, ...]}
         with descriptors: stderr, [program where path is null], n cgroup.procs, [a socket where overlays are], then
         those to inherit; "{fd:I}" in argv names the I-th of the last; overlays are described in `overlays.py`
     {"op": "kill", "pid"}
-    {"op": "settle", "id", "pid", "files": {path: n}}
+    {"op": "settle", "id", "pid", "files": {path: n}, "terminals": n, "settings": {name below /proc/sys: value}}
     {"event": "ready", "directories"}, {"event": "unusable", "message"}, {"event": "spawned", "id", "pid"},
     {"event": "settled", "id"}, {"event": "failed", "id", "message"}, {"event": "exited", "pid", "status"}
 
-Run as `python -I -S launcher probe`, it prints as JSON how overlays can be mounted here, see `overlays.probe`.
+Run as `python -I -S launcher probe WHAT`, it prints as JSON whether that works here: overlays can be mounted, System V
+objects be bounded (`system_v`), or files of the system be shown with locks of their own (`separate`).
 """

@@ -8,9 +8,9 @@ import os
 import struct
 
 CLONE_NEWNS = 0x00020000
-CLONE_NEWUSER = 0x10000000
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 0x1, 0x2, 0x4, 0x8
-MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 0x20, 0x1000, 0x4000, 0x80000
+CLONE_NEWIPC, CLONE_NEWUSER = 0x08000000, 0x10000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 0x1, 0x2, 0x4, 0x8, 0x20
+MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
 NS_GET_USERNS = 0xB701
 AT_EMPTY_PATH = 0x1000
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
@@ -37,15 +37,45 @@ def unshare(flags: int) -> None:
     check(_library.unshare(flags), "new namespaces")
 
 
-def enter_mounts(pid: int) -> None:
-    """Moves this process, which must have one thread, into the mount namespace of another.
+def enter_user_namespace(user: int, group: int) -> None:
+    """Enters a user namespace that knows this process's user and group, by these ids, and in which it may mount."""
+    own_user, own_group = os.geteuid(), os.getegid()
+    unshare(CLONE_NEWUSER)
+    write("/proc/self/setgroups", "deny")
+    write("/proc/self/uid_map", f"{user} {own_user} 1")
+    write("/proc/self/gid_map", f"{group} {own_group} 1")
 
-    Whoever is not root enters the user namespace that owns it as well, in which its maker has all rights.
-    """
-    mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    if os.geteuid() != 0:
-        check(_library.setns(fcntl.ioctl(mounts, NS_GET_USERNS), CLONE_NEWUSER), "the sandbox's user namespace")
-    check(_library.setns(mounts, CLONE_NEWNS), "the sandbox's mount namespace")
+
+def write(path: str, text: str) -> None:
+    """Writes a file that is there."""
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+class Visit:
+    """A visit of this process, which must have one thread, to the namespaces of another."""
+
+    def __init__(self, pid: int) -> None:
+        """Enters the mounts and the IPC of a process.
+
+        Whoever is not root enters the user namespace that owns them before, in which its maker has all rights.
+        """
+        kinds = {"mnt": CLONE_NEWNS, "ipc": CLONE_NEWIPC}
+        opened = {kind: os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in kinds}
+        self._owner = fcntl.ioctl(opened["mnt"], NS_GET_USERNS)
+        if os.geteuid() != 0:
+            self.own()
+        for kind, flag in kinds.items():
+            check(_library.setns(opened[kind], flag), f"the sandbox's {kind} namespace")
+
+    def own(self) -> None:
+        """Enters the user namespace that owns the others as its root, to whom their settings belong."""
+        check(_library.setns(self._owner, CLONE_NEWUSER), "the sandbox's user namespace")
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, options: str = "") -> None:

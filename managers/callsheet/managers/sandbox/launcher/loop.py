@@ -13,7 +13,8 @@ import socket
 import sys
 
 from . import kernel
-from .overlays import mount_overlays, probe
+from .overlays import EMPTY, mount_overlays, probe_overlays, probe_separate, separate
+from .settling import be_visitor, probe_system_v
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 LARGEST_PACKET = 1 << 17
 MOST_DESCRIPTORS = 64
 MOUNT_POINT = "/mnt"
-FIRST_PROCESS = "/proc/1"
 
 
 def show_directories(directories: list[str]) -> list[str]:
@@ -41,6 +41,7 @@ def show_directories(directories: list[str]) -> list[str]:
         shown.append(target)
     # Each sandbox mounts its own file system here, in a namespace of its own.
     os.mkdir(os.path.join(MOUNT_POINT, "overlays"), 0o755)
+    os.mkdir(EMPTY, 0o755)
     return shown
 
 
@@ -123,7 +124,7 @@ class Launcher:
         self.tell(event="spawned", id=request["id"], pid=pid)
 
     def settle(self, request: dict[str, Any]) -> None:
-        """Changes what bwrap has no option for: files in memory are bounded in number, and /proc/1 is read-only."""
+        """Changes what bwrap has no option for, see `settling.py`."""
         reader, writer = os.pipe()
         try:
             pid = os.fork()
@@ -142,24 +143,6 @@ class Launcher:
             self.tell(event="failed", id=request["id"], message=problem)
         else:
             self.tell(event="settled", id=request["id"])
-
-
-def be_visitor(request: dict[str, Any], report: int) -> NoReturn:
-    """Changes mounts of a sandbox from inside; says what went wrong; never returns."""
-    try:
-        kernel.enter_mounts(request["pid"])
-        flags = kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV
-        for path, files in request["files"].items():
-            kernel.mount(None, path, None, flags, f"nr_inodes={files}")
-        # A sandbox with an image has a root, who owns what the first process has there: its score in a shortage of
-        # memory, for instance.
-        kernel.mount(FIRST_PROCESS, FIRST_PROCESS, None, kernel.MS_BIND)
-        flags |= kernel.MS_BIND | kernel.MS_RDONLY | kernel.MS_NOEXEC
-        kernel.mount(None, FIRST_PROCESS, None, flags)
-    except OSError as error:
-        os.write(report, f"settling: {error}".encode())
-    finally:
-        os._exit(0)
 
 
 def be_sandbox(request: dict[str, Any], descriptors: list[int], marker: str) -> NoReturn:
@@ -184,6 +167,11 @@ def be_sandbox(request: dict[str, Any], descriptors: list[int], marker: str) -> 
         if report >= 0:
             with socket.socket(fileno=report) as socket_of_manager:
                 mount_overlays(request["overlays"], request["uid"], socket_of_manager)
+        if request["separate"]:
+            if report < 0:
+                kernel.unshare(kernel.CLONE_NEWNS)
+                kernel.leave_hosts_mounts()
+            separate(request["separate"])
         os.chdir("/")
         if request["uid"] is not None:
             os.setgroups([])
@@ -203,7 +191,9 @@ def be_sandbox(request: dict[str, Any], descriptors: list[int], marker: str) -> 
 def main() -> None:
     """Serves one manager, or says what can be done here."""
     if sys.argv[1] == "probe":
-        probe()
+        probes = {"overlays": probe_overlays, "separate": probe_separate, "system_v": probe_system_v}
+        reason = probes[sys.argv[2]]()
+        json.dump({"works": not reason, "reason": reason}, sys.stdout)
         return
     manager = socket.socket(fileno=int(sys.argv[1]))
     manager.set_inheritable(False)

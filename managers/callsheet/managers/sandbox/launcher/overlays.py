@@ -16,12 +16,10 @@ namespace allows the mounts.
 from __future__ import annotations
 
 import array
-import json
 import os
 import select
 import socket
 import stat
-import sys
 import tempfile
 
 from . import kernel
@@ -31,6 +29,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 SOME_USER = 70_000
+# An overlay that is never written needs two directories.
+EMPTY = "/mnt/empty"
+SYSTEM = "/usr"
 
 
 def mount_overlays(request: dict[str, Any], uid: int | None, report: socket.socket) -> None:
@@ -44,7 +45,7 @@ def mount_overlays(request: dict[str, Any], uid: int | None, report: socket.sock
     """
     owner = (os.geteuid(), os.getegid()) if uid is None else (uid, uid)
     if uid is None:
-        _enter_user_namespace()
+        kernel.enter_user_namespace(*owner)
     kernel.unshare(kernel.CLONE_NEWNS)
     kernel.leave_hosts_mounts()
     base = request["base"]
@@ -62,6 +63,23 @@ def mount_overlays(request: dict[str, Any], uid: int | None, report: socket.sock
         report.sendmsg([b"mounted"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [place]))])
     finally:
         os.close(place)
+
+
+def separate(directories: list[str]) -> None:
+    """Shows directories through a read-only overlay each, in a mount namespace of this process's own.
+
+    They are the same files for whoever reads them, and locks on them are this sandbox's own. A directory with mounts
+    below it is left alone, as an overlay would hide those.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        points = [line.split()[4] for line in file]
+    for directory in directories:
+        if not any(point.startswith(f"{directory}/") for point in points):
+            flags = kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV
+            kernel.mount("overlay", directory, "overlay", flags, f"lowerdir={directory}:{EMPTY}")
 
 
 def _mount_overlay(place: str, overlay: dict[str, Any], ids: int | None, owner: tuple[int, int]) -> None:
@@ -104,15 +122,6 @@ def _ensure_directory(path: str, mode: int, owner: tuple[int, int]) -> None:
     os.chmod(path, mode)
 
 
-def _enter_user_namespace() -> None:
-    """Enters a user namespace in which this process keeps its ids and may mount."""
-    user, group = os.geteuid(), os.getegid()
-    kernel.unshare(kernel.CLONE_NEWUSER)
-    _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/uid_map", f"{user} {user} 1")
-    _write("/proc/self/gid_map", f"{group} {group} 1")
-
-
 def _namespace_of(uid: int) -> int:
     """Returns a descriptor of a user namespace that maps root to one user; a child holds it open for a moment."""
     told, telling = os.pipe()
@@ -128,8 +137,8 @@ def _namespace_of(uid: int) -> int:
     try:
         if not os.read(told, 1):
             raise OSError("a user namespace could not be made")
-        _write(f"/proc/{child}/uid_map", f"0 {uid} 1")
-        _write(f"/proc/{child}/gid_map", f"0 {uid} 1")
+        kernel.write(f"/proc/{child}/uid_map", f"0 {uid} 1")
+        kernel.write(f"/proc/{child}/gid_map", f"0 {uid} 1")
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(told)
@@ -137,16 +146,30 @@ def _namespace_of(uid: int) -> int:
         os.waitpid(child, 0)
 
 
-def _write(path: str, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
+def probe_separate() -> str:
+    """Tries to show the system through an overlay in a child process; returns why that does not work, or nothing."""
+    told, telling = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            kernel.unshare(kernel.CLONE_NEWNS)
+            kernel.leave_hosts_mounts()
+            kernel.mount("tmpfs", os.path.dirname(EMPTY), "tmpfs", 0, "size=1m")
+            os.mkdir(EMPTY)
+            separate([SYSTEM])
+            os.listdir(SYSTEM)
+        except OSError as error:
+            os.write(telling, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(telling)
+    reason = os.read(told, 4096).decode(errors="replace")
+    os.waitpid(child, 0)
+    return reason
 
 
-def probe() -> None:
-    """Tries to mount an overlay of one layer in a child process; prints {"works", "reason"} as JSON."""
+def probe_overlays() -> str:
+    """Tries to mount an overlay of one layer in a child process; returns why that does not work, or nothing."""
     with tempfile.TemporaryDirectory(prefix="callsheet-overlay-") as directory:
         os.chmod(directory, 0o755)
         layer, base = os.path.join(directory, "layer"), os.path.join(directory, "base")
@@ -161,7 +184,7 @@ def probe() -> None:
         os.close(telling)
         reason = os.read(told, 4096).decode(errors="replace")
         os.waitpid(child, 0)
-    json.dump({"works": reason == "works", "reason": "" if reason == "works" else reason}, sys.stdout)
+    return "" if reason == "works" else reason or "nothing was told"
 
 
 def _try_stack(base: str, layer: str, telling: int) -> None:

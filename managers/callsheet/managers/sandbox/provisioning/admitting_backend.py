@@ -87,6 +87,11 @@ class AdmittingBackend:
         return self._inner.overlays
 
     @property
+    def begins_with_copies(self) -> bool:
+        """Whether the inner backend's sandboxes can begin with copies."""
+        return self._inner.begins_with_copies
+
+    @property
     def images(self) -> ImageSource | None:
         """The inner backend's own images."""
         return self._inner.images

@@ -48,6 +48,19 @@ async def save_archives(sandbox: Sandbox, target: Path, limit_bytes: int, stop: 
     return total
 
 
+async def unpack_copy(sandbox: Sandbox, source: Path, stop: anyio.Event) -> None:
+    """Fills the working directory of a fresh sandbox with what `Sandbox.copy_files` put into a directory.
+
+    Raises:
+        ArchiveError: tar failed, here or inside.
+        StoppedError: `stop` was set meanwhile.
+    """
+    packed = await anyio.run_process(["tar", "-C", str(source / "work"), "-c", "-f", "-", "."], check=False)
+    if packed.returncode:
+        raise ArchiveError(packed.stderr[-500:].decode(errors="replace").strip())
+    await _unpack(sandbox, packed.stdout, ".", stop)
+
+
 async def restore_archives(sandbox: Sandbox, source: Path, stop: anyio.Event) -> None:
     """Fills the directories of a fresh sandbox from archives.
 
@@ -57,12 +70,16 @@ async def restore_archives(sandbox: Sandbox, source: Path, stop: anyio.Event) ->
     """
     for name, place in _places(sandbox).items():
         content = await anyio.to_thread.run_sync((source / name).read_bytes)
-        command = CommandSpec(("tar", "-x", "-p", "--no-same-owner", "-f", "-", "-C", place), stdin=content)
-        outcome = await sandbox.execute(command, stop)
-        if outcome.stopped:
-            raise StoppedError
-        if outcome.failed:
-            raise ArchiveError(outcome.stderr[-500:].decode(errors="replace").strip())
+        await _unpack(sandbox, content, place, stop)
+
+
+async def _unpack(sandbox: Sandbox, content: bytes, place: str, stop: anyio.Event) -> None:
+    command = CommandSpec(("tar", "-x", "-p", "--no-same-owner", "-f", "-", "-C", place), stdin=content)
+    outcome = await sandbox.execute(command, stop)
+    if outcome.stopped:
+        raise StoppedError
+    if outcome.failed:
+        raise ArchiveError(outcome.stderr[-500:].decode(errors="replace").strip())
 
 
 def _places(sandbox: Sandbox) -> dict[str, str]:

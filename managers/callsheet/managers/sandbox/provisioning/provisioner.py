@@ -19,7 +19,7 @@ from callsheet.managers.sandbox.images.layer_cache import BuiltLayer, LayerCache
 from callsheet.managers.sandbox.images.source import ImageSource, PreparedImage
 from callsheet.managers.sandbox.images.store import ImageError
 from callsheet.managers.sandbox.provisioning.admitting_backend import AdmittingBackend, CreationsFailingError
-from callsheet.managers.sandbox.provisioning.archives import ArchiveError, restore_archives, save_archives
+from callsheet.managers.sandbox.provisioning.archives import ArchiveError, restore_archives, save_archives, unpack_copy
 from callsheet.managers.sandbox.provisioning.kept_set_ups import KeptSetUps
 from callsheet.managers.sandbox.provisioning.snapshots import (
     KeptSetUp,
@@ -67,12 +67,14 @@ class Provided:
         outcome: Of the set-up command; None if there was none.
         reused: Whether the outcome is that of an earlier run.
         took_s: Seconds that its set-up took, in this or that run.
+        snapshot: What is kept of its set-up, as long as the sandbox lives; None if nothing is.
     """
 
     sandbox: Sandbox
     outcome: CommandOutcome | None
     reused: bool = False
     took_s: float = 0.0
+    snapshot: Path | None = None
 
 
 class SetUpEndedError(Exception):
@@ -178,6 +180,30 @@ class Provisioner:
         finally:
             image.release()
 
+    async def provide_copy(self, spec: SandboxSpec, source: Path, use: SandboxUse) -> Sandbox:
+        """Returns a sandbox that begins with the files that `Sandbox.copy_files` put into a directory.
+
+        Args:
+            spec: Its root is that of the sandbox they are from.
+            source: The directory; it belongs to the new sandbox until that is destroyed.
+            use: The attempt that it is for.
+
+        Raises:
+            StoppedError: The attempt is to stop.
+            SandboxCreateError: It could not be made.
+            ArchiveError: The files could not be unpacked in it.
+        """
+        if self._backend.begins_with_copies:
+            return await self._make(replace(spec, root=replace(spec.root, copy=source)), use.stop)
+        sandbox = await self._make(spec, use.stop)
+        try:
+            async with use.inside(sandbox):
+                await unpack_copy(sandbox, source, use.stop)
+        except BaseException:
+            await sandbox.destroy()
+            raise
+        return sandbox
+
     async def _image(self, asked_for: str, stop: anyio.Event) -> PreparedImage:
         name = asked_for or self._default_image
         if not name:
@@ -237,9 +263,16 @@ class Provisioner:
                 await provided.sandbox.destroy()
             raise
         try:
-            provided = made[0] if made else await self._from_snapshot(spec, lease, use)
-            self.kept_set_ups.use(key, _kept(wanted, provided.took_s))
-            return provided
+            if not made:
+                provided = await self._from_snapshot(spec, lease, use)
+                self.kept_set_ups.use(key, _kept(wanted, provided.took_s))
+                return provided
+            self.kept_set_ups.use(key, _kept(wanted, made[0].took_s))
+            if not self._backend.overlays:
+                return made[0]
+            # Copies of it begin with what its set-up left in places that no copy has.
+            made[0].sandbox.on_destroyed(lease.keep())
+            return replace(made[0], snapshot=lease.path)
         except ArchiveError as error:
             self._note_unrepeatable(key, str(error))
             return await self._set_up(spec, set_up, use)

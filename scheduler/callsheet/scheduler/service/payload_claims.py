@@ -1,0 +1,185 @@
+"""Payloads that submits refer to: kept for their job from before the submit is decided, given back if it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import anyio
+import structlog
+from callsheet.scheduler.access.identity import Identity
+from callsheet.scheduler.core.model import RefusalCode, RefusedError, failed_precondition
+from callsheet.scheduler.service.payload_rights import PayloadRights
+from callsheet.scheduler.store.errors import (
+    PayloadNotFoundError,
+    PayloadStoreError,
+    PayloadStoreFullError,
+    PayloadsUnusableError,
+)
+from callsheet.scheduler.store.payloads import PayloadStore
+from callsheet.v1 import common_pb2
+
+References: TypeAlias = Sequence[common_pb2.PayloadReference]
+_Key: TypeAlias = tuple[str, str]
+
+FULL_RETRY_AFTER = 5.0
+UNAVAILABLE_RETRY_AFTER = 1.0
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Claimed:
+    """One payload for one job.
+
+    Attributes:
+        pending: Submits that refer to it and are not decided yet.
+        taken: It is retained for their sake alone.
+    """
+
+    pending: int = 0
+    taken: bool = False
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+
+
+class Claim:
+    """What one submit has taken; settled once it is accepted or refused."""
+
+    def __init__(self, claims: PayloadClaims) -> None:
+        self._claims = claims
+        self._keys: list[_Key] = []
+
+    async def take(self, job_id: str, sha256: str) -> None:
+        """Retains a payload; see `PayloadStore.retain`."""
+        self._keys.append((job_id, sha256))
+        await self._claims.take((job_id, sha256))
+
+    def settle(self, *, accepted: bool) -> None:
+        """Keeps what was taken, or gives it back. A second call does nothing."""
+        keys, self._keys = self._keys, []
+        for key in keys:
+            self._claims.settle(key, accepted=accepted)
+
+
+class PayloadClaims:
+    """Retains payloads for submits and results. `run` gives back what refused submits had taken."""
+
+    def __init__(self, payloads: PayloadStore, rights: PayloadRights) -> None:
+        self._payloads = payloads
+        self._rights = rights
+        self._claimed: dict[_Key, _Claimed] = {}
+        self._refused: list[_Key] = []
+        self._wake = anyio.Event()
+
+    async def of_submit(self, identity: Identity, job_id: str, references: References) -> Claim:
+        """Makes sure that the payloads of a submit are there and stay there for its job.
+
+        Raises:
+            RefusedError: FAILED_PRECONDITION naming the payload that is missing, or that the caller may not name,
+                RESOURCE_EXHAUSTED if the store has no
+                room to keep them, UNAVAILABLE if it cannot be asked.
+        """
+        claim = Claim(self)
+        try:
+            await self._check_rights(identity, job_id, references)
+            for reference in references:
+                await self._check(claim, job_id, reference)
+        except BaseException:
+            claim.settle(accepted=False)
+            raise
+        return claim
+
+    async def of_result(self, identity: Identity, job_id: str, sha256: str) -> None:
+        """Keeps a payload of a result, which its manager has put, for as long as its job.
+
+        Raises:
+            PayloadStoreError: It is not there, or cannot be kept.
+        """
+        if await self._rights.unknown_to(identity, job_id, [sha256]):
+            raise PayloadNotFoundError(sha256)
+        claim, kept = Claim(self), False
+        try:
+            await claim.take(job_id, sha256)
+            kept = True
+        finally:
+            claim.settle(accepted=kept)
+
+    async def run(self) -> None:
+        """Gives back what refused submits had taken, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake = anyio.Event()
+            while self._refused:
+                await self._give_back(self._refused.pop())
+
+    async def _check_rights(self, identity: Identity, job_id: str, references: References) -> None:
+        try:
+            unknown = await self._rights.unknown_to(identity, job_id, [reference.sha256 for reference in references])
+        except PayloadStoreError as error:
+            raise refusal_of(error) from error
+        for reference in references:
+            if reference.sha256 in unknown:
+                raise _missing(reference)
+
+    async def _check(self, claim: Claim, job_id: str, reference: common_pb2.PayloadReference) -> None:
+        try:
+            await claim.take(job_id, reference.sha256)
+            size = await self._payloads.size(reference.sha256)
+        except PayloadNotFoundError:
+            raise _missing(reference) from None
+        except PayloadStoreError as error:
+            raise refusal_of(error) from error
+        if size != reference.size:
+            raise _missing(reference)
+
+    async def take(self, key: _Key) -> None:
+        """Retains a payload for a claim."""
+        claimed = self._claimed.setdefault(key, _Claimed())
+        claimed.pending += 1
+        async with claimed.lock:
+            job_id, sha256 = key
+            if await self._payloads.retain(job_id, [sha256]):
+                claimed.taken = True
+
+    def settle(self, key: _Key, *, accepted: bool) -> None:
+        """Settles a claim's hold on a payload."""
+        claimed = self._claimed[key]
+        claimed.pending -= 1
+        claimed.taken = claimed.taken and not accepted
+        if claimed.pending:
+            return
+        if claimed.taken:
+            self._refused.append(key)
+            self._wake.set()
+        else:
+            del self._claimed[key]
+
+    async def _give_back(self, key: _Key) -> None:
+        claimed = self._claimed.get(key)
+        if claimed is None:
+            return
+        job_id, sha256 = key
+        async with claimed.lock:
+            if claimed.taken and not claimed.pending:
+                try:
+                    await self._payloads.release(job_id, [sha256])
+                except PayloadStoreError as error:
+                    # It stays until its job is closed.
+                    _log.error("payload_not_given_back", job_id=job_id, sha256=sha256, reason=str(error))
+                claimed.taken = False
+        if not claimed.pending and self._claimed.get(key) is claimed:
+            del self._claimed[key]
+
+
+def refusal_of(error: PayloadStoreError) -> RefusedError:
+    """The refusal of what a store cannot do now."""
+    if isinstance(error, PayloadStoreFullError):
+        return RefusedError(RefusalCode.RESOURCE_EXHAUSTED, "payload", error.needed, str(error), FULL_RETRY_AFTER)
+    retry_after = UNAVAILABLE_RETRY_AFTER if isinstance(error, PayloadsUnusableError) else None
+    return RefusedError(RefusalCode.UNAVAILABLE, "payload", "", str(error), retry_after)
+
+
+def _missing(reference: common_pb2.PayloadReference) -> RefusedError:
+    rule = f"names no stored payload of {reference.size} bytes; put it first"
+    return failed_precondition("reference.sha256", reference.sha256, rule)

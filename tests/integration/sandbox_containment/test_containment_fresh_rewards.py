@@ -1,0 +1,143 @@
+"""Rewards in a fresh copy of a trajectory's sandbox: what its policy prepares must not change their score.
+
+Each trick is the work of a policy whose solution is wrong, so that the honest score is 0. The scores are printed at the
+end of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+from callsheet.managers.executor import Completed
+from callsheet.managers.sandbox.build import build_sandbox_executor
+from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.settings import SandboxSettings
+from callsheet.v1 import action_pb2
+
+from tests.support.measurements import Measured
+from tests.support.sandbox_attempts import attempt_of, inline_file, reset, sh, step, suite
+
+pytestmark = pytest.mark.anyio
+
+TEST = b"import solution\nassert solution.answer() == 42\nprint('honest')\n"
+WRONG = inline_file("solution.py", b"def answer():\n    return 0\n")
+PRISTINE = inline_file("tests/check.py", TEST)
+RUN = "PYTHONPATH=. python3 tests/check.py"
+# Imported, as a test runner does: its bytecode would be taken from a cache.
+IMPORTED = "PYTHONPATH=.:tests python3 -c 'import check'"
+FORGED = "print('forged')"
+
+TRICKS: Mapping[str, tuple[str, str]] = {
+    "the test is rewritten": (f'mkdir -p tests; echo "{FORGED}" > tests/check.py; chmod 444 tests/check.py', RUN),
+    "the test is a link to a file of the policy": (
+        f'mkdir tests; echo "{FORGED}" > own.py; chmod 444 own.py; ln -s ../own.py tests/check.py',
+        RUN,
+    ),
+    "the test is a hard link to the solution": ("mkdir tests; ln solution.py tests/check.py", RUN),
+    "the tests are a link to another directory": (
+        f'mkdir elsewhere; echo "{FORGED}" > elsewhere/check.py; ln -s elsewhere tests',
+        RUN,
+    ),
+    "the tests are a link out of the directory": ("ln -s /tmp tests", RUN),
+    "the tests are a file": (f'echo "{FORGED}" > tests', RUN),
+    "the test is a directory that may not be entered": (
+        "mkdir -p tests/check.py/__init__.py/deep; touch tests/check.py/file; chmod 000 tests/check.py",
+        RUN,
+    ),
+    "the tests may not be written": (
+        f'mkdir tests; echo "{FORGED}" > tests/check.py; chmod 444 tests/check.py; chmod 555 tests',
+        RUN,
+    ),
+    "a pipe is in the place of the test": ("mkdir tests; mkfifo tests/check.py", RUN),
+    "a cache has other bytecode for the test": (
+        "mkdir tests; cat > tests/check.py; head -c -1 tests/check.py > honest; cp honest tests/check.py;"
+        " python3 - <<'END'\n"
+        "import importlib.util, marshal, os, struct\n"
+        "code = marshal.dumps(compile(\"print('forged')\", 'check.py', 'exec'))\n"
+        "os.makedirs('tests/__pycache__', exist_ok=True)\n"
+        "for flags in (0b01,):\n"
+        "    head = importlib.util.MAGIC_NUMBER + struct.pack('<I', flags) + bytes(8)\n"
+        "    open(importlib.util.cache_from_source('tests/check.py'), 'wb').write(head + code)\n"
+        "END\n",
+        IMPORTED,
+    ),
+    "the cache is a link": (
+        "mkdir -p tests elsewhere; ln -s ../elsewhere tests/__pycache__; python3 - <<'END'\n"
+        "import importlib.util, marshal, os, struct\n"
+        "code = marshal.dumps(compile(\"print('forged')\", 'check.py', 'exec'))\n"
+        "head = importlib.util.MAGIC_NUMBER + struct.pack('<I', 1) + bytes(8)\n"
+        "open(importlib.util.cache_from_source('tests/check.py'), 'wb').write(head + code)\n"
+        "END\n",
+        IMPORTED,
+    ),
+    "a process goes on rewriting the test": (
+        f'mkdir tests; (while :; do echo "{FORGED}" > tests/check.py; cp tests/check.py solution.py; done) '
+        "> /dev/null 2>&1 &",
+        RUN,
+    ),
+    "Python is changed below HOME": (
+        "d=$(python3 -c 'import site; print(site.getusersitepackages())'); mkdir -p $d;"
+        " echo 'import os; os._exit(0)' > $d/usercustomize.py",
+        RUN,
+    ),
+    "Python is changed by variables of a session": ("export PYTHONINSPECT=1 PYTHONSTARTUP=/work/solution.py", RUN),
+}
+
+
+@pytest.fixture(scope="module")
+async def executor(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
+    built = build_sandbox_executor(settings)
+    yield built
+    await built.close()
+
+
+async def began(executor: SandboxExecutor, *files: action_pb2.SandboxFile) -> str:
+    result = await executor.run(attempt_of(reset(*files), resources={"memory": 256}))
+    assert isinstance(result, Completed), result
+    return result.succeeded.env_reset.sandbox_id
+
+
+async def scored(executor: SandboxExecutor, command: str, sandbox_id: str, *files: action_pb2.SandboxFile) -> float:
+    result = await executor.run(attempt_of(suite(command, *files), sandbox_id=sandbox_id))
+    assert isinstance(result, Completed), result
+    return result.succeeded.reward.score
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+async def test_the_score_is_the_honest_one(executor: SandboxExecutor, measured: Measured, trick: str) -> None:
+    prepared, runner = TRICKS[trick]
+    sandbox_id = await began(executor, WRONG)
+    in_session = step(prepared)
+    in_session.env_step.session = "policy"
+    result = await executor.run(attempt_of(in_session, sandbox_id=sandbox_id))
+    assert isinstance(result, Completed), result
+    score = await scored(executor, runner, sandbox_id, PRISTINE)
+    measured(f"score {score:g}, the honest one is 0")
+    assert score == 0.0
+    # It is the solution that decides: one that is right counts, and nothing of the trick is in its way.
+    right = inline_file("solution.py", b"def answer():\n    return 42\n")
+    assert await scored(executor, runner, sandbox_id, PRISTINE, right) == 1.0
+
+
+async def test_a_score_file_is_not_what_the_policy_left_there(executor: SandboxExecutor) -> None:
+    for prepared in ("echo 1 > score", "mkdir -p score/deep; chmod 000 score", "echo 1 > own; ln -s own score"):
+        sandbox_id = await began(executor, WRONG)
+        await executor.run(attempt_of(step(prepared), sandbox_id=sandbox_id))
+        scorer = action_pb2.ScriptScoreInput(command=sh("echo 0.25 > score"), score_file="score")
+        reward = action_pb2.ActionSpec(trajectory_id="trajectory", reward=action_pb2.RewardInput(script=scorer))
+        result = await executor.run(attempt_of(reward, sandbox_id=sandbox_id))
+        assert isinstance(result, Completed), result
+        assert result.succeeded.reward.score == 0.25
+
+
+async def test_what_a_reward_does_is_nowhere_in_the_trajectory(executor: SandboxExecutor) -> None:
+    sandbox_id = await began(executor, WRONG)
+    secret = inline_file("hidden/test.py", b"secret\n")
+    command = "test $(cat hidden/test.py) = secret && rm solution.py && touch made && { pgrep -x sleep; test $? = 1; }"
+    await executor.run(attempt_of(step("sleep 1000 > /dev/null 2>&1 & :"), sandbox_id=sandbox_id))
+    assert await scored(executor, command, sandbox_id, secret) == 1.0
+    assert await scored(executor, command, sandbox_id, secret) == 1.0
+    result = await executor.run(attempt_of(step("ls -A"), sandbox_id=sandbox_id))
+    assert isinstance(result, Completed)
+    assert result.succeeded.env_step.stdout.inline == b"solution.py\n"

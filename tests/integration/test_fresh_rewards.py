@@ -1,0 +1,181 @@
+"""Rewards in copies of sandboxes with images, with set-ups that are kept, and with limits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from callsheet.client import Client, EnvReset, EnvStep, FailedPreconditionError, RewardScript, SandboxFile, Where
+from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
+from callsheet.managers.sandbox.build import build_sandbox_executor
+from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
+from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
+from callsheet.v1 import action_pb2, outcome_pb2
+
+from tests.support.real_sandboxes import sandbox_stack
+from tests.support.root_filesystems import make_root, require_overlays
+from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step, suite
+from tests.support.sandboxes import Variant, settings_for, tells, variants
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_trajectory_gets_its_score_in_a_copy_by_default(tmp_path: Path) -> None:
+    async with (
+        sandbox_stack(tmp_path) as stack,
+        Client(stack.address) as client,
+        await client.open_job("job") as job,
+        job.trajectory("t") as trajectory,
+    ):
+        with pytest.raises(FailedPreconditionError):
+            await trajectory.reward_tests("true")
+        empty = await trajectory.reward_tests("test -e given", files=[SandboxFile("given", b"")])
+        assert empty.unwrap().score == 1.0
+        # All at once, in this order.
+        background = "echo 42 > answer; (sleep 1000; echo 41 > answer) > /dev/null 2>&1 &"
+        reset = await trajectory.submit(EnvReset(service="sandbox"))
+        step = await trajectory.submit(EnvStep(background))
+        score = await trajectory.submit(RewardScript("cat answer > {score} && rm answer"))
+        after = await trajectory.submit(EnvStep("cat answer"))
+        (await reset).unwrap()
+        (await step).unwrap()
+        assert (await score).unwrap().score == 42.0
+        assert (await after).unwrap().stdout == b"42\n"
+        in_place = await trajectory.reward_tests("grep -q 42 answer", where=Where.IN_SANDBOX, service="test-suite")
+        assert in_place.unwrap().score == 1.0
+
+
+@pytest.fixture(params=variants(Isolation.BUBBLEWRAP, Isolation.NONE), ids=str)
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxSettings:
+    variant: Variant = request.param
+    return settings_for(variant, tmp_path)
+
+
+@pytest.fixture
+async def executor(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
+    built = build_sandbox_executor(settings)
+    yield built
+    await built.close()
+
+
+@pytest.fixture
+async def with_image(tmp_path: Path) -> AsyncIterator[SandboxExecutor]:
+    require_overlays()
+    root = make_root(tmp_path / "images" / "tiny")
+    (root / "opt").mkdir(exist_ok=True)
+    (root / "opt" / "given").write_text("given\n")
+    (root / "opt" / "unwanted").write_text("unwanted\n")
+    settings = settings_for(Variant(Isolation.BUBBLEWRAP, groups=True), tmp_path / "data")
+    built = build_sandbox_executor(replace(settings, provisioning=ProvisioningSettings(images=tmp_path / "images")))
+    yield built
+    await built.close()
+
+
+async def began(executor: SandboxExecutor, action: action_pb2.ActionSpec, memory: int = 128) -> str:
+    result = await executor.run(attempt_of(action, resources={"memory": memory}))
+    assert isinstance(result, Completed), result
+    return result.succeeded.env_reset.sandbox_id
+
+
+async def stepped(executor: SandboxExecutor, script: str, sandbox_id: str, trajectory: str = "trajectory") -> str:
+    result = await executor.run(attempt_of(step(script, trajectory=trajectory), sandbox_id=sandbox_id))
+    assert isinstance(result, Completed), result
+    done = result.succeeded.env_step
+    assert done.exit_code == 0, done
+    return done.stdout.inline.decode()
+
+
+async def rewarded(executor: SandboxExecutor, script: str, sandbox_id: str, trajectory: str = "trajectory") -> str:
+    action = suite(script, inline_file("hidden", b"hidden\n"))
+    action.trajectory_id = trajectory
+    result = await executor.run(attempt_of(action, sandbox_id=sandbox_id))
+    assert isinstance(result, Completed), result
+    return result.succeeded.reward.command.stdout.inline.decode()
+
+
+def failure(result: AttemptResult) -> tuple[str, str]:
+    assert isinstance(result, Broken), result
+    return outcome_pb2.FailureKind.Name(result.failed.kind).removeprefix("FAILURE_KIND_"), result.failed.reason
+
+
+async def test_a_copy_of_a_sandbox_with_an_image_has_its_changes_above_the_same_image(
+    with_image: SandboxExecutor,
+) -> None:
+    action = reset(set_up="echo set-up > /opt/made; echo kept > /tmp/left")
+    action.env_reset.image = "tiny"
+    for trajectory in ("first", "second"):
+        action.trajectory_id = trajectory
+        sandbox_id = await began(with_image, action)
+        changes = "echo own > /opt/own; rm /opt/unwanted; echo more >> /opt/made; echo x > own; echo own > /tmp/own"
+        await stepped(with_image, changes, sandbox_id, trajectory)
+        look = "ls -A . /opt; cat /opt/made /opt/given; cat /tmp/own; echo left > /opt/given; touch /opt/reward"
+        seen = await rewarded(with_image, look, sandbox_id, trajectory)
+        assert seen == ".:\nhidden\nown\n\n/opt:\ngiven\nmade\nown\nset-up\nmore\ngiven\n".replace(
+            "own\nset", "own\nset"
+        )
+        assert (
+            await stepped(with_image, "ls /opt; cat /opt/given", sandbox_id, trajectory) == "given\nmade\nown\ngiven\n"
+        )
+
+
+async def test_what_a_kept_set_up_left_is_there_for_each_sibling_and_what_it_deleted_is_not(
+    executor: SandboxExecutor, settings: SandboxSettings
+) -> None:
+    action = reset(set_up="echo 1 > one; echo 2 > two; echo 3 > $TMPDIR/three")
+    for trajectory in ("first", "second"):
+        action.trajectory_id = trajectory
+        sandbox_id = await began(executor, action)
+        await stepped(executor, "rm one; echo own > own; echo own > $TMPDIR/own", sandbox_id, trajectory)
+        temporary = "three\n" if settings.isolation is Isolation.BUBBLEWRAP else ""
+        look = "ls -A; ls -A $TMPDIR | grep -v home- || :"
+        assert await rewarded(executor, look, sandbox_id, trajectory) == f"hidden\nown\ntwo\n{temporary}"
+
+
+async def test_defaults_of_the_sandbox_hold_in_a_copy_and_its_own_files_go_before(executor: SandboxExecutor) -> None:
+    action = reset(inline_file("hidden", b"old\n"))
+    action.env_reset.defaults.working_directory = "deep/place"
+    action.env_reset.defaults.environment["GIVEN"] = "given"
+    sandbox_id = await began(executor, action)
+    assert await rewarded(executor, "basename $PWD; echo $GIVEN; cat hidden", sandbox_id) == "place\ngiven\nhidden\n"
+
+
+async def test_a_reward_that_uses_up_its_memory_costs_the_trajectory_nothing(
+    executor: SandboxExecutor, settings: SandboxSettings
+) -> None:
+    sandbox_id = await began(executor, reset())
+    if tells(settings, "memory"):
+        bomb = suite('python3 -c "x = []\nwhile True: x.append(bytes(8 << 20))"', inline_file("f", b""))
+        ended = failure(await executor.run(attempt_of(bomb, sandbox_id=sandbox_id)))
+        assert ended == ("RESOURCE_LIMIT", "out_of_memory")
+    fill = suite("kill -9 1; dd if=/dev/zero of=$TMPDIR/fill bs=1M count=4000 2> /dev/null", inline_file("f", b""))
+    if settings.isolation is not Isolation.NONE:
+        await executor.run(attempt_of(fill, sandbox_id=sandbox_id))
+    assert await stepped(executor, "echo alive", sandbox_id) == "alive\n"
+    assert len(executor.sandboxes()) == 1
+
+
+async def test_a_sandbox_that_is_gone_or_not_wanted_any_more_is_not_copied(executor: SandboxExecutor) -> None:
+    sandbox_id = await began(executor, reset())
+    action = suite("true", inline_file("f", b""))
+    assert failure(await executor.run(attempt_of(action, sandbox_id="another"))) == ("INFRA", "state_lost")
+    stopped = attempt_of(action, sandbox_id=sandbox_id)
+    stopped.stop_requested.set()
+    assert isinstance(await executor.run(stopped), Stopped)
+    assert await stepped(executor, "echo alive", sandbox_id) == "alive\n"
+
+
+@pytest.mark.parametrize("settings", variants(Isolation.NONE)[:1], ids=str, indirect=True)
+async def test_what_is_too_large_to_copy_is_told_as_a_limit(settings: SandboxSettings) -> None:
+    small = replace(settings, provisioning=replace(settings.provisioning, largest_set_up_mib=1))
+    executor = build_sandbox_executor(small)
+    sandbox_id = await began(executor, reset())
+    await stepped(executor, "head -c 2000000 /dev/zero > large", sandbox_id)
+    action = suite("true", inline_file("f", b""))
+    ended = failure(await executor.run(attempt_of(action, sandbox_id=sandbox_id)))
+    assert ended == ("RESOURCE_LIMIT", "copy_too_large")
+    left = list((small.data_directory / "sandboxes" / small.manager_id / "copies").iterdir())
+    assert left == []
+    await executor.close()
