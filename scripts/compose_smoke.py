@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "compose-smoke"
 PROJECT = WORK / "project"
 WHEELS = WORK / "wheels"
+NAME = "callsheet-smoke"
 STAND_IN = "callsheet-stand-in:smoke"
 DEBIAN = "bookworm"
 PACKAGES = "python3,python3-venv,bubblewrap,postgresql-15,redis-server,ca-certificates"
@@ -39,7 +40,7 @@ PACKAGES = "python3,python3-venv,bubblewrap,postgresql-15,redis-server,ca-certif
 MORE_WHEELS = ("hatchling>=1.27", "async-timeout>=4.0.3")
 EXTRAS = "cli,scheduler,sandbox,inference,reward"
 # Not its entry point, which ends with 0 whatever compose says.
-COMPOSE = [str(resources.files("compose") / "docker-compose"), "-p", "callsheet-smoke", "--profile", "demo"]
+COMPOSE = [str(resources.files("compose") / "docker-compose"), "-p", NAME, "--profile", "demo"]
 SERVICES = ("postgres", "redis", "scheduler", "sandbox", "inference", "reward")
 BUILD_S = 1800.0
 COMMAND_S = 300.0
@@ -218,7 +219,7 @@ class Load:
             self.lost += read.get("end") == "lost"
 
     def kill(self) -> None:
-        """Ends the client's process; the container ends with the project."""
+        """Ends the client's process; its container, if it is left, is taken away with the project."""
         self._process.kill()
         self._process.wait()
         self._log.close()
@@ -280,6 +281,15 @@ def check_accounts(accounts: dict[str, Any], load: Load) -> None:
         raise SmokeError(f"something is left, or missing: {status}")
 
 
+def take_down() -> None:
+    """Takes containers, networks and volumes away, those of an interrupted `compose run` too, which `down` leaves."""
+    label = f"label=com.docker.compose.project={NAME}"
+    single = run(["docker", "ps", "--quiet", "--filter", label, "--filter", "label=com.docker.compose.oneoff=True"])
+    if single.split():
+        run(["docker", "rm", "--force", *single.split()])
+    compose("down", "--volumes", "--remove-orphans", "--timeout", "20")
+
+
 def exercise(stand_in: str) -> None:
     """Everything with a running stack."""
     with timed("build without a network"):
@@ -321,7 +331,7 @@ def main() -> None:
             exercise(stand_in)
         finally:
             with timed("down"):
-                compose("down", "--volumes", "--remove-orphans", "--timeout", "20")
+                take_down()
     except SmokeError as error:
         sys.exit(f"compose-smoke: FAILED: {error}")
     say(f"all well, in {(time.monotonic() - began) / 60:.1f} minutes")
