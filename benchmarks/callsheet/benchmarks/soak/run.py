@@ -96,7 +96,9 @@ async def _running(directory: Path, url: str | None, limits: SoakLimits) -> Asyn
     async with run_process(ProcessSpec("scheduler", command_module(), arguments, limits.environment, log)) as scheduler:
         address = scheduler.facts["address"]
         manager = ["manager", "noop", "--scheduler", address, "--echo", *_QUIET]
-        async with run_process(ProcessSpec("noop manager", command_module(), manager, log_path=directory / "manager.log")):
+        async with run_process(
+            ProcessSpec("noop manager", command_module(), manager, log_path=directory / "manager.log")
+        ):
             yield _Service(address, scheduler.pid, data_dir, url)
 
 
