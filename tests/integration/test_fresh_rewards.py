@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from callsheet.client import Client, EnvReset, EnvStep, FailedPreconditionError, RewardScript, SandboxFile, Where
 from callsheet.managers.executor import AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor import SandboxExecutor
@@ -14,11 +15,37 @@ from callsheet.managers.sandbox.provisioning_settings import ProvisioningSetting
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 
+from tests.support.real_sandboxes import sandbox_stack
 from tests.support.root_filesystems import make_root, require_overlays
 from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step, suite
 from tests.support.sandboxes import Variant, settings_for, tells, variants
 
 pytestmark = pytest.mark.anyio
+
+
+async def test_a_trajectory_gets_its_score_in_a_copy_by_default(tmp_path: Path) -> None:
+    async with (
+        sandbox_stack(tmp_path) as stack,
+        Client(stack.address) as client,
+        await client.open_job("job") as job,
+        job.trajectory("t") as trajectory,
+    ):
+        with pytest.raises(FailedPreconditionError):
+            await trajectory.reward_tests("true")
+        empty = await trajectory.reward_tests("test -e given", files=[SandboxFile("given", b"")])
+        assert empty.unwrap().score == 1.0
+        # All at once, in this order.
+        background = "echo 42 > answer; (sleep 1000; echo 41 > answer) > /dev/null 2>&1 &"
+        reset = await trajectory.submit(EnvReset(service="sandbox"))
+        step = await trajectory.submit(EnvStep(background))
+        score = await trajectory.submit(RewardScript("cat answer > {score} && rm answer"))
+        after = await trajectory.submit(EnvStep("cat answer"))
+        (await reset).unwrap()
+        (await step).unwrap()
+        assert (await score).unwrap().score == 42.0
+        assert (await after).unwrap().stdout == b"42\n"
+        in_place = await trajectory.reward_tests("grep -q 42 answer", where=Where.IN_SANDBOX, service="test-suite")
+        assert in_place.unwrap().score == 1.0
 
 
 @pytest.fixture(params=variants(Isolation.BUBBLEWRAP, Isolation.NONE), ids=str)
@@ -103,7 +130,7 @@ async def test_what_a_kept_set_up_left_is_there_for_each_sibling_and_what_it_del
         sandbox_id = await began(executor, action)
         await stepped(executor, "rm one; echo own > own; echo own > $TMPDIR/own", sandbox_id, trajectory)
         temporary = "three\n" if settings.isolation is Isolation.BUBBLEWRAP else ""
-        look = "ls -A; ls -A $TMPDIR | grep -v judge || :"
+        look = "ls -A; ls -A $TMPDIR | grep -v home- || :"
         assert await rewarded(executor, look, sandbox_id, trajectory) == f"hidden\nown\ntwo\n{temporary}"
 
 

@@ -17,6 +17,7 @@ from callsheet.scheduler.core.model import (
     FailureKind,
     GroupRequest,
     RetryPolicy,
+    SandboxCopy,
     Timeouts,
     Token,
     TrajectoryEnd,
@@ -104,8 +105,15 @@ class CoreMachine(CheckedCore):
             wait=data.draw(st.booleans()),
         )
         if kind is ActionKind.REWARD and request.trajectory_id and data.draw(st.booleans()):
+            copy = data.draw(st.sampled_from(SandboxCopy))
             request = action_request(
-                f"a{self.numbers}", kind, request.trajectory_id, job_id=job_id, timeouts=TIMEOUTS[0], in_sandbox=True
+                f"a{self.numbers}",
+                kind,
+                request.trajectory_id,
+                job_id=job_id,
+                timeouts=TIMEOUTS[0],
+                in_sandbox=copy is SandboxCopy.NEVER,
+                copy=copy,
             )
         if self.asked(lambda: self.world.submit(request)):
             self.requests[request.key] = request

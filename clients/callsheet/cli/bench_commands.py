@@ -74,7 +74,7 @@ def sandbox(*, settings: SandboxBenchSettings, as_json: AsJson = False) -> None:
 
 @options_of(settings=SoakSettings)
 def soak(*, settings: SoakSettings, as_json: AsJson = False) -> None:
-    """Tell whether the memory and disk of a loaded scheduler stay bounded.
+    """Tell whether a loaded scheduler stays bounded.
 
     There are small and large actions, jobs that come and go, and client streams that nobody reads. It ends with exit
     code 1 if anything outgrew what the scheduler's settings allow.

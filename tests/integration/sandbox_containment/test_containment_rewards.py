@@ -5,7 +5,10 @@ The judge fails: its honest score is 0. It waits before it says so, for as long 
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 
 import anyio
 import pytest
@@ -13,9 +16,12 @@ from callsheet.managers.executor import Broken, Completed
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor import SandboxExecutor
-from callsheet.managers.sandbox.settings import SandboxSettings
+from callsheet.managers.sandbox.provisioning_settings import ProvisioningSettings
+from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import action_pb2, manager_service_pb2
 
+from tests.support.measurements import Measured
+from tests.support.root_filesystems import make_root, require_overlays
 from tests.support.sandbox_attempts import attempt_of, inline_file, reset, step
 from tests.support.sandboxes import ANSWER_SECONDS, python
 
@@ -189,10 +195,14 @@ _REPORTING = ("python3", "judge.py", "{report}")
 
 
 @pytest.mark.parametrize("name", _LEFT_BEHIND)
-async def test_what_a_step_left_running_forges_no_score(executor: SandboxExecutor, name: str) -> None:
+async def test_what_a_step_left_running_forges_no_score(
+    executor: SandboxExecutor, measured: Measured, name: str
+) -> None:
     sandbox_id = await _make(executor)
     await _leave(executor, sandbox_id, _LEFT_BEHIND[name])
-    assert await _score(executor, sandbox_id, _REPORTING) == (0.0, "judging\n")
+    score, said = await _score(executor, sandbox_id, _REPORTING)
+    measured(f"IN_SANDBOX beside an attack on its {name}: score {score}, honest 0.0")
+    assert (score, said) == (0.0, "judging\n")
 
 
 @pytest.mark.parametrize("name", ["memory", "descriptors"])
@@ -205,12 +215,16 @@ async def test_a_judge_is_closed_even_to_what_runs_beside_it(executor: SandboxEx
 
 
 @pytest.mark.parametrize("name", _PLANTED)
-async def test_what_a_step_left_at_home_forges_no_score(executor: SandboxExecutor, name: str) -> None:
+async def test_what_a_step_left_at_home_forges_no_score(
+    executor: SandboxExecutor, measured: Measured, name: str
+) -> None:
     sandbox_id = await _make(executor)
     plant, judge = _PLANTED[name]
     await _run(executor, sandbox_id, plant)
     await _session(executor, sandbox_id, plant)
-    assert await _score(executor, sandbox_id, judge) == (0.0, "")
+    score, said = await _score(executor, sandbox_id, judge)
+    measured(f"IN_SANDBOX after an attack by {name}: score {score}, honest 0.0")
+    assert (score, said) == (0.0, "")
 
 
 async def test_a_judge_begins_with_a_home_of_its_own_that_is_removed(executor: SandboxExecutor) -> None:
@@ -269,3 +283,48 @@ async def test_a_pause_of_a_judge_lets_nothing_else_go_on(executor: SandboxExecu
     assert await python(sandbox, _COUNTS) == "False\n"
     await sandbox.let_go()
     assert await python(sandbox, _COUNTS) == "True\n"
+
+
+# Imported late, it would be the first process: it answers for every command with exit code 0.
+_LIAR = """
+import os
+def write(details, content, work): os._exit(0)
+remove = send_file = clear = place_file = listen = write
+os.execve = lambda *_: os._exit(0)
+"""
+
+
+_REPLACE = f"""
+cat > liar <<'end'
+{_LIAR}
+end
+cd /run/callsheet
+for file in agent/*.py; do rm -f $file; cat /work/liar > $file; done 2>/dev/null
+mv agent aside && mkdir agent
+true
+"""
+
+
+async def test_the_root_of_an_image_forges_no_score_by_the_agent(
+    settings: SandboxSettings, measured: Measured, tmp_path: Path
+) -> None:
+    if settings.isolation is not Isolation.BUBBLEWRAP:
+        pytest.skip("the images of an engine are read-only")
+    require_overlays()
+    os.chmod(tmp_path, 0o755)
+    make_root(tmp_path / "tiny")
+    own = replace(settings, manager_id="images", provisioning=ProvisioningSettings(images=tmp_path))
+    executor = build_sandbox_executor(own)
+    try:
+        action = reset()
+        action.env_reset.image = "tiny"
+        made = await executor.run(attempt_of(action, resources={"memory": 256}))
+        assert isinstance(made, Completed), made
+        sandbox_id = made.succeeded.env_reset.sandbox_id
+        # Nothing is uploaded before: whatever the agent needs for that it would have by then.
+        await _run(executor, sandbox_id, _REPLACE)
+        score, _ = await _score(executor, sandbox_id, ("/bin/sh", "-c", "cat judge.py >/dev/null && exit 1"))
+        measured(f"IN_SANDBOX after an attack on the agent's files: score {score}, honest 0.0")
+        assert score == 0.0
+    finally:
+        await executor.close()

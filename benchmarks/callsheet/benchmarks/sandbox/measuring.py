@@ -30,6 +30,11 @@ _TRUE = CommandSpec(("true",))
 # Something in the background that does nothing, and a command that uses all it gets.
 _NAP = CommandSpec(("/bin/sh", "-c", "sleep 86400 >/dev/null 2>&1 &"))
 _BUSY = CommandSpec(("/bin/sh", "-c", "while :; do :; done"))
+# Ten megabytes, in one file and in a thousand.
+_LARGE = CommandSpec(("/bin/sh", "-c", "head -c 10000000 /dev/urandom > large"))
+_SPLIT = "rm large; mkdir many; cd many; head -c 10000000 /dev/urandom | split -b 10000 -a 3"
+_MANY = CommandSpec(("/bin/sh", "-c", _SPLIT))
+_CLEAN = CommandSpec(("rm", "-r", "many"))
 _FILLER = "filler"
 _MAKER = "maker"
 
@@ -50,6 +55,9 @@ class Samples:
     switch: list[float] = field(default_factory=list)
     freeze: list[float] = field(default_factory=list)
     destroy: list[float] = field(default_factory=list)
+    score: list[float] = field(default_factory=list)
+    score_large: list[float] = field(default_factory=list)
+    score_many: list[float] = field(default_factory=list)
     bare_create: list[float] = field(default_factory=list)
     bare_exec: list[float] = field(default_factory=list)
 
@@ -142,6 +150,7 @@ class _Round:
         await self._make_and_unmake()
         await self._use()
         await self._reset_again()
+        await self._score()
         await self._steer()
         await anyio.to_thread.run_sync(self._use_bare_tool)
         return SandboxMeasurements(self._samples, idle, fill[0], self._backend.capabilities())
@@ -154,21 +163,20 @@ class _Round:
         await several_at_once(self._settings.concurrent, self._reset, range(self._sandboxes))
 
     async def _reset(self, trajectory: int) -> None:
+        await self._act(action_pb2.ActionSpec(trajectory_id=str(trajectory), env_reset=action_pb2.EnvResetInput()))
+
+    async def _act(self, action: action_pb2.ActionSpec, sandbox_id: str = "") -> None:
         number = next(self._tokens)
-        action = action_pb2.ActionSpec(
-            job_id="bench",
-            action_id=str(number),
-            trajectory_id=str(trajectory),
-            env_reset=action_pb2.EnvResetInput(),
-        )
+        action.job_id, action.action_id = "bench", str(number)
         grant = manager_service_pb2.Grant(
             token=manager_service_pb2.FencingToken(epoch=1, sequence=number),
             attempt=1,
             resources={"cpu": 1, "memory": self._settings.memory_mib},
+            sandbox_id=sandbox_id,
         )
         result = await self._executor.run(Attempt(grant, action, _Inline()))
         if not isinstance(result, Completed):
-            raise NotMeasurableError(f"env_reset ended with {result}")
+            raise NotMeasurableError(f"{action.WhichOneof('payload')} ended with {result}")
 
     async def _make_and_unmake(self) -> None:
         """One more sandbox, several times."""
@@ -198,6 +206,28 @@ class _Round:
         for number in range(self._settings.samples):
             with timed(self._samples.reset):
                 await self._reset(number % self._sandboxes)
+
+    async def _score(self) -> None:
+        """A reward in an empty sandbox, and in turn with it in copies of one that holds ten megabytes."""
+        state = self._executor.sandboxes()[0]
+        tests = action_pb2.TestSuiteInput(command=action_pb2.Command(argv=action_pb2.Argv(arguments=_TRUE.arguments)))
+        tests.files.add(path="test", content=common_pb2.Blob(inline=b"pristine"))
+        reward = action_pb2.ActionSpec(
+            trajectory_id=state.trajectory_id, reward=action_pb2.RewardInput(test_suite=tests)
+        )
+        sandbox = self._living()[0]
+        for prepare, samples in ((_LARGE, self._samples.score_large), (_MANY, self._samples.score_many)):
+            await sandbox.resume()
+            await _run(sandbox, prepare)
+            await sandbox.pause()
+            for _ in range(self._settings.samples):
+                with timed(self._samples.score):
+                    await self._act(reward)
+                with timed(samples):
+                    await self._act(reward, state.sandbox_id)
+        await sandbox.resume()
+        await _run(sandbox, _CLEAN)
+        await sandbox.pause()
 
     async def _steer(self) -> None:
         """Freezes a sandbox with something in the background, and moves a busy one between sets of cores."""

@@ -12,7 +12,7 @@ from callsheet.benchmarks.sandbox.service import LONG_ACTION_S, ServiceSamples
 
 OVERHEAD_TARGET = 0.03
 
-_VERBS = ("create", "reset", "first_exec", "exec", "step", "destroy")
+_VERBS = ("create", "reset", "first_exec", "exec", "step", "destroy", "score", "score_large", "score_many")
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ ENTRY_BYTES = 512
 _CACHES = frozenset({"__pycache__"})
 # Of the root of an image: what belongs to one sandbox, and is mounted over.
 _OWN_PLACES = frozenset({"dev", "proc", "run", "sys", "tmp"})
+# Up to here a file without holes is read and written at once: most are as small, and each call counts.
+_SMALL = 1 << 17
 # Errors of a kernel that cannot let two files share their blocks.
 _NOT_SHARED = frozenset({errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM})
 
@@ -208,14 +210,14 @@ class _Copy:
                     waiting = self._entries(source, target)
                 elif levels:
                     level = levels.pop()
+                    # Both before a mode that may forbid to go on from here.
+                    above, target_above = open_above(source, level.source), open_above(target, level.target)
+                    if level.mode is not None:
+                        os.fchmod(source, level.mode)
                     # Only now: what was made in it changed its time, and it may forbid to make anything in it.
                     os.fchmod(target, stat.S_IMODE(level.status.st_mode) & ~SPECIAL_BITS)
                     os.utime(target, ns=(level.status.st_mtime_ns, level.status.st_mtime_ns))
-                    above = open_above(source, level.source)
-                    if level.mode is not None:
-                        os.fchmod(source, level.mode)
-                    source = _move(source, above)
-                    target = _move(target, open_above(target, level.target))
+                    source, target = _move(source, above), _move(target, target_above)
                     waiting = level.waiting
                 else:
                     return
@@ -284,7 +286,13 @@ def _move(former: int, directory: int) -> int:
 
 def _copy_content(source: int, target: int) -> None:
     """Copies the data of a file and leaves its holes as holes."""
-    size = os.fstat(source).st_size
+    status = os.fstat(source)
+    size = status.st_size
+    if size <= _SMALL and status.st_blocks * 512 >= size:
+        content = os.read(source, size)
+        if os.write(target, content) < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return
     os.ftruncate(target, size)
     end = 0
     while end < size:

@@ -65,7 +65,8 @@ class Outbox(Generic[A]):
         if self._has_room(len(encoded)):
             self._batch_for(len(encoded)).fields.append(encoded)
             self._due.set()
-            self._unread.add(self, len(encoded))
+            if self._unread.total > self._unread.max_bytes:
+                self._unread.relieve()
 
     def acknowledge(self, what: A, *, patient: bool = False) -> None:
         """Queues an acknowledgement.
@@ -77,7 +78,6 @@ class Outbox(Generic[A]):
         if not self._has_room(ACKNOWLEDGEMENT_BYTES):
             return
         self._batch_for(ACKNOWLEDGEMENT_BYTES).acknowledged.append(what)
-        self._unread.add(self, ACKNOWLEDGEMENT_BYTES)
         if not patient:
             self._due.set()
         elif self._company_timer is None:
@@ -105,8 +105,10 @@ class Outbox(Generic[A]):
         if last is None or len(last.fields) + len(last.acknowledged) >= MAX_ITEMS or last.size + size > MAX_BYTES:
             last = _Batch()
             self._batches.append(last)
+            self._unread.readers.add(self)
         last.size += size
         self._size += size
+        self._unread.total += size
         return last
 
     @property
@@ -128,8 +130,9 @@ class Outbox(Generic[A]):
         """Nobody reads it any more: lets go of what waits, as whoever still has the session may have it for hours."""
         self.abandoned = True
         self._batches.clear()
-        size, self._size = self._size, 0
-        self._unread.take(self, size)
+        self._unread.total -= self._size
+        self._unread.readers.discard(self)
+        self._size = 0
 
     async def write_all(self, write: Callable[[bytes], Awaitable[None]]) -> None:
         """Writes message after message to a stream.
@@ -149,8 +152,9 @@ class Outbox(Generic[A]):
             return None
         batch = self._batches.popleft()
         self._size -= batch.size
-        self._unread.take(self, batch.size)
+        self._unread.total -= batch.size
         if not self._batches:
+            self._unread.readers.discard(self)
             self._wait_for_more()
         if batch.acknowledged:
             batch.fields.append(self._encode_acknowledged(batch.acknowledged))

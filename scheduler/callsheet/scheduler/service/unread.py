@@ -19,31 +19,23 @@ class Reader(Protocol):
 
 
 class UnreadBytes:
-    """Counts what waits for the readers of all streams.
+    """Counts what waits for the readers of all streams. They count in it themselves: this comes with every item.
 
     Attributes:
         total: Bytes that wait now.
+        max_bytes: Beyond it `relieve` must be called.
+        readers: Those for whom something waits.
     """
 
     def __init__(self, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
-        """Starts with nothing.
-
-        Args:
-            max_bytes: Beyond it the stream with the most of them ends.
-        """
+        """Starts with nothing."""
         self.total = 0
-        self._max_bytes = max_bytes
-        self._readers: set[Reader] = set()
+        self.max_bytes = max_bytes
+        self.readers: set[Reader] = set()
 
-    def add(self, reader: Reader, size: int) -> None:
-        """Counts what has come for a reader."""
-        self._readers.add(reader)
-        self.total += size
-        while self.total > self._max_bytes and self._readers:
-            max(self._readers, key=lambda each: each.unread_bytes).end_unread()
-
-    def take(self, reader: Reader, size: int) -> None:
-        """Counts what a reader has taken, or what was dropped."""
-        self.total -= size
-        if not reader.unread_bytes:
-            self._readers.discard(reader)
+    def relieve(self) -> None:
+        """Ends the streams that leave the most unread, one after the other, until there is room."""
+        while self.total > self.max_bytes and self.readers:
+            reader = max(self.readers, key=lambda each: each.unread_bytes)
+            self.readers.discard(reader)
+            reader.end_unread()

@@ -40,7 +40,7 @@ from callsheet.managers.sandbox.network.destinations import network_words
 from callsheet.managers.sandbox.network.doors import proxy_environment
 from callsheet.managers.sandbox.pool_users import UserPool
 from callsheet.managers.sandbox.root_filesystem import TEMPORARY
-from callsheet.managers.sandbox.seccomp import UnsupportedArchitectureError, build_filter
+from callsheet.managers.sandbox.seccomp import Unbounded, UnsupportedArchitectureError, build_filter
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
 from docker.models.containers import Container
 
@@ -142,8 +142,9 @@ class DockerBackend(AgentBackend):
         self._users = UserPool.of_manager(settings.manager_id)
         self._ranked = settings.core_sharing is CoreSharing.RANKED
         try:
+            frozen = settings.use_control_groups and container_layout(os.getpid()) is not None
             # The engine's cpuset is one that nothing inside can leave.
-            self._filter = build_filter(forbid_affinity=False)
+            self._filter = build_filter(forbid_affinity=False, unbounded=Unbounded(waking=not frozen))
         except UnsupportedArchitectureError as error:
             raise SandboxCreateError(str(error)) from error
         self._images = EngineImages(self._engine, self._threads)

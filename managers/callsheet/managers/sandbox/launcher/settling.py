@@ -18,6 +18,7 @@ TERMINALS = "/dev/pts"
 # Settings of its namespaces would be its own to change. A sandbox with an image has a root, who owns what the first
 # process has there: its score in a shortage of memory, for instance.
 READ_ONLY = (SETTINGS, "/proc/1")
+OF_IPC = "kernel/"
 SHARED_MEMORY = "kernel/shmall"
 
 
@@ -25,11 +26,15 @@ def be_visitor(request: dict[str, Any], report: int) -> NoReturn:
     """Bounds what a sandbox can take of the kernel, and what it can change there; says what went wrong."""
     try:
         visit = kernel.Visit(request["pid"])
-        refused = write_settings(request["settings"])
-        if refused and os.geteuid() == 0:
-            # Newer kernels give them to the root of the sandbox's own user namespace, older ones to the machine's.
+        settings = request["settings"]
+        if os.geteuid() == 0:
+            # Older kernels leave those of the IPC namespace to the machine's root, newer ones to that of the sandbox's
+            # user namespace. Of all others this process has the machine's own before it is there.
+            of_ipc = {name: value for name, value in settings.items() if name.startswith(OF_IPC)}
+            written = of_ipc.keys() - write_settings(of_ipc).keys()
             visit.own()
-            refused = write_settings(refused)
+            settings = {name: value for name, value in settings.items() if name not in written}
+        refused = write_settings(settings)
         if refused:
             raise OSError(f"settings refused: {', '.join(refused)}")
         settle_mounts(request["files"], request["terminals"])
@@ -69,9 +74,6 @@ def settle_mounts(files: dict[str, int], terminals: int) -> None:
 
 def probe_system_v() -> str:
     """Tries to bound System V objects in a child process; returns why that does not work, or nothing."""
-    if os.geteuid() == 0:
-        # The machine's root may at any time, see `be_visitor`.
-        return ""
     told, telling = os.pipe()
     child = os.fork()
     if child == 0:
@@ -84,7 +86,8 @@ def probe_system_v() -> str:
 
 def _try_system_v(telling: int) -> NoReturn:
     try:
-        kernel.enter_user_namespace(0, 0)
+        if os.geteuid() != 0:
+            kernel.enter_user_namespace(0, 0)
         kernel.unshare(kernel.CLONE_NEWIPC)
         kernel.write(os.path.join(SETTINGS, SHARED_MEMORY), "1")
     except OSError as error:
