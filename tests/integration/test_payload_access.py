@@ -222,6 +222,22 @@ async def test_a_result_opens_nothing_that_its_manager_did_not_put(guarded: Guar
             assert "NOT_FOUND" in await what_a_get_says(reader, reference)
 
 
+async def test_a_result_for_a_job_that_is_not_open_pins_nothing(guarded: Guarded, tmp_path: Path) -> None:
+    async with caller_of(guarded, Scope.JOB, "closed") as closed, manager_of(guarded, "late") as late:
+        own = await put(closed)
+        submit = client_service_pb2.SubmitActionRequest(action=call_with(own, "closed"))
+        await closed(closed.client.SubmitAction, submit)
+        dispatch = await late.next("dispatch")
+        await closed(closed.client.CloseJob, client_service_pb2.CloseJobRequest(job_id="closed"))
+        for job_id in ("closed", "never"):
+            dispatch.grant.key.job_id = job_id
+            await late.end(dispatch, common_pb2.Blob(reference=await put(late.by, os.urandom(70_000))))
+        kept = tmp_path / "data" / "payloads" / "jobs"
+        with anyio.fail_after(CALL_S):
+            while any(kept.iterdir()):  # noqa: ASYNC110 - what the job had is let go of beside the loop
+                await anyio.sleep(0.01)
+
+
 async def test_an_administrator_reads_all_and_names_all(guarded: Guarded) -> None:
     async with caller_of(guarded, Scope.JOB, "mine") as mine, caller_of(guarded, Scope.ADMIN) as admin:
         reference = await put(mine)

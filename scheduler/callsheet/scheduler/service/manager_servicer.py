@@ -84,8 +84,11 @@ class ManagerServicer(manager_service_pb2_grpc.ManagerServiceServicer):
     async def _retain(self, ended: manager_service_pb2.AttemptEnded, references: list[str]) -> None:
         """Keeps the stored output of an attempt for as long as its job, before its outcome is committed.
 
-        What the manager did not put is not kept: its job could read what is another's.
+        What the manager did not put is not kept: its job could read what is another's. Nor is anything of a job that is
+        not open: nobody would let go of it.
         """
+        if ended.key.job_id not in self._loop.state.jobs:
+            return
         for sha256 in references:
             try:
                 await self._claims.of_result(caller(), ended.key.job_id, sha256)

@@ -269,10 +269,12 @@ class LocalPayloadStore:
         return removed
 
     def _forget_puts(self, notes: Path, put_before: float) -> None:
-        with self._lock:
-            for note in list(notes.iterdir()):
+        # One file at a time, too: an owner may have put very many in a day.
+        for note in list(notes.iterdir()):
+            with self._lock:
                 if note.stat().st_mtime < put_before:
                     note.unlink()
+        with self._lock:
             if not any(notes.iterdir()):
                 notes.rmdir()
 
