@@ -165,9 +165,10 @@ for name, (number, *arguments) in calls.items():
         print(name, ctypes.get_errno())
 print(resource.prlimit(1, resource.RLIMIT_NOFILE) != (0, 0))
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+before = os.getpriority(os.PRIO_PROCESS, 0)
 os.nice(1)
 os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-print(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0) == os.SCHED_BATCH)
+print(os.getpriority(os.PRIO_PROCESS, 0) - before, os.sched_getscheduler(0) == os.SCHED_BATCH)
 """
     async with open_sandbox(settings) as sandbox:
         assert await python(sandbox, code) == "True\n1 True\n"
