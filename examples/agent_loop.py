@@ -7,7 +7,7 @@ In another:   .venv/bin/python examples/agent_loop.py
 from __future__ import annotations
 
 import anyio
-from callsheet.client import Client, PolicyError, Sampling, Trajectory, TrajectoryEnd, Where
+from callsheet.client import Client, PolicyError, Sampling, Trajectory, TrajectoryEnd
 
 PROMPT = "Write a file named answer that contains 42.\n"
 SAMPLING = Sampling(max_new_tokens=16, temperature=1.0)
@@ -26,7 +26,7 @@ async def rollout(trajectory: Trajectory) -> float:
             context += step.unwrap().stdout
         except PolicyError as error:  # the model's own fault: it may read about it
             context += str(error).encode()
-    reward = await trajectory.reward_tests("grep -q 42 answer", where=Where.IN_SANDBOX)
+    reward = await trajectory.reward_tests("grep -q 42 answer")
     return reward.unwrap().score  # unwrap raises per kind: InfraError is never a score of 0
 
 

@@ -7,7 +7,7 @@ In another:   .venv/bin/python examples/hello.py
 from __future__ import annotations
 
 import anyio
-from callsheet.client import Client, Sampling, Where
+from callsheet.client import Client, Sampling
 
 
 async def main() -> None:
@@ -17,7 +17,7 @@ async def main() -> None:
             print(await trajectory.env_reset())
             print(await trajectory.generate([72, 105], Sampling(max_new_tokens=8)))
             print(await trajectory.env_step("echo hi | tee greeting; nproc"))
-            print(await trajectory.reward_tests("grep -q hi greeting", where=Where.IN_SANDBOX))
+            print(await trajectory.reward_tests("grep -q hi greeting"))
 
 
 if __name__ == "__main__":
