@@ -18,6 +18,7 @@ from callsheet.benchmarks.demo.policy import (
     coding_policy,
     game_policy,
 )
+from callsheet.client.actions import BackgroundProcesses
 from callsheet.client.commands import Command, SandboxFile
 
 GAME_REQUIREMENTS = ("gymnasium==1.2.1", "numpy>=1.26,<3")
@@ -45,6 +46,7 @@ class Episode:
         reward: The test run that scores it.
         reward_files: Pristine files for that run.
         seed: Of the agent and of its tokens.
+        background: What becomes of processes in the sandbox while the reward runs; None for the manager's default.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Episode:
     reward: Command
     reward_files: tuple[SandboxFile, ...]
     seed: int
+    background: BackgroundProcesses | None = None
 
 
 def make_episodes(count: int, seed: int, releases: Sequence[SourceRelease]) -> tuple[Episode, ...]:
@@ -143,6 +146,8 @@ def game_episode(name: str, seed: int) -> Episode:
         reward=Command.argv("python3", "-I", "-S", _CHECK_PROGRAM),
         reward_files=(SandboxFile(_CHECK_PROGRAM, _program(_CHECK_PROGRAM)),),
         seed=seed,
+        # The reward asks the game, which the set-up began.
+        background=BackgroundProcesses.RUN,
     )
 
 

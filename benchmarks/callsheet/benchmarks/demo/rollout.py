@@ -162,6 +162,7 @@ class EpisodeRunner:
             self._episode.reward,
             files=self._episode.reward_files,
             where=Where.IN_SANDBOX,
+            background=self._episode.background,
             demand=self._mode.in_sandbox,
             label=f"{self._episode.family}-suite",
             task=self._episode.task,
