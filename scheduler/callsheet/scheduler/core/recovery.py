@@ -51,6 +51,7 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
     for job_id, entries in recovered.forgotten:
         _restore_forgotten(state.jobs[job_id], entries)
     away = _time_away(state, recovered, now)
+    state.away_s = away.after(0.0)
     awaited: set[str] = set()
     for trajectory in recovered.trajectories:
         _restore_trajectory(state, trajectory, decode, awaited, now)

@@ -91,6 +91,7 @@ class SchedulerState:
         metered_nodes: Those with quotas; `machine.handle` brings these up to now.
         buckets: The quotas by node id and resource, for nodes that come back.
         restored_at: When it continued from the journal of an earlier scheduler; None if there was none.
+        away_s: How long there was no scheduler before, as far as it concerns an action that was restored.
         attempts: Those that have not ended, by token; also one that has lost its action and holds its units still.
         elastic_attempts: Those with cores of their own of which plans may take some for others.
         narrowed_attempts: Those among them that have given some.
@@ -132,6 +133,7 @@ class SchedulerState:
         self.metered_nodes: dict[str, Node] = {}
         self.buckets: dict[tuple[str, str], TokenBucket] = {}
         self.restored_at: float | None = None
+        self.away_s = 0.0
         self.attempts: dict[Token, Attempt] = {}
         self.elastic_attempts: dict[Token, Attempt] = {}
         self.narrowed_attempts: dict[Token, Attempt] = {}

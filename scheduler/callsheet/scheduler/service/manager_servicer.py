@@ -82,7 +82,7 @@ class ManagerServicer(manager_service_pb2_grpc.ManagerServiceServicer):
         self._loop.post(happened)
 
     async def _retain(self, ended: manager_service_pb2.AttemptEnded, references: list[str]) -> None:
-        """Keeps the stored output of an attempt for as long as its job, before its outcome is committed.
+        """Keeps the stored output of an attempt for its job, before its outcome is committed.
 
         What the manager did not put is not kept: its job could read what is another's. Nor is anything of a job that is
         not open: nobody would let go of it.

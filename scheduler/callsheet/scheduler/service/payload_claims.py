@@ -91,7 +91,7 @@ class PayloadClaims:
         return claim
 
     async def of_result(self, identity: Identity, job_id: str, sha256: str) -> None:
-        """Keeps a payload of a result, which its manager has put, for as long as its job.
+        """Keeps a payload of a result, which its manager has put, for its job.
 
         Raises:
             PayloadStoreError: It is not there, or cannot be kept.
@@ -104,6 +104,26 @@ class PayloadClaims:
             kept = True
         finally:
             claim.settle(accepted=kept)
+
+    async def release_idle(self, job_id: str, sha256: str, idle_s: float) -> int:
+        """Lets go of a payload that a job has not used for long; of none that a submit on its way refers to.
+
+        Returns:
+            How many went: one or none. See `PayloadStore.release_idle`.
+
+        Raises:
+            PayloadStoreError: The store cannot be asked.
+        """
+        key = (job_id, sha256)
+        claimed = self._claimed.setdefault(key, _Claimed())
+        try:
+            async with claimed.lock:
+                if claimed.pending or claimed.taken:
+                    return 0
+                return await self._payloads.release_idle(job_id, [sha256], idle_s)
+        finally:
+            if not (claimed.pending or claimed.taken) and self._claimed.get(key) is claimed:
+                del self._claimed[key]
 
     async def run(self) -> None:
         """Gives back what refused submits had taken, until cancelled."""
@@ -165,7 +185,7 @@ class PayloadClaims:
                 try:
                     await self._payloads.release(job_id, [sha256])
                 except PayloadStoreError as error:
-                    # It stays until its job is closed.
+                    # It stays until it is idle, or its job is closed.
                     _log.error("payload_not_given_back", job_id=job_id, sha256=sha256, reason=str(error))
                 claimed.taken = False
         if not claimed.pending and self._claimed.get(key) is claimed:

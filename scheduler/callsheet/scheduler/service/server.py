@@ -22,6 +22,7 @@ from callsheet.scheduler.service.client_servicer import ClientServicer
 from callsheet.scheduler.service.decode import decode_action, decode_job, decode_trajectory
 from callsheet.scheduler.service.garbage_collection import short_pauses
 from callsheet.scheduler.service.guard import TokenGuard
+from callsheet.scheduler.service.idle_payloads import IdlePayloads
 from callsheet.scheduler.service.learning import Learning, load_predictors
 from callsheet.scheduler.service.loop import Clock, CoreLoop
 from callsheet.scheduler.service.manager_servicer import ManagerServicer
@@ -144,6 +145,7 @@ async def _serve_with(
             tasks.start_soon(background.run)
             tasks.start_soon(learning.run)
             tasks.start_soon(_remove_unused, payloads)
+            tasks.start_soon(IdlePayloads(payloads, claims, state, loop.clock.now).run)
             tasks.start_soon(_tell_alive, loop, writer, settings.alive_interval)
             _log.info("scheduler_started", address=address, epoch=state.epoch)
             task_status.started(address)
@@ -210,14 +212,20 @@ async def _remove_unused(payloads: PayloadStore) -> None:
 
 
 async def _open_payloads(settings: SchedulerSettings) -> PayloadStore:
+    # As that of the core it never steps, nor goes on while the machine sleeps.
+    clock = Clock().now
     if settings.redis_url is not None:
         return await RedisPayloadStore.open(
-            settings.redis_url, namespace=settings.redis_namespace, max_bytes=settings.max_payload_bytes
+            settings.redis_url,
+            namespace=settings.redis_namespace,
+            max_bytes=settings.max_payload_bytes,
+            clock=clock,
         )
     return await LocalPayloadStore.open(
         settings.data_dir / "payloads",
         max_bytes=settings.max_payload_bytes,
         max_stored_bytes=settings.limits.max_stored_bytes,
+        clock=clock,
     )
 
 

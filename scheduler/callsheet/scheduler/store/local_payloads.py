@@ -4,9 +4,11 @@
     jobs/<digest of the job id>/<sha256>    a hard link to an object that the job retains
     owners/<digest of the owner>/<sha256>   empty: the owner put it lately
     incoming/                    what is being written
+    dated                        empty: objects are dated by their last use, as stores of older versions did not
 
-The file system counts the links, so an object with one link is one that nobody retains. There is one process per data
-directory; within it, one lock keeps an object from being retained and removed at the same time.
+The file system counts the links, so an object with one link is one that nobody retains. They share the object's date,
+which is when it was put or retained last. There is one process per data directory; within it, one lock keeps an object
+from being retained and removed at the same time.
 """
 
 from __future__ import annotations
@@ -38,16 +40,27 @@ from callsheet.scheduler.store.payloads import (
 
 _T = TypeVar("_T")
 _THREADS: Final = 8
+# A loss of power may take back a date that was renewed after less time than this.
+_UNSYNCED_S: Final = 600.0
 
 
 class LocalPayloadStore:
     """A `PayloadStore` in a directory of a local file system. Open it with `open`."""
 
-    def __init__(self, directory: Path, max_bytes: int, unused_s: float, max_stored_bytes: int | None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        max_bytes: int,
+        unused_s: float,
+        max_stored_bytes: int | None,
+        clock: Callable[[], float],
+    ) -> None:
         self._objects = directory / "objects"
         self._jobs = directory / "jobs"
         self._owners = directory / "owners"
         self._incoming = directory / "incoming"
+        self._dated = directory / "dated"
+        self._clock = clock
         self._max_bytes = max_bytes
         self._unused_s = unused_s
         self._room = DiskRoom(directory, max_stored_bytes)
@@ -62,6 +75,7 @@ class LocalPayloadStore:
         max_bytes: int = DEFAULT_MAX_BYTES,
         unused_s: float = DEFAULT_UNUSED_S,
         max_stored_bytes: int | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> Self:
         """Open the store in `directory`, which is created if need be; the caller holds the lock of what it is in.
 
@@ -70,8 +84,9 @@ class LocalPayloadStore:
             max_bytes: The most bytes of one payload.
             unused_s: Seconds that a payload is kept while no job retains it.
             max_stored_bytes: The most bytes of all payloads; None leaves some of the disk free.
+            clock: Seconds since the epoch.
         """
-        store = cls(directory, max_bytes, unused_s, max_stored_bytes)
+        store = cls(directory, max_bytes, unused_s, max_stored_bytes, clock)
         await store._in_thread(store._prepare)
         return store
 
@@ -124,6 +139,15 @@ class LocalPayloadStore:
         """See `PayloadStore.release`."""
         await self._in_thread(lambda: self._unlink(self._links_of(job_id), sha256s))
 
+    async def idle(self, job_id: str, idle_s: float) -> list[str]:
+        """See `PayloadStore.idle`."""
+        return await self._in_thread(lambda: self._idle(self._links_of(job_id), self._clock() - idle_s))
+
+    async def release_idle(self, job_id: str, sha256s: Collection[str], idle_s: float) -> int:
+        """See `PayloadStore.release_idle`: a link that goes does not renew the date of its object."""
+        used_before = self._clock() - idle_s
+        return await self._in_thread(lambda: self._unlink(self._links_of(job_id), sha256s, used_before))
+
     async def release_job(self, job_id: str) -> None:
         """See `PayloadStore.release_job`."""
         await self._in_thread(lambda: self._release(self._links_of(job_id)))
@@ -134,7 +158,7 @@ class LocalPayloadStore:
 
     async def remove_unused(self) -> int:
         """See `PayloadStore.remove_unused`."""
-        return await self._in_thread(lambda: self._remove_unused(time.time() - self._unused_s))
+        return await self._in_thread(lambda: self._remove_unused(self._clock() - self._unused_s))
 
     async def aclose(self) -> None:
         """See `PayloadStore.aclose`: nothing is open between calls."""
@@ -170,11 +194,13 @@ class LocalPayloadStore:
     def _prepare(self) -> None:
         for directory in (self._objects.parent, self._objects, self._jobs, self._owners, self._incoming):
             make_private_directory(directory)
-            _sync_directory(directory.parent)
+            _sync(directory.parent)
         # Whatever was being written when the last scheduler ended.
         for left_over in self._incoming.iterdir():
             left_over.unlink()
         self._room.count(sum(path.stat().st_size for path in self._objects.iterdir()))
+        if not self._dated.exists():
+            self._date_all()
 
     def _create(self) -> IO[bytes]:
         # Not buffered: a disk that is full says so when it is written to, and not when it is closed.
@@ -193,21 +219,48 @@ class LocalPayloadStore:
 
     def _keep(self, file: IO[bytes], payload: StoredPayload, owner: str) -> None:
         """Make a complete file the object of its content, durably."""
+        self._date(Path(file.name))
         os.fsync(file.fileno())
         path = self._objects / payload.sha256
         with self._lock:
             try:
                 # Not written again: jobs may have links to it.
-                os.utime(path)
+                self._renew(path)
             except FileNotFoundError:
                 Path(file.name).rename(path)
                 self._room.count(payload.size)
-                _sync_directory(self._objects)
+                _sync(self._objects)
             if owner:
                 notes = self._notes_of(owner)
                 notes.mkdir(mode=0o700, exist_ok=True)
                 (notes / payload.sha256).touch(mode=0o600)
-                _sync_directory(notes)
+                self._date(notes / payload.sha256)
+                _sync(notes)
+
+    def _date_all(self) -> None:
+        paths = list(self._objects.iterdir())
+        for path in paths:
+            self._date(path)
+        if paths:
+            # Each of them by itself would take minutes where there are very many.
+            os.sync()
+        self._dated.touch(mode=0o600)
+        _sync(self._dated.parent)
+
+    def _date(self, path: Path) -> None:
+        now = self._clock()
+        os.utime(path, (now, now))
+
+    def _renew(self, path: Path) -> None:
+        """Date an object anew, durably but for a few minutes.
+
+        Raises:
+            FileNotFoundError: There is none.
+        """
+        before = path.stat().st_mtime
+        self._date(path)
+        if self._clock() - before > _UNSYNCED_S:
+            _sync(path)
 
     def _retain(self, job_id: str, sha256s: Collection[str]) -> Collection[str]:
         links = self._links_of(job_id)
@@ -215,29 +268,44 @@ class LocalPayloadStore:
             for sha256 in sha256s:
                 if not self._object(sha256).exists():
                     raise PayloadNotFoundError(sha256)
+            for sha256 in sha256s:
+                self._renew(self._object(sha256))
             new = list(dict.fromkeys(sha256 for sha256 in sha256s if not (links / sha256).exists()))
             if not new:
                 return ()
             if not links.exists():
                 links.mkdir(mode=0o700)
-                _sync_directory(self._jobs)
+                _sync(self._jobs)
             try:
                 for sha256 in new:
                     (links / sha256).hardlink_to(self._objects / sha256)
-                _sync_directory(links)
+                _sync(links)
             except OSError:
                 for sha256 in new:
                     (links / sha256).unlink(missing_ok=True)
                 raise
             return new
 
-    def _unlink(self, links: Path, sha256s: Collection[str]) -> None:
+    def _idle(self, links: Path, used_before: float) -> list[str]:
+        # Without the lock, as there may be very many: one that goes meanwhile is idle no more.
+        try:
+            names = [link.name for link in links.iterdir()]
+        except FileNotFoundError:
+            return []
+        return [name for name in names if _is_older(links / name, used_before)]
+
+    def _unlink(self, links: Path, sha256s: Collection[str], used_before: float | None = None) -> int:
+        """Unlink some objects; those alone that were used last before a time, if it is given."""
+        unlinked = 0
         with self._lock:
             for sha256 in sha256s:
                 check_key(sha256)
-                (links / sha256).unlink(missing_ok=True)
+                if used_before is None or _is_older(links / sha256, used_before):
+                    (links / sha256).unlink(missing_ok=True)
+                    unlinked += 1
             if links.exists() and not any(links.iterdir()):
                 links.rmdir()
+        return unlinked
 
     def _release(self, links: Path) -> None:
         if not links.exists():
@@ -297,8 +365,16 @@ def _discard(file: IO[bytes]) -> None:
         Path(file.name).unlink(missing_ok=True)
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+def _is_older(path: Path, time: float) -> bool:
+    try:
+        return path.stat().st_mtime < time
+    except FileNotFoundError:
+        return False
+
+
+def _sync(path: Path) -> None:
+    """Make what is known of a file, or the names in a directory, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -1,7 +1,8 @@
 """The payload store: bytes by their content, beside the streams. Its calls raise nothing but PayloadStoreError.
 
 A payload that was put is held by no job at first. An action that uses it makes its job retain it, and it is kept until
-every job that retains it is released. One that nobody retains is removed after a while.
+every job that retains it is released, or releases it because it has not used it for long. One that nobody retains is
+removed after a while.
 
 For callers that may not read everything the store also notes who put a payload, for as long as it is kept unused.
 """
@@ -77,7 +78,7 @@ class PayloadStore(Protocol):
         """Those of some payloads that `owner` did not put lately and `job_id` does not retain, stored or not."""
 
     async def retain(self, job_id: str, sha256s: Collection[str]) -> Collection[str]:
-        """Keep these payloads until `job_id` is released. Repeating it changes nothing.
+        """Keep these payloads until `job_id` is released. Repeating it only renews the time of their last use.
 
         Returns:
             Those that this call retained: the job did not before.
@@ -89,6 +90,16 @@ class PayloadStore(Protocol):
 
     async def release(self, job_id: str, sha256s: Collection[str]) -> None:
         """Undo `retain`: what no other job retains is kept for as long as what was just put and never used."""
+
+    async def idle(self, job_id: str, idle_s: float) -> list[str]:
+        """What a job retains and retained longer ago than that the last time. Other jobs' uses may count as its own."""
+
+    async def release_idle(self, job_id: str, sha256s: Collection[str], idle_s: float) -> int:
+        """Do as `release` does with those of some payloads that are still idle; see `idle`.
+
+        Returns:
+            How many were released. One that is retained at the same time is either not released, or retained anew.
+        """
 
     async def release_job(self, job_id: str) -> None:
         """Remove every payload that only this job retains. A job that retains nothing is fine."""

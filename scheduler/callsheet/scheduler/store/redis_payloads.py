@@ -3,6 +3,7 @@
     <namespace>:content:<sha256>    hash: chunk number -> bytes, "size" -> length
     <namespace>:holders:<sha256>    set: ids of the jobs that retain it
     <namespace>:job:<job id>        set: what the job retains
+    <namespace>:used:<job id>       sorted set: the same by the milliseconds of its last use
     <namespace>:jobs                set: ids of all jobs that retain something
     <namespace>:put:<digest of the owner>:<sha256>   the owner put it lately; expires
     <namespace>:incoming:<random>   what is being written; expires if its writer dies
@@ -15,8 +16,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import time
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterator
 from typing import Any, Final, Self
 
 import anyio
@@ -63,31 +65,50 @@ end
 return 1
 """
 
-# ARGV: namespace, job id, digests. Returns the first digest that is not there; or an empty string, and those that the
-# job did not retain before.
+# ARGV: namespace, job id, milliseconds now, digests. Returns the first digest that is not there; or an empty string,
+# and those that the job did not retain before.
 _RETAIN: Final = """
-for i = 3, #ARGV do
+for i = 4, #ARGV do
   if redis.call('EXISTS', ARGV[1] .. ':content:' .. ARGV[i]) == 0 then return {ARGV[i]} end
 end
 local new = {''}
-for i = 3, #ARGV do
+for i = 4, #ARGV do
   redis.call('SADD', ARGV[1] .. ':holders:' .. ARGV[i], ARGV[2])
   if redis.call('SADD', ARGV[1] .. ':job:' .. ARGV[2], ARGV[i]) == 1 then new[#new + 1] = ARGV[i] end
+  redis.call('ZADD', ARGV[1] .. ':used:' .. ARGV[2], ARGV[3], ARGV[i])
   redis.call('PERSIST', ARGV[1] .. ':content:' .. ARGV[i])
 end
 redis.call('SADD', ARGV[1] .. ':jobs', ARGV[2])
 return new
 """
 
-# ARGV: namespace, job id, milliseconds to keep unused content, digests.
+# ARGV: namespace, job id, milliseconds to keep unused content, milliseconds before which the last use was (empty: it
+# does not matter), digests. Returns how many go.
 _LET_GO: Final = """
-for i = 4, #ARGV do
-  redis.call('SREM', ARGV[1] .. ':job:' .. ARGV[2], ARGV[i])
-  redis.call('SREM', ARGV[1] .. ':holders:' .. ARGV[i], ARGV[2])
-  if redis.call('EXISTS', ARGV[1] .. ':holders:' .. ARGV[i]) == 0 then
-    redis.call('PEXPIRE', ARGV[1] .. ':content:' .. ARGV[i], ARGV[3])
+local used, gone = ARGV[1] .. ':used:' .. ARGV[2], 0
+for i = 5, #ARGV do
+  local holders, time = ARGV[1] .. ':holders:' .. ARGV[i], redis.call('ZSCORE', used, ARGV[i])
+  if ARGV[4] == '' or (time and tonumber(time) < tonumber(ARGV[4])) then
+    redis.call('SREM', ARGV[1] .. ':job:' .. ARGV[2], ARGV[i])
+    redis.call('ZREM', used, ARGV[i])
+    redis.call('SREM', holders, ARGV[2])
+    if redis.call('EXISTS', holders) == 0 then
+      redis.call('PEXPIRE', ARGV[1] .. ':content:' .. ARGV[i], ARGV[3])
+    end
+    gone = gone + 1
   end
 end
+return gone
+"""
+
+# ARGV: namespace, job id, milliseconds now, milliseconds before which the last use was. What an older version retained
+# counts as used now. A full Redis takes no note of that, and still tells the rest, so that there is room again.
+_IDLE: Final = """
+local job, used = ARGV[1] .. ':job:' .. ARGV[2], ARGV[1] .. ':used:' .. ARGV[2]
+if redis.call('SCARD', job) ~= redis.call('ZCARD', used) then
+  redis.pcall('ZUNIONSTORE', used, 2, used, job, 'WEIGHTS', 1, ARGV[3], 'AGGREGATE', 'MIN')
+end
+return redis.call('ZRANGEBYSCORE', used, '-inf', '(' .. ARGV[4])
 """
 
 # ARGV: namespace, job id.
@@ -98,7 +119,7 @@ for _, sha256 in ipairs(redis.call('SMEMBERS', job)) do
   redis.call('SREM', holders, ARGV[2])
   if redis.call('EXISTS', holders) == 0 then redis.call('UNLINK', ARGV[1] .. ':content:' .. sha256) end
 end
-redis.call('UNLINK', job)
+redis.call('UNLINK', job, ARGV[1] .. ':used:' .. ARGV[2])
 redis.call('SREM', ARGV[1] .. ':jobs', ARGV[2])
 """
 
@@ -106,15 +127,19 @@ redis.call('SREM', ARGV[1] .. ':jobs', ARGV[2])
 class RedisPayloadStore:
     """A `PayloadStore` in Redis. Open it with `open`."""
 
-    def __init__(self, client: Redis, namespace: str, max_bytes: int, unused_s: float) -> None:
+    def __init__(
+        self, client: Redis, namespace: str, max_bytes: int, unused_s: float, clock: Callable[[], float]
+    ) -> None:
         self._client = client
         self._namespace = namespace
         self._max_bytes = max_bytes
         self._unused_ms = max(1, round(unused_s * 1000))
+        self._clock = clock
         self._keep = client.register_script(_KEEP)
         self._retain = client.register_script(_RETAIN)
         self._release = client.register_script(_RELEASE)
         self._let_go = client.register_script(_LET_GO)
+        self._idle = client.register_script(_IDLE)
 
     @classmethod
     async def open(
@@ -124,6 +149,7 @@ class RedisPayloadStore:
         namespace: str = "callsheet",
         max_bytes: int = DEFAULT_MAX_BYTES,
         unused_s: float = DEFAULT_UNUSED_S,
+        clock: Callable[[], float] = time.time,
     ) -> Self:
         """Connect to `url`, for instance "redis://host:6379/0".
 
@@ -132,6 +158,7 @@ class RedisPayloadStore:
             namespace: Prefix of all keys; schedulers that share a Redis need different ones.
             max_bytes: The most bytes of one payload.
             unused_s: Seconds that a payload is kept while no job retains it.
+            clock: Seconds since the epoch.
 
         Raises:
             PayloadDurabilityError: The server's settings do not keep what it acknowledges.
@@ -143,7 +170,7 @@ class RedisPayloadStore:
         except BaseException:
             await client.aclose()
             raise
-        return cls(client, namespace, max_bytes, unused_s)
+        return cls(client, namespace, max_bytes, unused_s, clock)
 
     async def put(
         self, chunks: AsyncIterable[bytes], expected: StoredPayload | None = None, owner: str = ""
@@ -210,7 +237,7 @@ class RedisPayloadStore:
         if not sha256s:
             return ()
         with _as_store_errors():
-            missing, *new = await self._retain(args=[self._namespace, job_id, *sha256s])
+            missing, *new = await self._retain(args=[self._namespace, job_id, self._ms(0.0), *sha256s])
         if missing:
             raise PayloadNotFoundError(missing.decode())
         return [sha256.decode() for sha256 in new]
@@ -218,7 +245,18 @@ class RedisPayloadStore:
     async def release(self, job_id: str, sha256s: Collection[str]) -> None:
         """See `PayloadStore.release`."""
         with _as_store_errors():
-            await self._let_go(args=[self._namespace, job_id, self._unused_ms, *sha256s])
+            await self._let_go(args=[self._namespace, job_id, self._unused_ms, "", *sha256s])
+
+    async def idle(self, job_id: str, idle_s: float) -> list[str]:
+        """See `PayloadStore.idle`: every job has its own uses."""
+        with _as_store_errors():
+            found = await self._idle(args=[self._namespace, job_id, self._ms(0.0), self._ms(idle_s)])
+        return [sha256.decode() for sha256 in found]
+
+    async def release_idle(self, job_id: str, sha256s: Collection[str], idle_s: float) -> int:
+        """See `PayloadStore.release_idle`."""
+        with _as_store_errors():
+            return int(await self._let_go(args=[self._namespace, job_id, self._unused_ms, self._ms(idle_s), *sha256s]))
 
     async def release_job(self, job_id: str) -> None:
         """See `PayloadStore.release_job`."""
@@ -240,6 +278,10 @@ class RedisPayloadStore:
     async def aclose(self) -> None:
         """See `PayloadStore.aclose`."""
         await self._client.aclose()
+
+    def _ms(self, ago_s: float) -> int:
+        """Milliseconds since the epoch, some seconds ago."""
+        return round((self._clock() - ago_s) * 1000)
 
     async def _read(self, sha256: str) -> AsyncIterator[bytes]:
         size = await self.size(sha256)
