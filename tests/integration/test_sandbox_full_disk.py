@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -43,6 +44,11 @@ async def run(executor: SandboxExecutor, script: str, *, disk_mib: int = 0, sess
     return await executor.run(attempt_of(filling, sandbox_id=made.succeeded.env_reset.sandbox_id))
 
 
+def assert_out_of_memory(result: AttemptResult) -> None:
+    assert isinstance(result, Broken), result
+    assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_RESOURCE_LIMIT, "out_of_memory")
+
+
 async def test_the_disk_is_full_before_the_memory_is(executor: SandboxExecutor) -> None:
     result = await run(executor, f"{FILL}; echo ended with $?; rm fill; echo alive")
     assert isinstance(result, Completed), result
@@ -57,9 +63,17 @@ async def test_files_that_take_all_memory_are_the_models_own_limit(
     result = await run(executor, FILL, disk_mib=2 * MEMORY_MIB, session=session)
     # The engine limits, and tells, with or without groups.
     if tells(settings, "memory") or settings.isolation is Isolation.DOCKER:
-        assert isinstance(result, Broken), result
-        assert (result.failed.kind, result.failed.reason) == (outcome_pb2.FAILURE_KIND_RESOURCE_LIMIT, "out_of_memory")
-        assert executor.sandboxes() == []
+        assert_out_of_memory(result)
+        # Commands die before the agent does. As long as it lives, each further one is killed.
+        for sandbox in executor.sandboxes():
+            further = step("true")
+            further.env_step.session = session
+            killed = await executor.run(attempt_of(further, sandbox_id=sandbox.sandbox_id))
+            # The kernel does not count each process that it kills so.
+            if isinstance(killed, Completed):
+                assert killed.succeeded.env_step.signal == signal.SIGKILL
+            else:
+                assert_out_of_memory(killed)
     else:
         # Only processes are limited there, and files by the size of the disk.
         assert isinstance(result, Completed), result

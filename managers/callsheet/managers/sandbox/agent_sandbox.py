@@ -335,17 +335,19 @@ class AgentSandbox:
     async def _telling_its_end(self) -> AsyncIterator[None]:
         """Tells a loss as out of memory where it was that: files fill the memory until the agent is killed too.
 
-        Otherwise it died under what runs in it, unless it was destroyed, or all end that were started with it.
+        That may be between two commands, so it is told by whether memory ever ran out. Otherwise the sandbox died under
+        what runs in it, unless it was destroyed, or all end that were started with it.
         """
         try:
             yield
         except SandboxLostError as error:
             # Only what ended has final counts.
             await self.destroy()
-            if self._ran_out_of_memory:
+            died_alone = self._was_lost and self._parts.first_process.ends_alone
+            if self._ran_out_of_memory and died_alone:
                 message = "the sandbox used up its memory, files included, and is gone"
                 raise SandboxOutOfMemoryError(message) from error
-            if self._was_lost and self._parts.first_process.ends_alone:
+            if died_alone:
                 raise SandboxDiedError(f"the sandbox died while a command ran in it: {error}") from error
             raise
 

@@ -51,7 +51,6 @@ class SandboxGroup:
         self._leaves = 0
         self._ready: CommandLeaf | None = None
         self._held: list[Path] = []
-        self._before = LimitEvents(0, 0)
         self.weight_file: Path | None = None
 
     @classmethod
@@ -181,17 +180,16 @@ class SandboxGroup:
     def begin_measuring(self) -> LimitEvents:
         """Forgets the peak of memory so far; returns the counters as they are."""
         self._limits.begin_peak()
-        self._before = self._limits.events()
-        return self._before
+        return self._limits.events()
 
     def peak_memory_bytes(self) -> int:
         """Most memory used since `begin_measuring`; 0 if it is not counted."""
         return self._limits.peak_bytes()
 
     def ran_out_of_memory(self) -> bool:
-        """Whether something was killed for the memory limit since `begin_measuring`; False if the groups are gone."""
+        """Whether anything in it was ever killed for the memory limit; False if the groups are gone."""
         try:
-            return self._limits.events().out_of_memory > self._before.out_of_memory
+            return self._limits.events().out_of_memory > 0
         except OSError as error:
             if files.is_gone(error):
                 return False
