@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,15 @@ from typing import Any
 import grpc
 import grpc.aio
 
+_log = logging.getLogger("callsheet.credentials")
+
 
 class RenewedChannel(grpc.aio.Channel):
     """Opens a channel anew when one of its files has changed.
 
     Calls that run go on where they began, and what is not used any more closes its connection when it is idle. A file
-    that cannot be read just then, as it is being replaced, leaves all as it is.
+    that cannot be read just then, as it is being replaced, leaves all as it is; the log
+    says so once.
     """
 
     def __init__(self, open_channel: Callable[[], grpc.aio.Channel], files: Sequence[Path]) -> None:
@@ -25,6 +29,7 @@ class RenewedChannel(grpc.aio.Channel):
         """
         self._open = open_channel
         self._files = files
+        self._readable = True
         self._stamp = self._stamped()
         self._channels = [open_channel()]
 
@@ -83,8 +88,12 @@ class RenewedChannel(grpc.aio.Channel):
             if stamp != self._stamp:
                 self._channels.append(self._open())
                 self._stamp = stamp
-        except OSError:
-            pass  # The next call looks again.
+            self._readable = True
+        except OSError as error:
+            # What is open goes on, and the next call looks again.
+            if self._readable:
+                _log.warning("certificates cannot be read anew file=%s reason=%s", error.filename, error.strerror)
+            self._readable = False
         return self._channels[-1]
 
     def _stamped(self) -> list[tuple[int, int]]:
