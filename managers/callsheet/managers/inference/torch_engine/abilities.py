@@ -15,5 +15,8 @@ def torch_abilities(*, prefix_cache: bool, stop_texts: bool) -> EngineCapabiliti
         prefix_cache=prefix_cache,
         batch_invariant=True,
         stop_texts=stop_texts,
-        weight_sources=frozenset({SourceKind.DISK}),
+        weight_sources=frozenset(SourceKind),
+        kv_namespaces=True,
+        streaming=True,
+        sleep=True,
     )
