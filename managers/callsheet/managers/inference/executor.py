@@ -72,6 +72,7 @@ class InferenceExecutor(Executor):
                 reserved={"cpu": settings.thread_count} | ({"gpu": settings.gpus} if settings.gpus else {}),
                 policy_version=self._policy_version,
                 instances=1,
+                kv_tokens=self._kv_tokens,
             )
         ]
 
@@ -143,6 +144,13 @@ class InferenceExecutor(Executor):
         """Closes the engine, if it was loaded."""
         if self.engine.value is not None:
             await self.engine.value.close()
+
+    @property
+    def _kv_tokens(self) -> int:
+        """What the engine's KV cache holds; of one that is not loaded yet, what its driver says beforehand."""
+        if self.engine.value is None:
+            return int(self._description.capabilities.get("kv_cache_tokens", "0"))
+        return self.engine.value.load.kv_tokens_total
 
     @property
     def _policy_version(self) -> int:
