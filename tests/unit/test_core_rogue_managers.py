@@ -10,7 +10,7 @@ from callsheet.scheduler.core.model import ActionKind, ActionState, Token
 from callsheet.scheduler.core.registration import RunningAttempt, SandboxRef
 
 from tests.support.core_requests import action_request, key_of
-from tests.support.core_world import CoreWorld, FakeManager, ended, service, world_with_sandbox
+from tests.support.core_world import CoreWorld, ended, service, world_with_sandbox
 
 SANDBOX = SandboxRef("job", "t", "reset#1")
 
