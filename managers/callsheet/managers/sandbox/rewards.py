@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import anyio
+import anyio.to_thread
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.backend import Sandbox
 from callsheet.managers.sandbox.command_defaults import CommandDefaults
@@ -79,7 +80,8 @@ async def score_result(run: SuiteRun | ScriptRun, attempt: Attempt) -> AttemptRe
     partial = outcome_pb2.Succeeded(reward=reward)
     if outcome.stopped:
         return Stopped(partial, usage)
-    judged = limit_failure(outcome, partial) or run.judge()
+    # In a thread: a report of 32 MiB takes seconds, and whoever writes one must not hold up all others here.
+    judged = limit_failure(outcome, partial) or await anyio.to_thread.run_sync(run.judge)
     if isinstance(judged, Score):
         reward.score, reward.passed, reward.total = judged.score, judged.passed, judged.total
         reward.components.update(judged.components)
