@@ -27,6 +27,7 @@ from callsheet.managers.inference.driver import (
 from callsheet.managers.inference.torch_engine.batcher import BatchLimits
 from callsheet.managers.inference.torch_engine.driver import TorchEngineDriver
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
+from callsheet.managers.inference.weights import DiskWeights
 from callsheet.managers.models.config import TransformerConfig
 
 from tests.support.torch_models import full_pass_log_probs, prompt, request, save_weights, small_model
@@ -254,7 +255,7 @@ async def test_a_drain_that_takes_too_long_gives_up_and_goes_on(subject: Subject
         with pytest.raises(TimeoutError):
             await subject.driver.pause(PauseMode.DRAIN, timeout_s=0.01)
         assert not subject.driver.health.paused
-        update = WeightUpdate(subject.weights(1), 1, UpdateMode.DRAIN, timeout_s=0.01)
+        update = WeightUpdate(DiskWeights(str(subject.weights(1))), 1, UpdateMode.DRAIN, timeout_s=0.01)
         with pytest.raises(WeightUpdateError, match="did not drain"):
             await subject.driver.update_weights(update)
         assert (await subject.driver.generate(request("b", prompt(5)))).version_spans[0].version == 0
@@ -266,7 +267,7 @@ async def test_update_weights(subject: Subject, mode: UpdateMode) -> None:
     if mode not in subject.driver.capabilities.update_modes:
         pytest.skip(f"the driver lacks update mode {mode.value}")
     length = 2000 if mode is UpdateMode.DRAIN else ENDLESS
-    update = WeightUpdate(subject.weights(1), 3, mode, timeout_s=WAIT_S)
+    update = WeightUpdate(DiskWeights(str(subject.weights(1))), 3, mode, timeout_s=WAIT_S)
     async with anyio.create_task_group() as tasks:
         running = begin(tasks, subject, "a", max_new_tokens=length)
         await until_begun(subject, running)
@@ -293,7 +294,7 @@ async def test_an_update_under_a_pause_happens_at_once(subject: Subject) -> None
         running = begin(tasks, subject, "a", max_new_tokens=ENDLESS)
         await until(lambda: subject.driver.load.running == 1)
         await subject.driver.pause(PauseMode.KEEP)
-        await subject.driver.update_weights(WeightUpdate(subject.weights(1), 1, UpdateMode.KEEP))
+        await subject.driver.update_weights(WeightUpdate(DiskWeights(str(subject.weights(1))), 1, UpdateMode.KEEP))
         assert subject.driver.health.paused
         assert running.result is None
         await subject.driver.resume()
@@ -308,13 +309,13 @@ async def test_unusable_weights_leave_the_old_ones(subject: Subject, tmp_path: P
     (broken / "weights.pt").write_bytes(b"torn")
     for path in (tmp_path / "nowhere", broken):
         with pytest.raises(WeightUpdateError, match=str(path.name)):
-            await subject.driver.update_weights(WeightUpdate(path, 1, UpdateMode.KEEP))
+            await subject.driver.update_weights(WeightUpdate(DiskWeights(str(path)), 1, UpdateMode.KEEP))
     other = TransformerConfig(layers=1)
     save_weights(small_model(1, other), other, tmp_path / "other")
     with pytest.raises(WeightUpdateError, match="not that of the running model"):
-        await subject.driver.update_weights(WeightUpdate(tmp_path / "other", 1, UpdateMode.KEEP))
+        await subject.driver.update_weights(WeightUpdate(DiskWeights(str(tmp_path / "other")), 1, UpdateMode.KEEP))
     with pytest.raises(WeightUpdateError, match="version is -1"):
-        await subject.driver.update_weights(WeightUpdate(subject.weights(1), -1, UpdateMode.KEEP))
+        await subject.driver.update_weights(WeightUpdate(DiskWeights(str(subject.weights(1))), -1, UpdateMode.KEEP))
     after = await subject.driver.generate(request("a", prompt(9)))
     assert (after.token_ids, after.version_spans) == (before.token_ids, before.version_spans)
 

@@ -14,6 +14,7 @@ from callsheet.managers.inference.executor import InferenceExecutor
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.torch_engine.kind import torch_engine
 from callsheet.managers.inference.torch_engine.settings import TorchSettings
+from callsheet.managers.inference.weights import DiskWeights
 from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.config_file import WeightsError
 from callsheet.managers.models.transformer import LanguageModel, initialise
@@ -185,7 +186,7 @@ async def test_an_abort_by_the_engine_is_a_success_with_partial_tokens(
             tasks.start_soon(run)
             await anyio.wait_all_tasks_blocked()
             await executor.run(generate_attempt(2, prompt(9)))
-            await engine_of(executor).update_weights(WeightUpdate(tmp_path, 5, UpdateMode.ABORT))
+            await engine_of(executor).update_weights(WeightUpdate(DiskWeights(str(tmp_path)), 5, UpdateMode.ABORT))
     assert completed(results[0]).finish_reason == outcome_pb2.FINISH_REASON_ABORT
     assert executor.services()[0].policy_version == 5
 
@@ -267,7 +268,7 @@ def test_the_executor_can_be_built_before_the_event_loop_runs(tmp_path: Path) ->
     save_weights(small_model(1, CONFIG), CONFIG, tmp_path)
 
     async def use() -> AttemptResult:
-        await engine_of(built).update_weights(WeightUpdate(tmp_path, 1, UpdateMode.DRAIN))
+        await engine_of(built).update_weights(WeightUpdate(DiskWeights(str(tmp_path)), 1, UpdateMode.DRAIN))
         result = await built.run(generate_attempt(1, prompt(4)))
         await built.close()
         return result

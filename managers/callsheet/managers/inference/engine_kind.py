@@ -44,4 +44,15 @@ class EngineKind(Generic[S]):
     build: Callable[[S, InferenceSettings], UnloadedEngine]
 
 
+def with_defaults(driver: EngineDriver) -> EngineDriver:
+    """Returns a driver with what it left out.
+
+    A package of someone else's may have one that has the methods of `EngineDriver` without being a subclass.
+    """
+    if not isinstance(driver, EngineDriver):
+        kind = type(driver)
+        driver.__class__ = type(kind.__name__, (kind, EngineDriver), {})
+    return driver
+
+
 ENGINE_KINDS: PluginGroup[EngineKind[Any]] = PluginGroup("callsheet.engine_drivers", "engine", EngineKind)

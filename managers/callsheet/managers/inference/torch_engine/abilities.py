@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callsheet.managers.inference.driver import EngineCapabilities, PauseMode, UpdateMode
+from callsheet.managers.inference.driver import EngineCapabilities, PauseMode, SourceKind, UpdateMode
 
 
 def torch_abilities(*, prefix_cache: bool, stop_texts: bool) -> EngineCapabilities:
@@ -15,4 +15,5 @@ def torch_abilities(*, prefix_cache: bool, stop_texts: bool) -> EngineCapabiliti
         prefix_cache=prefix_cache,
         batch_invariant=True,
         stop_texts=stop_texts,
+        weight_sources=frozenset({SourceKind.DISK}),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 import anyio
@@ -13,6 +14,7 @@ import structlog
 from callsheet.managers.inference.driver import (
     EngineBusyError,
     EngineCapabilities,
+    EngineDriver,
     EngineFailedError,
     EngineHealth,
     EngineLoad,
@@ -20,6 +22,8 @@ from callsheet.managers.inference.driver import (
     Generation,
     PauseMode,
     RequestRefusedError,
+    TokenListener,
+    UnsupportedError,
     UpdateMode,
     WeightUpdate,
     WeightUpdateError,
@@ -29,6 +33,7 @@ from callsheet.managers.inference.torch_engine.batcher import Batcher, BatchLimi
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
 from callsheet.managers.inference.torch_engine.sequence import TokenBytes
 from callsheet.managers.inference.torch_engine.thread import ComputeThread
+from callsheet.managers.inference.weights import DiskWeights
 from callsheet.managers.models.config_file import WeightsError, read_config
 from callsheet.managers.models.weights import read_state, shapes
 from torch import Tensor
@@ -42,7 +47,7 @@ CLOSE_TIMEOUT_S = 5.0
 _Answer = asyncio.Future[Generation]
 
 
-class TorchEngineDriver:
+class TorchEngineDriver(EngineDriver):
     """Drives a `Batcher` in a thread of its own. Must be used from one event loop."""
 
     def __init__(
@@ -107,7 +112,7 @@ class TorchEngineDriver:
         failure = self._thread.dead_reason
         return EngineHealth(alive=failure is None, paused=self._paused, reason=failure or "")
 
-    async def generate(self, request: GenerateRequest) -> Generation:
+    async def generate(self, request: GenerateRequest, listen: TokenListener | None = None) -> Generation:
         """See `EngineDriver`."""
         check_request(request, self._runner.config, stop_texts=self._stop_texts)
         if request.request_id in self._live:
@@ -162,15 +167,17 @@ class TorchEngineDriver:
     async def update_weights(self, update: WeightUpdate) -> None:
         """See `EngineDriver`."""
         if update.version < 0:
-            raise WeightUpdateError(f"version is {update.version}; it must be at least 0")
-        state = await anyio.to_thread.run_sync(self._read_state, update)
+            raise WeightUpdateError(f"version is {update.version}; it must be at least 0", intact=True)
+        if not isinstance(update.source, DiskWeights):
+            raise UnsupportedError(f"the torch engine takes weights from disk, not {type(update.source).__name__}")
+        state = await anyio.to_thread.run_sync(self._read_state, Path(update.source.location))
         async with self._control:
             try:
                 if update.mode is UpdateMode.DRAIN:
                     await self._drain(update.timeout_s)
                 await self._call(partial(self._swap, state, update))
             except TimeoutError as error:
-                raise WeightUpdateError(f"the engine did not drain within {update.timeout_s} s") from error
+                raise WeightUpdateError(f"the engine did not drain within {update.timeout_s} s", intact=True) from error
             finally:
                 self._restore_gate()
         log.info("weights updated", version=update.version, mode=update.mode.value)
@@ -188,14 +195,14 @@ class TorchEngineDriver:
             await self._call(self._batcher.abort_all)
         await anyio.to_thread.run_sync(self._thread.close, CLOSE_TIMEOUT_S)
 
-    def _read_state(self, update: WeightUpdate) -> dict[str, Tensor]:
+    def _read_state(self, directory: Path) -> dict[str, Tensor]:
         try:
-            config = read_config(update.path)
+            config = read_config(directory)
             if config != self._runner.config:
-                raise WeightUpdateError(f"{update.path}: its config.json is not that of the running model")
-            return read_state(update.path, self._shapes)
+                raise WeightUpdateError(f"{directory}: its config.json is not that of the running model", intact=True)
+            return read_state(directory, self._shapes)
         except WeightsError as error:
-            raise WeightUpdateError(str(error)) from error
+            raise WeightUpdateError(str(error), intact=True) from error
 
     def _swap(self, state: dict[str, Tensor], update: WeightUpdate) -> None:
         """Runs in the compute thread."""
