@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.adoption import adopt_running, release_stranger
+from callsheet.scheduler.core.adoption import adopt_running, release_stranger, take_orphan
 from callsheet.scheduler.core.commands import AcceptManager, DrainManager, RefuseManager, ReleaseSandbox
 from callsheet.scheduler.core.entities import Attempt, LastAttempt, Manager, Service, pool_of
 from callsheet.scheduler.core.ledger import Node
@@ -325,7 +325,7 @@ def lose_everything_on(state: SchedulerState, manager_id: str, now: float) -> No
             if trajectory.manager_id == manager_id:
                 drop_sandbox(state, trajectory, now, lost=True)
     for key in [key for key, orphan in state.orphans.items() if orphan.manager_id == manager_id]:
-        del state.orphans[key]
+        take_orphan(state, key)
         state.timers.drop(("orphan", key))
 
 
