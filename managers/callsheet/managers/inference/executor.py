@@ -153,7 +153,7 @@ class InferenceExecutor(Executor):
             driver = await self.engine.wait()
         except LoadError:
             return  # `wait_failed` tells it.
-        driver.on_change(lambda: self._report())
+        driver.on_change(self._report)
         await driver.serve()
 
     @override
