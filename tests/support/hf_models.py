@@ -25,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 # As in torch_models: kernels this small gain nothing from a second thread.
 torch.set_num_threads(1)
-transformers_logging.disable_progress_bar()
+transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 logging.getLogger("transformers").setLevel(logging.ERROR)
 
 VOCABULARY = 320
@@ -68,7 +68,7 @@ def byte_level_tokenizer() -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     tokenizer.train_from_iterator(_TEXT, trainer)
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer, eos_token=END, pad_token="<|endoftext|>", chat_template=CHAT_TEMPLATE
     )
 
@@ -93,7 +93,9 @@ def sentencepiece_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
 
 
 def seeded_model(kind: str = "qwen2", seed: int = 0, **changes: object) -> PreTrainedModel:
@@ -110,8 +112,11 @@ def seeded_model(kind: str = "qwen2", seed: int = 0, **changes: object) -> PreTr
         config = AutoConfig.for_model(kind, **fields)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    return model.eval().requires_grad_(False)
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                config, dtype=torch.float32
+            )
+    model.eval().requires_grad_(False)
+    return model
 
 
 def save_model(
@@ -159,7 +164,7 @@ def reference_greedy(model: PreTrainedModel, tokens: Sequence[int], new_tokens: 
     """Greedy tokens of transformers' own `generate`, which ends at no token of its own."""
     with torch.no_grad():
         ids = torch.tensor([list(tokens)])
-        out = model.generate(
+        out = model.generate(  # type: ignore[operator]
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=new_tokens,

@@ -98,6 +98,7 @@ class Sampling:
         stop_token_ids: Generation ends after any of these; the stop token is part of the output.
         stop: Generation ends once the text of the new tokens contains any of these, compared as UTF-8. The token that
             completes it is the last one of the output.
+        ignore_eos: Whether the model's own end tokens do not end generation. Otherwise one that does is its last token.
         log_probs_mode: Of which distribution the log-probabilities are to be.
 
     Raises:
@@ -112,6 +113,7 @@ class Sampling:
     stop_token_ids: frozenset[int] = frozenset()
     stop: tuple[str, ...] = ()
     log_probs_mode: LogProbsMode = LogProbsMode.SAMPLED
+    ignore_eos: bool = False
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -170,6 +172,7 @@ class Generation:
         seed: The seed that was used, given or drawn.
         cached_tokens: Prompt tokens whose KV was reused.
         cpu_s: CPU seconds of the engine's compute thread for this request, its share of batched work; 0 if unknown.
+        text: Text of the new tokens, special tokens left out; None where the engine has no tokenizer.
     """
 
     token_ids: tuple[int, ...]
@@ -179,6 +182,7 @@ class Generation:
     seed: int
     cached_tokens: int = 0
     cpu_s: float = 0.0
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,6 +234,7 @@ def request_of(attempt: Attempt) -> GenerateRequest:
             stop_token_ids=frozenset(sampling.stop_token_ids),
             stop=tuple(sampling.stop),
             log_probs_mode=mode,
+            ignore_eos=sampling.ignore_eos,
         ),
     )
 
@@ -251,6 +252,7 @@ def result_of(generation: Generation, mode: LogProbsMode) -> outcome_pb2.Generat
         cached_tokens=generation.cached_tokens,
         log_probs_mode=_WIRE_MODES[mode],
         seed=generation.seed,
+        text=generation.text,
     )
 
 
