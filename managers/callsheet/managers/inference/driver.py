@@ -32,6 +32,7 @@ __all__ = [
     "EngineError",
     "EngineFailedError",
     "EngineHealth",
+    "EngineLimits",
     "EngineLoad",
     "FinishReason",
     "GenerateRequest",
@@ -164,7 +165,8 @@ class Generation:
 
     Attributes:
         token_ids: New tokens.
-        log_probs: Natural logarithm of each one's probability under the distribution that the request asked for.
+        log_probs: Natural logarithm of each one's probability under the distribution that the request asked for; none
+            where the engine cannot tell it for this sampling.
         finish_reason: Why it ended; ABORT also when an update or a pause of the engine ended it.
         version_spans: Cover all tokens in order.
         seed: The seed that was used, given or drawn.
@@ -214,6 +216,21 @@ class EngineLoad:
     kv_tokens_total: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    """The most that an engine takes, as it tells itself; None where it does not.
+
+    Attributes:
+        sequences: Requests in the batch.
+        kv_tokens: KV cache tokens.
+        context_length: Tokens of one sequence, prompt and new ones together.
+    """
+
+    sequences: int | None = None
+    kv_tokens: int | None = None
+    context_length: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class EngineHealth:
     """Whether the engine lives. A paused engine is alive.
@@ -248,6 +265,7 @@ class EngineCapabilities:
         streaming: Whether tokens are told as they are made.
         flush: Whether cached prefixes can be forgotten on demand.
         sleep: Whether the memory of its weights and its KV cache can be given back for a while.
+        seeds: Whether equal seeds, prompts and weights give equal tokens.
         log_prob_tolerance: By how much log-probabilities of equal weights and tokens may differ between two such
             engines, or between one and the trainer: kernels and batches round differently.
     """
@@ -266,6 +284,7 @@ class EngineCapabilities:
     streaming: bool = False
     flush: bool = True
     sleep: bool = False
+    seeds: bool = True
     log_prob_tolerance: float = 1e-3
 
 
@@ -294,6 +313,11 @@ class EngineDriver(ABC):
     @abstractmethod
     def health(self) -> EngineHealth:
         """The newest known state; never blocks."""
+
+    @property
+    def limits(self) -> EngineLimits:
+        """The most it takes, as the engine tells; constant."""
+        return EngineLimits()
 
     @property
     def incarnation(self) -> str:
