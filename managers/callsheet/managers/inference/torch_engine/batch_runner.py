@@ -107,6 +107,11 @@ class BatchRunner(ABC):
     def make_cache(self) -> None:
         """Allocates an empty KV cache."""
 
+    @property
+    def half_precision(self) -> bool:
+        """Whether it computes in numbers of 16 bits."""
+        return any(parameter.dtype.itemsize == 2 for parameter in self.model.parameters())
+
     def release(self, place: Extent) -> None:
         """Gives a sequence's place back."""
         self.extents.release(place)

@@ -85,7 +85,12 @@ class TorchEngineDriver(EngineDriver):
             runner, limits or BatchLimits(), policy_version, token_bytes=token_bytes, end_tokens=end_tokens
         )
         self._stop_texts = token_bytes is not None
-        self._prefix_cache = (limits or BatchLimits()).prefix_cache_tokens > 0 and runner.keeps_prefixes
+        self._abilities = torch_abilities(
+            prefix_cache=(limits or BatchLimits()).prefix_cache_tokens > 0 and runner.keeps_prefixes,
+            stop_texts=self._stop_texts,
+            half_precision=runner.half_precision,
+        )
+        self._report: Callable[[], None] = _tell_nobody
         self._sources = WeightSources(runner)
         self._max_requests = max_requests
         self._live: dict[str, _Caller] = {}
@@ -106,7 +111,7 @@ class TorchEngineDriver(EngineDriver):
     @property
     def capabilities(self) -> EngineCapabilities:
         """See `EngineDriver`."""
-        return torch_abilities(prefix_cache=self._prefix_cache, stop_texts=self._stop_texts)
+        return self._abilities
 
     @property
     def policy_version(self) -> int:
@@ -122,7 +127,11 @@ class TorchEngineDriver(EngineDriver):
     def health(self) -> EngineHealth:
         """See `EngineDriver`."""
         failure = self._thread.dead_reason
-        return EngineHealth(alive=failure is None, paused=self._paused, reason=failure or "")
+        return EngineHealth(alive=failure is None, paused=self._paused or self._asleep, reason=failure or "")
+
+    def on_change(self, report: Callable[[], None]) -> None:
+        """See `EngineDriver`."""
+        self._report = report
 
     async def generate(self, request: GenerateRequest, listen: TokenListener | None = None) -> Generation:
         """See `EngineDriver`."""
@@ -167,6 +176,7 @@ class TorchEngineDriver(EngineDriver):
             await self._call(partial(self._set_gate, Gate.FROZEN))
             self._paused = True
         log.info("engine paused", mode=mode.value)
+        self._report()
 
     async def resume(self) -> None:
         """See `EngineDriver`."""
@@ -174,6 +184,7 @@ class TorchEngineDriver(EngineDriver):
             self._paused = False
             self._restore_gate()
         log.info("engine resumed")
+        self._report()
 
     async def flush(self) -> None:
         """See `EngineDriver`."""
@@ -198,6 +209,7 @@ class TorchEngineDriver(EngineDriver):
             finally:
                 self._restore_gate()
         log.info("weights updated", version=update.version, mode=update.mode.value)
+        self._report()
 
     async def sleep(self) -> None:
         """See `EngineDriver`. A GPU's weights go to host memory, a CPU's to a temporary file."""
@@ -211,6 +223,7 @@ class TorchEngineDriver(EngineDriver):
                     self._asleep = False
                     raise
         log.info("engine sleeps")
+        self._report()
 
     async def wake(self) -> None:
         """See `EngineDriver`."""
@@ -218,6 +231,7 @@ class TorchEngineDriver(EngineDriver):
             await self._call(self._batcher.wake)
             self._asleep = False
         log.info("engine is awake")
+        self._report()
 
     async def read_policy_version(self) -> int:
         """See `EngineDriver`."""
@@ -294,6 +308,10 @@ class TorchEngineDriver(EngineDriver):
         for caller in self._live.values():
             if not caller.answer.done():
                 caller.answer.set_exception(EngineFailedError(self._thread.dead_reason or "the engine failed"))
+
+
+def _tell_nobody() -> None:
+    """Stands for whoever wants to know, until there is one."""
 
 
 def _tell(news: list[Told]) -> None:
