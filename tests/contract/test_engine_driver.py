@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
@@ -15,6 +15,7 @@ from callsheet.managers.inference.driver import (
     FinishReason,
     Generation,
     LogProbsMode,
+    NewTokens,
     PauseMode,
     RequestRefusedError,
     UpdateMode,
@@ -196,7 +197,7 @@ async def test_one_request_pauses_and_goes_on(subject: Subject) -> None:
 async def test_pause_and_resume(subject: Subject, mode: PauseMode) -> None:
     if mode not in subject.driver.capabilities.pause_modes:
         pytest.skip(f"the driver lacks pause mode {mode.value}")
-    length = 2000 if mode is PauseMode.DRAIN else ENDLESS
+    length = 400 if mode is PauseMode.DRAIN else ENDLESS
     async with anyio.create_task_group() as tasks:
         running = begin(tasks, subject, "a", max_new_tokens=length)
         await until_begun(subject, running)
@@ -237,13 +238,14 @@ async def test_a_drain_that_takes_too_long_gives_up_and_goes_on(subject: Subject
 async def test_update_weights(subject: Subject, mode: UpdateMode) -> None:
     if mode not in subject.driver.capabilities.update_modes:
         pytest.skip(f"the driver lacks update mode {mode.value}")
-    length = 2000 if mode is UpdateMode.DRAIN else ENDLESS
+    length = 400 if mode is UpdateMode.DRAIN else ENDLESS
     update = WeightUpdate(DiskWeights(str(subject.weights(1))), 3, mode, timeout_s=WAIT_S)
     async with anyio.create_task_group() as tasks:
         running = begin(tasks, subject, "a", max_new_tokens=length)
         await until_begun(subject, running)
         await subject.driver.update_weights(update)
         assert subject.driver.policy_version == 3
+        assert await subject.driver.read_policy_version() == 3
         after = await subject.driver.generate(request("b", prompt(40)))
         if mode is UpdateMode.KEEP:
             # It went on beside the other one.
@@ -297,6 +299,33 @@ async def test_flush(subject: Subject) -> None:
     assert (await subject.driver.generate(request("b", prompt(100)))).cached_tokens == subject.cached_of_100
     await subject.driver.flush()
     assert (await subject.driver.generate(request("c", prompt(100)))).cached_tokens == 0
+
+
+async def test_only_prefixes_of_the_same_namespace_are_reused(subject: Subject) -> None:
+    if not subject.driver.capabilities.kv_namespaces:
+        return
+    results = [
+        await subject.driver.generate(replace(request("a", prompt(100)), kv_namespace=namespace))
+        for namespace in ("v1", "v2", "v1")
+    ]
+    assert [result.cached_tokens for result in results] == [0, 0, subject.cached_of_100]
+    assert len({result.token_ids for result in results}) == 1
+
+
+async def test_tokens_are_told_as_they_are_made(subject: Subject) -> None:
+    if not subject.driver.capabilities.streaming:
+        return
+    told: list[NewTokens] = []
+    result = await subject.driver.generate(request("a", prompt(20), max_new_tokens=30), told.append)
+    assert len(told) > 1
+    assert tuple(token for news in told for token in news.token_ids) == result.token_ids
+    assert tuple(one for news in told for one in news.log_probs) == result.log_probs
+    assert all(news.token_ids for news in told)
+
+
+async def test_a_result_has_its_text_where_there_is_a_tokenizer(subject: Subject) -> None:
+    result = await subject.driver.generate(request("a", prompt(20), max_new_tokens=30))
+    assert result.text == (subject.text(result.token_ids) if subject.driver.capabilities.stop_texts else None)
 
 
 async def test_refusals(subject: Subject) -> None:

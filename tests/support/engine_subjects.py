@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from callsheet.managers.inference.torch_engine.batcher import BatchLimits
 from callsheet.managers.inference.torch_engine.driver import TorchEngineDriver
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
 from callsheet.managers.models.config import TransformerConfig
+from torch import Tensor
 
 from tests.support.torch_models import full_pass_log_probs, save_weights, small_model
 
@@ -36,6 +38,7 @@ class Subject:
         most_requests: Live requests after which more are refused as busy; None where the engine has no such bound.
         cached_of_100: Tokens of a prompt of 100 that a second equal request finds cached.
         tolerance: By how much log-probabilities may differ from the reference.
+        tensors: All weights of a seed by name, as a trainer has them; None where the engine takes no tensors.
     """
 
     driver: EngineDriver
@@ -48,6 +51,7 @@ class Subject:
     most_requests: int | None
     cached_of_100: int
     tolerance: float
+    tensors: Callable[[int], dict[str, Tensor]] | None = None
 
 
 SubjectFactory = Callable[[Path], AbstractAsyncContextManager[Subject]]
@@ -92,5 +96,48 @@ async def torch_subject(place: Path) -> AsyncIterator[Subject]:
         await driver.close()
 
 
-SUBJECTS: dict[str, SubjectFactory] = {"torch": torch_subject}
+@asynccontextmanager
+async def hf_subject(place: Path) -> AsyncIterator[Subject]:
+    """The embedded engine with a user's model, in the format of Hugging Face."""
+    from callsheet.managers.inference.torch_engine.hf.loading import load_hf_model
+
+    from tests.support import hf_models
+
+    def directory(seed: int) -> Path:
+        return hf_models.model_directory("qwen2", seed, num_hidden_layers=1, hidden_size=64)
+
+    def copied(source: Path, name: str) -> Path:
+        shutil.copytree(source, place / name, dirs_exist_ok=True)
+        return place / name
+
+    def model(seed: int) -> hf_models.PreTrainedModel:
+        return hf_models.loaded_model(directory(seed))
+
+    loaded = load_hf_model(directory(0), kv_cache_tokens=4 * CONFIG.context_length, device="cpu")
+    driver = TorchEngineDriver(
+        loaded.runner,
+        BatchLimits(prefill_chunk=32),
+        max_requests=64,
+        token_bytes=loaded.token_bytes,
+        end_tokens=loaded.end_tokens,
+    )
+    try:
+        yield Subject(
+            driver=driver,
+            weights=lambda seed: copied(directory(seed), str(seed)),
+            other_shape=lambda: hf_models.model_directory("qwen2", 1, num_hidden_layers=2, hidden_size=64),
+            weights_file="model.safetensors",
+            expected=lambda seed, tokens, output: hf_models.reference_log_probs(model(seed), tokens, output),
+            text=lambda ids: hf_models.byte_level_tokenizer().decode(list(ids), skip_special_tokens=True),
+            context_length=CONFIG.context_length,
+            most_requests=64,
+            cached_of_100=96,
+            tolerance=1e-4,
+            tensors=lambda seed: model(seed).state_dict(),
+        )
+    finally:
+        await driver.close()
+
+
+SUBJECTS: dict[str, SubjectFactory] = {"torch": torch_subject, "transformers": hf_subject}
 """All engines that the suite runs against, by name."""
