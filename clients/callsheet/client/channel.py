@@ -17,6 +17,7 @@ from callsheet.client.decode import refusal, refusal_of_status
 from callsheet.client.errors import CallsheetError, ConnectionLostError, ForkedProcessError, QueueFullError, invalid
 from callsheet.client.settings import ClientOptions
 from callsheet.credentials.channel import HINT_FOR_TLS
+from callsheet.credentials.token import why
 from callsheet.timing.backoff import backoff_s
 from callsheet.v1.google_rpc import status_pb2
 from google.protobuf.message import DecodeError
@@ -79,7 +80,7 @@ def open_channel(target: str, options: ClientOptions) -> grpc.aio.Channel:
 
     Raises:
         ForkedProcessError: The process was forked after its parent had opened a channel: gRPC would hang or crash.
-        InvalidArgumentError: A file of the options cannot be read.
+        InvalidArgumentError: A file of the options cannot be read, or holds no token.
     """
     if _fork_guard.forked:
         raise ForkedProcessError(
@@ -87,11 +88,19 @@ def open_channel(target: str, options: ClientOptions) -> grpc.aio.Channel:
             'first use, or start processes with "spawn" or "forkserver"'
         )
     _fork_guard.used = True
+    _check_token(options)
     merged = CHANNEL_OPTIONS | dict(options.channel_options)
     try:
         return options.credentials.open_channel(target, tuple(merged.items()))
     except OSError as error:
         raise invalid("tls", error.filename, f"must name files that can be read: {error.strerror}") from error
+
+
+def _check_token(options: ClientOptions) -> None:
+    try:
+        options.credentials.metadata()
+    except (OSError, ValueError) as error:
+        raise invalid("token_file", options.token_file, f"must be a file with a token: {why(error)}") from error
 
 
 def is_hopeless(code: grpc.StatusCode) -> bool:

@@ -10,6 +10,7 @@ from typing import Final
 import grpc
 import grpc.aio
 from callsheet.credentials.renewal import RenewedChannel
+from callsheet.credentials.token import FileToken, checked_token
 
 SYSTEM: Final = "system"
 """In place of a file of authorities: those that the operating system trusts."""
@@ -34,6 +35,7 @@ class Credentials:
     key_file: str | None = None
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
+    _of_file: FileToken = field(default_factory=FileToken, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if (self.cert_file is None) != (self.key_file is None):
@@ -67,12 +69,13 @@ class Credentials:
         """What each rpc carries. gRPC's own call credentials would start a thread for each.
 
         Raises:
-            OSError: The token's file cannot be read; its error names it.
+            OSError: The token's file cannot be read, and never was; its error names it.
+            ValueError: There is no token in it, and never was.
         """
         token = self.token
         if self.token_file is not None:
-            token = Path(self.token_file).read_text(encoding="utf-8").strip()
-        return (("authorization", f"Bearer {token}"),) if token else ()
+            token = self._of_file.read(self.token_file)
+        return (("authorization", f"Bearer {checked_token(token)}"),) if token else ()
 
 
 HINT_FOR_TLS: Final = (
