@@ -16,8 +16,8 @@ import grpc.aio
 from callsheet.client.decode import refusal, refusal_of_status
 from callsheet.client.errors import CallsheetError, ConnectionLostError, ForkedProcessError, QueueFullError, invalid
 from callsheet.client.settings import ClientOptions
-from callsheet.credentials.channel import HINT_FOR_TLS
-from callsheet.credentials.token import why
+from callsheet.credentials.channel import explained
+from callsheet.credentials.token import read_token, why
 from callsheet.timing.backoff import backoff_s
 from callsheet.v1.google_rpc import status_pb2
 from google.protobuf.message import DecodeError
@@ -54,8 +54,6 @@ _TOO_MANY = frozenset({"requests", "calls"})
 
 # A response with one of these cannot get better by waiting.
 _HOPELESS = frozenset({grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED, *NOT_LET_IN})
-# What a peer that expects TLS, or a certificate, looks like from here.
-_CLOSED_AT_ONCE = ("Socket closed", "SSL", "handshake")
 _NO_CONNECTION = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
 
 
@@ -98,7 +96,8 @@ def open_channel(target: str, options: ClientOptions) -> grpc.aio.Channel:
 
 def _check_token(options: ClientOptions) -> None:
     try:
-        options.credentials.metadata()
+        if options.token_file:
+            read_token(options.token_file)
     except (OSError, ValueError) as error:
         raise invalid("token_file", options.token_file, f"must be a file with a token: {why(error)}") from error
 
@@ -167,8 +166,7 @@ def error_of_call(error: grpc.aio.AioRpcError) -> CallsheetError:
                 return found
     text = error.details() or "no details"
     if error.code() in _NO_CONNECTION:
-        hint = f"; {HINT_FOR_TLS}" if any(word in text for word in _CLOSED_AT_ONCE) else ""
-        return ConnectionLostError(f"{error.code().name}: {text}{hint}")
+        return ConnectionLostError(f"{error.code().name}: {explained(text)}")
     return refusal(error.code().value[0], text, None)
 
 

@@ -58,7 +58,9 @@ class FileToken:
             self._readable = True
         except (OSError, ValueError) as error:
             if self._token is None:
-                raise
+                if isinstance(error, OSError):
+                    raise
+                raise ValueError(f"token_file: {path}: {why(error)}") from None
             if self._readable:
                 _log.warning("no new token file=%s reason=%s", path, why(error))
             self._readable = False
