@@ -180,6 +180,7 @@ class InferenceExecutor(Executor):
         driver = self.engine.value
         return driver.limits.kv_tokens or driver.load.kv_tokens_total
 
+    @property
     def _slots(self) -> int:
         if self._description.attached and self.engine.value is not None:
             return self.engine.value.limits.sequences or self._settings.slots
