@@ -9,10 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 from anyio.abc import TaskGroup
-from callsheet.managers.inference import tokenizer
 from callsheet.managers.inference.driver import (
     EngineBusyError,
-    EngineDriver,
     EngineFailedError,
     FinishReason,
     Generation,
@@ -24,48 +22,21 @@ from callsheet.managers.inference.driver import (
     WeightUpdate,
     WeightUpdateError,
 )
-from callsheet.managers.inference.torch_engine.batcher import BatchLimits
-from callsheet.managers.inference.torch_engine.driver import TorchEngineDriver
-from callsheet.managers.inference.torch_engine.runner import ModelRunner
 from callsheet.managers.inference.weights import DiskWeights
-from callsheet.managers.models.config import TransformerConfig
 
-from tests.support.torch_models import full_pass_log_probs, prompt, request, save_weights, small_model
+from tests.support.engine_subjects import SUBJECTS, Subject
+from tests.support.torch_models import prompt, request
 
 pytestmark = pytest.mark.anyio
 WAIT_S = 60
-# A context so long that a request for all of it is still running when the test wants to interfere.
-CONFIG = TransformerConfig(context_length=16_384, layers=1, width=32, heads=2, hidden_width=48)
 ENDLESS = 16_000
 
 
-@dataclass
-class Subject:
-    """A driver and what a test needs to know of its model."""
-
-    driver: EngineDriver
-    weights: Callable[[int], Path]
-    expected: Callable[[int, tuple[int, ...], tuple[int, ...]], list[float]]
-
-
-@pytest.fixture(params=["torch"])
-async def subject(tmp_path: Path) -> AsyncIterator[Subject]:
-    """Weights are random, named by their seed; the driver starts with seed 0 as version 0."""
-
-    def weights(seed: int) -> Path:
-        directory = tmp_path / str(seed)
-        save_weights(small_model(seed, CONFIG), CONFIG, directory)
-        return directory
-
-    def expected(seed: int, tokens: tuple[int, ...], output: tuple[int, ...]) -> list[float]:
-        return full_pass_log_probs(small_model(seed, CONFIG), tokens, output)
-
-    runner = ModelRunner(small_model(0, CONFIG), kv_cache_tokens=4 * CONFIG.context_length)
-    driver = TorchEngineDriver(
-        runner, BatchLimits(prefill_chunk=32), max_requests=64, token_bytes=tokenizer.token_bytes
-    )
-    yield Subject(driver, weights, expected)
-    await driver.close()
+@pytest.fixture(params=sorted(SUBJECTS))
+async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Subject]:
+    """Each engine there is, fresh for each test."""
+    async with SUBJECTS[request.param](tmp_path) as started:
+        yield started
 
 
 @dataclass
@@ -119,7 +90,7 @@ async def test_generate(subject: Subject) -> None:
     assert len(result.token_ids) == 24
     assert result.finish_reason is FinishReason.LENGTH
     assert result.version_spans == (VersionSpan(0, 0, 24),)
-    assert result.log_probs == pytest.approx(subject.expected(0, prompt(100), result.token_ids), abs=2e-5)
+    assert result.log_probs == pytest.approx(subject.expected(0, prompt(100), result.token_ids), abs=subject.tolerance)
     assert result.cpu_s > 0
 
 
@@ -147,7 +118,7 @@ async def test_log_probs_of_what_was_sampled_and_of_the_model(subject: Subject) 
     )
     sampled = await subject.driver.generate(request("b", prompt(20), seed=1, temperature=0.5, top_k=7))
     assert sampled.token_ids == raw.token_ids
-    assert raw.log_probs == pytest.approx(subject.expected(0, prompt(20), raw.token_ids), abs=2e-5)
+    assert raw.log_probs == pytest.approx(subject.expected(0, prompt(20), raw.token_ids), abs=subject.tolerance)
     assert sampled.log_probs != pytest.approx(raw.log_probs, abs=1e-2)
     greedy = await subject.driver.generate(request("c", prompt(20), temperature=0))
     assert set(greedy.log_probs) == {0.0}
@@ -160,12 +131,12 @@ async def test_stop_texts(subject: Subject) -> None:
         assert refused.value.reason == "no_tokenizer"
         return
     free = await subject.driver.generate(request("a", prompt(9), seed=3, max_new_tokens=40))
-    stop = next(letter for letter in tokenizer.decode(free.token_ids) if letter != "\ufffd")
+    stop = next(letter for letter in subject.text(free.token_ids) if letter != "\ufffd")
     result = await subject.driver.generate(request("b", prompt(9), seed=3, max_new_tokens=40, stop=("never!", stop)))
     assert result.finish_reason is FinishReason.STOP
     assert result.token_ids == free.token_ids[: len(result.token_ids)]
-    assert stop in tokenizer.decode(result.token_ids)
-    assert stop not in tokenizer.decode(result.token_ids[:-1])
+    assert stop in subject.text(result.token_ids)
+    assert stop not in subject.text(result.token_ids[:-1])
 
 
 async def test_concurrent_requests_equal_single_ones(subject: Subject) -> None:
@@ -285,7 +256,7 @@ async def test_update_weights(subject: Subject, mode: UpdateMode) -> None:
         assert result.version_spans[0].end == result.version_spans[1].begin
     else:
         assert versions in ([0], [])
-    assert after.log_probs == pytest.approx(subject.expected(1, prompt(40), after.token_ids), abs=2e-5)
+    assert after.log_probs == pytest.approx(subject.expected(1, prompt(40), after.token_ids), abs=subject.tolerance)
     assert after.version_spans == (VersionSpan(3, 0, 16),)
 
 
@@ -306,14 +277,13 @@ async def test_an_update_under_a_pause_happens_at_once(subject: Subject) -> None
 async def test_unusable_weights_leave_the_old_ones(subject: Subject, tmp_path: Path) -> None:
     before = await subject.driver.generate(request("a", prompt(9)))
     broken = subject.weights(1)
-    (broken / "weights.pt").write_bytes(b"torn")
+    (broken / subject.weights_file).write_bytes(b"torn")
     for path in (tmp_path / "nowhere", broken):
         with pytest.raises(WeightUpdateError, match=str(path.name)):
             await subject.driver.update_weights(WeightUpdate(DiskWeights(str(path)), 1, UpdateMode.KEEP))
-    other = TransformerConfig(layers=1)
-    save_weights(small_model(1, other), other, tmp_path / "other")
-    with pytest.raises(WeightUpdateError, match="not that of the running model"):
-        await subject.driver.update_weights(WeightUpdate(DiskWeights(str(tmp_path / "other")), 1, UpdateMode.KEEP))
+    with pytest.raises(WeightUpdateError, match="not that of the running model") as refused:
+        await subject.driver.update_weights(WeightUpdate(DiskWeights(str(subject.other_shape())), 1, UpdateMode.KEEP))
+    assert refused.value.intact
     with pytest.raises(WeightUpdateError, match="version is -1"):
         await subject.driver.update_weights(WeightUpdate(DiskWeights(str(subject.weights(1))), -1, UpdateMode.KEEP))
     after = await subject.driver.generate(request("a", prompt(9)))
@@ -324,14 +294,14 @@ async def test_flush(subject: Subject) -> None:
     if not subject.driver.capabilities.prefix_cache:
         pytest.skip("the driver has no prefix cache")
     await subject.driver.generate(request("a", prompt(100)))
-    assert (await subject.driver.generate(request("b", prompt(100)))).cached_tokens == 96
+    assert (await subject.driver.generate(request("b", prompt(100)))).cached_tokens == subject.cached_of_100
     await subject.driver.flush()
     assert (await subject.driver.generate(request("c", prompt(100)))).cached_tokens == 0
 
 
 async def test_refusals(subject: Subject) -> None:
     with pytest.raises(RequestRefusedError) as too_long:
-        await subject.driver.generate(request("a", prompt(CONFIG.context_length)))
+        await subject.driver.generate(request("a", prompt(subject.context_length)))
     assert too_long.value.reason == "prompt_too_long"
     async with anyio.create_task_group() as tasks:
         begin(tasks, subject, "a", max_new_tokens=ENDLESS)
@@ -343,14 +313,16 @@ async def test_refusals(subject: Subject) -> None:
 
 
 async def test_a_full_queue_is_refused(subject: Subject) -> None:
+    if subject.most_requests is None:
+        return
     await subject.driver.pause(PauseMode.KEEP)
     async with anyio.create_task_group() as tasks:
-        waiting = [begin(tasks, subject, f"{index:04}", max_new_tokens=1) for index in range(64)]
-        await until(lambda: subject.driver.load.waiting == 64)
-        with pytest.raises(EngineBusyError, match="the bound is 64"):
+        waiting = [begin(tasks, subject, f"{index:04}", max_new_tokens=1) for index in range(subject.most_requests)]
+        await until(lambda: subject.driver.load.waiting == subject.most_requests)
+        with pytest.raises(EngineBusyError, match=f"the bound is {subject.most_requests}"):
             await subject.driver.generate(request("more", prompt(4)))
         await subject.driver.resume()
-        assert [len((await one.outcome()).token_ids) for one in waiting] == [1] * 64
+        assert [len((await one.outcome()).token_ids) for one in waiting] == [1] * subject.most_requests
 
 
 async def test_close_ends_what_is_running(subject: Subject) -> None:

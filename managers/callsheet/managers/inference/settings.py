@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from callsheet.managers.models.options import LoadAtFirstUse, Seed, Weights
 from callsheet.options.declaration import AtLeast, Setting, check_least
@@ -38,11 +39,24 @@ class InferenceSettings:
             "A setting of that driver's own; repeatable.", flag="--engine-option", metavar="NAME=VALUE", repeatable=True
         ),
     ] = ()
+    urls: Annotated[
+        tuple[str, ...],
+        Setting(
+            "Where an engine's server is, such as http://host:30000; for drivers of servers.",
+            flag="--url",
+            metavar="URL",
+            repeatable=True,
+        ),
+    ] = ()
+    engine_api_key: Annotated[
+        str | None,
+        Setting("What that server asks for.", variable="CALLSHEET_ENGINE_API_KEY", secret=True, default_text="none"),
+    ] = field(default=None, repr=False)
     model: Annotated[str, Setting("Name of the hosted service.", variable="CALLSHEET_MODEL")] = "policy"
     weights: Weights = None
     seed: Seed = 0
     policy_version: Annotated[int, AtLeast(0)] = 0
-    slots: Annotated[int, Setting("The most sequences in the batch.", least=1)] = 64
+    slots: Annotated[int, Setting("The most sequences in the batch; a server tells its own.", least=1)] = 64
     threads: EngineThreads = None
     cores: tuple[int, ...] = ()
     gpus: Annotated[int, AtLeast(0)] = 0
@@ -52,12 +66,33 @@ class InferenceSettings:
     def __post_init__(self) -> None:
         if not self.model:
             raise ValueError("model: '' is empty; it must be given")
+        for url in self.urls:
+            _check_url(url)
         check_least(self)
+
+    @property
+    def server_url(self) -> str:
+        """Where the one server of this manager is.
+
+        Raises:
+            ValueError: None is given, or several are.
+        """
+        if len(self.urls) != 1:
+            raise ValueError(f"url: {len(self.urls)} are given; an engine behind HTTP has exactly one")
+        return self.urls[0]
 
     @property
     def thread_count(self) -> int:
         """Threads of the engine's kernels: one where nobody has chosen."""
         return self.threads or 1
+
+
+def _check_url(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"url: {url!r}: must be http://HOST:PORT or https://HOST:PORT")
+    if parts.username or parts.password:
+        raise ValueError("url: must hold no password; give the key as engine_api_key")
 
 
 def on_cores(settings: InferenceSettings, cores: Sequence[int]) -> InferenceSettings:

@@ -23,9 +23,9 @@ _NO_ROOM: Final = AttemptFailed(
 
 
 def adopt_running(state: SchedulerState, manager: Manager, running: RunningAttempt, now: float) -> None:
-    """Takes over an attempt that a manager says it runs."""
+    """Takes over an attempt that a manager says it runs, if that is its own."""
     attempt = state.attempts.get(running.token)
-    if attempt is not None:
+    if attempt is not None and (attempt.manager_id, attempt.action.key) == (manager.manager_id, running.key):
         adopted = attempt.manager is not manager
         if adopted:
             book_attempt(attempt, manager, running.resources, running.cores)
@@ -39,7 +39,7 @@ def adopt_running(state: SchedulerState, manager: Manager, running: RunningAttem
         return
     action = state.find_action(running.key)
     orphan = Orphan(manager.manager_id, running)
-    if isinstance(action, Action) and waits_for(action, running.token, running.body_hash):
+    if isinstance(action, Action) and waits_for(state, manager, action, running.token, running.body_hash):
         adopt_orphan(state, action, orphan, now)
         return
     # Until it has ended, nobody else gets what it holds.
@@ -59,10 +59,19 @@ def release_stranger(manager: Manager, token: Token) -> None:
         manager.node.give_back(stranger.units, stranger.cores)
 
 
-def waits_for(action: Action, token: Token, body_hash: bytes) -> bool:
-    """Whether an attempt that the core does not know may be this action's: it has none, and the body is the same."""
+def waits_for(state: SchedulerState, manager: Manager, action: Action, token: Token, body_hash: bytes) -> bool:
+    """Whether an attempt that the core does not know may be this action's: it has none, and the body is the same.
+
+    Who knows the body of somebody else's action could claim it. So the manager must be one that could have been given
+    it, by a token that was.
+    """
+    request, trajectory = action.request, action.trajectory
     waits = action.state is ActionState.QUEUED and action.attempt is None
-    return waits and action.request.body_hash == body_hash and is_of(action.job, token)
+    given = token <= state.newest_token() and service_of(manager, request.kind, request.service) is not None
+    elsewhere = (
+        request.needs_sandbox and trajectory is not None and trajectory.manager_id not in ("", manager.manager_id)
+    )
+    return waits and given and not elsewhere and request.body_hash == body_hash and is_of(action.job, token)
 
 
 def is_of(job: Job, token: Token) -> bool:

@@ -227,7 +227,7 @@ def _unknown_end(state: SchedulerState, manager: Manager, event: events.AttemptE
     elif (
         isinstance(action, Action)
         and event.token.epoch < state.epoch
-        and waits_for(action, event.token, event.body_hash)
+        and waits_for(state, manager, action, event.token, event.body_hash)
     ):
         adopt_orphan(state, action, ended_orphan(manager, event), now)
         on_ended(state, event, now)

@@ -286,9 +286,10 @@ def on_draining(state: SchedulerState, event: events.ManagerDraining, now: float
 
 
 def on_sandbox_lost(state: SchedulerState, event: events.SandboxLost, now: float) -> None:
-    """A sandbox died by itself."""
+    """A sandbox died by itself. Only who has it can know."""
     trajectory = state.find_trajectory(event.sandbox.job_id, event.sandbox.trajectory_id)
-    if trajectory is not None and trajectory.sandbox_id == event.sandbox.sandbox_id:
+    told = (event.manager_id, event.sandbox.sandbox_id)
+    if trajectory is not None and (trajectory.manager_id, trajectory.sandbox_id) == told:
         drop_sandbox(state, trajectory, now, lost=True)
 
 
