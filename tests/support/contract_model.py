@@ -99,7 +99,9 @@ def draw(
     before = np.cumsum(probabilities) - probabilities
     probabilities[before > top_p * (1.0 if joint else probabilities.sum())] = 0.0
     probabilities /= probabilities.sum()
-    place = min(int(np.searchsorted(np.cumsum(probabilities), uniform, side="right")), int(probabilities.nonzero()[0][-1]))
+    place = min(
+        int(np.searchsorted(np.cumsum(probabilities), uniform, side="right")), int(probabilities.nonzero()[0][-1])
+    )
     return Drawn(int(order[place]), raw, scaled, float(np.log(probabilities[place])))
 
 

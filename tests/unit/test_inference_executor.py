@@ -230,7 +230,12 @@ async def test_another_kind_of_action_is_refused(executor: InferenceExecutor) ->
 async def test_registration(executor: InferenceExecutor) -> None:
     (service,) = executor.services()
     assert service == manager_service_pb2.HostedService(
-        name="policy", kinds=[action_pb2.ACTION_KIND_GENERATE], slots=64, reserved={"cpu": 1}, instances=1
+        name="policy",
+        kinds=[action_pb2.ACTION_KIND_GENERATE],
+        slots=64,
+        reserved={"cpu": 1},
+        instances=1,
+        kv_tokens=65536,
     )
     capabilities = executor.capabilities()
     assert capabilities["weights"] == "random"

@@ -73,6 +73,7 @@ class InferenceExecutor(Executor):
                 reserved=self._reserved,
                 policy_version=self._policy_version,
                 instances=1,
+                kv_tokens=self._kv_tokens,
             )
         ]
 
@@ -172,6 +173,13 @@ class InferenceExecutor(Executor):
             await self.engine.value.close()
 
     @property
+    def _kv_tokens(self) -> int:
+        """What the engine's KV cache holds; of one that is not loaded yet, what its driver says beforehand."""
+        if self.engine.value is None:
+            return int(self._description.capabilities.get("kv_cache_tokens", "0"))
+        driver = self.engine.value
+        return driver.limits.kv_tokens or driver.load.kv_tokens_total
+
     def _slots(self) -> int:
         if self._description.attached and self.engine.value is not None:
             return self.engine.value.limits.sequences or self._settings.slots

@@ -103,7 +103,12 @@ def book_attempt(attempt: Attempt, manager: Manager, units: dict[str, int], core
     attempt.units = booked
     attempt.granted = {name: count for name, count in units.items() if name in booked or name not in held}
     manager.attempts[attempt.token] = attempt
-    manager.services[name].busy += 1
+    offered = manager.services[name]
+    offered.busy += 1
+    if offered.description.kv_tokens and request.generation is not None:
+        # What it was expected to hold is not known any more.
+        attempt.kv_tokens = request.generation.most_tokens
+        offered.kv_booked += attempt.kv_tokens
 
 
 def adopt_orphan(state: SchedulerState, action: Action, orphan: Orphan, now: float) -> None:

@@ -37,7 +37,11 @@ MOST_LEFT = 65_536
 
 @dataclass(slots=True)
 class Service:
-    """A hosted service: how many attempts it runs now, and its state as last told (see `ServiceState`)."""
+    """A hosted service: how many attempts it runs now, and its state as last told (see `ServiceState`).
+
+    Attributes:
+        kv_booked: Tokens that these are expected to come to hold of its engine's KV cache.
+    """
 
     description: ServiceDescription
     busy: int = 0
@@ -45,6 +49,20 @@ class Service:
     instances: int = 0
     kept_set_ups: Mapping[str, float] = field(default_factory=dict)
     no_room: bool = False
+    kv_booked: int = 0
+    others_sequences: int = 0
+    others_kv_tokens: int = 0
+
+    @property
+    def free_kv_tokens(self) -> int | None:
+        """Tokens of its engine's KV cache that are not booked; None if it does not tell what there is."""
+        capacity = self.description.kv_tokens
+        return capacity - self.kv_booked - self.others_kv_tokens if capacity else None
+
+    def holds(self, kv_tokens: int) -> bool:
+        """Whether its engine has room for a sequence of so many tokens. An idle one takes whatever there is."""
+        free = self.free_kv_tokens
+        return free is None or not self.busy or kv_tokens <= free
 
     @property
     def free_slots(self) -> int | None:
@@ -148,6 +166,8 @@ class Attempt:
         narrowed_from: Cores it had before plans took some for others; 0 while it has them all.
         lent_cores: Core ids that its trajectory holds and lends it.
         manager: None after a restart, until the manager registers again.
+        kv_tokens: What is booked for it of an engine's KV cache.
+        batch: Attempts that its service ran when it was dispatched, itself included.
     """
 
     token: Token
@@ -170,6 +190,8 @@ class Attempt:
     clock_at: float = 0.0
     prediction: GrantPrediction | None = None
     cancel_sent: bool = False
+    kv_tokens: int = 0
+    batch: int = 0
 
     def paused_for(self, now: float) -> float:
         """Seconds it has been paused so far."""

@@ -237,6 +237,8 @@ def _begin_on(state: SchedulerState, service: Service, told: ServiceDescription 
     state.kept_set_ups.change(service.kept_set_ups, told.kept_set_ups)
     service.kept_set_ups = told.kept_set_ups
     service.no_room = isinstance(told, ServiceState) and told.no_room
+    if isinstance(told, ServiceState):
+        service.others_sequences, service.others_kv_tokens = told.others_sequences, told.others_kv_tokens
 
 
 def _is_stale(manager: Manager, session: ManagerSession | None) -> bool:

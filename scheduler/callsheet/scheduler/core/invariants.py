@@ -210,6 +210,9 @@ def _check_manager(manager: Manager) -> None:
     for service in manager.services.values():
         running = sum(attempt.service == service.description.name for attempt in manager.attempts.values())
         _require(service.busy == running, f"{manager.manager_id} miscounts the slots of {service.description.name}")
+        ours = (attempt for attempt in manager.attempts.values() if attempt.service == service.description.name)
+        held = sum(attempt.kv_tokens for attempt in ours)
+        _require(service.kv_booked == held, f"{manager.manager_id} books {service.kv_booked} tokens of KV, not {held}")
     for attempt in manager.attempts.values():
         service = manager.services[attempt.service]
         own = attempt.units.keys() & service.description.shared.keys()

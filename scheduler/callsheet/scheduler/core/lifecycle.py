@@ -139,7 +139,9 @@ def drop_attempt(state: SchedulerState, attempt: Attempt, now: float) -> None:
         attempt.action.attempt = None
     manager = attempt.manager
     if manager is not None and manager.drop(attempt.token):
-        manager.services[attempt.service].busy -= 1
+        service = manager.services[attempt.service]
+        service.busy -= 1
+        service.kv_booked -= attempt.kv_tokens
         manager.node.give_back(attempt.units, attempt.cores)
     trajectory = attempt.action.trajectory
     if trajectory is not None and trajectory.occupied is attempt:

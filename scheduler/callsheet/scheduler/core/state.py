@@ -24,7 +24,7 @@ TimerKey = (
     | tuple[Literal["attempt"], Token]
     | tuple[Literal["trajectory"], TrajectoryKey]
     | tuple[Literal["job", "idle", "manager"], str]
-    | tuple[Literal["retention"], Literal[""]]
+    | tuple[Literal["retention", "round"], Literal[""]]
 )
 """What the core waits for: the kind of deadline and whose it is."""
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from callsheet.scheduler.core import events
+from callsheet.scheduler.core.generations import GeneratedTokens
 from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind, FailureKind, TimeoutKind, Token, invalid
 from callsheet.scheduler.core.peers import ManagerSession
 from callsheet.scheduler.core.registration import (
@@ -150,6 +151,7 @@ def _decode_service(path: str, message: manager_service_pb2.HostedService) -> Se
         instances=int(at_least(f"{path}.instances", message.instances, 0)),
         kept_set_ups=_decode_kept(path, message.kept_set_ups),
         copies_sandboxes=message.copies_sandboxes,
+        kv_tokens=int(within(f"{path}.kv_tokens", message.kv_tokens, 0, MAX_UNITS)),
     )
 
 
@@ -160,6 +162,8 @@ def _decode_service_state(path: str, message: manager_service_pb2.ServiceState) 
         instances=int(at_least(f"{path}.instances", message.instances, 0)),
         kept_set_ups=_decode_kept(path, message.kept_set_ups),
         no_room=message.no_room,
+        others_sequences=int(within(f"{path}.others_sequences", message.others_sequences, 0, MAX_UNITS)),
+        others_kv_tokens=int(within(f"{path}.others_kv_tokens", message.others_kv_tokens, 0, MAX_UNITS)),
     )
 
 
@@ -272,7 +276,8 @@ def _decode_any_result(message: manager_service_pb2.AttemptEnded) -> events.Atte
                 if not made.sandbox_id.isprintable() or len(made.sandbox_id) > MAX_ID:
                     return events.AttemptFailed(FailureKind.INFRA, "no_result", "the id of the sandbox is none")
                 return events.AttemptSucceeded(succeeded.SerializeToString(), made.sandbox_id, made.trajectory_id)
-            return events.AttemptSucceeded(succeeded.SerializeToString())
+            generated = _generated(succeeded.generate) if succeeded.WhichOneof("result") == "generate" else None
+            return events.AttemptSucceeded(succeeded.SerializeToString(), generated=generated)
         case "cancelled":
             return events.AttemptCancelled(_partial(message.cancelled))
         case "failed":
@@ -289,6 +294,10 @@ def _decode_any_result(message: manager_service_pb2.AttemptEnded) -> events.Atte
             )
         case _:
             return events.AttemptFailed(FailureKind.INFRA, "no_result", "the manager reported an end without a result")
+
+
+def _generated(result: outcome_pb2.GenerateResult) -> GeneratedTokens:
+    return GeneratedTokens(len(result.token_ids), max(result.cached_tokens, 0))
 
 
 def _seconds(value: float) -> float:

@@ -16,6 +16,7 @@ from callsheet.scheduler.core.expected import ExpectedRole
 from callsheet.scheduler.core.records import SchedulerAlive
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
+from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.protocol import Planner
 from callsheet.scheduler.service.admin_servicer import AdminServicer
 from callsheet.scheduler.service.background import Background
@@ -117,11 +118,12 @@ async def _serve_with(
         failed.set()
 
     predictors = await anyio.to_thread.run_sync(load_predictors, journal)
-    planning = make_planning(settings.planner, settings.hold_after, predictors)
+    engines = EngineKnowledge()
+    planning = make_planning(settings.planner, settings.hold_after, predictors, engines)
     state = await anyio.to_thread.run_sync(_recover, settings, expected, journal, planning)
     await payloads.release_all_but(list(state.jobs))
     writer = GroupCommitWriter(journal, on_fatal)
-    learning = Learning(predictors, journal, settings.predictor_save_interval)
+    learning = Learning(predictors, engines, journal, settings.predictor_save_interval)
     background = Background(journal, payloads, lambda job_id: job_id in state.jobs)
     loop = CoreLoop(
         state,
