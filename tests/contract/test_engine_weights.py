@@ -21,7 +21,8 @@ from callsheet.managers.inference.weights import GroupWeights, TensorSpec, Tenso
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tests.support.engine_subjects import SUBJECTS, Subject
+from tests.support.engine_subject import Subject
+from tests.support.engine_subjects import SUBJECTS
 from tests.support.ports import free_port
 from tests.support.torch_models import prompt, request
 
