@@ -74,6 +74,15 @@ def byte_level_tokenizer() -> PreTrainedTokenizerFast:
 
 
 @functools.cache
+def tokenizer_without_end() -> PreTrainedTokenizerFast:
+    """As `byte_level_tokenizer`; servers that end generation at a tokenizer's end token find none."""
+    backend = byte_level_tokenizer().backend_tokenizer
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend, pad_token="<|endoftext|>", chat_template=CHAT_TEMPLATE
+    )
+
+
+@functools.cache
 def sentencepiece_tokenizer() -> PreTrainedTokenizerFast:
     """A BPE tokenizer with marked spaces and single bytes for what it does not know, as of Llama 2 or Mistral."""
     trained = Tokenizer(models.BPE(unk_token="<unk>"))

@@ -42,6 +42,7 @@ class TokenGuard(grpc.aio.ServerInterceptor):
         self._tokens = tokens
         self._refusals = refusals
         self._now = now
+        self._tell_if_empty()
 
     async def intercept_service(
         self,
@@ -71,6 +72,14 @@ class TokenGuard(grpc.aio.ServerInterceptor):
         if not presented.startswith(_SCHEME):
             raise unauthenticated("must be a token: set CALLSHEET_TOKEN or CALLSHEET_TOKEN_FILE")
         return identify(presented.removeprefix(_SCHEME), self._records(), self._now())
+
+    def _tell_if_empty(self) -> None:
+        try:
+            if not self._tokens.records():
+                hint = f"callsheet token issue admin --tokens {self._tokens.path}"
+                _log.warning("no_tokens", reason="nobody has a token yet", make_one=hint)
+        except TokenFileError as error:
+            _log.error("tokens_unreadable", reason=str(error))
 
     def _records(self) -> Any:
         try:

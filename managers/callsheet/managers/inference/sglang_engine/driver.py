@@ -20,7 +20,7 @@ from callsheet.managers.inference.driver import (
     WeightUpdateError,
 )
 from callsheet.managers.inference.http_engine.client import Answer, EngineHttp, EngineUnreachableError
-from callsheet.managers.inference.http_engine.driver import HttpEngineDriver
+from callsheet.managers.inference.http_engine.driver import MAX_REQUESTS, HttpEngineDriver
 from callsheet.managers.inference.http_engine.live_requests import LiveRequest
 from callsheet.managers.inference.http_engine.log_probs import Derivation, ToldLogProbs, derivation
 from callsheet.managers.inference.http_engine.requests import error_of
@@ -29,7 +29,7 @@ from callsheet.managers.inference.http_engine.watch import Look
 from callsheet.managers.inference.sglang_engine.group_update import update_from_group
 from callsheet.managers.inference.sglang_engine.server import SGLangServer, identity_of
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
-from callsheet.managers.inference.sglang_engine.wire import generate_body, generation_of, log_probs_of
+from callsheet.managers.inference.sglang_engine.wire import check_stops, generate_body, generation_of, log_probs_of
 from callsheet.managers.inference.weights import DiskWeights, GroupWeights
 
 log = structlog.get_logger(__name__)
@@ -51,11 +51,20 @@ class SGLangDriver(HttpEngineDriver):
         server: The server as it was found.
         settings: The driver's own.
         start_version: The policy version of the weights that the server starts with.
+        max_requests: The most live requests; more are refused as busy.
     """
 
-    def __init__(self, http: EngineHttp, server: SGLangServer, settings: SGLangSettings, *, start_version: int) -> None:
+    def __init__(
+        self,
+        http: EngineHttp,
+        server: SGLangServer,
+        settings: SGLangSettings,
+        *,
+        start_version: int = 0,
+        max_requests: int = MAX_REQUESTS,
+    ) -> None:
         seen = Look(identity=server.identity, version=server.label)
-        super().__init__(http, server.bounds, seen, start_version=start_version)
+        super().__init__(http, server.bounds, seen, start_version=start_version, max_requests=max_requests)
         self._server = server
         self._settings = settings
         self._told = ToldLogProbs.RAW if settings.original_log_probs else ToldLogProbs.SCALED
@@ -121,6 +130,7 @@ class SGLangDriver(HttpEngineDriver):
 
     async def _submit(self, live: LiveRequest, listen: TokenListener | None) -> Generation:
         sampling = live.request.sampling
+        check_stops(sampling)
         how = derivation(self._told, sampling)
         seed = secrets.randbits(_SEED_BITS) if sampling.seed is None else sampling.seed
         body = generate_body(live, self._server, how, seed, stream=listen is not None)
