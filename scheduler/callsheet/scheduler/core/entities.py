@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from callsheet.scheduler.core.commands import OutcomeResult
+from callsheet.scheduler.core.engine_weights import EngineWeights
 from callsheet.scheduler.core.events import AttemptEnded
 from callsheet.scheduler.core.forgotten import ForgottenActions
 from callsheet.scheduler.core.ledger import Node
@@ -35,7 +36,11 @@ MOST_LEFT = 65_536
 
 @dataclass(slots=True)
 class Service:
-    """A hosted service: how many attempts it runs now, and its state as last told (see `ServiceState`)."""
+    """A hosted service: how many attempts it runs now, and its state as last told (see `ServiceState`).
+
+    Attributes:
+        weights: Which weights it has, if it is an engine. While they are not proved it has no free slots.
+    """
 
     description: ServiceDescription
     busy: int = 0
@@ -43,10 +48,13 @@ class Service:
     instances: int = 0
     kept_set_ups: Mapping[str, float] = field(default_factory=dict)
     no_room: bool = False
+    weights: EngineWeights = field(default_factory=EngineWeights)
 
     @property
     def free_slots(self) -> int | None:
         """Attempts it can take now; None if it has no limit."""
+        if self.weights.gated:
+            return 0
         slots = self.description.slots
         return slots - self.busy if slots else None
 

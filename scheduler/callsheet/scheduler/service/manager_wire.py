@@ -18,6 +18,7 @@ from callsheet.scheduler.core.registration import (
     ServiceState,
 )
 from callsheet.scheduler.service.action_kinds import KIND_RULES
+from callsheet.scheduler.service.decode_weights import decode_told
 from callsheet.scheduler.service.rules import MAX_ID, MAX_SECONDS, at_least, identifier, known, within
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
@@ -117,6 +118,7 @@ def _decode_service(path: str, message: manager_service_pb2.HostedService) -> Se
         instances=int(at_least(f"{path}.instances", message.instances, 0)),
         kept_set_ups=_decode_kept(path, message.kept_set_ups),
         copies_sandboxes=message.copies_sandboxes,
+        weights=decode_told(path, message.weights) if message.HasField("weights") else None,
     )
 
 
@@ -127,6 +129,7 @@ def _decode_service_state(path: str, message: manager_service_pb2.ServiceState) 
         instances=int(at_least(f"{path}.instances", message.instances, 0)),
         kept_set_ups=_decode_kept(path, message.kept_set_ups),
         no_room=message.no_room,
+        weights=decode_told(path, message.weights) if message.HasField("weights") else None,
     )
 
 
