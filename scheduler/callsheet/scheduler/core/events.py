@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from callsheet.scheduler.core.engine_weights import WeightsOffer
+from callsheet.scheduler.core.generations import GeneratedTokens
 from callsheet.scheduler.core.model import (
     ActionKey,
     ActionRequest,
@@ -220,6 +221,7 @@ class AttemptSucceeded:
     result: bytes
     sandbox_id: str = ""
     trajectory_id: str = ""
+    generated: GeneratedTokens | None = None
 
 
 @dataclass(slots=True)
