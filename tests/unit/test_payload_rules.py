@@ -106,7 +106,7 @@ REFUSED = [
     ('env_step { command { shell: "a" stdin {} } }', "env_step.command.stdin", "", "exactly one"),
     ("tool_call {}", "tool_call.method", "", "1 to 256"),
     ('tool_call { method: "m" arguments {} }', "tool_call.arguments", "", "exactly one"),
-    ("reward {}", "reward.scorer", "", "one of test_suite, model and script"),
+    ("reward {}", "reward.scorer", "", "one of test_suite, model, script, teacher and judge"),
     ("reward { model {} }", "reward.model.token_ids", "[]", "at least one token"),
     ("reward { model { token_ids: -1 } }", "reward.model.token_ids", "-1", "negative"),
     ("reward { test_suite {} }", "reward.test_suite.command", "", "must be set"),
