@@ -70,6 +70,11 @@ def load_model(spec: ModelSpec) -> Any:
     return _CLASSES[spec.kind].from_pretrained(spec.directory).eval().requires_grad_(False)
 
 
+def load_tokenizer(spec: ModelSpec) -> Any:
+    """Its tokenizer: one that is made anew may break ties between pairs otherwise."""
+    return transformers.AutoTokenizer.from_pretrained(spec.directory)
+
+
 def tokenizer() -> Any:
     """A small tokenizer of bytes and pairs, with a chat template."""
     made = Tokenizer(models.BPE(unk_token="<unk>"))

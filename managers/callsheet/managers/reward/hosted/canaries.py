@@ -1,4 +1,4 @@
-"""Whether a model that came back is still itself: what it says to a fixed input, against what it said at first. Pure."""
+"""Whether a model that came back is still itself: its answer to a fixed input, against the first one. Pure."""
 
 from __future__ import annotations
 

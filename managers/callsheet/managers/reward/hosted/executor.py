@@ -138,7 +138,10 @@ def question_of(reward: action_pb2.RewardInput) -> dict[str, Any]:
         case "model":
             return {"token_ids": list(reward.model.token_ids), **_text(reward.model.text)}
         case "teacher":
-            tokens = {"prompt_token_ids": list(reward.teacher.prompt_token_ids), "token_ids": list(reward.teacher.token_ids)}
+            tokens = {
+                "prompt_token_ids": list(reward.teacher.prompt_token_ids),
+                "token_ids": list(reward.teacher.token_ids),
+            }
             return tokens | _text(reward.teacher.text)
         case _:
             return {"rubric": reward.judge.rubric, **_text(reward.judge.text)}

@@ -327,9 +327,7 @@ class ModelHost:
         self._changed()
         self._pump()
 
-    async def _come(
-        self, process: WorkerProcess, hosted: HostedModel, choice: Choice
-    ) -> tuple[NoAnswer | None, float]:
+    async def _come(self, process: WorkerProcess, hosted: HostedModel, choice: Choice) -> tuple[NoAnswer | None, float]:
         """Restores a model and hears its canary; a strange one is restored once more, from its source.
 
         Returns:
@@ -388,7 +386,11 @@ class ModelHost:
         wait_s = backoff_s(hosted.failures, _FIRST_BLOCK_S, _LONGEST_BLOCK_S)
         hosted.blocked_until, hosted.problem = monotonic() + wait_s, problem
         log.error(
-            "reward model is left alone", model=hosted.spec.name, reason=problem.reason, detail=problem.message, s=wait_s
+            "reward model is left alone",
+            model=hosted.spec.name,
+            reason=problem.reason,
+            detail=problem.message,
+            s=wait_s,
         )
 
     def _let_idle_go(self) -> None:

@@ -49,9 +49,7 @@ class HostedSettings:
         int | None, Setting("Memory for the weights of hosted models, on each device.", least=1, default_text="none")
     ] = None
     device: Annotated[str, Setting("Where they compute: cpu, or cuda:0, or cuda:0,cuda:1.")] = "cpu"
-    model_threads: Annotated[
-        int, Setting("Cores that hosted models compute with; they are reserved.", least=1)
-    ] = 1
+    model_threads: Annotated[int, Setting("Cores that hosted models compute with; they are reserved.", least=1)] = 1
     scratch_mib: Annotated[
         int | None,
         Setting("Memory that one batch may take beside the weights, on a CPU.", least=1, default_text="no limit"),
@@ -59,9 +57,9 @@ class HostedSettings:
     park_after_s: Annotated[
         float, Setting("A model that was idle for so many seconds gives its memory back; 0 for never.", least=0)
     ] = 0.0
-    close_after_s: Annotated[
-        float, Setting("A parked one is closed after so many seconds; 0 for never.", least=0)
-    ] = 0.0
+    close_after_s: Annotated[float, Setting("A parked one is closed after so many seconds; 0 for never.", least=0)] = (
+        0.0
+    )
     prewarm: Annotated[bool, Setting("Bring models in before they are asked for, where that pays.")] = True
     slots: Annotated[int, AtLeast(1)] = 64
     max_batch: Annotated[int, AtLeast(1)] = 16

@@ -104,5 +104,9 @@ def answer_of(found: dict[str, Any], cpu_s: float) -> ModelAnswer | NoAnswer:
     if "garbage" in found:
         return NoAnswer(Trouble.MODEL, "non_finite_score", found["garbage"])
     return ModelAnswer(
-        found["score"], tuple(found.get("log_probs", ())), tuple(found.get("token_ids", ())), found.get("text", ""), cpu_s
+        found["score"],
+        tuple(found.get("log_probs", ())),
+        tuple(found.get("token_ids", ())),
+        found.get("text", ""),
+        cpu_s,
     )

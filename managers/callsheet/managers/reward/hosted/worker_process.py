@@ -158,7 +158,10 @@ def main() -> None:
     if hello is None:
         return
     worker = Worker(hello)
-    queues: dict[bool, queue.SimpleQueue[dict[str, Any] | None]] = {True: queue.SimpleQueue(), False: queue.SimpleQueue()}
+    queues: dict[bool, queue.SimpleQueue[dict[str, Any] | None]] = {
+        True: queue.SimpleQueue(),
+        False: queue.SimpleQueue(),
+    }
     threads = [threading.Thread(target=_work, args=(worker, each, answers), daemon=True) for each in queues.values()]
     for thread in threads:
         thread.start()
