@@ -1,10 +1,10 @@
-"""Hosted models in real workers: scores as of each model alone, and what becomes of kills, garbage and used-up memory."""
+"""Hosted models in real workers: scores as of each alone, and what becomes of kills, garbage and used-up memory."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +53,12 @@ def reward_attempt(spec: ModelSpec, /, **scorer: Any) -> Attempt:
     """An attempt at a reward by a model."""
     action = action_pb2.ActionSpec(reward=action_pb2.RewardInput(**scorer))
     return attempt_of(1, action, service=spec.name)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Waits until something is true."""
+    while not true():  # noqa: ASYNC110 - nobody is told of it
+        await anyio.sleep(0.005)
 
 
 async def score(executor: HostedModelsExecutor, model: ModelSpec, tokens: list[int]) -> AttemptResult:
@@ -159,8 +165,7 @@ async def test_a_killed_worker_leaves_the_others_serving(classifiers: list[Model
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
-            while not executor.host.workers["dying"].busy:
-                await anyio.sleep(0.001)
+            await until(lambda: executor.host.workers["dying"].busy)
             assert scored(await score(executor, other, [5, 6])) == unharmed
             os.kill(worker.pid, signal.SIGKILL)
         assert failure(died[0]) == (outcome_pb2.FAILURE_KIND_INFRA, "reward_worker_died")
@@ -222,7 +227,6 @@ async def test_idle_models_give_their_memory_back(classifiers: list[ModelSpec]) 
     async with hosting(pinned, idle, park_after_s=0.2, close_after_s=0.2, prewarm=False) as executor:
         assert scored(await score(executor, idle, [5, 6])) == pytest.approx(alone(idle, [5, 6]), abs=1e-5)
         tenants = executor.host.residency.tenants
-        while tenants[idle.name].stage is not Stage.COLD or tenants[pinned.name].stage is not Stage.RESIDENT:
-            await anyio.sleep(0.01)
+        await until(lambda: tenants[idle.name].stage is Stage.COLD and tenants[pinned.name].stage is Stage.RESIDENT)
         assert scored(await score(executor, idle, [5, 6])) == pytest.approx(alone(idle, [5, 6]), abs=1e-5)
         assert tenants[pinned.name].stage is Stage.RESIDENT

@@ -1,9 +1,9 @@
 """Whose turn it is: which resident model runs its next batch, and which absent one is brought in meanwhile. Pure.
 
-To bring a model in evicts another, and what waits for that one has to bring it in again. So a model is served to the end
-of its line before it gives way (exhaustive service, as in polling systems with switch-over times). That alone would let
-a rare model wait for ever: a line whose oldest request waits longer than its patience is late, and even a model with a
-line of its own gives way to it, unless that is late as well.
+To bring a model in evicts another, and what waits for that one has to bring it in again. So a model is served to the
+end of its line before it gives way (exhaustive service, as in polling systems with switch-over times). That alone would
+let a rare model wait for ever: a line whose oldest request waits longer than its patience is late, and even a model
+with a line of its own gives way to it, unless that is late as well.
 """
 
 from __future__ import annotations

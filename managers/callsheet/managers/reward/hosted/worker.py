@@ -145,7 +145,8 @@ class WorkerProcess:
             self.kill()
 
     async def _write(self, message: frames.Message) -> None:
-        assert self._process is not None and self._process.stdin is not None
+        assert self._process is not None
+        assert self._process.stdin is not None
         body = frames.encode(message)
         try:
             # A message that is half written would spoil all that follow.
