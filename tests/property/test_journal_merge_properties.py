@@ -71,8 +71,9 @@ class Model:
                 placed = replace(self.trajectories[job_id, name], sandbox_id=sandbox, manager_id=manager)
                 placed = replace(placed, had_sandbox=True)
                 self.trajectories[job_id, name] = replace(placed, held=held, held_cores=cores)
-            case TrajectoryClosed(job_id, name, end, reason) if (job_id, name) in self.trajectories:
-                self.trajectories[job_id, name] = replace(self.trajectories[job_id, name], end=end, reason=reason)
+            case TrajectoryClosed(job_id, name, end, reason, at) if (job_id, name) in self.trajectories:
+                closed = replace(self.trajectories[job_id, name], end=end, reason=reason, closed_at=at)
+                self.trajectories[job_id, name] = closed
             case TrajectoryCommandTimeout(job_id, name, timeout) if (job_id, name) in self.trajectories:
                 self.trajectories[job_id, name] = replace(self.trajectories[job_id, name], command_timeout=timeout)
             case GroupCancelled(job_id, name) if (job_id, name) in self.trajectories:
@@ -141,7 +142,7 @@ any_record: st.SearchStrategy[Record] = st.one_of(
     st.builds(GroupCancelled, jobs, names),
     st.builds(TrajectoryOpened, jobs, names, bodies, small, times),
     st.builds(TrajectoryPlaced, jobs, names, names, names, held, st.lists(small, max_size=3).map(tuple)),
-    st.builds(TrajectoryClosed, jobs, names, st.sampled_from(["completed", "abandoned"]), names),
+    st.builds(TrajectoryClosed, jobs, names, st.sampled_from(["completed", "abandoned"]), names, st.just(7.0)),
     st.builds(ActionSubmitted, jobs, names, names, bodies, bodies, times),
     st.builds(ActionDispatched, jobs, names, small, small, small, names),
     st.builds(ActionCancelRequested, jobs, names, names),

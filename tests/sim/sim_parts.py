@@ -104,8 +104,8 @@ class SimJournal:
                     held_cores=placed.held_cores,
                     had_sandbox=True,
                 )
-            case records.TrajectoryClosed(job_id, trajectory_id, end, reason):
-                self._replace_trajectory((job_id, trajectory_id), end=end, reason=reason)
+            case records.TrajectoryClosed(job_id, trajectory_id, end, reason, closed_at):
+                self._replace_trajectory((job_id, trajectory_id), end=end, reason=reason, closed_at=closed_at)
             case records.JobLease(job_id, expired, left):
                 self.jobs[job_id] = replace(self.jobs[job_id], expired=expired, left=left)
             case records.ActionSubmitted() as new:
@@ -141,8 +141,10 @@ class SimJournal:
                 assert key not in self.outcomes, f"{key} has a second outcome: {outcome!r} after {self.outcomes[key]!r}"
                 self.outcomes[key] = outcome
                 self._replace_action(key, state=state, finished_at=finished_at, outcome_bytes=len(outcome))
-            case records.ActionsForgotten(job_id, action_ids, entries):
+            case records.WorkForgotten(job_id, action_ids, entries, trajectory_ids):
                 self.forgotten.append((job_id, entries))
+                for trajectory_id in trajectory_ids:
+                    del self.trajectories[job_id, trajectory_id]
                 for action_id in action_ids:
                     del self.actions[ActionKey(job_id, action_id)], self.outcomes[ActionKey(job_id, action_id)]
             case records.SchedulerAway(_, since, until, forgotten):

@@ -78,14 +78,16 @@ class CoreJournal:
                     held_cores=cores,
                     had_sandbox=True,
                 )
-            case records.TrajectoryClosed(job_id, trajectory_id, end, reason):
-                self._change_trajectory(job_id, trajectory_id, end=end, reason=reason)
+            case records.TrajectoryClosed(job_id, trajectory_id, end, reason, closed_at):
+                self._change_trajectory(job_id, trajectory_id, end=end, reason=reason, closed_at=closed_at)
             case records.TrajectoryCommandTimeout(job_id, trajectory_id, timeout):
                 self._change_trajectory(job_id, trajectory_id, command_timeout=timeout)
             case records.GroupCancelled(job_id, trajectory_id):
                 self._change_trajectory(job_id, trajectory_id, group_cancelled=True)
-            case records.ActionsForgotten(job_id, action_ids, entries):
+            case records.WorkForgotten(job_id, action_ids, entries, trajectory_ids):
                 self.forgotten.setdefault(job_id, []).append(entries)
+                for trajectory_id in trajectory_ids:
+                    del self.trajectories[job_id, trajectory_id]
                 for key in [(job_id, action_id) for action_id in action_ids]:
                     del self.actions[key], self.outcomes[key], self.finished[key]
             case records.SchedulerAway(_, since, until, forgotten):

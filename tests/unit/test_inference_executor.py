@@ -230,7 +230,12 @@ async def test_another_kind_of_action_is_refused(executor: InferenceExecutor) ->
 async def test_registration(executor: InferenceExecutor) -> None:
     (service,) = executor.services()
     assert service == manager_service_pb2.HostedService(
-        name="policy", kinds=[action_pb2.ACTION_KIND_GENERATE], slots=64, reserved={"cpu": 1}, instances=1
+        name="policy",
+        kinds=[action_pb2.ACTION_KIND_GENERATE],
+        slots=64,
+        reserved={"cpu": 1},
+        instances=1,
+        kv_tokens=65536,
     )
     capabilities = executor.capabilities()
     assert capabilities["weights"] == "random"
@@ -274,3 +279,14 @@ def test_the_executor_can_be_built_before_the_event_loop_runs(tmp_path: Path) ->
         return result
 
     assert completed(anyio.run(use)).policy_versions[0].version == 1
+
+
+async def test_nothing_is_to_be_sent_to_a_paused_engine(executor: InferenceExecutor) -> None:
+    def told() -> list[tuple[str, int, bool]]:
+        return [(state.name, state.instances, state.no_room) for state in executor.service_states()]
+
+    assert told() == [("policy", 1, False)]
+    await engine_of(executor).pause(PauseMode.KEEP)
+    assert told() == [("policy", 0, True)]
+    await engine_of(executor).resume()
+    assert told() == [("policy", 1, False)]

@@ -96,6 +96,7 @@ def _put_generate(spec: action_pb2.ActionSpec, action: Generate, blobs: BlobWrit
     put_list(sampling, where, "stop_token_ids", given.stop_token_ids)
     if mode is not LogProbsMode.SAMPLED:
         sampling.log_probs_mode = _LOG_PROBS_MODE[mode]
+    put(sampling, where, ignore_eos=given.ignore_eos)
 
 
 def _take_generate(message: outcome_pb2.GenerateResult, _: BlobReader) -> GenerateResult:
@@ -107,6 +108,7 @@ def _take_generate(message: outcome_pb2.GenerateResult, _: BlobReader) -> Genera
         message.cached_tokens,
         _LOG_PROBS_MODE_BY_NUMBER.get(message.log_probs_mode, LogProbsMode.SAMPLED),
         message.seed if message.HasField("seed") else None,
+        message.text if message.HasField("text") else None,
     )
 
 

@@ -46,6 +46,7 @@ class GenerateResult:
         log_probs_mode: Of which distribution the log-probabilities are.
         seed: The seed that was used, given or drawn; the same prompt and weights give the same tokens with it. None if
             the engine does not tell.
+        text: Text of the new tokens, special tokens left out; None if the engine has no tokenizer.
     """
 
     token_ids: tuple[int, ...]
@@ -55,6 +56,7 @@ class GenerateResult:
     cached_tokens: int = 0
     log_probs_mode: LogProbsMode = LogProbsMode.SAMPLED
     seed: int | None = None
+    text: str | None = None
 
 
 class OutputStream(Enum):

@@ -531,6 +531,7 @@ class SamplingParameters(google.protobuf.message.Message):
     STOP_TOKEN_IDS_FIELD_NUMBER: builtins.int
     STOP_FIELD_NUMBER: builtins.int
     LOG_PROBS_MODE_FIELD_NUMBER: builtins.int
+    IGNORE_EOS_FIELD_NUMBER: builtins.int
     max_new_tokens: builtins.int
     """The most new tokens, at least 1."""
     temperature: builtins.float
@@ -545,6 +546,8 @@ class SamplingParameters(google.protobuf.message.Message):
     """
     log_probs_mode: global___LogProbsMode.ValueType
     """Of which distribution the log-probabilities are."""
+    ignore_eos: builtins.bool
+    """True: an end token of the model's own, from its generation_config.json or config.json, does not end generation."""
     @property
     def stop_token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Generation stops after any of these tokens."""
@@ -566,9 +569,10 @@ class SamplingParameters(google.protobuf.message.Message):
         stop_token_ids: collections.abc.Iterable[builtins.int] | None = ...,
         stop: collections.abc.Iterable[builtins.str] | None = ...,
         log_probs_mode: global___LogProbsMode.ValueType = ...,
+        ignore_eos: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_seed", b"_seed", "_temperature", b"_temperature", "seed", b"seed", "temperature", b"temperature"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "_temperature", b"_temperature", "log_probs_mode", b"log_probs_mode", "max_new_tokens", b"max_new_tokens", "seed", b"seed", "stop", b"stop", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "_temperature", b"_temperature", "ignore_eos", b"ignore_eos", "log_probs_mode", b"log_probs_mode", "max_new_tokens", b"max_new_tokens", "seed", b"seed", "stop", b"stop", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
     @typing.overload

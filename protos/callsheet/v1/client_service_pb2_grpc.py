@@ -127,7 +127,8 @@ class ClientServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def OpenTrajectory(self, request, context):
-        """Opens a trajectory. NOT_FOUND if its job is not open, FAILED_PRECONDITION if that has expired.
+        """Opens a trajectory. NOT_FOUND if its job is not open, FAILED_PRECONDITION if that has expired. ALREADY_EXISTS if there
+        is, or was, one of its id with another specification, or if it was closed so long ago that it is forgotten.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

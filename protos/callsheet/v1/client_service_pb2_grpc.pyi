@@ -56,7 +56,9 @@ class ClientServiceStub:
         callsheet.v1.client_service_pb2.OpenTrajectoryRequest,
         callsheet.v1.client_service_pb2.OpenTrajectoryResponse,
     ]
-    """Opens a trajectory. NOT_FOUND if its job is not open, FAILED_PRECONDITION if that has expired."""
+    """Opens a trajectory. NOT_FOUND if its job is not open, FAILED_PRECONDITION if that has expired. ALREADY_EXISTS if there
+    is, or was, one of its id with another specification, or if it was closed so long ago that it is forgotten.
+    """
 
     CloseTrajectory: grpc.UnaryUnaryMultiCallable[
         callsheet.v1.client_service_pb2.CloseTrajectoryRequest,
@@ -154,7 +156,9 @@ class ClientServiceAsyncStub:
         callsheet.v1.client_service_pb2.OpenTrajectoryRequest,
         callsheet.v1.client_service_pb2.OpenTrajectoryResponse,
     ]
-    """Opens a trajectory. NOT_FOUND if its job is not open, FAILED_PRECONDITION if that has expired."""
+    """Opens a trajectory. NOT_FOUND if its job is not open, FAILED_PRECONDITION if that has expired. ALREADY_EXISTS if there
+    is, or was, one of its id with another specification, or if it was closed so long ago that it is forgotten.
+    """
 
     CloseTrajectory: grpc.aio.UnaryUnaryMultiCallable[
         callsheet.v1.client_service_pb2.CloseTrajectoryRequest,
@@ -262,7 +266,9 @@ class ClientServiceServicer(metaclass=abc.ABCMeta):
         request: callsheet.v1.client_service_pb2.OpenTrajectoryRequest,
         context: _ServicerContext,
     ) -> typing.Union[callsheet.v1.client_service_pb2.OpenTrajectoryResponse, collections.abc.Awaitable[callsheet.v1.client_service_pb2.OpenTrajectoryResponse]]:
-        """Opens a trajectory. NOT_FOUND if its job is not open, FAILED_PRECONDITION if that has expired."""
+        """Opens a trajectory. NOT_FOUND if its job is not open, FAILED_PRECONDITION if that has expired. ALREADY_EXISTS if there
+        is, or was, one of its id with another specification, or if it was closed so long ago that it is forgotten.
+        """
 
     @abc.abstractmethod
     def CloseTrajectory(

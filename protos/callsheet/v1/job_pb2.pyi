@@ -231,7 +231,7 @@ class GroupSpec(google.protobuf.message.Message):
     group_id: builtins.str
     """Unique in the job."""
     size: builtins.int
-    """Trajectories in the group, at least 1; the same in every member."""
+    """Trajectories in the group, 1 to 10,000; the same in every member."""
     quorum: builtins.int
     """Completed trajectories after which the others are redundant and are cancelled; 0 means `size`."""
     on_infra: global___OnInfra.ValueType

@@ -392,6 +392,7 @@ class HostedService(google.protobuf.message.Message):
     INSTANCES_FIELD_NUMBER: builtins.int
     KEPT_SET_UPS_FIELD_NUMBER: builtins.int
     COPIES_SANDBOXES_FIELD_NUMBER: builtins.int
+    KV_TOKENS_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Name: "sandbox", "test-suite", a model, an API; "sandbox:" and an image for sandboxes with it, which serves only
     actions that ask for it.
@@ -409,6 +410,11 @@ class HostedService(google.protobuf.message.Message):
     copies_sandboxes: builtins.bool
     """For rewards: a new sandbox can begin with the files of a trajectory's, which this manager holds. A grant then names
     the trajectory's sandbox.
+    """
+    kv_tokens: builtins.int
+    """For engines: tokens that the KV cache holds; 0 if there is none, or it is not known. `slots` is then the most
+    sequences of a batch. Generations are sent to the engine where they are expected to end first, and no more of them
+    than its cache holds.
     """
     @property
     def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[callsheet.v1.action_pb2.ActionKind.ValueType]:
@@ -442,8 +448,9 @@ class HostedService(google.protobuf.message.Message):
         instances: builtins.int = ...,
         kept_set_ups: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
         copies_sandboxes: builtins.bool = ...,
+        kv_tokens: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["copies_sandboxes", b"copies_sandboxes", "instances", b"instances", "kept_set_ups", b"kept_set_ups", "kinds", b"kinds", "name", b"name", "policy_version", b"policy_version", "reserved", b"reserved", "setup_s", b"setup_s", "shared", b"shared", "slots", b"slots"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["copies_sandboxes", b"copies_sandboxes", "instances", b"instances", "kept_set_ups", b"kept_set_ups", "kinds", b"kinds", "kv_tokens", b"kv_tokens", "name", b"name", "policy_version", b"policy_version", "reserved", b"reserved", "setup_s", b"setup_s", "shared", b"shared", "slots", b"slots"]) -> None: ...
 
 global___HostedService = HostedService
 
@@ -665,6 +672,8 @@ class ServiceState(google.protobuf.message.Message):
     INSTANCES_FIELD_NUMBER: builtins.int
     KEPT_SET_UPS_FIELD_NUMBER: builtins.int
     NO_ROOM_FIELD_NUMBER: builtins.int
+    OTHERS_SEQUENCES_FIELD_NUMBER: builtins.int
+    OTHERS_KV_TOKENS_FIELD_NUMBER: builtins.int
     name: builtins.str
     """One of the registered services."""
     setup_s: builtins.float
@@ -675,6 +684,10 @@ class ServiceState(google.protobuf.message.Message):
     """True: no attempt could begin now, nor could its model or image be brought in, whatever units of the node are free:
     for instance its free GPUs are no neighbours. setup_s is then what bringing it in would take elsewhere or later.
     """
+    others_sequences: builtins.int
+    """For engines that others use too: sequences that did not come through this manager."""
+    others_kv_tokens: builtins.int
+    """Tokens of the KV cache that those hold."""
     @property
     def kept_set_ups(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
         """Set-ups whose results the manager keeps, by a name that follows from the EnvResetInput (callsheet.v1.set_ups), with
@@ -689,8 +702,10 @@ class ServiceState(google.protobuf.message.Message):
         instances: builtins.int = ...,
         kept_set_ups: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
         no_room: builtins.bool = ...,
+        others_sequences: builtins.int = ...,
+        others_kv_tokens: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["instances", b"instances", "kept_set_ups", b"kept_set_ups", "name", b"name", "no_room", b"no_room", "setup_s", b"setup_s"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["instances", b"instances", "kept_set_ups", b"kept_set_ups", "name", b"name", "no_room", b"no_room", "others_kv_tokens", b"others_kv_tokens", "others_sequences", b"others_sequences", "setup_s", b"setup_s"]) -> None: ...
 
 global___ServiceState = ServiceState
 

@@ -470,6 +470,7 @@ class GenerateResult(google.protobuf.message.Message):
     CACHED_TOKENS_FIELD_NUMBER: builtins.int
     LOG_PROBS_MODE_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
     finish_reason: global___FinishReason.ValueType
     """Why it ended."""
     cached_tokens: builtins.int
@@ -478,6 +479,10 @@ class GenerateResult(google.protobuf.message.Message):
     """Of which distribution the log-probabilities are."""
     seed: builtins.int
     """The seed that was used, given or drawn: with it the same prompt and weights give the same tokens."""
+    text: builtins.str
+    """Text of the new tokens, special tokens left out; bytes that are not UTF-8 become U+FFFD. Unset: the engine has no
+    tokenizer.
+    """
     @property
     def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """New tokens, the prompt left out."""
@@ -500,10 +505,14 @@ class GenerateResult(google.protobuf.message.Message):
         cached_tokens: builtins.int = ...,
         log_probs_mode: callsheet.v1.action_pb2.LogProbsMode.ValueType = ...,
         seed: builtins.int | None = ...,
+        text: builtins.str | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_seed", b"_seed", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "cached_tokens", b"cached_tokens", "finish_reason", b"finish_reason", "log_probs", b"log_probs", "log_probs_mode", b"log_probs_mode", "policy_versions", b"policy_versions", "seed", b"seed", "token_ids", b"token_ids"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_seed", b"_seed", "_text", b"_text", "seed", b"seed", "text", b"text"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "_text", b"_text", "cached_tokens", b"cached_tokens", "finish_reason", b"finish_reason", "log_probs", b"log_probs", "log_probs_mode", b"log_probs_mode", "policy_versions", b"policy_versions", "seed", b"seed", "text", b"text", "token_ids", b"token_ids"]) -> None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_text", b"_text"]) -> typing.Literal["text"] | None: ...
 
 global___GenerateResult = GenerateResult
 

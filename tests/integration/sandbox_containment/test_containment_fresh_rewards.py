@@ -6,6 +6,8 @@ end of the run.
 
 from __future__ import annotations
 
+import io
+import tarfile
 from collections.abc import AsyncIterator, Mapping
 
 import pytest
@@ -23,6 +25,20 @@ pytestmark = pytest.mark.anyio
 TEST = b"import solution\nassert solution.answer() == 42\nprint('honest')\n"
 WRONG = inline_file("solution.py", b"def answer():\n    return 0\n")
 PRISTINE = inline_file("tests/check.py", TEST)
+
+
+def _archived() -> action_pb2.SandboxFile:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        member = tarfile.TarInfo("tests/check.py")
+        member.size = len(TEST)
+        archive.addfile(member, io.BytesIO(TEST))
+    file = inline_file(".", packed.getvalue())
+    file.unpack = True
+    return file
+
+
+ARCHIVED = _archived()
 RUN = "PYTHONPATH=. python3 tests/check.py"
 # Imported, as a test runner does: its bytecode would be taken from a cache.
 IMPORTED = "PYTHONPATH=.:tests python3 -c 'import check'"
@@ -98,8 +114,14 @@ async def began(executor: SandboxExecutor, *files: action_pb2.SandboxFile) -> st
     return result.succeeded.env_reset.sandbox_id
 
 
-async def scored(executor: SandboxExecutor, command: str, sandbox_id: str, *files: action_pb2.SandboxFile) -> float:
-    result = await executor.run(attempt_of(suite(command, *files), sandbox_id=sandbox_id))
+async def scored(
+    executor: SandboxExecutor,
+    command: str,
+    sandbox_id: str,
+    *files: action_pb2.SandboxFile,
+    in_sandbox: bool = False,
+) -> float:
+    result = await executor.run(attempt_of(suite(command, *files, in_sandbox=in_sandbox), sandbox_id=sandbox_id))
     assert isinstance(result, Completed), result
     return result.succeeded.reward.score
 
@@ -118,6 +140,19 @@ async def test_the_score_is_the_honest_one(executor: SandboxExecutor, measured: 
     # It is the solution that decides: one that is right counts, and nothing of the trick is in its way.
     right = inline_file("solution.py", b"def answer():\n    return 42\n")
     assert await scored(executor, runner, sandbox_id, PRISTINE, right) == 1.0
+
+
+@pytest.mark.parametrize("trick", ["a cache has other bytecode for the test", "the cache is a link"])
+@pytest.mark.parametrize("pristine", [PRISTINE, ARCHIVED], ids=["file", "archive"])
+async def test_a_cache_stands_for_no_pristine_source_in_the_trajectorys_own_sandbox(
+    executor: SandboxExecutor, measured: Measured, trick: str, pristine: action_pb2.SandboxFile
+) -> None:
+    prepared, runner = TRICKS[trick]
+    sandbox_id = await began(executor, WRONG)
+    await executor.run(attempt_of(step(prepared), sandbox_id=sandbox_id))
+    score = await scored(executor, runner, sandbox_id, pristine, in_sandbox=True)
+    measured(f"IN_SANDBOX: score {score:g}, the honest one is 0")
+    assert score == 0.0
 
 
 async def test_a_score_file_is_not_what_the_policy_left_there(executor: SandboxExecutor) -> None:

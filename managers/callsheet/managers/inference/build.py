@@ -32,7 +32,8 @@ def build_inference_executor(settings: InferenceSettings, engine: UnloadedEngine
         WeightsError: The weights cannot be used. Where loading is left to the first request, tensors are read then.
     """
     load = partial(_load, engine)
-    driver = FirstUse(load) if settings.load_at_first_use else FirstUse.of(load())
+    later = settings.load_at_first_use and not engine.attached
+    driver = FirstUse(load) if later else FirstUse.of(load())
     return InferenceExecutor(driver, engine, settings)
 
 

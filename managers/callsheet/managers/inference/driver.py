@@ -32,6 +32,7 @@ __all__ = [
     "EngineError",
     "EngineFailedError",
     "EngineHealth",
+    "EngineLimits",
     "EngineLoad",
     "FinishReason",
     "GenerateRequest",
@@ -97,6 +98,7 @@ class Sampling:
         stop_token_ids: Generation ends after any of these; the stop token is part of the output.
         stop: Generation ends once the text of the new tokens contains any of these, compared as UTF-8. The token that
             completes it is the last one of the output.
+        ignore_eos: Whether the model's own end tokens do not end generation. Otherwise one that does is its last token.
         log_probs_mode: Of which distribution the log-probabilities are to be.
 
     Raises:
@@ -111,6 +113,7 @@ class Sampling:
     stop_token_ids: frozenset[int] = frozenset()
     stop: tuple[str, ...] = ()
     log_probs_mode: LogProbsMode = LogProbsMode.SAMPLED
+    ignore_eos: bool = False
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -162,12 +165,14 @@ class Generation:
 
     Attributes:
         token_ids: New tokens.
-        log_probs: Natural logarithm of each one's probability under the distribution that the request asked for.
+        log_probs: Natural logarithm of each one's probability under the distribution that the request asked for; none
+            where the engine cannot tell it for this sampling.
         finish_reason: Why it ended; ABORT also when an update or a pause of the engine ended it.
         version_spans: Cover all tokens in order.
         seed: The seed that was used, given or drawn.
         cached_tokens: Prompt tokens whose KV was reused.
         cpu_s: CPU seconds of the engine's compute thread for this request, its share of batched work; 0 if unknown.
+        text: Text of the new tokens, special tokens left out; None where the engine has no tokenizer.
     """
 
     token_ids: tuple[int, ...]
@@ -177,6 +182,7 @@ class Generation:
     seed: int
     cached_tokens: int = 0
     cpu_s: float = 0.0
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +214,21 @@ class EngineLoad:
     paused: int
     kv_tokens_used: int
     kv_tokens_total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    """The most that an engine takes, as it tells itself; None where it does not.
+
+    Attributes:
+        sequences: Requests in the batch.
+        kv_tokens: KV cache tokens.
+        context_length: Tokens of one sequence, prompt and new ones together.
+    """
+
+    sequences: int | None = None
+    kv_tokens: int | None = None
+    context_length: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +265,7 @@ class EngineCapabilities:
         streaming: Whether tokens are told as they are made.
         flush: Whether cached prefixes can be forgotten on demand.
         sleep: Whether the memory of its weights and its KV cache can be given back for a while.
+        seeds: Whether equal seeds, prompts and weights give equal tokens.
         log_prob_tolerance: By how much log-probabilities of equal weights and tokens may differ between two such
             engines, or between one and the trainer: kernels and batches round differently.
     """
@@ -262,6 +284,7 @@ class EngineCapabilities:
     streaming: bool = False
     flush: bool = True
     sleep: bool = False
+    seeds: bool = True
     log_prob_tolerance: float = 1e-3
 
 
@@ -290,6 +313,11 @@ class EngineDriver(ABC):
     @abstractmethod
     def health(self) -> EngineHealth:
         """The newest known state; never blocks."""
+
+    @property
+    def limits(self) -> EngineLimits:
+        """The most it takes, as the engine tells; constant."""
+        return EngineLimits()
 
     @property
     def incarnation(self) -> str:

@@ -21,11 +21,14 @@ class UnloadedEngine:
         abilities: What it will be able to do.
         capabilities: What its manager registers about it.
         load: Loads it. Called once, outside of the event loop's thread if that is left to the first request.
+        attached: Whether it runs by itself, as a server: it is looked for before its manager registers, keeps none of
+            the node's cores, and its own limits count.
     """
 
     abilities: EngineCapabilities
     capabilities: Mapping[str, str]
     load: Callable[[], EngineDriver]
+    attached: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,13 +17,15 @@ from callsheet.managers.sandbox.agent_client import AgentConnection, AgentJob, A
 from callsheet.managers.sandbox.cgroups import CommandLeaf, SandboxGroup
 from callsheet.managers.sandbox.cgroups.files import is_gone
 from callsheet.managers.sandbox.changes import ChangedFiles
-from callsheet.managers.sandbox.errors import SandboxLostError, StoppedError
+from callsheet.managers.sandbox.errors import SandboxDiedError, SandboxLostError, StoppedError
 from callsheet.managers.sandbox.fork_window import ForkWindow
 from callsheet.managers.sandbox.lanes import SandboxLanes
 from callsheet.managers.sandbox.node_sharing import Lane
 from callsheet.managers.sandbox.packets import memory_file
 
 _KILL_SECONDS = 3.0
+# How long what was killed may take to end, on a machine that has no time for it.
+_END_SECONDS = 10.0
 _LOSS_SECONDS = 1.0
 _KILL_AGAIN_SECONDS = 0.05
 _LARGE_CONTENT = 1 << 16
@@ -199,13 +201,30 @@ class SandboxJobs:
         if self.group is None and not self.frozen:
             await self.connection.signal(signal.SIGCONT)
 
-    async def hold(self) -> None:
-        """Stops what commands left running, but nothing that begins later."""
+    async def end_all(self) -> None:
+        """Kills everything but the agent, and returns when nothing of it is left.
+
+        What was killed may still end a system call that it is in, such as a rename.
+
+        Raises:
+            SandboxDiedError: Something does not end; the sandbox is given up.
+            SandboxLostError: It is gone.
+        """
+        self.check()
+        with anyio.move_on_after(_END_SECONDS):
+            await self.connection.end()
+            return
+        _log.warning("sandbox_did_not_stop", agent=self.connection.pid)
+        await self._give_up()
+        raise SandboxDiedError("what earlier commands left in it was killed and does not end")
+
+    async def hold(self) -> bool:
+        """Stops what commands left running, but nothing that begins later; returns whether all of it stands still."""
         self.check()
         if self.group is not None:
-            await self.blocking(self.group.hold)
-        else:
-            await self.connection.hold()
+            return await self.blocking(self.group.hold)
+        await self.connection.hold()
+        return True
 
     async def let_go(self) -> None:
         """Undoes `hold`."""

@@ -52,6 +52,9 @@ def on_plan(state: SchedulerState, event: events.PlanReady, now: float) -> None:
                 _dispatch(state, action, manager, service, assignment=assignment, now=now)
     for change in event.plan.core_changes:
         change_cores(state, change, now)
+    if event.plan.again_at is not None:
+        # Any timer that comes due brings a round with it.
+        state.timers.set(("round", ""), event.plan.again_at)
 
 
 def _admissible(action: Action, manager: Manager, service: Service, assignment: Assignment) -> bool:
@@ -60,7 +63,7 @@ def _admissible(action: Action, manager: Manager, service: Service, assignment: 
     if pinned and action.trajectory is not None and action.trajectory.manager_id != manager.manager_id:
         return False
     slots = service.free_slots
-    if slots is not None and slots <= 0:
+    if (slots is not None and slots <= 0) or not service.holds(assignment.kv_tokens):
         return False
     units = assignment.units
     return within_demand(request.demand, units) and service.pool_has(units) and manager.node.fits(service.booked(units))
@@ -102,8 +105,11 @@ def _dispatch(
         lent_cores=lent,
         last_progress=now,
         prediction=assignment.prediction,
+        kv_tokens=assignment.kv_tokens,
     )
     service.busy += 1
+    service.kv_booked += attempt.kv_tokens
+    attempt.batch = service.busy
     state.attempts[attempt.token] = manager.attempts[attempt.token] = attempt
     note_booked(state, attempt)
     action.attempt = attempt
@@ -227,7 +233,7 @@ def _unknown_end(state: SchedulerState, manager: Manager, event: events.AttemptE
     elif (
         isinstance(action, Action)
         and event.token.epoch < state.epoch
-        and waits_for(action, event.token, event.body_hash)
+        and waits_for(state, manager, action, event.token, event.body_hash)
     ):
         adopt_orphan(state, action, ended_orphan(manager, event), now)
         on_ended(state, event, now)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from callsheet.scheduler.core.generations import GeneratedTokens
 from callsheet.scheduler.core.model import (
     ActionKey,
     ActionRequest,
@@ -218,6 +219,7 @@ class AttemptSucceeded:
     result: bytes
     sandbox_id: str = ""
     trajectory_id: str = ""
+    generated: GeneratedTokens | None = None
 
 
 @dataclass(slots=True)

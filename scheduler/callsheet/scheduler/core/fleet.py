@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.adoption import adopt_running, release_stranger
+from callsheet.scheduler.core.adoption import adopt_running, release_stranger, take_orphan
 from callsheet.scheduler.core.commands import AcceptManager, DrainManager, RefuseManager, ReleaseSandbox
 from callsheet.scheduler.core.entities import Attempt, LastAttempt, Manager, Service, pool_of
 from callsheet.scheduler.core.ledger import Node
@@ -237,6 +237,8 @@ def _begin_on(state: SchedulerState, service: Service, told: ServiceDescription 
     state.kept_set_ups.change(service.kept_set_ups, told.kept_set_ups)
     service.kept_set_ups = told.kept_set_ups
     service.no_room = isinstance(told, ServiceState) and told.no_room
+    if isinstance(told, ServiceState):
+        service.others_sequences, service.others_kv_tokens = told.others_sequences, told.others_kv_tokens
 
 
 def _is_stale(manager: Manager, session: ManagerSession | None) -> bool:
@@ -286,9 +288,10 @@ def on_draining(state: SchedulerState, event: events.ManagerDraining, now: float
 
 
 def on_sandbox_lost(state: SchedulerState, event: events.SandboxLost, now: float) -> None:
-    """A sandbox died by itself."""
+    """A sandbox died by itself. Only who has it can know."""
     trajectory = state.find_trajectory(event.sandbox.job_id, event.sandbox.trajectory_id)
-    if trajectory is not None and trajectory.sandbox_id == event.sandbox.sandbox_id:
+    told = (event.manager_id, event.sandbox.sandbox_id)
+    if trajectory is not None and (trajectory.manager_id, trajectory.sandbox_id) == told:
         drop_sandbox(state, trajectory, now, lost=True)
 
 
@@ -324,7 +327,7 @@ def lose_everything_on(state: SchedulerState, manager_id: str, now: float) -> No
             if trajectory.manager_id == manager_id:
                 drop_sandbox(state, trajectory, now, lost=True)
     for key in [key for key, orphan in state.orphans.items() if orphan.manager_id == manager_id]:
-        del state.orphans[key]
+        take_orphan(state, key)
         state.timers.drop(("orphan", key))
 
 

@@ -87,6 +87,7 @@ class TrajectoryClosed(Record):
     trajectory_id: str
     end: str
     reason: str
+    closed_at: float
 
 
 @dataclass(slots=True)
@@ -194,12 +195,13 @@ class ActionFinished(Record):
 
 
 @dataclass(slots=True)
-class ActionsForgotten(Record):
-    """Finished actions of an open job of which `entries` stay and nothing else; see `ForgottenActions`."""
+class WorkForgotten(Record):
+    """Finished actions and closed trajectories of an open job of which `entries` stay; see `ForgottenWork`."""
 
     job_id: str
     action_ids: tuple[str, ...]
     entries: bytes
+    trajectory_ids: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -258,7 +260,10 @@ class RecoveredJob:
 
 @dataclass(slots=True)
 class RecoveredTrajectory:
-    """A trajectory of an open job as the journal has it; `end` is empty while it is open."""
+    """A trajectory of an open job as the journal has it; `end` is empty while it is open.
+
+    `closed_at` is None while it is, and where an older Callsheet closed it.
+    """
 
     job_id: str
     trajectory_id: str
@@ -274,6 +279,7 @@ class RecoveredTrajectory:
     command_timeout: float = 0.0
     group_cancelled: bool = False
     had_sandbox: bool = False
+    closed_at: float | None = None
 
 
 @dataclass(slots=True)
@@ -308,7 +314,7 @@ class Recovered:
     Attributes:
         finished: Summaries of the newest actions of open jobs that have their outcome.
         closed: Summaries of actions of closed jobs, by growing number.
-        forgotten: Entries of forgotten actions with the ids of their jobs; see `ForgottenActions`.
+        forgotten: Entries of what was forgotten, with the ids of their jobs; see `ForgottenWork`.
         alive_at: When a scheduler was last known to run; None if the journal does not say.
         away: Times without a scheduler, each as (since, until); see `SchedulerAway`.
     """

@@ -24,8 +24,9 @@ from callsheet.scheduler.core.model import (
     SandboxCopy,
     failed_precondition,
 )
-from callsheet.scheduler.core.open_work import check_room
+from callsheet.scheduler.core.open_work import check_room, check_room_for_job
 from callsheet.scheduler.core.peers import Watcher
+from callsheet.scheduler.core.recall import check_not_forgotten, closed_trajectory, unknown_action
 from callsheet.scheduler.core.records import (
     ActionSubmitted,
     JobClosed,
@@ -33,10 +34,10 @@ from callsheet.scheduler.core.records import (
     PolicyVersionPublished,
     TrajectoryCommandTimeout,
 )
-from callsheet.scheduler.core.retention import check_not_forgotten, drop_job, unknown_action
+from callsheet.scheduler.core.retention import drop_job
 from callsheet.scheduler.core.servability import check_servable
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.core.trajectories import abandon, closed_trajectory
+from callsheet.scheduler.core.trajectories import abandon
 
 CLOSED = "its job was closed"
 
@@ -45,7 +46,9 @@ def on_job_open(state: SchedulerState, event: events.JobOpenRequested, now: floa
     """Opens a job; the same spec again is accepted."""
     known = state.jobs.get(event.job.job_id)
     if known is None:
-        job = state.jobs[event.job.job_id] = Job(event.job, begun_after=state.newest_token())
+        check_room_for_job(state, event.job)
+        job = Job(event.job, begun_after=state.newest_token())
+        add_job(state, job)
         state.persist(JobOpened(event.job.job_id, event.job.spec, *job.begun_after))
         begin(state, job, now)
     elif known.request.spec != event.job.spec:
@@ -54,6 +57,13 @@ def on_job_open(state: SchedulerState, event: events.JobOpenRequested, now: floa
         )
     open_job(state, event.job.job_id, event.reply_to, works_at=now)
     state.accept(event.reply_to, opened=Opened(Opening.CREATED if known is None else Opening.ATTACHED))
+
+
+def add_job(state: SchedulerState, job: Job) -> None:
+    """Adds an open job."""
+    state.jobs[job.request.job_id] = job
+    job.spec_bytes += len(job.request.spec)
+    state.spec_bytes += len(job.request.spec)
 
 
 def on_job_close(state: SchedulerState, event: events.JobCloseRequested, now: float) -> None:

@@ -17,6 +17,7 @@ from callsheet.scheduler.access.methods import OPEN_TO_ALL, SCOPES
 from callsheet.scheduler.access.token_file import TokenFile, TokenFileError
 from callsheet.scheduler.access.tokens import check_valid, identify
 from callsheet.scheduler.core.model import RefusalCode, RefusedError
+from callsheet.scheduler.service.refusal_log import RefusalLog
 from callsheet.scheduler.service.refusals import Context, abort, first_of
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -37,9 +38,11 @@ def caller() -> Identity:
 class TokenGuard(grpc.aio.ServerInterceptor):
     """Refuses who has no token that a file knows, or one for something else; a stream ends when its token does."""
 
-    def __init__(self, tokens: TokenFile, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, tokens: TokenFile, refusals: RefusalLog, now: Callable[[], float] = time.time) -> None:
         self._tokens = tokens
+        self._refusals = refusals
         self._now = now
+        self._tell_if_empty()
 
     async def intercept_service(
         self,
@@ -55,8 +58,7 @@ class TokenGuard(grpc.aio.ServerInterceptor):
             identity = self._identify(handler_call_details)
             identity.require(SCOPES.get(method, frozenset()), method)
         except RefusedError as refusal:
-            _log.warning("call_refused", method=method, reason=refusal.rule)
-            return _refusing(handler, refusal)
+            return self._refusing(method, refusal)
         # Interceptors and handler of an rpc run in one task, and so in one context.
         _caller.set(identity)
         # Ours are coroutines that write; those that yield, as reflection does, are over soon.
@@ -70,6 +72,14 @@ class TokenGuard(grpc.aio.ServerInterceptor):
         if not presented.startswith(_SCHEME):
             raise unauthenticated("must be a token: set CALLSHEET_TOKEN or CALLSHEET_TOKEN_FILE")
         return identify(presented.removeprefix(_SCHEME), self._records(), self._now())
+
+    def _tell_if_empty(self) -> None:
+        try:
+            if not self._tokens.records():
+                hint = f"callsheet token issue admin --tokens {self._tokens.path}"
+                _log.warning("no_tokens", reason="nobody has a token yet", make_one=hint)
+        except TokenFileError as error:
+            _log.error("tokens_unreadable", reason=str(error))
 
     def _records(self) -> Any:
         try:
@@ -107,21 +117,15 @@ class TokenGuard(grpc.aio.ServerInterceptor):
 
         return serve_while_valid
 
+    def _refusing(self, method: str, refusal: RefusedError) -> Handler:
+        """A handler that answers with the refusal.
 
-def _refusing(handler: Any, refusal: RefusedError) -> Handler:
-    """A handler with the arity of another that answers with the refusal: gRPC takes no other."""
+        It is one of a stream whatever the method is: for others gRPC would take in a whole request first, and whoever
+        sends many by halves would have them all kept.
+        """
 
-    async def refuse(_: Any, context: Context) -> Any:
-        await abort(context, refusal)
+        async def refuse(_: Any, context: Context) -> None:
+            self._refusals.warn("call_refused", context.peer(), method=method, reason=refusal.rule)
+            await abort(context, refusal)
 
-    async def refuse_in_chunks(_: Any, context: Context) -> Any:
-        await abort(context, refusal)
-        yield  # Only to be a generator.
-
-    if handler.unary_unary is not None:
-        return grpc.unary_unary_rpc_method_handler(refuse)
-    if handler.unary_stream is not None:
-        return grpc.unary_stream_rpc_method_handler(refuse_in_chunks)
-    if handler.stream_unary is not None:
-        return grpc.stream_unary_rpc_method_handler(refuse)
-    return grpc.stream_stream_rpc_method_handler(refuse)
+        return grpc.stream_stream_rpc_method_handler(refuse)

@@ -157,7 +157,7 @@ class Journal:
             changes = merge(records, self._numbering)
             self._writer.write(cursor, changes)
         self._garbage.extend(changes.closed_jobs)
-        if changes.removed_actions:
+        if changes.removed_actions or changes.removed_trajectories:
             self._look_for_space()
 
     def outcome(self, job_id: str, action_id: str) -> bytes | None:

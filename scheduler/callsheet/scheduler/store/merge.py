@@ -16,7 +16,6 @@ from callsheet.scheduler.core.records import (
     ActionDispatched,
     ActionFinished,
     ActionRequeued,
-    ActionsForgotten,
     ActionSubmitted,
     ClosedActionsKept,
     GroupCancelled,
@@ -31,6 +30,7 @@ from callsheet.scheduler.core.records import (
     TrajectoryCommandTimeout,
     TrajectoryOpened,
     TrajectoryPlaced,
+    WorkForgotten,
 )
 from callsheet.scheduler.store.errors import InconsistentRecordError
 from callsheet.scheduler.store.summaries import encode_summary
@@ -60,7 +60,8 @@ class RowChanges:
 
     Attributes:
         removed_actions: Keys of actions whose rows are deleted.
-        forgotten_actions: What stays of them.
+        removed_trajectories: Likewise of trajectories.
+        forgotten_actions: What stays of both.
         forgotten_up_to: Rows of closed jobs' actions numbered up to this are deleted.
         alive_at: When the scheduler was last known to run; None if that is not told.
         times_away: Times without a scheduler.
@@ -75,6 +76,7 @@ class RowChanges:
     new_actions: dict[Key, Row] = field(default_factory=dict)
     action_updates: dict[Key, Row] = field(default_factory=dict)
     removed_actions: dict[Key, None] = field(default_factory=dict)
+    removed_trajectories: dict[Key, None] = field(default_factory=dict)
     forgotten_actions: list[Row] = field(default_factory=list)
     closed_actions: list[Row] = field(default_factory=list)
     forgotten_up_to: int = 0
@@ -137,6 +139,7 @@ def _close_job(changes: RowChanges, numbering: Numbering, record: JobClosed) -> 
         changes.new_actions,
         changes.action_updates,
         changes.removed_actions,
+        changes.removed_trajectories,
     ):
         for key in [key for key in rows if key[0] == number]:
             del rows[key]
@@ -186,6 +189,7 @@ def _open_trajectory(changes: RowChanges, numbering: Numbering, record: Trajecto
         "command_timeout": 0.0,
         "group_cancelled": 0,
         "had_sandbox": 0,
+        "closed_at": None,
     }
     numbering.next_trajectory += 1
 
@@ -204,6 +208,7 @@ def _close_trajectory(changes: RowChanges, numbering: Numbering, record: Traject
     row = _trajectory_row(changes, numbering, record)
     row["end"] = record.end
     row["reason"] = _storable(record.reason)
+    row["closed_at"] = record.closed_at
 
 
 def _change_command_timeout(changes: RowChanges, numbering: Numbering, record: TrajectoryCommandTimeout) -> None:
@@ -294,18 +299,25 @@ def _keep_closed_actions(changes: RowChanges, numbering: Numbering, record: Clos
     changes.forgotten_up_to = record.forgotten
 
 
-def _forget_actions(changes: RowChanges, numbering: Numbering, record: ActionsForgotten) -> None:
+def _forget(changes: RowChanges, numbering: Numbering, record: WorkForgotten) -> None:
     number = numbering.open_jobs.get(record.job_id)
     if number is None:
         return
     for action_id in record.action_ids:
-        key = (number, action_id)
-        changes.action_updates.pop(key, None)
-        if changes.new_actions.pop(key, None) is None:
-            changes.removed_actions[key] = None
+        _remove((number, action_id), changes.new_actions, changes.action_updates, changes.removed_actions)
+    for trajectory_id in record.trajectory_ids:
+        key = (number, trajectory_id)
+        _remove(key, changes.new_trajectories, changes.trajectory_updates, changes.removed_trajectories)
     row: Row = {"number": numbering.next_forgotten, "job_number": number, "entries": record.entries}
     changes.forgotten_actions.append(row)
     numbering.next_forgotten += 1
+
+
+def _remove(key: Key, new: dict[Key, Row], updates: dict[Key, Row], removed: dict[Key, None]) -> None:
+    """Deletes a row; one that is new in this batch is never written."""
+    updates.pop(key, None)
+    if new.pop(key, None) is None:
+        removed[key] = None
 
 
 def _note_alive(changes: RowChanges, numbering: Numbering, record: SchedulerAlive) -> None:
@@ -377,7 +389,7 @@ _MERGERS: Final = cast(
         ActionCancelRequested: _cancel_action,
         ActionRequeued: _requeue_action,
         ActionFinished: _finish_action,
-        ActionsForgotten: _forget_actions,
+        WorkForgotten: _forget,
         ClosedActionsKept: _keep_closed_actions,
         SchedulerAlive: _note_alive,
         SchedulerAway: _note_away,

@@ -99,6 +99,7 @@ trajectories: Final = Table(
     Column("command_timeout", Double, nullable=False, server_default=text("0")),
     Column("group_cancelled", Integer, nullable=False, server_default=text("0")),
     Column("had_sandbox", Integer, nullable=False, server_default=text("0")),
+    Column("closed_at", Double),
     UniqueConstraint("job_number", "trajectory_id"),
 )
 """Trajectories; `held` and `held_cores` are JSON, `command_timeout` is in seconds, `group_cancelled` and
@@ -137,7 +138,8 @@ forgotten_actions: Final = Table(
     Column("job_number", BigInteger, nullable=False, index=True),
     Column("entries", LargeBinary, nullable=False),
 )
-"""What stays of actions whose rows are deleted while their job is open: entries of the core, many in a row."""
+"""What stays of actions and trajectories whose rows are deleted while their job is open: entries of the core, many in a
+row."""
 
 closed_actions: Final = Table(
     "closed_actions",

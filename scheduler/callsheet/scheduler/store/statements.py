@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any, Final, cast
 
 from callsheet.scheduler.store.errors import InconsistentRecordError
-from callsheet.scheduler.store.merge import Row, RowChanges
+from callsheet.scheduler.store.merge import Key, Row, RowChanges
 from callsheet.scheduler.store.schema import (
     actions,
     closed_actions,
@@ -118,6 +118,7 @@ class ChangeWriter:
         self._remove_jobs: Final = Statement(dialect, removed, ())
         self._forget: Final = Statement(dialect, forgotten, ())
         self._remove_actions: Final = Statement(dialect, delete(actions).where(*of_action), ())
+        self._remove_trajectories: Final = Statement(dialect, delete(trajectories).where(*of_trajectory), ())
         self._forgotten_actions: Final = RowWriter(dialect, forgotten_actions)
         alive = update(scheduler).values(alive_at=bindparam("alive_at"))
         self._alive: Final = Statement(dialect, alive, ("alive_at",))
@@ -142,8 +143,9 @@ class ChangeWriter:
         self._actions.insert(cursor, changes.new_actions.values())
         self._actions.update(cursor, changes.action_updates.values())
         if changes.removed_actions:
-            keys: list[Row] = [{"key_job_number": key[0], "key_id": key[1]} for key in changes.removed_actions]
-            self._remove_actions.execute(cursor, keys)
+            self._remove_actions.execute(cursor, _keys(changes.removed_actions))
+        if changes.removed_trajectories:
+            self._remove_trajectories.execute(cursor, _keys(changes.removed_trajectories))
         self._forgotten_actions.insert(cursor, changes.forgotten_actions)
         self._closed_actions.insert(cursor, changes.closed_actions)
         if changes.forgotten_up_to:
@@ -156,3 +158,7 @@ class ChangeWriter:
         if changes.times_away:
             self._forget_times.execute(cursor, [{"before": changes.away_before}])
             self._times_away.insert(cursor, changes.times_away)
+
+
+def _keys(rows: Iterable[Key]) -> list[Row]:
+    return [{"key_job_number": job_number, "key_id": row_id} for job_number, row_id in rows]

@@ -64,7 +64,7 @@ def explain(
     if _is_taken(action, review.plan):
         return _TAKEN
     # Only now: the planner's first round sorts the queue by size.
-    return _in_words(action, review.left(state.ready.class_of(action).key), now, sees_job)
+    return _in_words(action, review.left(state.ready.class_of(action).key, action), now, sees_job)
 
 
 _TAKEN = Explanation(WaitReason.NEXT_ROUND, "it fits now; the next planning round takes it")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 from callsheet.scheduler.core.entities import Action, Manager, Service
+from callsheet.scheduler.core.model import ActionRequest
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.ready import ClassKey
 from callsheet.scheduler.core.servability import can_ever_serve, service_of
@@ -74,14 +75,21 @@ class Review:
         plan: What it would propose.
         state: What it was asked about.
         kept_for: Of classes that would fit but for units that the round keeps: the older action they are kept for.
+        kv_tokens_of: Tokens of an engine's KV cache that an action is expected to hold.
     """
 
     plan: Plan
     state: SchedulerState
     kept_for: Mapping[ClassKey, Action]
+    kv_tokens_of: Callable[[ActionRequest], int] = lambda _: 0
 
-    def left(self, key: ClassKey) -> Left:
-        """Why it leaves what it does not start of a class; worked out for those that somebody asks about."""
+    def left(self, key: ClassKey, action: Action | None = None) -> Left:
+        """Why it leaves what it does not start of a class; worked out for those that somebody asks about.
+
+        Args:
+            key: The class.
+            action: The member that somebody asks about, where members differ.
+        """
         able = self._able(key)
         if not able:
             return Left(WaitReason.NO_SERVICE, 1 if key.pinned_to else len(self.state.managers))
@@ -91,6 +99,8 @@ class Review:
         with_slots = [host for host in hosts if host[1].free_slots is None or host[1].free_slots > 0]
         if not with_slots:
             return Left(WaitReason.SLOTS, len(hosts))
+        if short := self._short_of_kv(with_slots, action):
+            return Left(WaitReason.RESOURCES, short=short)
         needed = key.demand.minimum()
         if short := _nearest(with_slots, needed):
             of_quotas = all(item.enough_at is not None for item in short)
@@ -102,6 +112,15 @@ class Review:
         if key in self.kept_for:
             return Left(WaitReason.HELD_FOR_OLDER, older=self.kept_for[key])
         return Left(WaitReason.OTHERS_FIRST, set_up_s=min(service.setup_s for service in with_room))
+
+    def _short_of_kv(self, hosts: Sequence[_Host], action: Action | None) -> tuple[Shortage, ...]:
+        """What the engine that comes closest lacks for a generation; nothing where one has room."""
+        tokens = self.kv_tokens_of(action.request) if action is not None else 0
+        if not tokens or any(service.holds(tokens) for _, service in hosts):
+            return ()
+        free = [(service.free_kv_tokens or 0, service.description.kv_tokens, manager) for manager, service in hosts]
+        most, capacity, manager = max(free, key=lambda each: each[0])
+        return (Shortage("kv tokens", tokens, max(most, 0), capacity, manager.node.node_id),)
 
     def short_for_sandbox(self, reset: ClassKey) -> tuple[Shortage, ...]:
         """What a sandbox would hold between actions and no node has, on the one that comes closest."""
