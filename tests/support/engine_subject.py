@@ -45,7 +45,7 @@ class Subject:
     most_requests: int | None
     cached_of_100: int
     tolerance: float
-    misfit: str = "not that of the running model"
+    misfit: str = "not (that|those) of the running model"
     knows_intact: bool = True
     endless: int = 16_000
     lengthy: int = 2000
