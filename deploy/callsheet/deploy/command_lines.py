@@ -61,7 +61,8 @@ def _divided(role: str, settings: StackSettings, cores: int) -> dict[str, object
         "share_cores": settings.share_cores,
         # Who names a model wants it, and wants to know at once if it cannot be loaded.
         "load_at_first_use": not own_model,
-        "model": settings.model if settings.model != DEFAULT_SERVICE else None,
+        # Reward managers have an option of this name for models of their own.
+        "model": settings.model if role == Role.INFERENCE and settings.model != DEFAULT_SERVICE else None,
     }
     shared = settings.share_cores is not CoreSharing.RESERVED
     if Role.INFERENCE in settings.managers:
