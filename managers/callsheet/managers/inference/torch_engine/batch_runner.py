@@ -41,6 +41,7 @@ class BatchRunner(ABC):
         tile_rows: The most rows of a decode step; 1 until `choose_tile`.
         keeps_prefixes: Whether KV can be read and written by position, so that prefixes can be reused.
         whole_prompts: Whether a prompt must be computed in one piece.
+        batch_invariant: Whether a token does not depend on what else is in the batch.
     """
 
     model: nn.Module
@@ -48,6 +49,7 @@ class BatchRunner(ABC):
     tile_rows: int
     keeps_prefixes: bool = True
     whole_prompts: bool = False
+    batch_invariant: bool = True
     _asleep: SleepingWeights | None = None
 
     @property
@@ -80,7 +82,7 @@ class BatchRunner(ABC):
             rows: At most `tile_rows` sequences, each one once.
 
         Returns:
-            Logits [tile_rows, vocabulary], float32; rows after the last sequence mean nothing.
+            Logits [rows or more, vocabulary], float32; rows after the last sequence mean nothing.
         """
 
     @abstractmethod

@@ -90,6 +90,7 @@ class TorchEngineDriver(EngineDriver):
         self._abilities = torch_abilities(
             prefix_cache=(limits or BatchLimits()).prefix_cache_tokens > 0 and runner.keeps_prefixes,
             stop_texts=self._stop_texts,
+            batch_invariant=runner.batch_invariant,
             half_precision=runner.half_precision,
         )
         self._report: Callable[[], None] = _tell_nobody

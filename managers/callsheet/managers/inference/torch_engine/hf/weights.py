@@ -81,7 +81,7 @@ def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 def _quiet_transformers() -> Iterator[None]:
     """Keeps bars of progress and advice for programmers from the log; what is wrong is raised."""
     bars, level = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
@@ -90,4 +90,4 @@ def _quiet_transformers() -> Iterator[None]:
     finally:
         transformers_logging.set_verbosity(level)
         if bars:
-            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+            transformers_logging.enable_progress_bar()
