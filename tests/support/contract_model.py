@@ -1,7 +1,7 @@
-"""A language model in a few lines: a keyed function from weights and tokens to logits. Deterministic in all processes.
+"""A language model in a few lines: a keyed function from weights and tokens to logits, the same in all processes.
 
-What it knows of a sequence is one number, its state, which stands for the KV cache: the state of a prefix depends on the
-weights that each of its tokens was computed with. KV of old weights thus shows in log-probabilities, as in a real model.
+What it knows of a sequence is one number, its state, which stands for the KV cache: the state of a prefix depends on
+the weights that each of its tokens was computed with. KV of old weights thus shows in log-probabilities, as in a model.
 """
 
 from __future__ import annotations

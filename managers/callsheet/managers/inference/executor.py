@@ -67,7 +67,7 @@ class InferenceExecutor(Executor):
         settings = self._settings
         return [
             manager_service_pb2.HostedService(
-                name=settings.model,
+                name=settings.service,
                 kinds=[action_pb2.ACTION_KIND_GENERATE],
                 slots=self._slots,
                 reserved=self._reserved,
@@ -140,7 +140,7 @@ class InferenceExecutor(Executor):
             return []
         health = driver.health
         ready = health.alive and not health.paused
-        return [manager_service_pb2.ServiceState(name=self._settings.model, instances=int(ready), no_room=not ready)]
+        return [manager_service_pb2.ServiceState(name=self._settings.service, instances=int(ready), no_room=not ready)]
 
     @override
     def on_service_change(self, report: Callable[[], None]) -> None:

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from callsheet.managers.models.options import LoadAtFirstUse, Seed, Weights
 from callsheet.options.declaration import AtLeast, Setting, check_least
 
+DEFAULT_SERVICE = "policy"
+"""Name of the service where the user chose none."""
+
+Model = Annotated[
+    str,
+    Setting(
+        "Directory of a Hugging Face model, served as the service named policy; or another name for the service.",
+        metavar="DIR|NAME",
+        variable="CALLSHEET_MODEL",
+    ),
+]
 EngineThreads = Annotated[
     int | None,
     Setting(
@@ -52,7 +64,7 @@ class InferenceSettings:
         str | None,
         Setting("What that server asks for.", variable="CALLSHEET_ENGINE_API_KEY", secret=True, default_text="none"),
     ] = field(default=None, repr=False)
-    model: Annotated[str, Setting("Name of the hosted service.", variable="CALLSHEET_MODEL")] = "policy"
+    model: Model = DEFAULT_SERVICE
     weights: Weights = None
     seed: Seed = 0
     policy_version: Annotated[int, AtLeast(0)] = 0
@@ -69,6 +81,18 @@ class InferenceSettings:
         for url in self.urls:
             _check_url(url)
         check_least(self)
+        if self.model_directory is not None and self.weights is not None:
+            raise ValueError(f"model: {self.model!r}: is a directory, which weights must not be given with")
+
+    @property
+    def model_directory(self) -> Path | None:
+        """The user's own model; None where `model` is a name."""
+        return model_directory(self.model)
+
+    @property
+    def service(self) -> str:
+        """Name of the hosted service."""
+        return self.model if self.model_directory is None else DEFAULT_SERVICE
 
     @property
     def server_url(self) -> str:
@@ -85,6 +109,15 @@ class InferenceSettings:
     def thread_count(self) -> int:
         """Threads of the engine's kernels: one where nobody has chosen."""
         return self.threads or 1
+
+
+def model_directory(model: str) -> Path | None:
+    """Returns the directory that `--model` names; None where it is a name for the service.
+
+    A text with a slash is a directory whether it is there or not, so that a misspelt one is told as such.
+    """
+    path = Path(model).expanduser()
+    return path if "/" in model or path.is_dir() else None
 
 
 def _check_url(url: str) -> None:

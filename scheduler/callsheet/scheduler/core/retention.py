@@ -26,6 +26,8 @@ _TOGETHER: Final = 1.0 / 16.0
 _TOGETHER_S: Final = 60.0
 # Where there is too much, so large a part goes at once.
 _PART: Final = 1.0 / 16.0
+# And so much is free afterwards, as all jobs are looked at: many of them may keep a little each.
+_ROOM: Final = 1.0 / 64.0
 _TIMER: Final = ("retention", "")
 
 
@@ -136,18 +138,27 @@ def _due(state: SchedulerState, ended_at: float) -> float:
     return ended_at + kept_s + min(kept_s * _TOGETHER, _TOGETHER_S)
 
 
-def _is_too_much(state: SchedulerState) -> bool:
-    settings = state.settings
-    kept = state.finished_actions + state.closed_trajectories
-    return kept > settings.finished_actions or state.finished_bytes > settings.finished_actions_bytes
+def _is_too_much(state: SchedulerState, room: float = 0.0) -> bool:
+    """Whether more is kept than may be, but for a part of that."""
+    kept, most = state.finished_actions + state.closed_trajectories, state.settings.finished_actions
+    return kept > most - int(most * room) or _has_too_many_bytes(state, room)
+
+
+def _has_too_many_bytes(state: SchedulerState, room: float) -> bool:
+    most = state.settings.finished_actions_bytes
+    return state.finished_bytes > most - int(most * room)
 
 
 def _make_room(state: SchedulerState, budget: int) -> None:
-    """Forgets a part of what the job keeps that keeps the most; then of the next one while there is too much."""
-    while budget > 0 and _is_too_much(state):
-        by_bytes = state.finished_bytes > state.settings.finished_actions_bytes
-        job = max(state.jobs.values(), key=lambda each: each.finished_bytes if by_bytes else _kept(each))
-        budget -= _forget(state, job, min(budget, max(int(_kept(job) * _PART), 1)), math.inf)
+    """Forgets a part of what each job keeps that keeps the most, or nearly so, until there is some room."""
+    while budget > 0 and _is_too_much(state, _ROOM):
+        by_bytes = _has_too_many_bytes(state, _ROOM)
+        kept = {job_id: job.finished_bytes if by_bytes else _kept(job) for job_id, job in state.jobs.items()}
+        most = max(kept.values())
+        for job_id, count in kept.items():
+            if 2 * count >= most and budget > 0 and _is_too_much(state, _ROOM):
+                job = state.jobs[job_id]
+                budget -= _forget(state, job, min(budget, max(int(_kept(job) * _PART), 1)), math.inf)
 
 
 def _kept(job: Job) -> int:

@@ -19,8 +19,8 @@ from callsheet.managers.inference.driver import (
     WeightUpdate,
     WeightUpdateError,
 )
-from callsheet.managers.inference.http_engine.client import Answer, EngineHttp, EngineUnreachableError
-from callsheet.managers.inference.http_engine.driver import HttpEngineDriver
+from callsheet.managers.inference.http_engine.client import LOOK_TIMEOUT_S, Answer, EngineHttp, EngineUnreachableError
+from callsheet.managers.inference.http_engine.driver import MAX_REQUESTS, HttpEngineDriver
 from callsheet.managers.inference.http_engine.live_requests import LiveRequest
 from callsheet.managers.inference.http_engine.log_probs import Derivation, ToldLogProbs, derivation
 from callsheet.managers.inference.http_engine.requests import error_of
@@ -29,7 +29,7 @@ from callsheet.managers.inference.http_engine.watch import Look
 from callsheet.managers.inference.sglang_engine.group_update import update_from_group
 from callsheet.managers.inference.sglang_engine.server import SGLangServer, identity_of
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
-from callsheet.managers.inference.sglang_engine.wire import generate_body, generation_of, log_probs_of
+from callsheet.managers.inference.sglang_engine.wire import check_stops, generate_body, generation_of, log_probs_of
 from callsheet.managers.inference.weights import DiskWeights, GroupWeights
 
 log = structlog.get_logger(__name__)
@@ -51,11 +51,20 @@ class SGLangDriver(HttpEngineDriver):
         server: The server as it was found.
         settings: The driver's own.
         start_version: The policy version of the weights that the server starts with.
+        max_requests: The most live requests; more are refused as busy.
     """
 
-    def __init__(self, http: EngineHttp, server: SGLangServer, settings: SGLangSettings, *, start_version: int) -> None:
+    def __init__(
+        self,
+        http: EngineHttp,
+        server: SGLangServer,
+        settings: SGLangSettings,
+        *,
+        start_version: int = 0,
+        max_requests: int = MAX_REQUESTS,
+    ) -> None:
         seen = Look(identity=server.identity, version=server.label)
-        super().__init__(http, server.bounds, seen, start_version=start_version)
+        super().__init__(http, server.bounds, seen, start_version=start_version, max_requests=max_requests)
         self._server = server
         self._settings = settings
         self._told = ToldLogProbs.RAW if settings.original_log_probs else ToldLogProbs.SCALED
@@ -105,22 +114,28 @@ class SGLangDriver(HttpEngineDriver):
         await self.resume()
 
     async def _look(self) -> Look:
-        info = await self._http.get("/server_info")
-        if info.status == 404:
-            info = await self._http.get("/get_server_info")
-        model = await self._http.get("/model_info")
-        if model.status == 404:
-            model = await self._http.get("/get_model_info")
+        info = await self._look_at("/server_info", "/get_server_info")
+        model = await self._look_at("/model_info", "/get_model_info")
         # /health runs a request, takes a second, and calls a paused server ill after twenty.
-        ready = await self._http.get("/ready")
+        ready = await self._look_at("/ready")
         if not (info.ok and model.ok):
             bad = model if info.ok else info
             raise EngineUnreachableError(f"{self._http.url}: {bad.message}", refused=False)
         identity = identity_of(info.content)
         return Look(paused=ready.status == 503, identity=identity, version=str(model.field("weight_version")))
 
+    async def _look_at(self, path: str, former: str = "") -> Answer:
+        answer = await self._http.get(path, timeout_s=LOOK_TIMEOUT_S)
+        if answer.status == 404 and former:
+            return await self._http.get(former, timeout_s=LOOK_TIMEOUT_S)
+        return answer
+
+    async def _served_path(self) -> str:
+        return str((await self._look_at("/model_info", "/get_model_info")).field("model_path") or "")
+
     async def _submit(self, live: LiveRequest, listen: TokenListener | None) -> Generation:
         sampling = live.request.sampling
+        check_stops(sampling)
         how = derivation(self._told, sampling)
         seed = secrets.randbits(_SEED_BITS) if sampling.seed is None else sampling.seed
         body = generate_body(live, self._server, how, seed, stream=listen is not None)

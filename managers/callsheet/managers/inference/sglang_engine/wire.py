@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from callsheet.managers.inference.driver import EngineError, FinishReason, GenerateRequest, Generation, Sampling
+from callsheet.managers.inference.driver import (
+    EngineError,
+    FinishReason,
+    GenerateRequest,
+    Generation,
+    RequestRefusedError,
+    Sampling,
+)
 from callsheet.managers.inference.http_engine.live_requests import LiveRequest
 from callsheet.managers.inference.http_engine.log_probs import Derivation, over_top_k
 from callsheet.managers.inference.http_engine.requests import finite, new_tokens
@@ -14,6 +21,17 @@ from callsheet.managers.inference.sglang_engine.server import SGLangServer
 
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 _SEED_MASK = (1 << 63) - 1
+
+
+def check_stops(sampling: Sampling) -> None:
+    """Refuses what the server would do otherwise than asked.
+
+    Raises:
+        RequestRefusedError: It would go on beyond the stop tokens too.
+    """
+    if sampling.ignore_eos and sampling.stop_token_ids:
+        message = "ignore_eos: with it SGLang ignores stop_token_ids as well; give only one of the two"
+        raise RequestRefusedError("invalid_sampling", message)
 
 
 def generate_body(
@@ -41,9 +59,9 @@ def _sampling(request: GenerateRequest, sampling: Sampling, server: SGLangServer
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k or -1,
-        "skip_special_tokens": False,
-        # It heeds stop tokens only together with the model's own end tokens, or none of them.
-        "ignore_eos": not sampling.stop_token_ids,
+        "skip_special_tokens": True,
+        "no_stop_trim": True,
+        "ignore_eos": sampling.ignore_eos,
     }
     if sampling.stop_token_ids:
         params["stop_token_ids"] = sorted(sampling.stop_token_ids)
@@ -101,4 +119,5 @@ def generation_of(
         version_spans=spans,
         seed=seed,
         cached_tokens=int(meta.get("cached_tokens") or 0),
+        text=answer.get("text"),
     )
