@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from callsheet.scheduler.core import records
 from callsheet.scheduler.core.commands import OutcomeFacts
+from callsheet.scheduler.core.engine_weights import WeightsOffer
 from callsheet.scheduler.core.model import (
     CPU,
     MEMORY,
@@ -62,6 +63,11 @@ class Link:
         arrival = max(self.time.now + self.time.random.expovariate(1.0 / self.slowness), self._last.get(direction, 0.0))
         self._last[direction] = arrival
         self.time.after(arrival - self.time.now, lambda: deliver() if self.up else None)
+
+
+def no_weights(plan: bytes) -> WeightsOffer:
+    """Nothing in this simulation publishes weights."""
+    raise AssertionError(f"nobody published {plan!r}")
 
 
 def encode_outcome(facts: OutcomeFacts) -> bytes:

@@ -118,7 +118,8 @@ def _dispatch(
     action.first_dispatched_at = action.first_dispatched_at or now
     if request.in_sandbox and trajectory is not None:
         trajectory.occupied = attempt
-    action.tell(now, f"attempt {attempt.number} dispatched to {manager.manager_id}")
+    on_version = f" with policy version {service.weights.told.version}" if attempt.service in state.rollouts else ""
+    action.tell(now, f"attempt {attempt.number} dispatched to {manager.manager_id}{on_version}")
     arm_attempt(state, attempt, now)
     key = action.key
     state.persist(

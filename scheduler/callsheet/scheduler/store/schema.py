@@ -154,6 +154,20 @@ closed_actions: Final = Table(
 )
 """What is kept of the actions of closed jobs; the core says which."""
 
+rollouts: Final = Table(
+    "rollouts",
+    metadata,
+    Column("service", Text, primary_key=True),
+    Column("job_number", BigInteger, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("begun", Integer, nullable=False),
+    Column("plan", LargeBinary, nullable=False),
+    Column("reference", LargeBinary, nullable=False),
+)
+"""The newest weights of each service that an open job published; `begun` is 0 or 1."""
+
 predictor_nodes: Final = Table(
     "predictor_nodes",
     metadata,
