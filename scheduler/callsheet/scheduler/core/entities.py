@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from callsheet.scheduler.core.closed import ClosedTogether, ClosedTrajectory
 from callsheet.scheduler.core.commands import OutcomeResult
+from callsheet.scheduler.core.engine_weights import EngineWeights
 from callsheet.scheduler.core.events import AttemptEnded, result_bytes
 from callsheet.scheduler.core.forgotten import ForgottenWork
 from callsheet.scheduler.core.ledger import Node
@@ -41,6 +42,7 @@ class Service:
 
     Attributes:
         kv_booked: Tokens that these are expected to come to hold of its engine's KV cache.
+        weights: Which weights it has, if it is an engine. While they are not proved it has no free slots.
     """
 
     description: ServiceDescription
@@ -49,6 +51,7 @@ class Service:
     instances: int = 0
     kept_set_ups: Mapping[str, float] = field(default_factory=dict)
     no_room: bool = False
+    weights: EngineWeights = field(default_factory=EngineWeights)
     kv_booked: int = 0
     others_sequences: int = 0
     others_kv_tokens: int = 0
@@ -67,6 +70,8 @@ class Service:
     @property
     def free_slots(self) -> int | None:
         """Attempts it can take now; None if it has no limit."""
+        if self.weights.gated:
+            return 0
         slots = self.description.slots
         return slots - self.busy if slots else None
 
