@@ -111,7 +111,10 @@ sys.exit(any(os.wait()[1] for _ in range(60)))
         with suppress(SandboxOutOfMemoryError):
             async with open_sandbox(settings, spec_for(settings, memory_mib=64, max_processes=100)) as sandbox:
                 outcome = await run(sandbox, "python3", "-I", "-c", code)
-                assert outcome.failed == outcome.out_of_memory == tells(settings, "memory")
+                told = tells(settings, "memory")
+                # The engine limits memory, too, and its groups tell if they can be read.
+                assert outcome.failed == (told or settings.isolation is Isolation.DOCKER)
+                assert outcome.out_of_memory == told
                 assert await shell(sandbox, "echo alive; cat /proc/self/oom_score_adj") == "alive\n1000\n"
                 lived += 1
         if lived:
