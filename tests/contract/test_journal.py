@@ -102,21 +102,22 @@ def test_trajectories_come_back(place: JournalPlace) -> None:
         place,
         [OPENED, TrajectoryOpened("job", "t1", b"one", 3, 1.5), TrajectoryOpened("job", "t2", b"two", 4, 2.5)],
         [TrajectoryPlaced("job", "t1", "sandbox", "manager", {"memory": 256, "cpu": 2}, (3, 5))],
-        [TrajectoryClosed("job", "t2", "completed", "why")],
+        [TrajectoryClosed("job", "t2", "completed", "why", 4.0)],
     )
     held = ({"memory": 256, "cpu": 2}, (3, 5))
     assert recovered.trajectories == (
         RecoveredTrajectory("job", "t1", b"one", 3, 1.5, "sandbox", "manager", *held, "", had_sandbox=True),
-        RecoveredTrajectory("job", "t2", b"two", 4, 2.5, "", "", {}, (), "completed", "why"),
+        RecoveredTrajectory("job", "t2", b"two", 4, 2.5, "", "", {}, (), "completed", "why", closed_at=4.0),
     )
 
 
 def test_that_a_trajectory_had_a_sandbox_and_that_an_action_copies_it_come_back(place: JournalPlace) -> None:
-    placed = [TrajectoryPlaced("job", "t", sandbox, manager, {}, ()) for sandbox, manager in (("s", "m"), ("", ""))]
+    placed = [TrajectoryPlaced("job", "t", "s", "m", {}, ()), TrajectoryPlaced("job", "t", "", "", {}, (), died=True)]
     copying = ActionSubmitted("job", "a", "t", b"hash of a", b"spec", 12.5, copies_sandbox=True)
     recovered = recovered_after(place, [OPENED, TrajectoryOpened("job", "t", b"", 0, 1.0)], [*placed, copying])
     trajectory, action = recovered.trajectories[0], recovered.actions[0]
-    assert (trajectory.sandbox_id, trajectory.had_sandbox, action.copies_sandbox) == ("", True, True)
+    found = (trajectory.sandbox_id, trajectory.had_sandbox, trajectory.died, action.copies_sandbox)
+    assert found == ("", True, True, True)
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["one commit", "a commit each"])
@@ -213,7 +214,7 @@ def test_outcomes_are_read_by_other_threads_while_commits_go_on(place: JournalPl
         [ActionDispatched("job", "a", 2, 1, 2, "manager")],
         [ActionFinished("job", "unknown", "failed", b"", 2.0)],
         [ActionDispatched("job", "unknown", 1, 1, 1, "manager")],
-        [TrajectoryClosed("job", "unknown", "abandoned", "why")],
+        [TrajectoryClosed("job", "unknown", "abandoned", "why", 4.0)],
         [submitted("b", "unknown")],
         [TrajectoryOpened("unknown", "t", b"", 0, 1.0)],
         [OPENED],
@@ -261,7 +262,7 @@ def test_a_job_that_opens_closes_and_opens_in_one_commit(place: JournalPlace) ->
 def test_late_changes_under_a_closed_job_mean_nothing(place: JournalPlace) -> None:
     late: list[Record] = [
         ActionFinished("job", "a", "cancelled", b"", 1.0),
-        TrajectoryClosed("job", "t", "abandoned", "why"),
+        TrajectoryClosed("job", "t", "abandoned", "why", 4.0),
         PolicyVersionPublished("job", 9),
     ]
     opening: list[Record] = [OPENED, submitted("a")]
@@ -385,7 +386,7 @@ def test_no_text_ends_the_journal(place: JournalPlace) -> None:
             OPENED,
             TrajectoryOpened("job", "trajectory", b"spec", 0, 1.0),
             TrajectoryPlaced("job", "trajectory", nul, "manager", {}, ()),
-            TrajectoryClosed("job", "trajectory", "abandoned", nul),
+            TrajectoryClosed("job", "trajectory", "abandoned", nul, 4.0),
             submitted("a"),
             ActionDispatched("job", "a", 1, 1, 7, "manager"),
             ActionCancelRequested("job", "a", nul),

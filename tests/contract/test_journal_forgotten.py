@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from callsheet.scheduler.core.forgotten import entry
-from callsheet.scheduler.core.model import ActionState
+from callsheet.scheduler.core.forgotten import entry, trajectory_entry
+from callsheet.scheduler.core.model import ActionState, TrajectoryEnd
 from callsheet.scheduler.core.records import (
     ActionFinished,
-    ActionsForgotten,
     ActionSubmitted,
+    GroupCancelled,
     JobClosed,
     JobOpened,
     Record,
     SchedulerAlive,
     SchedulerAway,
+    TrajectoryClosed,
+    TrajectoryOpened,
+    WorkForgotten,
 )
 
 from tests.support.journals import JournalPlace
@@ -32,7 +35,7 @@ def finished(action_id: str) -> list[Record]:
 
 @pytest.mark.parametrize("together", [True, False], ids=["one commit", "a commit each"])
 def test_forgotten_actions_leave_their_entries(place: JournalPlace, together: bool) -> None:
-    every = [OPENED, *finished("a"), *finished("b"), *finished("c"), ActionsForgotten("job", ("a", "b"), ENTRIES)]
+    every = [OPENED, *finished("a"), *finished("b"), *finished("c"), WorkForgotten("job", ("a", "b"), ENTRIES)]
     with place.begun() as journal:
         for batch in [every] if together else [[record] for record in every]:
             journal.commit(batch)
@@ -43,13 +46,32 @@ def test_forgotten_actions_leave_their_entries(place: JournalPlace, together: bo
         assert [each.action_id for each in recovered.finished] == []
         assert journal.outcome("job", "a") is None
         assert (recovered.jobs[0].begun_epoch, recovered.jobs[0].begun_sequence) == (3, 9)
-        journal.commit([ActionsForgotten("job", ("c",), entry("c", b"hash", ActionState.SUCCEEDED))])
+        journal.commit([WorkForgotten("job", ("c",), entry("c", b"hash", ActionState.SUCCEEDED))])
     with place.begun() as journal:
         assert len(journal.load().forgotten) == 2
 
 
+@pytest.mark.parametrize("together", [True, False], ids=["one commit", "a commit each"])
+def test_forgotten_trajectories_leave_their_entries(place: JournalPlace, together: bool) -> None:
+    entries = trajectory_entry("a", b"spec", TrajectoryEnd.LOST)
+    every: list[Record] = [OPENED]
+    for name in ("a", "b"):
+        every += [TrajectoryOpened("job", name, b"spec", 0, 1.0), TrajectoryClosed("job", name, "lost", "why", 2.5)]
+    every += [*finished("c"), GroupCancelled("job", "b"), WorkForgotten("job", ("c",), entries, ("a",))]
+    with place.begun() as journal:
+        for batch in [every] if together else [[record] for record in every]:
+            journal.commit(batch)
+    with place.begun() as journal:
+        recovered = journal.load()
+        assert recovered.forgotten == (("job", entries),)
+        (kept,) = recovered.trajectories
+        assert (kept.trajectory_id, kept.end, kept.closed_at, kept.group_cancelled) == ("b", "lost", 2.5, True)
+        assert recovered.actions == ()
+    assert place.count("trajectories") == 1
+
+
 def test_a_closed_job_takes_its_entries_with_it(place: JournalPlace) -> None:
-    forgets = ActionsForgotten("job", ("a", "b"), ENTRIES)
+    forgets = WorkForgotten("job", ("a", "b"), ENTRIES)
     with place.begun() as journal:
         journal.commit([OPENED, *finished("a"), *finished("b")])
         journal.commit([forgets])

@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from callsheet.scheduler.core.records import ActionFinished, ActionsForgotten, JobClosed, JobOpened, Record
+from callsheet.scheduler.core.records import ActionFinished, JobClosed, JobOpened, Record, WorkForgotten
 from callsheet.scheduler.store.engine import SQLITE_FILE
 from callsheet.scheduler.store.journal import Journal
 
@@ -64,7 +64,7 @@ def test_forgotten_actions_make_room_for_others(tmp_path: Path) -> None:
             ids = [f"a{number}" for number in range(first, first + _TOGETHER)]
             journal.commit([submitted(each) for each in ids])
             journal.commit([ActionFinished("job", each, "succeeded", bytes(64 * 1024), 2.0) for each in ids])
-            journal.commit([ActionsForgotten("job", tuple(ids), bytes(32 * _TOGETHER))])
+            journal.commit([WorkForgotten("job", tuple(ids), bytes(32 * _TOGETHER))])
     assert size_of(place.data_dir) < 12 * MIB
 
 

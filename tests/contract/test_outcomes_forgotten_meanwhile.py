@@ -6,7 +6,7 @@ import anyio
 import pytest
 from callsheet.scheduler.core.forgotten import entry
 from callsheet.scheduler.core.model import ActionKey, ActionState, RefusalCode
-from callsheet.scheduler.core.records import ActionFinished, ActionsForgotten, JobOpened
+from callsheet.scheduler.core.records import ActionFinished, JobOpened, WorkForgotten
 from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.requests import UnaryReply
 from callsheet.scheduler.service.sessions import ClientStream
@@ -22,7 +22,7 @@ async def test_who_waits_for_it_is_told_to_ask_again(place: JournalPlace) -> Non
     with place.begun() as journal, anyio.fail_after(_LIMIT_S):
         journal.commit([JobOpened("job", b""), submitted("a")])
         journal.commit([ActionFinished("job", "a", "succeeded", b"outcome", 2.0)])
-        journal.commit([ActionsForgotten("job", ("a",), entry("a", b"", ActionState.SUCCEEDED))])
+        journal.commit([WorkForgotten("job", ("a",), entry("a", b"", ActionState.SUCCEEDED))])
         payloads = await LocalPayloadStore.open(place.data_dir / "payloads")
         background = Background(journal, payloads, lambda job_id: job_id == "job")
         stream, unary = ClientStream(), UnaryReply()

@@ -25,6 +25,6 @@ def test_a_short_soak_is_bounded_and_says_so() -> None:
     for each in found["soaks"]:
         counts = each["counts"]
         assert counts["failed"] == {}
-        assert min(counts[name] for name in ("small", "large", "jobs", "unread")) > 0
+        assert min(counts[name] for name in ("small", "large", "jobs", "unread", "trajectories", "groups", "gone")) > 0
         assert each["samples"][-1]["forgotten"] > 0
         assert (each["samples"][-1]["database"] > 0) == (each["database"] == "postgresql")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from callsheet.scheduler.core import records
 from callsheet.scheduler.core.commands import OutcomeFacts
+from callsheet.scheduler.core.engine_weights import WeightsOffer
 from callsheet.scheduler.core.model import (
     CPU,
     MEMORY,
@@ -64,6 +65,11 @@ class Link:
         self.time.after(arrival - self.time.now, lambda: deliver() if self.up else None)
 
 
+def no_weights(plan: bytes) -> WeightsOffer:
+    """Nothing in this simulation publishes weights."""
+    raise AssertionError(f"nobody published {plan!r}")
+
+
 def encode_outcome(facts: OutcomeFacts) -> bytes:
     """Outcomes of the simulation are the action's key, its state and its result."""
     return f"{'/'.join(facts.key)} {facts.state.value} {facts.result!r} after {facts.attempts}".encode()
@@ -103,9 +109,10 @@ class SimJournal:
                     held=placed.held,
                     held_cores=placed.held_cores,
                     had_sandbox=True,
+                    died=placed.died,
                 )
-            case records.TrajectoryClosed(job_id, trajectory_id, end, reason):
-                self._replace_trajectory((job_id, trajectory_id), end=end, reason=reason)
+            case records.TrajectoryClosed(job_id, trajectory_id, end, reason, closed_at):
+                self._replace_trajectory((job_id, trajectory_id), end=end, reason=reason, closed_at=closed_at)
             case records.JobLease(job_id, expired, left):
                 self.jobs[job_id] = replace(self.jobs[job_id], expired=expired, left=left)
             case records.ActionSubmitted() as new:
@@ -141,8 +148,10 @@ class SimJournal:
                 assert key not in self.outcomes, f"{key} has a second outcome: {outcome!r} after {self.outcomes[key]!r}"
                 self.outcomes[key] = outcome
                 self._replace_action(key, state=state, finished_at=finished_at, outcome_bytes=len(outcome))
-            case records.ActionsForgotten(job_id, action_ids, entries):
+            case records.WorkForgotten(job_id, action_ids, entries, trajectory_ids):
                 self.forgotten.append((job_id, entries))
+                for trajectory_id in trajectory_ids:
+                    del self.trajectories[job_id, trajectory_id]
                 for action_id in action_ids:
                     del self.actions[ActionKey(job_id, action_id)], self.outcomes[ActionKey(job_id, action_id)]
             case records.SchedulerAway(_, since, until, forgotten):

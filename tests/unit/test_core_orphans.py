@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 
+import pytest
 from callsheet.scheduler.core import commands, events
-from callsheet.scheduler.core.model import ActionKind, ActionState, Timeouts
+from callsheet.scheduler.core.model import ActionKind, ActionState, FailureKind, Timeouts
 from callsheet.scheduler.core.registration import SandboxRef
 
 from tests.support.core_requests import action_request, key_of
-from tests.support.core_world import CoreWorld, FakeManager, Stream, world_with_sandbox
+from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, Stream, world_with_sandbox
 
 SANDBOX = SandboxRef("job", "t", "reset#1")
 
@@ -63,6 +65,42 @@ def test_an_orphan_that_ended_waits_for_its_submit() -> None:
     assert after.outcomes[key_of("a")].result == events.AttemptSucceeded(b"done")
     assert manager.stream.last(commands.AcknowledgeEnd).token == grant.token
     assert manager.free["cpu"] == 4
+
+
+@pytest.mark.parametrize("kind", [ActionKind.ENV_STEP, ActionKind.ENV_RESET])
+def test_results_of_orphans_are_bounded_and_none_runs_again_for_that(kind: ActionKind) -> None:
+    world, manager = world_with_sandbox()
+    world.settings = replace(world.settings, max_orphan_bytes=4_000)
+    after, grant = uncommitted(world, manager, kind)
+    manager.join([], [SANDBOX], heartbeat=False)
+    made = ("made", "t") if kind is ActionKind.ENV_RESET else ()
+    manager.end(grant, events.AttemptSucceeded(b"x" * 10_000, *made))
+    manager.heartbeat()
+    assert after.state.orphan_bytes < 4_000
+    released = [each.sandbox.sandbox_id for each in manager.stream.all(commands.ReleaseSandbox)]
+    assert ("made" in released) == (kind is ActionKind.ENV_RESET)
+    after.submit(action_request("a", kind, "t"))
+    assert after.state.orphan_bytes == 0
+    if kind is ActionKind.ENV_RESET:
+        # It may be repeated, so its client need not even know.
+        assert after.state_of("a") is ActionState.QUEUED
+        return
+    result = after.outcomes[key_of("a")].result
+    assert isinstance(result, events.AttemptFailed)
+    assert (result.kind, result.reason) == (FailureKind.INFRA, "result_dropped")
+
+
+def test_an_attempt_that_does_not_end_keeps_no_body_of_an_action_that_is_over() -> None:
+    world = CoreWorld()
+    manager = world.manager()
+    world.job()
+    world.submit(replace(action_request("a"), spec=b"x" * 100_000))
+    world.plan()
+    grant = manager.start("a")
+    world.cancel("a")
+    manager.live(SETTINGS.cancel_grace + 1.0)
+    assert world.outcomes[key_of("a")].state is ActionState.CANCELLED
+    assert world.state.attempts[grant.token].action.request.spec == b""
 
 
 def test_an_end_of_an_orphan_after_its_submit_is_its_outcome() -> None:

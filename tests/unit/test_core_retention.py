@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from callsheet.scheduler.core import events, records
 from callsheet.scheduler.core.commands import CoreCommand, Persist
-from callsheet.scheduler.core.forgotten import ENTRY_BYTES, ForgottenActions, entry
+from callsheet.scheduler.core.forgotten import ENTRY_BYTES, ForgottenWork, entry
 from callsheet.scheduler.core.model import ActionKind, ActionState, RefusalCode, RefusedError
 from callsheet.scheduler.core.retention import MAX_PER_STEP
 
@@ -180,7 +180,7 @@ def test_a_step_forgets_a_bounded_number() -> None:
 
 def _forgotten_in(todo: list[CoreCommand]) -> int:
     records_ = [each.record for each in todo if isinstance(each, Persist)]
-    return sum(len(each.action_ids) for each in records_ if isinstance(each, records.ActionsForgotten))
+    return sum(len(each.action_ids) for each in records_ if isinstance(each, records.WorkForgotten))
 
 
 def test_a_closed_job_forgets_that_it_forgot() -> None:
@@ -195,7 +195,7 @@ def test_a_closed_job_forgets_that_it_forgot() -> None:
 
 
 def test_entries_are_compact_and_told_apart() -> None:
-    forgotten = ForgottenActions()
+    forgotten = ForgottenWork()
     states = (ActionState.SUCCEEDED, ActionState.FAILED, ActionState.CANCELLED, ActionState.EXPIRED)
     for number in range(20_000):
         forgotten.add(entry(f"a{number}", b"body %d" % number, states[number % 4]))

@@ -14,6 +14,7 @@ from callsheet.managers.inference.executor import InferenceExecutor
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.torch_engine.kind import torch_engine
 from callsheet.managers.inference.torch_engine.settings import TorchSettings
+from callsheet.managers.inference.weights import DiskWeights
 from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.config_file import WeightsError
 from callsheet.managers.models.transformer import LanguageModel, initialise
@@ -185,7 +186,7 @@ async def test_an_abort_by_the_engine_is_a_success_with_partial_tokens(
             tasks.start_soon(run)
             await anyio.wait_all_tasks_blocked()
             await executor.run(generate_attempt(2, prompt(9)))
-            await engine_of(executor).update_weights(WeightUpdate(tmp_path, 5, UpdateMode.ABORT))
+            await engine_of(executor).update_weights(WeightUpdate(DiskWeights(str(tmp_path)), 5, UpdateMode.ABORT))
     assert completed(results[0]).finish_reason == outcome_pb2.FINISH_REASON_ABORT
     assert executor.services()[0].policy_version == 5
 
@@ -229,7 +230,12 @@ async def test_another_kind_of_action_is_refused(executor: InferenceExecutor) ->
 async def test_registration(executor: InferenceExecutor) -> None:
     (service,) = executor.services()
     assert service == manager_service_pb2.HostedService(
-        name="policy", kinds=[action_pb2.ACTION_KIND_GENERATE], slots=64, reserved={"cpu": 1}, instances=1
+        name="policy",
+        kinds=[action_pb2.ACTION_KIND_GENERATE],
+        slots=64,
+        reserved={"cpu": 1},
+        instances=1,
+        kv_tokens=65536,
     )
     capabilities = executor.capabilities()
     assert capabilities["weights"] == "random"
@@ -267,9 +273,20 @@ def test_the_executor_can_be_built_before_the_event_loop_runs(tmp_path: Path) ->
     save_weights(small_model(1, CONFIG), CONFIG, tmp_path)
 
     async def use() -> AttemptResult:
-        await engine_of(built).update_weights(WeightUpdate(tmp_path, 1, UpdateMode.DRAIN))
+        await engine_of(built).update_weights(WeightUpdate(DiskWeights(str(tmp_path)), 1, UpdateMode.DRAIN))
         result = await built.run(generate_attempt(1, prompt(4)))
         await built.close()
         return result
 
     assert completed(anyio.run(use)).policy_versions[0].version == 1
+
+
+async def test_nothing_is_to_be_sent_to_a_paused_engine(executor: InferenceExecutor) -> None:
+    def told() -> list[tuple[str, int, bool]]:
+        return [(state.name, state.instances, state.no_room) for state in executor.service_states()]
+
+    assert told() == [("policy", 1, False)]
+    await engine_of(executor).pause(PauseMode.KEEP)
+    assert told() == [("policy", 0, True)]
+    await engine_of(executor).resume()
+    assert told() == [("policy", 1, False)]

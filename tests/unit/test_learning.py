@@ -13,6 +13,7 @@ from callsheet.scheduler.core import events
 from callsheet.scheduler.core.entities import Attempt
 from callsheet.scheduler.core.events import AttemptEnded, AttemptResult
 from callsheet.scheduler.core.model import ActionKey, ActionKind, FailureKind, TimeoutKind
+from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.predictors.ends import observation_of
 from callsheet.scheduler.service.learning import (
@@ -129,7 +130,7 @@ def test_no_run_is_taken_to_be_longer_than_its_timeout() -> None:
 
 def test_an_end_that_cannot_be_learned_from_is_passed_over(journal: Journal) -> None:
     world, attempt = world_running()
-    learning = Learning(Predictors(), journal, 1.0)
+    learning = Learning(Predictors(), EngineKnowledge(), journal, 1.0)
     learning.attempts_ended(world.state, [end(attempt, execution_s=math.nan), end(attempt)])
     learning.learn(2)
     assert seen(learning) == 1
@@ -141,7 +142,7 @@ async def test_of_a_flood_of_alike_ends_the_first_are_learned_and_others_not_mis
     world.submit(replace(action_request("b", ActionKind.REWARD, demand=elastic(2, 8)), label="rare"))
     world.propose("b", "m", cpu=4)
     rare = next(each for each in world.state.managers["m"].attempts.values() if each is not attempt)
-    learning = Learning(Predictors(), journal, 1000.0)
+    learning = Learning(Predictors(), EngineKnowledge(), journal, 1000.0)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(learning.run)
         for turn in range(2):
@@ -156,7 +157,7 @@ async def test_of_a_flood_of_alike_ends_the_first_are_learned_and_others_not_mis
 @pytest.mark.anyio
 async def test_ends_are_learned_from_beside_the_loop(journal: Journal) -> None:
     world, attempt = world_running()
-    learning = Learning(Predictors(), journal, 1000.0)
+    learning = Learning(Predictors(), EngineKnowledge(), journal, 1000.0)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(learning.run)
         for turn in range(3):
@@ -169,7 +170,7 @@ async def test_ends_are_learned_from_beside_the_loop(journal: Journal) -> None:
 
 def test_an_end_nobody_knows_of_is_passed_over(journal: Journal) -> None:
     world, attempt = world_running()
-    learning = Learning(Predictors(), journal, 1.0)
+    learning = Learning(Predictors(), EngineKnowledge(), journal, 1.0)
     stray = end(attempt)
     stray.manager_id = "other"
     learning.attempts_ended(world.state, [stray])
@@ -180,7 +181,7 @@ def test_an_end_nobody_knows_of_is_passed_over(journal: Journal) -> None:
 @pytest.mark.anyio
 async def test_what_was_learned_is_loaded_again(journal: Journal) -> None:
     world, attempt = world_running()
-    learning = Learning(Predictors(), journal, 1.0)
+    learning = Learning(Predictors(), EngineKnowledge(), journal, 1.0)
     learning.attempts_ended(world.state, [end(attempt)] * 5)
     await learning.close()
     observation = observation_of(attempt, end(attempt))
@@ -197,7 +198,7 @@ async def test_a_save_that_fails_is_logged_and_the_next_one_goes_on(
     place: JournalPlace, journal: Journal, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world, attempt = world_running()
-    learning = Learning(Predictors(), journal, 1.0)
+    learning = Learning(Predictors(), EngineKnowledge(), journal, 1.0)
     learning.attempts_ended(world.state, [end(attempt)])
     with place.outside() as connection:
         connection.execute("ALTER TABLE predictor_nodes RENAME TO elsewhere")

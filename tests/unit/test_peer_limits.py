@@ -7,7 +7,8 @@ import pytest
 from callsheet.scheduler.core.model import RefusalCode, RefusedError
 from callsheet.scheduler.service import peer_limits
 from callsheet.scheduler.service.limit_settings import LimitSettings
-from callsheet.scheduler.service.peer_limits import BURST_S, PeerLimits, address_of
+from callsheet.scheduler.service.peer_limits import BURST_S, MAX_TRANSFERS, PeerLimits
+from callsheet.scheduler.service.refusal_log import address_of
 
 RATE = 10
 
@@ -118,3 +119,25 @@ def test_only_so_many_peers_are_remembered(limits: PeerLimits, monkeypatch: pyte
 )
 def test_an_address_is_a_peer_whatever_its_port(peer: str, address: str) -> None:
     assert address_of(peer) == address
+
+
+async def test_a_peer_has_only_so_many_transfers_and_others_go_on(limits: PeerLimits) -> None:
+    entered: list[str] = []
+
+    async def hold(name: str, until: anyio.Event) -> None:
+        async with limits.transfer(name):
+            entered.append(name)
+            await until.wait()
+
+    first, others = anyio.Event(), anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hold, "a", first)
+        for _ in range(MAX_TRANSFERS):
+            tasks.start_soon(hold, "a", others)
+        tasks.start_soon(hold, "b", others)
+        await anyio.wait_all_tasks_blocked()
+        assert (entered.count("a"), entered.count("b")) == (MAX_TRANSFERS, 1)
+        first.set()
+        await anyio.wait_all_tasks_blocked()
+        assert entered.count("a") == MAX_TRANSFERS + 1
+        others.set()

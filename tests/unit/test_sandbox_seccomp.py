@@ -125,6 +125,12 @@ def test_what_nothing_else_bounds_is_refused(unbounded: Unbounded, call: tuple[i
     assert verdict(*call, unbounded=unbounded) == failing(error)
 
 
+@pytest.mark.parametrize("waking", [False, True])
+def test_leases_are_refused(*, waking: bool) -> None:
+    assert verdict(72, 1, 1024, 1, unbounded=Unbounded(waking=waking)) == failing(errno.EPERM)
+    assert verdict(72, 1, 1025, 1, unbounded=Unbounded(waking=waking)) == ALLOW
+
+
 @pytest.mark.parametrize("call", [(72, 1, 10, 17), (72, 1, 2, 18), (157, 1, 9), (157, 4, 18), (9, 0, 4096, 3, 0x22)])
 def test_what_is_like_it_is_allowed(call: tuple[int, ...]) -> None:
     assert verdict(*call, unbounded=Unbounded(memory=True, waking=True, system_v=True)) == ALLOW

@@ -19,17 +19,22 @@ def answers(samples: list[Sample], database: str = "sqlite") -> list[bool]:
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_what_stays_as_it_is_was_bounded(database: str) -> None:
-    assert answers(STEADY, database) == [True] * 4
+    assert answers(STEADY, database) == [True] * 5
 
 
 def test_memory_that_grows_for_ever_is_found() -> None:
     growing = [replace(sample, rss=sample.rss + int(sample.at_s * 0.8 * MIB)) for sample in STEADY]
-    assert answers(growing) == [True, True, False, True]
+    assert answers(growing) == [True, True, False, True, True]
 
 
 def test_disk_that_grows_for_ever_is_found() -> None:
     growing = [replace(sample, database=int(sample.at_s * MIB)) for sample in STEADY]
-    assert answers(growing, "postgresql") == [True, True, True, False]
+    assert answers(growing, "postgresql") == [True, True, True, False, True]
+
+
+def test_trajectories_that_stay_for_ever_are_found() -> None:
+    growing = [replace(sample, trajectories=int(sample.at_s * 20)) for sample in STEADY]
+    assert answers(growing) == [True, True, True, True, False]
 
 
 def test_one_look_beyond_a_bound_is_enough() -> None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+
+import anyio
 import pytest
+from callsheet.managers.executor import Completed
 from callsheet.managers.sandbox.backend import CommandOutcome, CommandSpec
+from callsheet.managers.sandbox.rewards import score_result
 from callsheet.managers.sandbox.scoring import Score, fill_placeholders
 from callsheet.managers.sandbox.test_suite import SuiteRun
 from callsheet.v1 import outcome_pb2
+from typing_extensions import override
+
+from tests.support.sandbox_attempts import attempt_of, suite
 
 
 def ended(exit_code: int = 0, signal: int = 0) -> CommandOutcome:
@@ -53,3 +61,28 @@ def test_placeholders_are_filled_everywhere() -> None:
     command = CommandSpec(("sh", "-c", "pytest -n {units} --junitxml={report} # {units}"))
     filled = fill_placeholders(command, {"{units}": "3", "{report}": "/tmp/r.xml"})
     assert filled.arguments == ("sh", "-c", "pytest -n 3 --junitxml=/tmp/r.xml # 3")
+
+
+class _LongRun(SuiteRun):
+    """Takes as long to judge as nobody else does anything."""
+
+    others_go_on = threading.Event()
+
+    @override
+    def judge(self) -> Score | outcome_pb2.Failed:
+        assert self.others_go_on.wait(30)
+        return super().judge()
+
+
+@pytest.mark.anyio
+async def test_a_large_report_holds_up_nobody_else() -> None:
+    run = _LongRun(ended(1), True, report(3, 1))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_go_on, run)
+        result = await score_result(run, attempt_of(suite("true")))
+    assert isinstance(result, Completed)
+    assert result.succeeded.reward.score == 0.75
+
+
+async def _go_on(run: _LongRun) -> None:
+    run.others_go_on.set()

@@ -76,6 +76,8 @@ def test_expired_and_revoked_ones_are_refused_and_told_so() -> None:
         (Scope.READ_ONLY, "job", None, "takes no id"),
         (Scope.ADMIN, "", 0.0, "lifetime: must be above 0"),
         (Scope.ADMIN, "", float("nan"), "lifetime: must be above 0"),
+        (Scope.ADMIN, "", float("inf"), "lifetime: must be above 0 s and at most"),
+        (Scope.ADMIN, "", 1e18, "valid until it is revoked, got 1e"),
     ],
 )
 def test_bad_tokens_are_not_issued(scope: Scope, subject: str, lifetime_s: float | None, message: str) -> None:

@@ -8,6 +8,7 @@ import torch
 from callsheet.managers.inference.driver import EngineFailedError, PauseMode, UpdateMode, WeightUpdate
 from callsheet.managers.inference.torch_engine.driver import TorchEngineDriver
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
+from callsheet.managers.inference.weights import DiskWeights
 
 from tests.support.torch_models import SMALL, prompt, request, save_weights, small_model
 
@@ -63,7 +64,7 @@ async def test_a_failure_of_the_engine_reaches_everyone(tmp_path_factory: pytest
         with pytest.raises(EngineFailedError):
             await call
     with pytest.raises(EngineFailedError):
-        await driver.update_weights(WeightUpdate(directory, 1, UpdateMode.KEEP))
+        await driver.update_weights(WeightUpdate(DiskWeights(str(directory)), 1, UpdateMode.KEEP))
     assert "RuntimeError" in await driver.wait_failed()
     await driver.abort("a")
     await driver.resume()

@@ -20,6 +20,8 @@ _EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130
 # As gRPC says it, for a scheduler and everything else.
 _NOTHING_LISTENS = "UNAVAILABLE: failed to connect"
+# What has answered, if only with a certificate, runs.
+_ANSWERED = ("TLS", "certificate")
 _WANTS_JSON = "callsheet.cli.json"
 
 
@@ -125,6 +127,7 @@ def describe(error: BaseException) -> str:
         return "timed out"
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
-    if isinstance(error, ConnectionError) and str(error).startswith(_NOTHING_LISTENS):
+    silent = str(error).startswith(_NOTHING_LISTENS) and not any(word in str(error) for word in _ANSWERED)
+    if isinstance(error, ConnectionError) and silent:
         return f"{error}; is `callsheet up` running?"
     return str(error) or type(error).__name__

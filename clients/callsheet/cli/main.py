@@ -7,6 +7,8 @@ import sys
 
 # Before anything imports gRPC: children that this process forks would die in the handlers of its fork support.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+# gRPC's own lines on standard error repeat what strangers said in a handshake as it is, orders to a terminal included.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def main() -> None:

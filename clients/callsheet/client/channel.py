@@ -16,7 +16,8 @@ import grpc.aio
 from callsheet.client.decode import refusal, refusal_of_status
 from callsheet.client.errors import CallsheetError, ConnectionLostError, ForkedProcessError, QueueFullError, invalid
 from callsheet.client.settings import ClientOptions
-from callsheet.credentials.channel import HINT_FOR_TLS
+from callsheet.credentials.channel import explained
+from callsheet.credentials.token import read_token, why
 from callsheet.timing.backoff import backoff_s
 from callsheet.v1.google_rpc import status_pb2
 from google.protobuf.message import DecodeError
@@ -53,8 +54,6 @@ _TOO_MANY = frozenset({"requests", "calls"})
 
 # A response with one of these cannot get better by waiting.
 _HOPELESS = frozenset({grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED, *NOT_LET_IN})
-# What a peer that expects TLS, or a certificate, looks like from here.
-_CLOSED_AT_ONCE = ("Socket closed", "SSL", "handshake")
 _NO_CONNECTION = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
 
 
@@ -79,7 +78,7 @@ def open_channel(target: str, options: ClientOptions) -> grpc.aio.Channel:
 
     Raises:
         ForkedProcessError: The process was forked after its parent had opened a channel: gRPC would hang or crash.
-        InvalidArgumentError: A file of the options cannot be read.
+        InvalidArgumentError: A file of the options cannot be read, or holds no token.
     """
     if _fork_guard.forked:
         raise ForkedProcessError(
@@ -87,11 +86,20 @@ def open_channel(target: str, options: ClientOptions) -> grpc.aio.Channel:
             'first use, or start processes with "spawn" or "forkserver"'
         )
     _fork_guard.used = True
+    _check_token(options)
     merged = CHANNEL_OPTIONS | dict(options.channel_options)
     try:
         return options.credentials.open_channel(target, tuple(merged.items()))
     except OSError as error:
         raise invalid("tls", error.filename, f"must name files that can be read: {error.strerror}") from error
+
+
+def _check_token(options: ClientOptions) -> None:
+    try:
+        if options.token_file:
+            read_token(options.token_file)
+    except (OSError, ValueError) as error:
+        raise invalid("token_file", options.token_file, f"must be a file with a token: {why(error)}") from error
 
 
 def is_hopeless(code: grpc.StatusCode) -> bool:
@@ -158,8 +166,7 @@ def error_of_call(error: grpc.aio.AioRpcError) -> CallsheetError:
                 return found
     text = error.details() or "no details"
     if error.code() in _NO_CONNECTION:
-        hint = f"; {HINT_FOR_TLS}" if any(word in text for word in _CLOSED_AT_ONCE) else ""
-        return ConnectionLostError(f"{error.code().name}: {text}{hint}")
+        return ConnectionLostError(f"{error.code().name}: {explained(text)}")
     return refusal(error.code().value[0], text, None)
 
 

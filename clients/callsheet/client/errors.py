@@ -181,7 +181,8 @@ class AlreadyExistsError(RefusedError):
 class ForgottenError(RefusedError):
     """The action had its outcome long ago, and the scheduler no longer keeps it. It does not run again.
 
-    The code is ALREADY_EXISTS for a submit, and NOT_FOUND where the outcome of an earlier one was asked for.
+    Likewise a trajectory or a group that was closed long ago; it is not opened again. The code is ALREADY_EXISTS for a
+    submit or an open, and NOT_FOUND where the outcome of an earlier one was asked for.
     """
 
 

@@ -91,6 +91,7 @@ _SAMPLING: Final = (
     "stop",
     "stop_token_ids",
     "log_probs_mode",
+    "ignore_eos",
 )
 _HINTS: Final = {name: f"pass sampling=Sampling({name}=...)" for name in _SAMPLING} | {
     "max_tokens": "pass sampling=Sampling(max_new_tokens=...)",

@@ -30,6 +30,7 @@ class Sampling:
         stop: Generation stops once the text of the new tokens contains any of these. An engine without a tokenizer
             fails the action as ENV `no_tokenizer`.
         stop_token_ids: Generation stops after any of these tokens.
+        ignore_eos: Whether the model's own end tokens do not end generation.
         log_probs_mode: Of which distribution the log-probabilities are to be.
     """
 
@@ -41,3 +42,4 @@ class Sampling:
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     log_probs_mode: LogProbsMode = LogProbsMode.SAMPLED
+    ignore_eos: bool = False

@@ -33,6 +33,7 @@ from callsheet.client.ledger import ActionKey, Item, Ledger
 from callsheet.client.payloads import PayloadTransfer
 from callsheet.client.settings import ClientOptions
 from callsheet.client.ticket import Ticket
+from callsheet.credentials.channel import Metadata
 from callsheet.timing.backoff import backoff_s
 from callsheet.v1 import client_service_pb2, client_service_pb2_grpc, outcome_pb2
 from callsheet.v1.encoded_fields import embedded, tag
@@ -88,6 +89,7 @@ class Session:
         self._leaving = False
         self._streaming = False
         self._greeted = False
+        self._presented: Metadata = ()
         self._greetings: list[asyncio.Future[None]] = []
         self.held = HeldJobs()
         self._channel = open_channel(target, options)
@@ -228,9 +230,7 @@ class Session:
         self._down_since = now if self._down_since is None else self._down_since
         left_s = self._down_since + self._options.connect_timeout_s - now
         try:
-            info = await self.stub.GetServerInfo(
-                greeting(), timeout=max(left_s, _SHORTEST_S), metadata=self._options.credentials.metadata()
-            )
+            info = await self.stub.GetServerInfo(greeting(), timeout=max(left_s, _SHORTEST_S), metadata=self._present())
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                 return StreamEnd(error.code(), error_of_call(error))
@@ -249,6 +249,15 @@ class Session:
         self._greetings.clear()
         return None
 
+    def _present(self) -> Metadata:
+        """The token as it is now."""
+        self._presented = self._options.credentials.metadata()
+        return self._presented
+
+    def _has_new_token(self, code: grpc.StatusCode) -> bool:
+        """Whether there is another one since the last was refused."""
+        return code is grpc.StatusCode.UNAUTHENTICATED and self._options.credentials.metadata() != self._presented
+
     async def _until_work(self) -> None:
         while not (self._ledger or self._room or self.held or self._greetings):
             self._failures = 0
@@ -262,7 +271,7 @@ class Session:
         open_stream: Any = self._channel.stream_stream(
             _METHOD, response_deserializer=client_service_pb2.ClientSessionResponse.FromString
         )
-        call: Any = open_stream(metadata=self._options.credentials.metadata())
+        call: Any = open_stream(metadata=self._present())
         self._streaming = True
         try:
             async with anyio.create_task_group() as group:
@@ -343,7 +352,7 @@ class Session:
         self._down_since = now if self._down_since is None else self._down_since
         patience_s = self._options.give_up_after_s if self._greeted else self._options.connect_timeout_s
         left_s = self._down_since + patience_s - now
-        if is_hopeless(end.code) or left_s <= 0:
+        if (is_hopeless(end.code) and not self._has_new_token(end.code)) or left_s <= 0:
             self._give_up(end)
             return
         initial_s, longest_s = self._options.backoff_initial_s, self._options.backoff_max_s

@@ -9,6 +9,7 @@ from callsheet.client.arguments import optional
 from callsheet.client.errors import invalid
 from callsheet.client.fields import is_number
 from callsheet.credentials.channel import SYSTEM, Credentials
+from callsheet.credentials.token import checked_token
 
 _SECONDS: Final = (
     "connect_timeout_s",
@@ -59,9 +60,11 @@ class ClientOptions:
         channel_options: gRPC channel options that override the client's own.
         tls: How to encrypt the connection; None does not.
         token: Who the client is, for schedulers that ask.
+        token_file: A file that holds the token; it goes before `token`. It is read anew for each connection and call,
+            so a long job goes on with another one.
 
     Raises:
-        InvalidArgumentError: A number out of its range.
+        InvalidArgumentError: A number out of its range, or a token that is none.
     """
 
     connect_timeout_s: float = 10.0
@@ -74,6 +77,8 @@ class ClientOptions:
     channel_options: tuple[tuple[str, int | str], ...] = ()
     tls: Tls | None = None
     token: str | None = field(default=None, repr=False)
+    token_file: str | None = None
+    _credentials: Credentials = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
@@ -86,10 +91,21 @@ class ClientOptions:
         optional("tls", self.tls, Tls, "a Tls")
         if self.token is not None and not isinstance(self.token, str):
             raise invalid("token", type(self.token).__name__, "text, or None")
+        optional("token_file", self.token_file, str, "a path as text")
+        try:
+            if self.token:
+                checked_token(self.token)
+        except ValueError as error:
+            raise invalid("token", "", str(error)) from None
+        object.__setattr__(self, "_credentials", self._make_credentials())
 
     @property
     def credentials(self) -> Credentials:
         """How channels are made, and what each rpc carries."""
+        return self._credentials
+
+    def _make_credentials(self) -> Credentials:
         if self.tls is None:
-            return Credentials(token=self.token)
-        return Credentials(self.tls.ca_file or SYSTEM, self.tls.cert_file, self.tls.key_file, self.token)
+            return Credentials(token=self.token, token_file=self.token_file)
+        files = (self.tls.ca_file or SYSTEM, self.tls.cert_file, self.tls.key_file)
+        return Credentials(*files, self.token, self.token_file)

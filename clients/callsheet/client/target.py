@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from callsheet.client.arguments import instance
 from callsheet.client.errors import invalid
 from callsheet.client.settings import ClientOptions, Tls
 from callsheet.credentials.channel import SYSTEM
+from callsheet.credentials.token import checked_token, read_token, why
 
 DEFAULT_TARGET: Final = "127.0.0.1:7077"
 """Where `callsheet up` serves by default."""
@@ -48,9 +48,9 @@ def from_environment(environ: Mapping[str, str]) -> tuple[str, ClientOptions]:
     """Returns the address and the options that environment variables name.
 
     Raises:
-        InvalidArgumentError: A file is named that cannot be read.
+        InvalidArgumentError: What they say is no token, or half a pair of files; a file is named that cannot be read.
     """
-    options = ClientOptions(token=_token(environ))
+    options = _with_token(environ)
     files = {name: environ.get(f"CALLSHEET_TLS_{name}") or None for name in ("CA", "CERT", "KEY")}
     if any(files.values()):
         ca = None if files["CA"] == SYSTEM else files["CA"]
@@ -58,14 +58,17 @@ def from_environment(environ: Mapping[str, str]) -> tuple[str, ClientOptions]:
     return environ.get("CALLSHEET_SCHEDULER") or DEFAULT_TARGET, options
 
 
-def _token(environ: Mapping[str, str]) -> str | None:
+def _with_token(environ: Mapping[str, str]) -> ClientOptions:
     token, path = environ.get("CALLSHEET_TOKEN"), environ.get("CALLSHEET_TOKEN_FILE")
     if token or not path:
-        return token or None
+        try:
+            return ClientOptions(token=checked_token(token) if token else None)
+        except ValueError as error:
+            raise invalid("CALLSHEET_TOKEN", "", f"must be a token: it {error}") from None
     try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise invalid("CALLSHEET_TOKEN_FILE", path, f"a text file that can be read: {error}") from error
+        return ClientOptions(token=read_token(path), token_file=path)
+    except (OSError, ValueError) as error:
+        raise invalid("CALLSHEET_TOKEN_FILE", path, f"must be a file with a token: {why(error)}") from error
 
 
 def _check_host_and_port(target: str, address: str) -> None:

@@ -76,11 +76,16 @@ def _describe_stop(end: AttemptEnded, result: Stopped, order: StopOrder | None) 
         end.failed.kind = outcome_pb2.FAILURE_KIND_TIMEOUT
         end.failed.timeout = outcome_pb2.TIMEOUT_KIND_START_TO_CLOSE
         end.failed.reason = "start_to_close"
-        end.failed.message = order.reason
+        end.failed.message = with_hint(order.reason, result.hint)
     else:
         end.failed.CopyFrom(infra_failure("manager_stopped", order.reason))
     if result.partial is not None:
         (end.cancelled if end.HasField("cancelled") else end.failed).partial.CopyFrom(result.partial)
+
+
+def with_hint(message: str, hint: str) -> str:
+    """Returns a message with a hint behind it, if there is one."""
+    return f"{message}; {hint}" if hint else message
 
 
 def infra_failure(reason: str, message: str) -> outcome_pb2.Failed:

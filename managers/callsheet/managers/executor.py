@@ -38,10 +38,17 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The attempt ended because `Attempt.stop_requested` was set; the runtime makes it a timeout or a cancel."""
+    """The attempt ended because `Attempt.stop_requested` was set; the runtime makes it a timeout or a cancel.
+
+    Attributes:
+        partial: What there is of its result.
+        usage: What it used.
+        hint: What may be the cause of a timeout; empty for nothing.
+    """
 
     partial: outcome_pb2.Succeeded | None = None
     usage: outcome_pb2.Usage = field(default_factory=outcome_pb2.Usage)
+    hint: str = ""
 
 
 AttemptResult = Completed | Broken | Stopped

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import grpc
 import grpc.aio
+from callsheet.credentials.channel import explained
 from callsheet.managers.cancellation import cancellation_requested
 from callsheet.managers.health_file import HealthFile
 from callsheet.managers.manager import Manager
@@ -170,7 +171,7 @@ async def _written(writing: Awaitable[None]) -> None:
 def _session_error(error: grpc.aio.AioRpcError | asyncio.CancelledError) -> SessionEndedError:
     """Returns what an error of a call means. A cancellation that this process asked for is passed on instead."""
     if isinstance(error, grpc.aio.AioRpcError):
-        return SessionEndedError(f"{error.code().name}: {error.details()}", error.code())
+        return SessionEndedError(f"{error.code().name}: {explained(error.details() or 'no details')}", error.code())
     if cancellation_requested():
         raise error
     return SessionEndedError("the registration was not answered in time")

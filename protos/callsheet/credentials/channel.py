@@ -10,6 +10,7 @@ from typing import Final
 import grpc
 import grpc.aio
 from callsheet.credentials.renewal import RenewedChannel
+from callsheet.credentials.token import FileToken, checked_token
 
 SYSTEM: Final = "system"
 """In place of a file of authorities: those that the operating system trusts."""
@@ -34,6 +35,7 @@ class Credentials:
     key_file: str | None = None
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
+    _of_file: FileToken = field(default_factory=FileToken, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if (self.cert_file is None) != (self.key_file is None):
@@ -41,6 +43,11 @@ class Credentials:
             raise ValueError(f"tls_{missing}: must be given with tls_{given}")
         if self.cert_file is not None and self.ca_file is None:
             raise ValueError("tls_ca: must be given with tls_cert; 'system' takes the operating system's authorities")
+        try:
+            if self.token:
+                checked_token(self.token)
+        except ValueError as error:
+            raise ValueError(f"token: {error}") from None
 
     def open_channel(self, target: str, options: Sequence[tuple[str, int | str]]) -> grpc.aio.Channel:
         """Opens a channel, which connects when it is first used. Files that have changed are read anew.
@@ -67,16 +74,40 @@ class Credentials:
         """What each rpc carries. gRPC's own call credentials would start a thread for each.
 
         Raises:
-            OSError: The token's file cannot be read; its error names it.
+            OSError: The token's file cannot be read, and never was; its error names it.
+            ValueError: There is no token in it, and never was.
         """
         token = self.token
         if self.token_file is not None:
-            token = Path(self.token_file).read_text(encoding="utf-8").strip()
-        return (("authorization", f"Bearer {token}"),) if token else ()
+            token = self._of_file.read(self.token_file)
+        return (("authorization", f"Bearer {checked_token(token)}"),) if token else ()
 
 
-HINT_FOR_TLS: Final = (
-    "if the scheduler uses TLS, name its authorities in CALLSHEET_TLS_CA, and a certificate of your own in "
-    "CALLSHEET_TLS_CERT and CALLSHEET_TLS_KEY if it asks for one"
+_HINTS: Final = (
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "the scheduler's certificate is not of the authorities in CALLSHEET_TLS_CA, or has expired",
+    ),
+    ("Hostname Verification", "the scheduler's certificate is for other names than the one that was dialled"),
+    (
+        "security handshaker",
+        "what CALLSHEET_TLS_CA, CALLSHEET_TLS_CERT and CALLSHEET_TLS_KEY name must be certificates and a key that fit, "
+        "as PEM",
+    ),
+    ("WRONG_VERSION_NUMBER", "the scheduler does not use TLS: do without CALLSHEET_TLS_CA"),
+    *(
+        (
+            words,
+            "if the scheduler uses TLS, name its authorities in CALLSHEET_TLS_CA, and a certificate of your own in "
+            "CALLSHEET_TLS_CERT and CALLSHEET_TLS_KEY if it asks for one",
+        )
+        # A peer that speaks TLS closes other connections without a word.
+        for words in ("Socket closed", "SSL", "handshake")
+    ),
 )
-"""A peer that speaks TLS closes other connections without a word."""
+
+
+def explained(details: str) -> str:
+    """What gRPC says of a connection that failed, and what to do about it where that is known."""
+    hint = next((hint for words, hint in _HINTS if words in details), None)
+    return details if hint is None else f"{details}; {hint}"

@@ -127,7 +127,8 @@ class ClientServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def OpenTrajectory(self, request, context):
-        """Opens a trajectory. NOT_FOUND if its job is not open, FAILED_PRECONDITION if that has expired.
+        """Opens a trajectory. NOT_FOUND if its job is not open, FAILED_PRECONDITION if that has expired. ALREADY_EXISTS if there
+        is, or was, one of its id with another specification, or if it was closed so long ago that it is forgotten.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -164,7 +165,8 @@ class ClientServiceServicer(object):
 
     def PublishPolicyVersion(self, request, context):
         """Tells the scheduler that a job's trainer has a new policy version; trajectories beyond the job's staleness bound are
-        cancelled. FAILED_PRECONDITION if the version is older than the newest.
+        cancelled. With weights, the engines take them one after another; the job's status tells how far they are.
+        FAILED_PRECONDITION if the version is older than the newest, or another open job publishes weights for the service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

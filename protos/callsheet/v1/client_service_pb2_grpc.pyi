@@ -56,7 +56,9 @@ class ClientServiceStub:
         callsheet.v1.client_service_pb2.OpenTrajectoryRequest,
         callsheet.v1.client_service_pb2.OpenTrajectoryResponse,
     ]
-    """Opens a trajectory. NOT_FOUND if its job is not open, FAILED_PRECONDITION if that has expired."""
+    """Opens a trajectory. NOT_FOUND if its job is not open, FAILED_PRECONDITION if that has expired. ALREADY_EXISTS if there
+    is, or was, one of its id with another specification, or if it was closed so long ago that it is forgotten.
+    """
 
     CloseTrajectory: grpc.UnaryUnaryMultiCallable[
         callsheet.v1.client_service_pb2.CloseTrajectoryRequest,
@@ -89,7 +91,8 @@ class ClientServiceStub:
         callsheet.v1.client_service_pb2.PublishPolicyVersionResponse,
     ]
     """Tells the scheduler that a job's trainer has a new policy version; trajectories beyond the job's staleness bound are
-    cancelled. FAILED_PRECONDITION if the version is older than the newest.
+    cancelled. With weights, the engines take them one after another; the job's status tells how far they are.
+    FAILED_PRECONDITION if the version is older than the newest, or another open job publishes weights for the service.
     """
 
     CancelWork: grpc.UnaryUnaryMultiCallable[
@@ -154,7 +157,9 @@ class ClientServiceAsyncStub:
         callsheet.v1.client_service_pb2.OpenTrajectoryRequest,
         callsheet.v1.client_service_pb2.OpenTrajectoryResponse,
     ]
-    """Opens a trajectory. NOT_FOUND if its job is not open, FAILED_PRECONDITION if that has expired."""
+    """Opens a trajectory. NOT_FOUND if its job is not open, FAILED_PRECONDITION if that has expired. ALREADY_EXISTS if there
+    is, or was, one of its id with another specification, or if it was closed so long ago that it is forgotten.
+    """
 
     CloseTrajectory: grpc.aio.UnaryUnaryMultiCallable[
         callsheet.v1.client_service_pb2.CloseTrajectoryRequest,
@@ -187,7 +192,8 @@ class ClientServiceAsyncStub:
         callsheet.v1.client_service_pb2.PublishPolicyVersionResponse,
     ]
     """Tells the scheduler that a job's trainer has a new policy version; trajectories beyond the job's staleness bound are
-    cancelled. FAILED_PRECONDITION if the version is older than the newest.
+    cancelled. With weights, the engines take them one after another; the job's status tells how far they are.
+    FAILED_PRECONDITION if the version is older than the newest, or another open job publishes weights for the service.
     """
 
     CancelWork: grpc.aio.UnaryUnaryMultiCallable[
@@ -262,7 +268,9 @@ class ClientServiceServicer(metaclass=abc.ABCMeta):
         request: callsheet.v1.client_service_pb2.OpenTrajectoryRequest,
         context: _ServicerContext,
     ) -> typing.Union[callsheet.v1.client_service_pb2.OpenTrajectoryResponse, collections.abc.Awaitable[callsheet.v1.client_service_pb2.OpenTrajectoryResponse]]:
-        """Opens a trajectory. NOT_FOUND if its job is not open, FAILED_PRECONDITION if that has expired."""
+        """Opens a trajectory. NOT_FOUND if its job is not open, FAILED_PRECONDITION if that has expired. ALREADY_EXISTS if there
+        is, or was, one of its id with another specification, or if it was closed so long ago that it is forgotten.
+        """
 
     @abc.abstractmethod
     def CloseTrajectory(
@@ -305,7 +313,8 @@ class ClientServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[callsheet.v1.client_service_pb2.PublishPolicyVersionResponse, collections.abc.Awaitable[callsheet.v1.client_service_pb2.PublishPolicyVersionResponse]]:
         """Tells the scheduler that a job's trainer has a new policy version; trajectories beyond the job's staleness bound are
-        cancelled. FAILED_PRECONDITION if the version is older than the newest.
+        cancelled. With weights, the engines take them one after another; the job's status tells how far they are.
+        FAILED_PRECONDITION if the version is older than the newest, or another open job publishes weights for the service.
         """
 
     @abc.abstractmethod

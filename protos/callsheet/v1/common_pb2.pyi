@@ -61,7 +61,8 @@ class ErrorDetail(google.protobuf.message.Message):
     """The rule that was broken, as a sentence."""
     forgotten: builtins.bool
     """True: it is about an action of an open job that had its outcome, which the scheduler no longer keeps. The action
-    never runs again. ALREADY_EXISTS for a submit, NOT_FOUND for whoever asks for the outcome.
+    never runs again. ALREADY_EXISTS for a submit, NOT_FOUND for whoever asks for the outcome. Likewise about a trajectory
+    or a group that was closed, and is never opened again.
     """
     @property
     def retry_delay(self) -> google.protobuf.duration_pb2.Duration:

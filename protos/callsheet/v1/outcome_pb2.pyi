@@ -470,6 +470,7 @@ class GenerateResult(google.protobuf.message.Message):
     CACHED_TOKENS_FIELD_NUMBER: builtins.int
     LOG_PROBS_MODE_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
     finish_reason: global___FinishReason.ValueType
     """Why it ended."""
     cached_tokens: builtins.int
@@ -478,6 +479,10 @@ class GenerateResult(google.protobuf.message.Message):
     """Of which distribution the log-probabilities are."""
     seed: builtins.int
     """The seed that was used, given or drawn: with it the same prompt and weights give the same tokens."""
+    text: builtins.str
+    """Text of the new tokens, special tokens left out; bytes that are not UTF-8 become U+FFFD. Unset: the engine has no
+    tokenizer.
+    """
     @property
     def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """New tokens, the prompt left out."""
@@ -500,10 +505,14 @@ class GenerateResult(google.protobuf.message.Message):
         cached_tokens: builtins.int = ...,
         log_probs_mode: callsheet.v1.action_pb2.LogProbsMode.ValueType = ...,
         seed: builtins.int | None = ...,
+        text: builtins.str | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_seed", b"_seed", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "cached_tokens", b"cached_tokens", "finish_reason", b"finish_reason", "log_probs", b"log_probs", "log_probs_mode", b"log_probs_mode", "policy_versions", b"policy_versions", "seed", b"seed", "token_ids", b"token_ids"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_seed", b"_seed", "_text", b"_text", "seed", b"seed", "text", b"text"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "_text", b"_text", "cached_tokens", b"cached_tokens", "finish_reason", b"finish_reason", "log_probs", b"log_probs", "log_probs_mode", b"log_probs_mode", "policy_versions", b"policy_versions", "seed", b"seed", "text", b"text", "token_ids", b"token_ids"]) -> None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_text", b"_text"]) -> typing.Literal["text"] | None: ...
 
 global___GenerateResult = GenerateResult
 
@@ -703,12 +712,23 @@ class RewardResult(google.protobuf.message.Message):
     TOTAL_FIELD_NUMBER: builtins.int
     COMMAND_FIELD_NUMBER: builtins.int
     COMPONENTS_FIELD_NUMBER: builtins.int
+    LOG_PROBS_FIELD_NUMBER: builtins.int
+    TOKEN_IDS_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    LINE_S_FIELD_NUMBER: builtins.int
+    RESTORE_S_FIELD_NUMBER: builtins.int
     score: builtins.float
     """The score: for tests the share passed, 0 to 1; for models what they return."""
     passed: builtins.int
     """Tests that passed; 0 for models."""
     total: builtins.int
     """Tests that ran, skipped ones left out; 0 for models."""
+    text: builtins.str
+    """Of a judge: its whole answer; in a failure for a missing score, too."""
+    line_s: builtins.float
+    """Of a hosted model: seconds that the request waited at its manager before its batch began, the restore included."""
+    restore_s: builtins.float
+    """Of a hosted model: seconds of that wait in which its weights were brought in."""
     @property
     def command(self) -> global___CommandResult:
         """The test run, or the script's; unset for models."""
@@ -716,6 +736,14 @@ class RewardResult(google.protobuf.message.Message):
     @property
     def components(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
         """Named parts of the score, for scorers that tell them."""
+
+    @property
+    def log_probs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """Of a teacher: the log-probability of each token of `token_ids`; the score is their sum."""
+
+    @property
+    def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Of a teacher: those tokens."""
 
     def __init__(
         self,
@@ -725,8 +753,13 @@ class RewardResult(google.protobuf.message.Message):
         total: builtins.int = ...,
         command: global___CommandResult | None = ...,
         components: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+        log_probs: collections.abc.Iterable[builtins.float] | None = ...,
+        token_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        text: builtins.str = ...,
+        line_s: builtins.float = ...,
+        restore_s: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["command", b"command"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["command", b"command", "components", b"components", "passed", b"passed", "score", b"score", "total", b"total"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["command", b"command", "components", b"components", "line_s", b"line_s", "log_probs", b"log_probs", "passed", b"passed", "restore_s", b"restore_s", "score", b"score", "text", b"text", "token_ids", b"token_ids", "total", b"total"]) -> None: ...
 
 global___RewardResult = RewardResult

@@ -6,12 +6,16 @@ end of the run.
 
 from __future__ import annotations
 
+import io
+import tarfile
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 
 import pytest
 from callsheet.managers.executor import Completed
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.landlock import landlock_version
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.v1 import action_pb2
 
@@ -20,9 +24,24 @@ from tests.support.sandbox_attempts import attempt_of, inline_file, reset, sh, s
 
 pytestmark = pytest.mark.anyio
 
+APART = Path(__file__).parents[3] / "examples" / "apart.py"
 TEST = b"import solution\nassert solution.answer() == 42\nprint('honest')\n"
 WRONG = inline_file("solution.py", b"def answer():\n    return 0\n")
 PRISTINE = inline_file("tests/check.py", TEST)
+
+
+def _archived() -> action_pb2.SandboxFile:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        member = tarfile.TarInfo("tests/check.py")
+        member.size = len(TEST)
+        archive.addfile(member, io.BytesIO(TEST))
+    file = inline_file(".", packed.getvalue())
+    file.unpack = True
+    return file
+
+
+ARCHIVED = _archived()
 RUN = "PYTHONPATH=. python3 tests/check.py"
 # Imported, as a test runner does: its bytecode would be taken from a cache.
 IMPORTED = "PYTHONPATH=.:tests python3 -c 'import check'"
@@ -98,8 +117,14 @@ async def began(executor: SandboxExecutor, *files: action_pb2.SandboxFile) -> st
     return result.succeeded.env_reset.sandbox_id
 
 
-async def scored(executor: SandboxExecutor, command: str, sandbox_id: str, *files: action_pb2.SandboxFile) -> float:
-    result = await executor.run(attempt_of(suite(command, *files), sandbox_id=sandbox_id))
+async def scored(
+    executor: SandboxExecutor,
+    command: str,
+    sandbox_id: str,
+    *files: action_pb2.SandboxFile,
+    in_sandbox: bool = False,
+) -> float:
+    result = await executor.run(attempt_of(suite(command, *files, in_sandbox=in_sandbox), sandbox_id=sandbox_id))
     assert isinstance(result, Completed), result
     return result.succeeded.reward.score
 
@@ -118,6 +143,19 @@ async def test_the_score_is_the_honest_one(executor: SandboxExecutor, measured: 
     # It is the solution that decides: one that is right counts, and nothing of the trick is in its way.
     right = inline_file("solution.py", b"def answer():\n    return 42\n")
     assert await scored(executor, runner, sandbox_id, PRISTINE, right) == 1.0
+
+
+@pytest.mark.parametrize("trick", ["a cache has other bytecode for the test", "the cache is a link"])
+@pytest.mark.parametrize("pristine", [PRISTINE, ARCHIVED], ids=["file", "archive"])
+async def test_a_cache_stands_for_no_pristine_source_in_the_trajectorys_own_sandbox(
+    executor: SandboxExecutor, measured: Measured, trick: str, pristine: action_pb2.SandboxFile
+) -> None:
+    prepared, runner = TRICKS[trick]
+    sandbox_id = await began(executor, WRONG)
+    await executor.run(attempt_of(step(prepared), sandbox_id=sandbox_id))
+    score = await scored(executor, runner, sandbox_id, pristine, in_sandbox=True)
+    measured(f"IN_SANDBOX: score {score:g}, the honest one is 0")
+    assert score == 0.0
 
 
 async def test_a_score_file_is_not_what_the_policy_left_there(executor: SandboxExecutor) -> None:
@@ -141,3 +179,65 @@ async def test_what_a_reward_does_is_nowhere_in_the_trajectory(executor: Sandbox
     result = await executor.run(attempt_of(step("ls -A"), sandbox_id=sandbox_id))
     assert isinstance(result, Completed)
     assert result.succeeded.env_step.stdout.inline == b"solution.py\n"
+
+
+# A program under test that writes the memory of whoever started it, its tests and a report.
+MEDDLER = b"""
+import os
+parent = os.getppid()
+
+def change_memory():
+    for line in open(f"/proc/{parent}/maps"):
+        place, rights = line.split()[:2]
+        begin, end = (int(word, 16) for word in place.split("-"))
+        if rights.startswith("rw") and end - begin < 1 << 26:
+            memory = open(f"/proc/{parent}/mem", "r+b", 0)
+            memory.seek(begin)
+            content = memory.read(end - begin)
+            at = content.find(b"EXPECTED-42")
+            while at >= 0:
+                memory.seek(begin + at)
+                memory.write(b"EXPECTED-00")
+                at = content.find(b"EXPECTED-42", at + 1)
+
+for way in (
+    change_memory,
+    lambda: open("../judge/check.py", "w").write("pass"),
+    lambda: os.rename("../judge", "../gone"),
+    lambda: open("/tmp/report", "w"),
+):
+    try:
+        way()
+    except OSError:
+        continue
+open("own", "w").write("may be written")
+open("/dev/null", "w").write("too")
+print("EXPECTED-00")
+"""
+STARTS_IT = b"""
+import os, sys
+from apart import run_apart
+expected = bytearray(b"EXPECTED-") + b"42"
+done = run_apart([sys.executable, "meddler.py"], "program", capture_output=True)
+names = sorted(os.listdir("program")), sorted(os.listdir("judge"))
+print(done.stdout, done.stderr, *names, os.path.exists("/tmp/report"))
+sys.exit(done.stdout.strip() != bytes(expected))
+"""
+
+
+@pytest.mark.parametrize("in_sandbox", [False, True], ids=["fresh", "in sandbox"])
+async def test_a_program_that_is_started_apart_changes_nothing_of_its_test(
+    executor: SandboxExecutor, measured: Measured, *, in_sandbox: bool
+) -> None:
+    if not landlock_version():
+        pytest.skip("this kernel has no Landlock")
+    sandbox_id = await began(executor, inline_file("program/meddler.py", MEDDLER))
+    files = [inline_file("judge/check.py", STARTS_IT), inline_file("judge/apart.py", APART.read_bytes())]
+    judge = suite("python3 -B judge/check.py", *files, in_sandbox=in_sandbox)
+    result = await executor.run(attempt_of(judge, sandbox_id=sandbox_id))
+    assert isinstance(result, Completed), result
+    reward = result.succeeded.reward
+    measured(f"a program started apart: score {reward.score:g}, the honest one is 0")
+    assert reward.score == 0.0
+    said = reward.command.stdout.inline.decode()
+    assert said == "b'EXPECTED-00\\n' b'' ['meddler.py', 'own'] ['apart.py', 'check.py'] False\n"

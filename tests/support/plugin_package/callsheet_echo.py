@@ -9,19 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-import anyio
 from callsheet.managers.executor import Attempt, AttemptResult, Completed, Executor
 from callsheet.managers.inference.driver import (
     EngineCapabilities,
+    EngineDriver,
     EngineHealth,
     EngineLoad,
     FinishReason,
     GenerateRequest,
     Generation,
-    PauseMode,
-    UnsupportedError,
+    TokenListener,
     VersionSpan,
-    WeightUpdate,
 )
 from callsheet.managers.inference.engine_kind import EngineKind, UnloadedEngine
 from callsheet.managers.inference.settings import InferenceSettings
@@ -78,8 +76,8 @@ class ParrotSettings:
     shift: Annotated[int, Setting("Added to each token.")] = 0
 
 
-class Parrot:
-    """An `EngineDriver` that says its prompt again, token by token."""
+class Parrot(EngineDriver):
+    """An engine that says its prompt again, token by token."""
 
     capabilities = EngineCapabilities(
         pause_modes=frozenset(),
@@ -97,7 +95,7 @@ class Parrot:
     def __init__(self, settings: ParrotSettings) -> None:
         self._shift = settings.shift
 
-    async def generate(self, request: GenerateRequest) -> Generation:
+    async def generate(self, request: GenerateRequest, listen: TokenListener | None = None) -> Generation:
         """See `EngineDriver`."""
         heard = request.prompt_token_ids[: request.sampling.max_new_tokens]
         tokens = tuple(token + self._shift for token in heard)
@@ -106,32 +104,6 @@ class Parrot:
 
     async def abort(self, request_id: str) -> None:
         """See `EngineDriver`: requests are over at once."""
-
-    async def pause_request(self, request_id: str) -> None:
-        """See `EngineDriver`."""
-        raise UnsupportedError("a parrot cannot pause")
-
-    async def resume_request(self, request_id: str) -> None:
-        """See `EngineDriver`."""
-
-    async def pause(self, mode: PauseMode, timeout_s: float = 60.0) -> None:
-        """See `EngineDriver`."""
-        raise UnsupportedError("a parrot cannot pause")
-
-    async def resume(self) -> None:
-        """See `EngineDriver`."""
-
-    async def flush(self) -> None:
-        """See `EngineDriver`: it remembers nothing."""
-
-    async def update_weights(self, update: WeightUpdate) -> None:
-        """See `EngineDriver`."""
-        raise UnsupportedError("a parrot has no weights")
-
-    async def wait_failed(self) -> str:
-        """See `EngineDriver`: it lives until it is closed."""
-        await anyio.sleep_forever()
-        return ""
 
     async def close(self) -> None:
         """See `EngineDriver`."""

@@ -19,9 +19,9 @@ class SoakLimits:
     """The scheduler's settings: smaller for a shorter soak, so that it reaches them.
 
     Attributes:
-        kept_s: Seconds for which finished and closed actions are kept.
-        finished_actions: Most of them.
-        finished_bytes: Most bytes of their outcomes.
+        kept_s: Seconds for which finished and closed actions are kept, and closed trajectories.
+        finished_actions: Most finished actions and closed trajectories.
+        finished_bytes: Most bytes of their outcomes and specs.
     """
 
     kept_s: float
@@ -69,6 +69,8 @@ _WAL: Final = 64 * MIB
 _FREE_PART: Final = {"sqlite": 4 / 3, "postgresql": 3.0}
 # What may change between the last thirds without being a trend.
 _STEADY: Final = 1.10
+# Trajectories that are open, or whose group is.
+_OPEN: Final = 64
 _STEADY_BYTES: Final = 24 * MIB
 
 
@@ -77,7 +79,8 @@ class Sample:
     """What a scheduler used at a time: seconds since the load began, actions that had their outcome, and bytes.
 
     Attributes:
-        forgotten: Actions of the long job of which only the id was left.
+        forgotten: Actions, trajectories and groups of the long job of which no more than the id need be left.
+        trajectories: Those of the long job that were listed, closed ones included.
         directory: The data directory.
         database: The database, if it is PostgreSQL's; else 0.
     """
@@ -88,6 +91,7 @@ class Sample:
     rss: int
     directory: int
     database: int = 0
+    trajectories: int = 0
 
     @property
     def disk(self) -> int:
@@ -120,7 +124,12 @@ def findings(database: str, limits: SoakLimits, samples: Sequence[Sample]) -> li
         _within("disk", max(sample.disk for sample in samples), disk),
         _steady("memory", [sample.rss for sample in samples], forgotten),
         _steady("disk", [sample.disk for sample in samples], forgotten),
+        _few_trajectories(max(sample.trajectories for sample in samples), limits.finished_actions),
     ]
+
+
+def _few_trajectories(most: int, kept: int) -> Finding:
+    return Finding(f"trajectories of the long job: at most {most}, of {kept} that are kept", most <= kept + _OPEN)
 
 
 def _within(what: str, most: int, bound: int) -> Finding:

@@ -1,4 +1,4 @@
-"""What a soak does to a scheduler: small and large actions, jobs that come and go, and streams that nobody reads."""
+"""What a soak does to a scheduler: small and large actions, jobs and trajectories that come and go, unread streams."""
 
 from __future__ import annotations
 
@@ -11,7 +11,18 @@ from typing import Final
 import anyio
 import grpc
 import grpc.aio
-from callsheet.client import CallsheetError, Client, Demand, ForgottenError, Generate, Job, RefusedError, Succeeded
+from callsheet.client import (
+    CallsheetError,
+    Client,
+    Demand,
+    FailedPreconditionError,
+    ForgottenError,
+    Generate,
+    Job,
+    RefusedError,
+    Succeeded,
+    Trajectory,
+)
 from callsheet.v1 import action_pb2, client_service_pb2, client_service_pb2_grpc, job_pb2
 
 SERVICE: Final = "noop"
@@ -25,6 +36,9 @@ _INLINE: Final = random.Random(0).randbytes(60 * 1024)
 _STORED: Final = 200 * 1024
 _CHURN_PAUSE_S: Final = 0.2
 _CHURN_IDS: Final = 3
+_TRAJECTORY_WORKERS: Final = 4
+_TRAJECTORY_PAUSE_S: Final = 0.05
+_SIBLINGS: Final = 4
 _UNREAD_PAUSE_S: Final = 0.05
 _ANSWER_S: Final = 60.0
 
@@ -37,6 +51,10 @@ class SoakCounts:
         failed: Actions that did not succeed, by what they were told; none should be.
         forgotten: Resubmits that were refused since the action is forgotten.
         again: Resubmits that got the outcome again.
+        trajectories: Those of the long job that were opened and closed.
+        groups: Those of the long job, of which all members were.
+        reopened: Trajectories that were opened again and told that they are closed.
+        gone: Likewise, and told that they are forgotten.
         jobs: Lives of jobs that came and went.
         unread: Streams that were opened and never read.
     """
@@ -46,6 +64,10 @@ class SoakCounts:
     refused: int = 0
     forgotten: int = 0
     again: int = 0
+    trajectories: int = 0
+    groups: int = 0
+    reopened: int = 0
+    gone: int = 0
     jobs: int = 0
     unread: int = 0
     failed: dict[str, int] = field(default_factory=dict)
@@ -85,6 +107,7 @@ class SoakLoad:
         self._unread_s = unread_s
         self._random = random.Random(seed)
         self._small = 0
+        self._alone = 0
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -94,6 +117,9 @@ class SoakLoad:
             for number in range(_LARGE_WORKERS):
                 tasks.start_soon(self._keep_on, self._one_large if number else self._one_echo, _LARGE_PAUSE_S)
             tasks.start_soon(self._keep_on, self._one_resubmit, _LARGE_PAUSE_S)
+            for number in range(_TRAJECTORY_WORKERS):
+                tasks.start_soon(self._keep_on, self._one_group if number else self._one_alone, _TRAJECTORY_PAUSE_S)
+            tasks.start_soon(self._keep_on, self._one_return, _LARGE_PAUSE_S)
             for number in range(_CHURN_IDS):
                 tasks.start_soon(self._churn, f"churn-{number}")
             for number in range(self._unread_sessions):
@@ -148,6 +174,39 @@ class SoakLoad:
             self.counts.forgotten += 1
         else:
             self.counts.again += 1
+
+    async def _one_group(self) -> None:
+        """Siblings of a prompt, in the job that lives throughout."""
+        self.counts.groups += 1
+        async with self._job.group(f"group-{self.counts.groups}", size=_SIBLINGS) as group:
+            group.start(self._roll_out)
+            async for member in group:
+                if member.error is not None:
+                    self.counts.fail(repr(member.error))
+                self.counts.trajectories += 1
+
+    async def _roll_out(self, trajectory: Trajectory) -> None:
+        outcome = await trajectory.env_reset(service=SERVICE, demand=_NOTHING)
+        if not isinstance(outcome, Succeeded):
+            self.counts.fail(outcome)
+
+    async def _one_alone(self) -> None:
+        async with self._job.trajectory(f"alone-{self._alone + 1}") as trajectory:
+            await self._roll_out(trajectory)
+        self._alone += 1
+        self.counts.trajectories += 1
+
+    async def _one_return(self) -> None:
+        """A trajectory that was closed stays so, as long as it is kept and when it is forgotten."""
+        if not self._alone:
+            return
+        try:
+            async with self._job.trajectory(f"alone-{self._random.randint(1, self._alone)}") as trajectory:
+                self.counts.fail(f"{trajectory.trajectory_id} was opened twice")
+        except ForgottenError:
+            self.counts.gone += 1
+        except FailedPreconditionError:
+            self.counts.reopened += 1
 
     async def _churn(self, job_id: str) -> None:
         """A job that is opened and closed again and again under its id; now and then its client just goes."""

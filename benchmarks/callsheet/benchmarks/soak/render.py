@@ -16,16 +16,18 @@ def render(report: SoakReport) -> RenderableType:
 
 
 def _render_one(soak: DatabaseSoak) -> list[RenderableType]:
-    columns = (">time, s", ">actions", ">forgotten", ">RSS, MiB", ">directory, MiB", ">database, MiB")
+    columns = (">time, s", ">actions", ">forgotten", ">trajectories", ">RSS, MiB", ">directory, MiB", ">database, MiB")
     table = new_table(f"Soak on {soak.database}", *columns)
     for sample in soak.samples:
         sizes = (sample.rss, sample.directory, sample.database)
-        numbers = (f"{sample.at_s:.0f}", str(sample.actions), str(sample.forgotten))
+        numbers = (f"{sample.at_s:.0f}", str(sample.actions), str(sample.forgotten), str(sample.trajectories))
         table.add_row(*numbers, *(f"{size / MIB:.1f}" for size in sizes))
     counts = soak.counts
     done = (
         f"{counts.small} small and {counts.large} large actions, {counts.jobs} lives of jobs, {counts.unread} streams "
-        f"never read; resubmits: {counts.again} got their outcome again, {counts.forgotten} were forgotten"
+        f"never read; resubmits: {counts.again} got their outcome again, {counts.forgotten} were forgotten; "
+        f"{counts.trajectories} trajectories of the long job in {counts.groups} groups and alone, of which "
+        f"{counts.reopened} were found closed later and {counts.gone} forgotten"
     )
     failed = [f"[red]unexpected, {count} times:[/] {what}" for what, count in counts.failed.items()]
     pairs = soak.limits.environment.items()

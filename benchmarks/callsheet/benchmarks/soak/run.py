@@ -103,11 +103,14 @@ async def _running(directory: Path, url: str | None, limits: SoakLimits) -> Asyn
 
 
 async def _look(service: _Service, job: Job, load: SoakLoad, began: float) -> Sample:
-    status = await job.status()
+    # Before what is kept of them, so that no trajectory is missed.
+    gone = load.counts.trajectories + load.counts.groups
+    status, trajectories = await job.status(), len(await job.trajectories(closed=True))
     return Sample(
         at_s=time.monotonic() - began,
         actions=load.counts.actions,
-        forgotten=status.forgotten_actions,
+        forgotten=status.forgotten_actions + gone,
+        trajectories=trajectories,
         rss=psutil.Process(service.pid).memory_info().rss,
         directory=await anyio.to_thread.run_sync(_directory_bytes, service.data_dir),
         database=await anyio.to_thread.run_sync(database_bytes, service.url) if service.url is not None else 0,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from callsheet.managers.inference.engine_kind import ENGINE_KINDS, UnloadedEngine
+from functools import partial
+
+from callsheet.managers.inference.driver import EngineDriver
+from callsheet.managers.inference.engine_kind import ENGINE_KINDS, UnloadedEngine, with_defaults
 from callsheet.managers.inference.executor import InferenceExecutor
 from callsheet.managers.inference.settings import InferenceSettings, on_cores
 from callsheet.managers.models.first_use import FirstUse
@@ -28,5 +31,11 @@ def build_inference_executor(settings: InferenceSettings, engine: UnloadedEngine
         ValueError: A setting breaks its rule.
         WeightsError: The weights cannot be used. Where loading is left to the first request, tensors are read then.
     """
-    driver = FirstUse(engine.load) if settings.load_at_first_use else FirstUse.of(engine.load())
+    load = partial(_load, engine)
+    later = settings.load_at_first_use and not engine.attached
+    driver = FirstUse(load) if later else FirstUse.of(load())
     return InferenceExecutor(driver, engine, settings)
+
+
+def _load(engine: UnloadedEngine) -> EngineDriver:
+    return with_defaults(engine.load())

@@ -8,43 +8,48 @@ pauses, weight updates with policy versions, and load telemetry. What an engine 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
-from typing import Protocol
 
+import anyio
+from callsheet.managers.inference.engine_errors import (
+    EngineBusyError,
+    EngineError,
+    EngineFailedError,
+    RequestRefusedError,
+    UnsupportedError,
+    WeightUpdateError,
+)
+from callsheet.managers.inference.weights import SourceKind, UpdateMode, WeightUpdate
 
-class EngineError(Exception):
-    """Anything an engine refuses or fails at."""
-
-
-class EngineFailedError(EngineError):
-    """The engine is dead; nothing it was asked will be answered."""
-
-
-class EngineBusyError(EngineError):
-    """The engine's queue of waiting requests is full."""
-
-
-class UnsupportedError(EngineError):
-    """The engine lacks this capability."""
-
-
-class WeightUpdateError(EngineError):
-    """The weights could not be updated; the engine goes on with those it had."""
-
-
-class RequestRefusedError(EngineError):
-    """This request can never be served; another engine of the same model would refuse it too.
-
-    Attributes:
-        reason: A stable word: "no_tokens", "prompt_too_long", "token_out_of_vocabulary", "no_tokenizer",
-            "non_finite_logits", "duplicate_request".
-    """
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+# All of the seam can be imported from here.
+__all__ = [
+    "EngineBusyError",
+    "EngineCapabilities",
+    "EngineDriver",
+    "EngineError",
+    "EngineFailedError",
+    "EngineHealth",
+    "EngineLimits",
+    "EngineLoad",
+    "FinishReason",
+    "GenerateRequest",
+    "Generation",
+    "LogProbsMode",
+    "NewTokens",
+    "PauseMode",
+    "RequestRefusedError",
+    "Sampling",
+    "SourceKind",
+    "TokenListener",
+    "UnsupportedError",
+    "UpdateMode",
+    "VersionSpan",
+    "WeightUpdate",
+    "WeightUpdateError",
+]
 
 
 class PauseMode(Enum):
@@ -56,17 +61,6 @@ class PauseMode(Enum):
     """They end now with the tokens they have."""
     KEEP = "keep"
     """They stop between two tokens, stay in memory and go on at `resume`."""
-
-
-class UpdateMode(Enum):
-    """What a weight update does to requests that have begun; those that have not run under the new weights."""
-
-    DRAIN = "drain"
-    """They finish under the old weights first."""
-    ABORT = "abort"
-    """They end now with the tokens they have."""
-    KEEP = "keep"
-    """The weights change between two tokens; their KV cache stays."""
 
 
 class FinishReason(Enum):
@@ -104,6 +98,7 @@ class Sampling:
         stop_token_ids: Generation ends after any of these; the stop token is part of the output.
         stop: Generation ends once the text of the new tokens contains any of these, compared as UTF-8. The token that
             completes it is the last one of the output.
+        ignore_eos: Whether the model's own end tokens do not end generation. Otherwise one that does is its last token.
         log_probs_mode: Of which distribution the log-probabilities are to be.
 
     Raises:
@@ -118,6 +113,7 @@ class Sampling:
     stop_token_ids: frozenset[int] = frozenset()
     stop: tuple[str, ...] = ()
     log_probs_mode: LogProbsMode = LogProbsMode.SAMPLED
+    ignore_eos: bool = False
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -145,11 +141,13 @@ class GenerateRequest:
         request_id: Unique among live requests, and of a fixed width: some engines abort by prefix.
         prompt_token_ids: At least one token.
         sampling: How to choose tokens.
+        kv_namespace: Only KV of requests with the same one is reused.
     """
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
     sampling: Sampling
+    kv_namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +165,14 @@ class Generation:
 
     Attributes:
         token_ids: New tokens.
-        log_probs: Natural logarithm of each one's probability under the distribution that the request asked for.
+        log_probs: Natural logarithm of each one's probability under the distribution that the request asked for; none
+            where the engine cannot tell it for this sampling.
         finish_reason: Why it ended; ABORT also when an update or a pause of the engine ended it.
         version_spans: Cover all tokens in order.
         seed: The seed that was used, given or drawn.
         cached_tokens: Prompt tokens whose KV was reused.
         cpu_s: CPU seconds of the engine's compute thread for this request, its share of batched work; 0 if unknown.
+        text: Text of the new tokens, special tokens left out; None where the engine has no tokenizer.
     """
 
     token_ids: tuple[int, ...]
@@ -182,23 +182,19 @@ class Generation:
     seed: int
     cached_tokens: int = 0
     cpu_s: float = 0.0
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class WeightUpdate:
-    """New weights for an engine.
+class NewTokens:
+    """Tokens of a running request that were not told before, with their log-probabilities."""
 
-    Attributes:
-        path: Directory with the weights, in the engine's own format.
-        version: The policy version they are, 0 or more.
-        mode: What becomes of running requests.
-        timeout_s: The longest wait for a drain.
-    """
+    token_ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
 
-    path: Path
-    version: int
-    mode: UpdateMode
-    timeout_s: float = 600.0
+
+TokenListener = Callable[[NewTokens], None]
+"""Is called on the event loop and must not block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +214,21 @@ class EngineLoad:
     paused: int
     kv_tokens_used: int
     kv_tokens_total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    """The most that an engine takes, as it tells itself; None where it does not.
+
+    Attributes:
+        sequences: Requests in the batch.
+        kv_tokens: KV cache tokens.
+        context_length: Tokens of one sequence, prompt and new ones together.
+    """
+
+    sequences: int | None = None
+    kv_tokens: int | None = None
+    context_length: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +258,16 @@ class EngineCapabilities:
         prefix_cache: Whether KV of earlier prompts is reused.
         batch_invariant: Whether equal requests give equal tokens whatever runs beside them.
         stop_texts: Whether `Sampling.stop` is supported, which takes a tokenizer.
+        weight_sources: Where new weights may come from; none where they cannot be updated.
+        log_probs_modes: Of which distributions it tells log-probabilities; none where it tells none.
+        kv_namespaces: Whether `GenerateRequest.kv_namespace` is heeded.
+        abort: Whether single requests can be ended with the tokens they have.
+        streaming: Whether tokens are told as they are made.
+        flush: Whether cached prefixes can be forgotten on demand.
+        sleep: Whether the memory of its weights and its KV cache can be given back for a while.
+        seeds: Whether equal seeds, prompts and weights give equal tokens.
+        log_prob_tolerance: By how much log-probabilities of equal weights and tokens may differ between two such
+            engines, or between one and the trainer: kernels and batches round differently.
     """
 
     pause_modes: frozenset[PauseMode]
@@ -256,29 +277,74 @@ class EngineCapabilities:
     prefix_cache: bool
     batch_invariant: bool
     stop_texts: bool
+    weight_sources: frozenset[SourceKind] = frozenset()
+    log_probs_modes: frozenset[LogProbsMode] = frozenset(LogProbsMode)
+    kv_namespaces: bool = False
+    abort: bool = True
+    streaming: bool = False
+    flush: bool = True
+    sleep: bool = False
+    seeds: bool = True
+    log_prob_tolerance: float = 1e-3
 
 
-class EngineDriver(Protocol):
-    """One engine. All methods are called from one event loop."""
+class EngineDriver(ABC):
+    """One engine. All methods are called from one event loop.
+
+    A driver must have the abstract ones. All others stand for an engine that lacks the ability, or has nothing to tell.
+    """
 
     @property
+    @abstractmethod
     def capabilities(self) -> EngineCapabilities:
         """What it can do; constant."""
 
     @property
+    @abstractmethod
     def policy_version(self) -> int:
-        """Version of the weights it serves now."""
+        """The newest known version of the weights it serves; never blocks."""
 
     @property
+    @abstractmethod
     def load(self) -> EngineLoad:
         """The newest known load; never blocks."""
 
     @property
+    @abstractmethod
     def health(self) -> EngineHealth:
         """The newest known state; never blocks."""
 
-    async def generate(self, request: GenerateRequest) -> Generation:
+    @property
+    def limits(self) -> EngineLimits:
+        """The most it takes, as the engine tells; constant."""
+        return EngineLimits()
+
+    @property
+    def incarnation(self) -> str:
+        """Changes whenever the engine may have lost its weights since, for instance by a restart of its server."""
+        return ""
+
+    def on_change(self, report: Callable[[], None]) -> None:
+        """Takes the function to call, on the event loop, when health, version or incarnation change by themselves."""
+
+    async def serve(self) -> None:
+        """Watches the engine until it is cancelled; returns at once where there is nothing to watch."""
+
+    async def read_policy_version(self) -> int:
+        """Asks the engine itself which version it serves, and returns it.
+
+        Raises:
+            EngineFailedError: The engine is dead, or does not answer in time.
+        """
+        return self.policy_version
+
+    @abstractmethod
+    async def generate(self, request: GenerateRequest, listen: TokenListener | None = None) -> Generation:
         """Runs one request to its end. When the awaiting task is cancelled the request is aborted.
+
+        Args:
+            request: What to generate.
+            listen: Is told tokens as they are made; given only where `EngineCapabilities.streaming` says so.
 
         Raises:
             RequestRefusedError: It can never be served.
@@ -286,6 +352,7 @@ class EngineDriver(Protocol):
             EngineFailedError: The engine died before it finished.
         """
 
+    @abstractmethod
     async def abort(self, request_id: str) -> None:
         """Ends a request; its `generate` returns with the tokens so far. An unknown id is no error."""
 
@@ -295,6 +362,7 @@ class EngineDriver(Protocol):
         Raises:
             UnsupportedError: The engine cannot.
         """
+        raise UnsupportedError("this engine cannot pause single requests")
 
     async def resume_request(self, request_id: str) -> None:
         """Undoes `pause_request`."""
@@ -307,24 +375,51 @@ class EngineDriver(Protocol):
             TimeoutError: A drain took longer than `timeout_s`; the engine is not paused.
             EngineFailedError: The engine is dead.
         """
+        raise UnsupportedError(f"this engine cannot pause with {mode.value}")
 
     async def resume(self) -> None:
         """Undoes `pause`; no error if it is not paused."""
 
     async def flush(self) -> None:
         """Forgets cached prefixes. Running requests keep their own KV."""
+        raise UnsupportedError("this engine cannot forget its prefixes")
 
     async def update_weights(self, update: WeightUpdate) -> None:
         """Replaces the weights. Cached prefixes of the old ones are forgotten.
 
         Raises:
-            UnsupportedError: The engine lacks the mode.
-            WeightUpdateError: They cannot be used, or the drain timed out; the old weights stay.
+            UnsupportedError: The engine lacks the mode, or the kind of source.
+            WeightUpdateError: They cannot be used, or the drain timed out.
             EngineFailedError: The engine is dead.
         """
+        raise UnsupportedError("this engine cannot change its weights")
+
+    async def sleep(self) -> None:
+        """Gives back the memory of the weights and the KV cache; the engine must have no requests and takes none.
+
+        Raises:
+            UnsupportedError: The engine cannot.
+            EngineBusyError: It has requests.
+        """
+        raise UnsupportedError("this engine cannot sleep")
+
+    async def wake(self) -> None:
+        """Undoes `sleep`; no error if it is awake. Whether the weights came back whole is for the caller to prove.
+
+        Raises:
+            UnsupportedError: The engine cannot.
+            EngineFailedError: The engine is dead.
+        """
+        raise UnsupportedError("this engine cannot sleep")
 
     async def wait_failed(self) -> str:
-        """Waits until the engine is dead, however long, and returns why. `close` is no failure."""
+        """Waits until the engine is dead for good, however long, and returns why. `close` is no failure.
 
+        An engine that may come back, as a server that its manager is only attached to, is not dead for good.
+        """
+        await anyio.sleep_forever()
+        return ""
+
+    @abstractmethod
     async def close(self) -> None:
         """Aborts everything and releases the engine. May be called more than once."""

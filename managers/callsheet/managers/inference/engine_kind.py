@@ -21,11 +21,14 @@ class UnloadedEngine:
         abilities: What it will be able to do.
         capabilities: What its manager registers about it.
         load: Loads it. Called once, outside of the event loop's thread if that is left to the first request.
+        attached: Whether it runs by itself, as a server: it is looked for before its manager registers, keeps none of
+            the node's cores, and its own limits count.
     """
 
     abilities: EngineCapabilities
     capabilities: Mapping[str, str]
     load: Callable[[], EngineDriver]
+    attached: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,17 @@ class EngineKind(Generic[S]):
     name: str
     settings: type[S]
     build: Callable[[S, InferenceSettings], UnloadedEngine]
+
+
+def with_defaults(driver: EngineDriver) -> EngineDriver:
+    """Returns a driver with what it left out.
+
+    A package of someone else's may have one that has the methods of `EngineDriver` without being a subclass.
+    """
+    if not isinstance(driver, EngineDriver):
+        kind = type(driver)
+        driver.__class__ = type(kind.__name__, (kind, EngineDriver), {})
+    return driver
 
 
 ENGINE_KINDS: PluginGroup[EngineKind[Any]] = PluginGroup("callsheet.engine_drivers", "engine", EngineKind)

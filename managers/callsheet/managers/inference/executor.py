@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 import structlog
@@ -59,6 +59,7 @@ class InferenceExecutor(Executor):
         self.engine = engine
         self._description = description
         self._settings = settings
+        self._report: Callable[[], None] = _tell_nobody
 
     @override
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
@@ -66,19 +67,21 @@ class InferenceExecutor(Executor):
         settings = self._settings
         return [
             manager_service_pb2.HostedService(
-                name=settings.model,
+                name=settings.service,
                 kinds=[action_pb2.ACTION_KIND_GENERATE],
-                slots=settings.slots,
-                reserved={"cpu": settings.thread_count} | ({"gpu": settings.gpus} if settings.gpus else {}),
+                slots=self._slots,
+                reserved=self._reserved,
                 policy_version=self._policy_version,
                 instances=1,
+                kv_tokens=self._kv_tokens,
             )
         ]
 
     @override
     def capabilities(self) -> Mapping[str, str]:
         """What the engine can do."""
-        abilities = self._description.abilities
+        driver = self.engine.value
+        abilities = self._description.abilities if driver is None else driver.capabilities
         return {
             "pause": "keep" if abilities.pause_request else "none",
             "prefix_cache": _yes_no(abilities.prefix_cache),
@@ -130,6 +133,31 @@ class InferenceExecutor(Executor):
         await driver.resume_request(request_id_of(attempt.grant))
 
     @override
+    def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
+        """Whether the engine can begin anything: not while it cannot be reached, or while somebody has paused it."""
+        driver = self.engine.value
+        if driver is None:
+            return []
+        health = driver.health
+        ready = health.alive and not health.paused
+        return [manager_service_pb2.ServiceState(name=self._settings.service, instances=int(ready), no_room=not ready)]
+
+    @override
+    def on_service_change(self, report: Callable[[], None]) -> None:
+        """See `Executor`."""
+        self._report = report
+
+    @override
+    async def serve(self) -> None:
+        """Watches the engine, once it is loaded."""
+        try:
+            driver = await self.engine.wait()
+        except LoadError:
+            return  # `wait_failed` tells it.
+        driver.on_change(self._report)
+        await driver.serve()
+
+    @override
     async def wait_failed(self) -> str:
         """Waits until the engine is dead and returns why."""
         try:
@@ -143,6 +171,26 @@ class InferenceExecutor(Executor):
         """Closes the engine, if it was loaded."""
         if self.engine.value is not None:
             await self.engine.value.close()
+
+    @property
+    def _kv_tokens(self) -> int:
+        """What the engine's KV cache holds; of one that is not loaded yet, what its driver says beforehand."""
+        if self.engine.value is None:
+            return int(self._description.capabilities.get("kv_cache_tokens", "0"))
+        driver = self.engine.value
+        return driver.limits.kv_tokens or driver.load.kv_tokens_total
+
+    @property
+    def _slots(self) -> int:
+        if self._description.attached and self.engine.value is not None:
+            return self.engine.value.limits.sequences or self._settings.slots
+        return self._settings.slots
+
+    @property
+    def _reserved(self) -> dict[str, int]:
+        if self._description.attached:
+            return {}
+        return {"cpu": self._settings.thread_count} | ({"gpu": self._settings.gpus} if self._settings.gpus else {})
 
     @property
     def _policy_version(self) -> int:
@@ -195,6 +243,7 @@ def request_of(attempt: Attempt) -> GenerateRequest:
             stop_token_ids=frozenset(sampling.stop_token_ids),
             stop=tuple(sampling.stop),
             log_probs_mode=mode,
+            ignore_eos=sampling.ignore_eos,
         ),
     )
 
@@ -212,6 +261,7 @@ def result_of(generation: Generation, mode: LogProbsMode) -> outcome_pb2.Generat
         cached_tokens=generation.cached_tokens,
         log_probs_mode=_WIRE_MODES[mode],
         seed=generation.seed,
+        text=generation.text,
     )
 
 
@@ -224,6 +274,10 @@ def _broken_by(error: EngineError) -> Broken:
     if isinstance(error, EngineFailedError):
         return Broken(infra_failure("engine_failed", str(error)))
     return Broken(infra_failure("engine_error", str(error)))
+
+
+def _tell_nobody() -> None:
+    """Until there is somebody to tell."""
 
 
 def _yes_no(value: bool) -> str:

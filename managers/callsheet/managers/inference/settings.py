@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from callsheet.managers.models.options import LoadAtFirstUse, Seed, Weights
 from callsheet.options.declaration import AtLeast, Setting, check_least
 
+DEFAULT_SERVICE = "policy"
+"""Name of the service where the user chose none."""
+
+Model = Annotated[
+    str,
+    Setting(
+        "Directory of a Hugging Face model, served as the service named policy; or another name for the service.",
+        metavar="DIR|NAME",
+        variable="CALLSHEET_MODEL",
+    ),
+]
 EngineThreads = Annotated[
     int | None,
     Setting(
@@ -38,11 +51,24 @@ class InferenceSettings:
             "A setting of that driver's own; repeatable.", flag="--engine-option", metavar="NAME=VALUE", repeatable=True
         ),
     ] = ()
-    model: Annotated[str, Setting("Name of the hosted service.", variable="CALLSHEET_MODEL")] = "policy"
+    urls: Annotated[
+        tuple[str, ...],
+        Setting(
+            "Where an engine's server is, such as http://host:30000; for drivers of servers.",
+            flag="--url",
+            metavar="URL",
+            repeatable=True,
+        ),
+    ] = ()
+    engine_api_key: Annotated[
+        str | None,
+        Setting("What that server asks for.", variable="CALLSHEET_ENGINE_API_KEY", secret=True, default_text="none"),
+    ] = field(default=None, repr=False)
+    model: Model = DEFAULT_SERVICE
     weights: Weights = None
     seed: Seed = 0
     policy_version: Annotated[int, AtLeast(0)] = 0
-    slots: Annotated[int, Setting("The most sequences in the batch.", least=1)] = 64
+    slots: Annotated[int, Setting("The most sequences in the batch; a server tells its own.", least=1)] = 64
     threads: EngineThreads = None
     cores: tuple[int, ...] = ()
     gpus: Annotated[int, AtLeast(0)] = 0
@@ -52,12 +78,54 @@ class InferenceSettings:
     def __post_init__(self) -> None:
         if not self.model:
             raise ValueError("model: '' is empty; it must be given")
+        for url in self.urls:
+            _check_url(url)
         check_least(self)
+        if self.model_directory is not None and self.weights is not None:
+            raise ValueError(f"model: {self.model!r}: is a directory, which weights must not be given with")
+
+    @property
+    def model_directory(self) -> Path | None:
+        """The user's own model; None where `model` is a name."""
+        return model_directory(self.model)
+
+    @property
+    def service(self) -> str:
+        """Name of the hosted service."""
+        return self.model if self.model_directory is None else DEFAULT_SERVICE
+
+    @property
+    def server_url(self) -> str:
+        """Where the one server of this manager is.
+
+        Raises:
+            ValueError: None is given, or several are.
+        """
+        if len(self.urls) != 1:
+            raise ValueError(f"url: {len(self.urls)} are given; an engine behind HTTP has exactly one")
+        return self.urls[0]
 
     @property
     def thread_count(self) -> int:
         """Threads of the engine's kernels: one where nobody has chosen."""
         return self.threads or 1
+
+
+def model_directory(model: str) -> Path | None:
+    """Returns the directory that `--model` names; None where it is a name for the service.
+
+    A text with a slash is a directory whether it is there or not, so that a misspelt one is told as such.
+    """
+    path = Path(model).expanduser()
+    return path if "/" in model or path.is_dir() else None
+
+
+def _check_url(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"url: {url!r}: must be http://HOST:PORT or https://HOST:PORT")
+    if parts.username or parts.password:
+        raise ValueError("url: must hold no password; give the key as engine_api_key")
 
 
 def on_cores(settings: InferenceSettings, cores: Sequence[int]) -> InferenceSettings:

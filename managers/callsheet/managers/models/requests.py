@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from callsheet.managers.models.config import TransformerConfig
+
+class SequenceBounds(Protocol):
+    """Which sequences a model can take."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Token ids are 0 to `vocabulary_size - 1`."""
+
+    @property
+    def context_length(self) -> int:
+        """The most tokens of one sequence, prompt and output together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,25 +27,25 @@ class TokenProblem:
     message: str
 
 
-def token_problem(token_ids: Sequence[int], config: TransformerConfig, new_tokens: int = 0) -> TokenProblem | None:
+def token_problem(token_ids: Sequence[int], bounds: SequenceBounds, new_tokens: int = 0) -> TokenProblem | None:
     """Returns what is wrong with a sequence, or None.
 
     Args:
         token_ids: The sequence.
-        config: The model's shape.
+        bounds: Of the model.
         new_tokens: Room that must be left in the context.
     """
     if not token_ids:
         return TokenProblem("no_tokens", "the sequence is empty; it must hold at least one token")
-    if min(token_ids) < 0 or max(token_ids) >= config.vocabulary_size:
-        bad = next(token for token in token_ids if not 0 <= token < config.vocabulary_size)
+    if min(token_ids) < 0 or max(token_ids) >= bounds.vocabulary_size:
+        bad = next(token for token in token_ids if not 0 <= token < bounds.vocabulary_size)
         return TokenProblem(
-            "token_out_of_vocabulary", f"token id {bad} is not one of the model's 0 to {config.vocabulary_size - 1}"
+            "token_out_of_vocabulary", f"token id {bad} is not one of the model's 0 to {bounds.vocabulary_size - 1}"
         )
-    most = config.context_length - new_tokens
+    most = bounds.context_length - new_tokens
     if len(token_ids) > most:
         return TokenProblem(
             "prompt_too_long",
-            f"the sequence has {len(token_ids)} tokens; the model's context of {config.context_length} takes {most}",
+            f"the sequence has {len(token_ids)} tokens; the model's context of {bounds.context_length} takes {most}",
         )
     return None

@@ -147,6 +147,10 @@ class AgentConnection:
         """Kills a job's process, and nothing that it started."""
         await self._signal({"op": "kill", "job": job.number})
 
+    async def end(self) -> None:
+        """Kills every process of the sandbox but the agent, and waits until nothing of them is left."""
+        await self._signal({"op": "end"}, list(self._jobs.values()))
+
     async def hold(self) -> None:
         """Stops every process of the sandbox but the agent and those that begin later; no SIGCONT to all undoes it."""
         await self._signal({"op": "hold"})

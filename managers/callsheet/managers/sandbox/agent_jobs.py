@@ -17,13 +17,15 @@ from callsheet.managers.sandbox.agent_client import AgentConnection, AgentJob, A
 from callsheet.managers.sandbox.cgroups import CommandLeaf, SandboxGroup
 from callsheet.managers.sandbox.cgroups.files import is_gone
 from callsheet.managers.sandbox.changes import ChangedFiles
-from callsheet.managers.sandbox.errors import SandboxLostError, StoppedError
+from callsheet.managers.sandbox.errors import SandboxDiedError, SandboxLostError, StoppedError
 from callsheet.managers.sandbox.fork_window import ForkWindow
 from callsheet.managers.sandbox.lanes import SandboxLanes
 from callsheet.managers.sandbox.node_sharing import Lane
 from callsheet.managers.sandbox.packets import memory_file
 
 _KILL_SECONDS = 3.0
+# How long what was killed may take to end, on a machine that has no time for it.
+_END_SECONDS = 10.0
 _LOSS_SECONDS = 1.0
 _KILL_AGAIN_SECONDS = 0.05
 _LARGE_CONTENT = 1 << 16
@@ -86,6 +88,7 @@ class SandboxParts:
         limits: Soft and hard resource limits of each command by their names in `resource`.
         clean_up: Called last, in a worker thread; removes what the backend made.
         threads: Bounds the worker threads of all sandboxes of a backend.
+        copying: The same for those that copy files: what a policy made of its tree can take them for long.
         changes: What it changed in its overlays, where it has any.
         confined_to: The directories that absolute paths of files must be in; empty where its root is its own.
         files_at: Its working directory, as the manager sees it, where its root is not its own.
@@ -102,6 +105,7 @@ class SandboxParts:
     limits: Mapping[str, tuple[int, int]]
     clean_up: Callable[[], None]
     threads: anyio.CapacityLimiter
+    copying: anyio.CapacityLimiter
     changes: ChangedFiles | None = None
     confined_to: tuple[str, ...] = ()
     files_at: str = ""
@@ -123,7 +127,7 @@ class SandboxJobs:
         self.lanes = SandboxLanes(group, lambda: connection.pid, by_process=parts.by_process)
         self.frozen = False
         self._limits = dict(parts.limits)
-        self._threads = parts.threads
+        self._threads, self._copying = parts.threads, parts.copying
         self._pin = None if group is not None and group.pins_cores else parts.pin
         self._pins_each_process = self._pin is not None and parts.by_process
         self._cores: frozenset[int] | None = None
@@ -143,6 +147,14 @@ class SandboxJobs:
         """Runs it in a worker thread; what fails because the sandbox ended meanwhile is told as its loss."""
         try:
             return await self.in_thread(function, *args)
+        except OSError as error:
+            await self.raise_loss(error)
+            raise
+
+    async def copying(self, function: Callable[[Unpack[_Args]], _Result], *args: *_Args) -> _Result:
+        """Does as `blocking` for what copies files, and keeps no other work from its threads."""
+        try:
+            return await anyio.to_thread.run_sync(function, *args, limiter=self._copying)
         except OSError as error:
             await self.raise_loss(error)
             raise
@@ -199,13 +211,30 @@ class SandboxJobs:
         if self.group is None and not self.frozen:
             await self.connection.signal(signal.SIGCONT)
 
-    async def hold(self) -> None:
-        """Stops what commands left running, but nothing that begins later."""
+    async def end_all(self) -> None:
+        """Kills everything but the agent, and returns when nothing of it is left.
+
+        What was killed may still end a system call that it is in, such as a rename.
+
+        Raises:
+            SandboxDiedError: Something does not end; the sandbox is given up.
+            SandboxLostError: It is gone.
+        """
+        self.check()
+        with anyio.move_on_after(_END_SECONDS):
+            await self.connection.end()
+            return
+        _log.warning("sandbox_did_not_stop", agent=self.connection.pid)
+        await self._give_up()
+        raise SandboxDiedError("what earlier commands left in it was killed and does not end")
+
+    async def hold(self) -> bool:
+        """Stops what commands left running, but nothing that begins later; returns whether all of it stands still."""
         self.check()
         if self.group is not None:
-            await self.blocking(self.group.hold)
-        else:
-            await self.connection.hold()
+            return await self.blocking(self.group.hold)
+        await self.connection.hold()
+        return True
 
     async def let_go(self) -> None:
         """Undoes `hold`."""

@@ -59,6 +59,7 @@ _LISTENING_BYTES = 64
 _OWN_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS})
 _CLEAR_SECONDS = 5.0
 _WORKER_THREADS = 8
+_COPYING_THREADS = 4
 
 _Result = TypeVar("_Result")
 _Args = TypeVarTuple("_Args")
@@ -153,15 +154,17 @@ class AgentSandbox:
     async def remove_file(self, path: str, stop: anyio.Event) -> None:
         """Removes a file."""
         self._check_inside(path)
-        result = await self._jobs.ask("remove", {"path": path}, await self._jobs.memory_file(b""), stop)
+        async with self._telling_its_end():
+            result = await self._jobs.ask("remove", {"path": path}, await self._jobs.memory_file(b""), stop)
         if result.refused is not None:
             raise file_refused(FileSpec(path), *result.refused)
 
     async def remove_directory(self, path: str) -> None:
         """Removes a directory."""
         self._check_inside(path)
-        with anyio.move_on_after(_CLEAR_SECONDS):
-            await self._jobs.ask("clear", {"path": path}, await self._jobs.memory_file(b""), anyio.Event())
+        async with self._telling_its_end():
+            with anyio.move_on_after(_CLEAR_SECONDS):
+                await self._jobs.ask("clear", {"path": path}, await self._jobs.memory_file(b""), anyio.Event())
 
     def _check_inside(self, path: str) -> None:
         """Refuses absolute paths that lead out of a sandbox which has no root of its own."""
@@ -245,7 +248,8 @@ class AgentSandbox:
         pipe = OutputPipe(max(1, limit))
         try:
             details = {"area": area, "path": path, "limit": limit + 1}
-            result = await self._jobs.ask("read", details, pipe.give_write_end(), stop)
+            async with self._telling_its_end():
+                result = await self._jobs.ask("read", details, pipe.give_write_end(), stop)
             pipe.finish()
         finally:
             pipe.close()
@@ -267,7 +271,7 @@ class AgentSandbox:
         self._jobs.check()
         if self._parts.changes is None:
             raise SandboxLostError("it was not made to keep its changes")
-        return await self._jobs.blocking(self._parts.changes.save, target, limit_bytes)
+        return await self._jobs.copying(self._parts.changes.save, target, limit_bytes)
 
     async def copy_files(self, target: Path, limit_bytes: int, stop: anyio.Event) -> int:
         """Copies its files for another sandbox."""
@@ -277,15 +281,16 @@ class AgentSandbox:
         place = parts.files_at or f"/proc/{self.agent_pid}/root{WORK}"
         try:
             if parts.changes is not None:
-                return await self._jobs.blocking(parts.changes.copy, target, limit_bytes, stop.is_set)
-            return await self._jobs.blocking(copy_working_directory, place, target, limit_bytes, stop.is_set)
+                return await self._jobs.copying(parts.changes.copy, target, limit_bytes, stop.is_set)
+            return await self._jobs.copying(copy_working_directory, place, target, limit_bytes, stop.is_set)
         except ChangesTooLargeError as error:
             raise CopyRefusedError("copy_too_large", str(error)) from error
         except OSError as error:
             if error.errno in _OWN_FAULTS:
                 raise SandboxCreateError(f"the files of a sandbox could not be copied: {error}") from error
             message = f"the files of the sandbox could not be copied: {os.strerror(error.errno or errno.EIO)}"
-            raise CopyRefusedError("not_copied", message) from error
+            reason = "copy_too_large" if error.errno == errno.EFBIG else "not_copied"
+            raise CopyRefusedError(reason, message) from error
 
     async def open_listener(self, port: int) -> socket.socket:
         """Returns a socket that listens on a port of its own loopback, made by the agent: check it.
@@ -310,9 +315,10 @@ class AgentSandbox:
         """Takes a function to call at its end."""
         self._releases.callback(release)
 
-    async def hold(self) -> None:
+    async def hold(self) -> bool:
         """Stops what commands left running."""
-        await self._jobs.hold()
+        async with self._telling_its_end():
+            return await self._jobs.hold()
 
     async def let_go(self) -> None:
         """Lets it go on."""
@@ -320,8 +326,8 @@ class AgentSandbox:
 
     async def kill(self) -> None:
         """Kills all commands and background processes."""
-        self._jobs.check()
-        await self._jobs.kill(None)
+        async with self._telling_its_end():
+            await self._jobs.end_all()
 
     async def destroy(self) -> None:
         """Ends it and removes everything."""
@@ -412,6 +418,7 @@ class AgentBackend(SandboxBackend):
         self._settings = settings
         self._creating = anyio.CapacityLimiter(settings.concurrent_creates)
         self._threads = anyio.CapacityLimiter(_WORKER_THREADS)
+        self._copying = anyio.CapacityLimiter(_COPYING_THREADS)
         self._doors = NetworkDoors()
 
     async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> AgentSandbox:

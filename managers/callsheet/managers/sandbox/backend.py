@@ -340,8 +340,11 @@ class Sandbox(Protocol):
             SandboxLostError: It is gone.
         """
 
-    async def hold(self) -> None:
+    async def hold(self) -> bool:
         """Stops all that its commands left running; what begins afterwards runs, and `pause` and `resume` keep to that.
+
+        Returns:
+            Whether all of it stands still; something may wait in the kernel instead, and then end what it was doing.
 
         Raises:
             SandboxLostError: It is gone.
@@ -351,7 +354,11 @@ class Sandbox(Protocol):
         """Undoes `hold`."""
 
     async def kill(self) -> None:
-        """Kills all its commands and background processes; the sandbox and its files stay."""
+        """Kills all its commands and background processes, until none is left; the sandbox and its files stay.
+
+        Raises:
+            SandboxLostError: It is gone, or was given up because something does not end.
+        """
 
     async def destroy(self) -> None:
         """Ends it and removes everything it left. Safe to call again."""

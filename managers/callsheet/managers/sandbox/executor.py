@@ -32,7 +32,6 @@ from callsheet.managers.sandbox.rewards import (
     read_scorer,
     score_in_new_sandbox,
     score_in_own_sandbox,
-    score_result,
 )
 from callsheet.managers.sandbox.sandbox_use import SandboxUse
 from callsheet.managers.sandbox.settings import SandboxSettings
@@ -220,8 +219,7 @@ class SandboxExecutor(BaseSandboxExecutor):
         held = self._find(use.attempt)
         runnable = await read_scorer(scorer, use.attempt, self._settings, held.defaults)
         async with held.turn, use.inside(held.sandbox):
-            run = await score_in_own_sandbox(scorer, runnable, held.sandbox, use)
-        return await score_result(run, use.attempt)
+            return await score_in_own_sandbox(scorer, runnable, held.sandbox, use)
 
     async def _score_in_copy(self, scorer: CommandScorer, use: SandboxUse) -> AttemptResult:
         held = self._find(use.attempt)

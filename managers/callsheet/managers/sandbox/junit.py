@@ -62,8 +62,8 @@ def count_tests(report: bytes) -> ReportCounts:
     """Returns the counts of a report. The totals that it states itself are not believed; its test cases are counted.
 
     Raises:
-        ReportError: It is too large, not well-formed, has a document type (and so could have entities), or is no
-            report.
+        ReportError: It is too large, not well-formed, in an encoding that no report has, has a document type (and so
+            could have entities), or is no report.
     """
     if len(report) > LARGEST_REPORT_BYTES:
         raise ReportError(f"{len(report)} bytes; at most {LARGEST_REPORT_BYTES} are read")
@@ -76,6 +76,11 @@ def count_tests(report: bytes) -> ReportCounts:
         parser.Parse(report, True)
     except expat.ExpatError as error:
         raise ReportError(f"not well-formed: {error}") from error
+    except ReportError:
+        raise
+    except (LookupError, ValueError) as error:
+        # The report names its encoding, and so chooses among all codecs that there are.
+        raise ReportError(f"in an encoding that cannot be read: {error}") from error
     return ReportCounts(counter.passed, counter.failed, counter.skipped)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 
 import anyio
+import anyio.to_thread
+from callsheet.managers.ends import with_hint
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.sandbox.backend import Sandbox
 from callsheet.managers.sandbox.command_defaults import CommandDefaults
@@ -20,8 +22,13 @@ from callsheet.v1 import action_pb2, outcome_pb2
 from callsheet.v1.rewards import CommandScorer
 
 TEST_SUITE_SERVICE = "test-suite"
-_STOP, _KILL = action_pb2.REWARD_BACKGROUND_STOP, action_pb2.REWARD_BACKGROUND_KILL
+_STOP, _KILL, _RUN = (
+    action_pb2.REWARD_BACKGROUND_STOP,
+    action_pb2.REWARD_BACKGROUND_KILL,
+    action_pb2.REWARD_BACKGROUND_RUN,
+)
 _LET_GO_SECONDS = 5.0
+_HELD_BACK = "processes of earlier steps were stopped or killed before; a reward that needs them says background=RUN"
 
 
 async def read_scorer(
@@ -53,36 +60,48 @@ async def score_in_new_sandbox(
 
 async def score_in_own_sandbox(
     scorer: CommandScorer, runnable: Suite | Script, sandbox: Sandbox, use: SandboxUse
-) -> SuiteRun | ScriptRun:
+) -> AttemptResult:
     """Scores in a sandbox in which others ran before; what they left running is held back until its score is read.
 
     Whoever runs at the same time could write a report or a score: its name stands on the scorer's command line.
     """
     background = scorer.background or (_STOP if sandbox.holds_safely else _KILL)
-    if background == _KILL:
+    if background == _RUN:
+        return await score_result(await runnable.run(sandbox, use.units, use.stop), use.attempt)
+    hint = _HELD_BACK if await sandbox.has_processes() else ""
+    async with _held_back(sandbox, kill=background == _KILL):
+        run = await runnable.run(sandbox, use.units, use.stop)
+    return await score_result(run, use.attempt, hint)
+
+
+@asynccontextmanager
+async def _held_back(sandbox: Sandbox, *, kill: bool) -> AsyncIterator[None]:
+    """Keeps what others left running from going on; what does not stand still is killed."""
+    if kill or not await sandbox.hold():
         await sandbox.kill()
-    if background != _STOP:
-        return await runnable.run(sandbox, use.units, use.stop)
-    await sandbox.hold()
     try:
-        return await runnable.run(sandbox, use.units, use.stop)
+        yield
     finally:
-        if sandbox.loss is None:
+        if not kill and sandbox.loss is None:
             with anyio.move_on_after(_LET_GO_SECONDS, shield=True), suppress(SandboxLostError):
                 await sandbox.let_go()
 
 
-async def score_result(run: SuiteRun | ScriptRun, attempt: Attempt) -> AttemptResult:
-    """Returns what the run of a scorer means for its attempt."""
+async def score_result(run: SuiteRun | ScriptRun, attempt: Attempt, hint: str = "") -> AttemptResult:
+    """Returns what the run of a scorer means for its attempt; `hint` is told with a failure."""
     outcome, usage = run.outcome, usage_of(run.outcome)
     reward = outcome_pb2.RewardResult(command=await command_result(outcome, attempt.payloads))
     partial = outcome_pb2.Succeeded(reward=reward)
     if outcome.stopped:
-        return Stopped(partial, usage)
-    judged = limit_failure(outcome, partial) or run.judge()
+        return Stopped(partial, usage, hint)
+    judged: Score | outcome_pb2.Failed | None = limit_failure(outcome, partial)
+    if judged is None:
+        # In a thread: a report of 32 MiB takes seconds, and whoever writes one must not hold up all others here.
+        judged = await anyio.to_thread.run_sync(run.judge)
     if isinstance(judged, Score):
         reward.score, reward.passed, reward.total = judged.score, judged.passed, judged.total
         reward.components.update(judged.components)
         return Completed(outcome_pb2.Succeeded(reward=reward), usage)
     judged.partial.CopyFrom(partial)
+    judged.message = with_hint(judged.message, hint)
     return Broken(judged, usage)

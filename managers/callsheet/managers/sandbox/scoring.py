@@ -48,7 +48,8 @@ async def run_judge(
     Whatever ran in the sandbox before had another home, and could leave there what shells and interpreters begin with.
     """
     home = sandbox.temporary_path(f"home-{uuid.uuid4().hex}")
-    await sandbox.write_file(FileSpec(home, directory=True), stop)
+    # Whatever was made of the directory that it is in.
+    await sandbox.write_file(FileSpec(home, directory=True, replaces=True), stop)
     outcome = await sandbox.execute(replace(fill_placeholders(command, values), home=home), stop)
     if not outcome.stopped:
         await sandbox.remove_directory(home)

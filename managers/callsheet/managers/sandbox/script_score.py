@@ -26,7 +26,8 @@ from callsheet.v1 import action_pb2, outcome_pb2
 
 SCORE = "{score}"
 LARGEST_SCORE_BYTES = 64 << 10
-_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+# Each digit can be matched in one way only: else a long row of them takes a time that grows with its square.
+_DECIMAL = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _NAMES = ("score", "reward")
 
 

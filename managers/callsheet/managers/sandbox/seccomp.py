@@ -39,7 +39,7 @@ _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 ALLOWED_SOCKET_FAMILIES = (_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK)
 
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
-_F_SETSIG, _PR_SET_PDEATHSIG, _SIGCONT = 10, 1, 18
+_F_SETSIG, _F_SETLEASE, _PR_SET_PDEATHSIG, _SIGCONT = 10, 1024, 1, 18
 _MAP_GROWSDOWN, _MAP_HUGETLB, _MFD_HUGETLB, _SHM_HUGETLB = 0x100, 0x40000, 4, 0o4000
 _SOL_SOCKET, _SO_ATTACH_FILTER, _SO_ATTACH_REUSEPORT_CBPF = 1, 26, 51
 
@@ -190,7 +190,8 @@ def build_program(forbid_affinity: bool, machine: str, unbounded: Unbounded = Un
         *_refuse_mappings(growing=unbounded.memory),
         *(step for place, number, flag in _OF_HUGE_PAGES for step in _refuse_flag(number, place, flag)),
         *_refuse_socket_filters(),
-        *(_refuse_waking_signals() if unbounded.waking else []),
+        *_refuse_leases(waking=unbounded.waking),
+        *(_refuse_waking_ends() if unbounded.waking else []),
         *(step for number in _OF_CALLER_ONLY.values() for step in _refuse_others(number)),
         *(step for number, user in _OF_CALLER_BY_KIND.values() for step in _refuse_others_by_kind(number, user)),
         *_refuse_limits_of_others(),
@@ -260,25 +261,33 @@ def _refuse_socket_filters() -> list[Instruction]:
     return on_number(_SETSOCKOPT, body)
 
 
-def _refuse_waking_signals() -> list[Instruction]:
-    """What would send SIGCONT while everything that could send it is stopped: I/O, and the end of a parent."""
-    return [
-        *_refuse_pair(_FCNTL, (OFFSET_ARGUMENT_1, _F_SETSIG), (OFFSET_ARGUMENT_2, _SIGCONT)),
-        *_refuse_pair(_PRCTL, (OFFSET_ARGUMENT_0, _PR_SET_PDEATHSIG), (OFFSET_ARGUMENT_1, _SIGCONT)),
-    ]
+def _refuse_leases(*, waking: bool) -> list[Instruction]:
+    """Whoever stands still with a lease on a file keeps others from opening it, for 45 s, and it from being copied.
+
+    With `waking` also what would send SIGCONT for I/O while everything that could send it is stopped.
+    """
+    body = [load(OFFSET_ARGUMENT_1), Instruction(Opcode.JUMP_EQUAL, _F_SETLEASE, 0, 1), give(fail(errno.EPERM))]
+    if waking:
+        body += [
+            Instruction(Opcode.JUMP_EQUAL, _F_SETSIG, 0, 3),
+            load(OFFSET_ARGUMENT_2),
+            Instruction(Opcode.JUMP_EQUAL, _SIGCONT, 0, 1),
+            give(fail(errno.EPERM)),
+        ]
+    return on_number(_FCNTL, [*body, give(RETURN_ALLOW)])
 
 
-def _refuse_pair(number: int, first: tuple[int, int], second: tuple[int, int]) -> list[Instruction]:
-    """Refuses a system call of which two arguments, given by their offsets, have these values."""
+def _refuse_waking_ends() -> list[Instruction]:
+    """A child that would get SIGCONT at the end of its parent."""
     body = [
-        load(first[0]),
-        Instruction(Opcode.JUMP_EQUAL, first[1], 0, 3),
-        load(second[0]),
-        Instruction(Opcode.JUMP_EQUAL, second[1], 0, 1),
+        load(OFFSET_ARGUMENT_0),
+        Instruction(Opcode.JUMP_EQUAL, _PR_SET_PDEATHSIG, 0, 3),
+        load(OFFSET_ARGUMENT_1),
+        Instruction(Opcode.JUMP_EQUAL, _SIGCONT, 0, 1),
         give(fail(errno.EPERM)),
         give(RETURN_ALLOW),
     ]
-    return on_number(number, body)
+    return on_number(_PRCTL, body)
 
 
 def _refuse_others(number: int) -> list[Instruction]:

@@ -11,7 +11,9 @@ from callsheet.options.listening import INSECURE, check_exposure
 
 
 def _file(meaning: str, variable: str, default: str = "no TLS", *, exists: bool = True) -> Setting:
-    return Setting(meaning, variable=variable, default_text=default, path=PathRule(file=True, exists=exists))
+    return Setting(
+        meaning, variable=variable, default_text=default, path=PathRule(file=True, directory=False, exists=exists)
+    )
 
 
 @dataclass(frozen=True, slots=True)

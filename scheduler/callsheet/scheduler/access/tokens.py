@@ -15,6 +15,9 @@ ID_BYTES: Final = 6
 SECRET_BYTES: Final = 32
 """256 random bits: nobody can try them all, so one round of SHA-256 is hash enough."""
 
+MAX_LIFETIME_S: Final = 100 * 365.0 * 24 * 3600
+"""Beyond it an end is no date that can be shown."""
+
 _HINT: Final = "an administrator makes one with `callsheet token issue`"
 
 
@@ -54,13 +57,14 @@ def issue_token(
         The token itself, which is to be found nowhere else from now on, and its record.
 
     Raises:
-        ValueError: A subject is missing, or there is one too many; the lifetime is not above 0.
+        ValueError: A subject is missing, or there is one too many; the lifetime is not above 0, or too long.
     """
     if (scope in OF_ONE_SUBJECT) != bool(subject):
         needs = f"takes the id of one {scope.value}" if scope in OF_ONE_SUBJECT else "takes no id"
         raise ValueError(f"scope: {scope.value!r} {needs}, got {subject!r}")
-    if lifetime_s is not None and not lifetime_s > 0:
-        raise ValueError(f"lifetime: must be above 0 s, got {lifetime_s}")
+    if lifetime_s is not None and not 0 < lifetime_s <= MAX_LIFETIME_S:
+        rule = f"must be above 0 s and at most {MAX_LIFETIME_S:.0f} s; without one a token is valid until it is revoked"
+        raise ValueError(f"lifetime: {rule}, got {lifetime_s}")
     token_id, secret = random[:ID_BYTES].hex(), random[ID_BYTES:].hex()
     expires_at = None if lifetime_s is None else now + lifetime_s
     record = TokenRecord(token_id, scope, subject, _digest(secret), now, expires_at)

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Final
+
 from callsheet.scheduler.core.admission import admit
 from callsheet.scheduler.core.commands import AcknowledgeEnd, CancelAttempt, PauseAttempt, ReleaseSandbox, ResizeAttempt
 from callsheet.scheduler.core.entities import Action, Attempt, Job, Manager, Orphan, Stranger
-from callsheet.scheduler.core.events import AttemptEnded, AttemptSucceeded
+from callsheet.scheduler.core.events import AttemptEnded, AttemptFailed, AttemptSucceeded
 from callsheet.scheduler.core.lifecycle import arm_attempt, enqueue
-from callsheet.scheduler.core.model import ActionKey, ActionRequest, ActionState, Token
+from callsheet.scheduler.core.model import ActionKey, ActionRequest, ActionState, FailureKind, Token
 from callsheet.scheduler.core.records import ActionDispatched
 from callsheet.scheduler.core.registration import RunningAttempt, SandboxRef
 from callsheet.scheduler.core.resizing import note_booked
 from callsheet.scheduler.core.servability import service_of
 from callsheet.scheduler.core.state import SchedulerState
 
+_NO_ROOM: Final = AttemptFailed(
+    FailureKind.INFRA, "result_dropped", "the result came before the submit came again, and there was no room for it"
+)
+
 
 def adopt_running(state: SchedulerState, manager: Manager, running: RunningAttempt, now: float) -> None:
-    """Takes over an attempt that a manager says it runs."""
+    """Takes over an attempt that a manager says it runs, if that is its own."""
     attempt = state.attempts.get(running.token)
-    if attempt is not None:
+    if attempt is not None and (attempt.manager_id, attempt.action.key) == (manager.manager_id, running.key):
         adopted = attempt.manager is not manager
         if adopted:
             book_attempt(attempt, manager, running.resources, running.cores)
@@ -32,7 +39,7 @@ def adopt_running(state: SchedulerState, manager: Manager, running: RunningAttem
         return
     action = state.find_action(running.key)
     orphan = Orphan(manager.manager_id, running)
-    if isinstance(action, Action) and waits_for(action, running.token, running.body_hash):
+    if isinstance(action, Action) and waits_for(state, manager, action, running.token, running.body_hash):
         adopt_orphan(state, action, orphan, now)
         return
     # Until it has ended, nobody else gets what it holds.
@@ -52,10 +59,19 @@ def release_stranger(manager: Manager, token: Token) -> None:
         manager.node.give_back(stranger.units, stranger.cores)
 
 
-def waits_for(action: Action, token: Token, body_hash: bytes) -> bool:
-    """Whether an attempt that the core does not know may be this action's: it has none, and the body is the same."""
+def waits_for(state: SchedulerState, manager: Manager, action: Action, token: Token, body_hash: bytes) -> bool:
+    """Whether an attempt that the core does not know may be this action's: it has none, and the body is the same.
+
+    Who knows the body of somebody else's action could claim it. So the manager must be one that could have been given
+    it, by a token that was.
+    """
+    request, trajectory = action.request, action.trajectory
     waits = action.state is ActionState.QUEUED and action.attempt is None
-    return waits and action.request.body_hash == body_hash and is_of(action.job, token)
+    given = token <= state.newest_token() and service_of(manager, request.kind, request.service) is not None
+    elsewhere = (
+        request.needs_sandbox and trajectory is not None and trajectory.manager_id not in ("", manager.manager_id)
+    )
+    return waits and given and not elsewhere and request.body_hash == body_hash and is_of(action.job, token)
 
 
 def is_of(job: Job, token: Token) -> bool:
@@ -68,7 +84,6 @@ def adoptable_orphan(state: SchedulerState, job: Job, request: ActionRequest) ->
     orphan = state.orphans.get(request.key)
     if orphan is not None and not is_of(job, orphan.running.token):
         drop_orphan(state, request.key)
-        state.timers.drop(("orphan", request.key))
         return None
     return orphan if orphan is not None and orphan.running.body_hash == request.body_hash else None
 
@@ -88,7 +103,12 @@ def book_attempt(attempt: Attempt, manager: Manager, units: dict[str, int], core
     attempt.units = booked
     attempt.granted = {name: count for name, count in units.items() if name in booked or name not in held}
     manager.attempts[attempt.token] = attempt
-    manager.services[name].busy += 1
+    offered = manager.services[name]
+    offered.busy += 1
+    if offered.description.kv_tokens and request.generation is not None:
+        # What it was expected to hold is not known any more.
+        attempt.kv_tokens = request.generation.most_tokens
+        offered.kv_booked += attempt.kv_tokens
 
 
 def adopt_orphan(state: SchedulerState, action: Action, orphan: Orphan, now: float) -> None:
@@ -96,8 +116,7 @@ def adopt_orphan(state: SchedulerState, action: Action, orphan: Orphan, now: flo
 
     The journal is told, as of a dispatch: a cancel that is acknowledged from now on is for this attempt.
     """
-    if state.orphans.pop(action.key, None) is not None:
-        state.timers.drop(("orphan", action.key))
+    take_orphan(state, action.key)
     manager = state.managers.get(orphan.manager_id)
     if manager is None:
         enqueue(state, action, now)
@@ -164,6 +183,12 @@ def ended_orphan(manager: Manager, event: AttemptEnded, known: Orphan | None = N
 
 def keep_orphan_end(state: SchedulerState, manager: Manager, event: AttemptEnded, now: float) -> None:
     """Keeps the end of an attempt whose action nobody knows, until its submit comes again or its lease runs out."""
+    known = state.orphans.get(event.key)
+    others = state.orphan_bytes - (known.size if known is not None else 0)
+    if others + ended_orphan(manager, event).size > state.settings.max_orphan_bytes:
+        # Its action must not run again, and is told what became of the result.
+        _release_made(state, manager, event)
+        event = replace(event, result=_NO_ROOM)
     _keep_orphan(state, ended_orphan(manager, event, state.orphans.get(event.key)), now)
 
 
@@ -181,13 +206,24 @@ def _keep_orphan(state: SchedulerState, orphan: Orphan, now: float) -> None:
         return
     if known is not None and known.running.token != token:
         _give_up(state, known)
+    take_orphan(state, key)
     state.orphans[key] = orphan
+    state.orphan_bytes += orphan.size
     state.timers.set(("orphan", key), now + state.settings.orphan_lease)
+
+
+def take_orphan(state: SchedulerState, key: ActionKey) -> Orphan | None:
+    """Takes an orphan out of those that are kept, if there is one."""
+    orphan = state.orphans.pop(key, None)
+    if orphan is not None:
+        state.orphan_bytes -= orphan.size
+        state.timers.drop(("orphan", key))
+    return orphan
 
 
 def drop_orphan(state: SchedulerState, key: ActionKey) -> None:
     """Gives up on an orphan: nobody submitted its action again."""
-    orphan = state.orphans.pop(key, None)
+    orphan = take_orphan(state, key)
     if orphan is not None:
         _give_up(state, orphan)
 
@@ -204,10 +240,15 @@ def _give_up(state: SchedulerState, orphan: Orphan) -> None:
 
 def discard_end(state: SchedulerState, manager: Manager, event: AttemptEnded) -> None:
     """Acknowledges an end that changes nothing, and destroys the sandbox it may have made."""
+    _release_made(state, manager, event)
+    state.emit(AcknowledgeEnd(manager.session, event.token))
+
+
+def _release_made(state: SchedulerState, manager: Manager, event: AttemptEnded) -> None:
+    """Destroys the sandbox that an attempt made, if it is nobody's."""
     result = event.result
     if isinstance(result, AttemptSucceeded) and result.sandbox_id:
         owner = state.find_trajectory(event.key.job_id, result.trajectory_id)
         if owner is None or owner.sandbox_id != result.sandbox_id:
             ref = SandboxRef(event.key.job_id, result.trajectory_id, result.sandbox_id)
             state.emit(ReleaseSandbox(manager.session, ref))
-    state.emit(AcknowledgeEnd(manager.session, event.token))

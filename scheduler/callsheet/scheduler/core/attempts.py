@@ -52,6 +52,9 @@ def on_plan(state: SchedulerState, event: events.PlanReady, now: float) -> None:
                 _dispatch(state, action, manager, service, assignment=assignment, now=now)
     for change in event.plan.core_changes:
         change_cores(state, change, now)
+    if event.plan.again_at is not None:
+        # Any timer that comes due brings a round with it.
+        state.timers.set(("round", ""), event.plan.again_at)
 
 
 def _admissible(action: Action, manager: Manager, service: Service, assignment: Assignment) -> bool:
@@ -60,7 +63,7 @@ def _admissible(action: Action, manager: Manager, service: Service, assignment: 
     if pinned and action.trajectory is not None and action.trajectory.manager_id != manager.manager_id:
         return False
     slots = service.free_slots
-    if slots is not None and slots <= 0:
+    if (slots is not None and slots <= 0) or not service.holds(assignment.kv_tokens):
         return False
     units = assignment.units
     return within_demand(request.demand, units) and service.pool_has(units) and manager.node.fits(service.booked(units))
@@ -102,8 +105,11 @@ def _dispatch(
         lent_cores=lent,
         last_progress=now,
         prediction=assignment.prediction,
+        kv_tokens=assignment.kv_tokens,
     )
     service.busy += 1
+    service.kv_booked += attempt.kv_tokens
+    attempt.batch = service.busy
     state.attempts[attempt.token] = manager.attempts[attempt.token] = attempt
     note_booked(state, attempt)
     action.attempt = attempt
@@ -112,7 +118,8 @@ def _dispatch(
     action.first_dispatched_at = action.first_dispatched_at or now
     if request.in_sandbox and trajectory is not None:
         trajectory.occupied = attempt
-    action.tell(now, f"attempt {attempt.number} dispatched to {manager.manager_id}")
+    on_version = f" with policy version {service.weights.told.version}" if attempt.service in state.rollouts else ""
+    action.tell(now, f"attempt {attempt.number} dispatched to {manager.manager_id}{on_version}")
     arm_attempt(state, attempt, now)
     key = action.key
     state.persist(
@@ -207,7 +214,7 @@ def _settle(state: SchedulerState, manager: Manager, attempt: Attempt, event: ev
     else:
         partial = result.result if isinstance(result, events.AttemptSucceeded) else result.partial
         stopped = replace(STOPPED, partial=partial)
-        failed = note_death(action, result) if isinstance(result, events.AttemptFailed) else stopped
+        failed = note_death(state, action, result) if isinstance(result, events.AttemptFailed) else stopped
         end_unsuccessfully(state, action, failed, now, last)
     drop_attempt(state, attempt, now)
 
@@ -227,7 +234,7 @@ def _unknown_end(state: SchedulerState, manager: Manager, event: events.AttemptE
     elif (
         isinstance(action, Action)
         and event.token.epoch < state.epoch
-        and waits_for(action, event.token, event.body_hash)
+        and waits_for(state, manager, action, event.token, event.body_hash)
     ):
         adopt_orphan(state, action, ended_orphan(manager, event), now)
         on_ended(state, event, now)

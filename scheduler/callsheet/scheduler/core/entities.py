@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from callsheet.scheduler.core.closed import ClosedTogether, ClosedTrajectory
 from callsheet.scheduler.core.commands import OutcomeResult
-from callsheet.scheduler.core.events import AttemptEnded
-from callsheet.scheduler.core.forgotten import ForgottenActions
+from callsheet.scheduler.core.engine_weights import EngineWeights
+from callsheet.scheduler.core.events import AttemptEnded, result_bytes
+from callsheet.scheduler.core.forgotten import ForgottenWork
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import (
     ActionKey,
@@ -17,7 +19,6 @@ from callsheet.scheduler.core.model import (
     ActionState,
     JobRequest,
     Token,
-    TrajectoryEnd,
     TrajectoryKey,
     TrajectoryRequest,
 )
@@ -29,13 +30,20 @@ from callsheet.scheduler.core.registration import RunningAttempt, SandboxRef, Se
 FIRST_TOKEN = Token(0, 0)
 # Plans may change the cores of an attempt as often as commands come to its node.
 MAX_STORY = 256
+# What an orphan takes besides its result.
+_ORPHAN_BYTES = 1024
 # Beyond it, to look at all that are there is no slower than to look at what left.
 MOST_LEFT = 65_536
 
 
 @dataclass(slots=True)
 class Service:
-    """A hosted service: how many attempts it runs now, and its state as last told (see `ServiceState`)."""
+    """A hosted service: how many attempts it runs now, and its state as last told (see `ServiceState`).
+
+    Attributes:
+        kv_booked: Tokens that these are expected to come to hold of its engine's KV cache.
+        weights: Which weights it has, if it is an engine. While they are not proved it has no free slots.
+    """
 
     description: ServiceDescription
     busy: int = 0
@@ -43,10 +51,27 @@ class Service:
     instances: int = 0
     kept_set_ups: Mapping[str, float] = field(default_factory=dict)
     no_room: bool = False
+    weights: EngineWeights = field(default_factory=EngineWeights)
+    kv_booked: int = 0
+    others_sequences: int = 0
+    others_kv_tokens: int = 0
+
+    @property
+    def free_kv_tokens(self) -> int | None:
+        """Tokens of its engine's KV cache that are not booked; None if it does not tell what there is."""
+        capacity = self.description.kv_tokens
+        return capacity - self.kv_booked - self.others_kv_tokens if capacity else None
+
+    def holds(self, kv_tokens: int) -> bool:
+        """Whether its engine has room for a sequence of so many tokens. An idle one takes whatever there is."""
+        free = self.free_kv_tokens
+        return free is None or not self.busy or kv_tokens <= free
 
     @property
     def free_slots(self) -> int | None:
         """Attempts it can take now; None if it has no limit."""
+        if self.weights.gated:
+            return 0
         slots = self.description.slots
         return slots - self.busy if slots else None
 
@@ -146,6 +171,8 @@ class Attempt:
         narrowed_from: Cores it had before plans took some for others; 0 while it has them all.
         lent_cores: Core ids that its trajectory holds and lends it.
         manager: None after a restart, until the manager registers again.
+        kv_tokens: What is booked for it of an engine's KV cache.
+        batch: Attempts that its service ran when it was dispatched, itself included.
     """
 
     token: Token
@@ -168,6 +195,8 @@ class Attempt:
     clock_at: float = 0.0
     prediction: GrantPrediction | None = None
     cancel_sent: bool = False
+    kv_tokens: int = 0
+    batch: int = 0
 
     def paused_for(self, now: float) -> float:
         """Seconds it has been paused so far."""
@@ -202,6 +231,7 @@ class Action:
         start_wait_s: The part of `queue_s` that its trajectory waited for admission.
         failed_on: The manager of the last attempt, if it failed; another one is preferred.
         verdict: The outcome already decided, while its attempt is still being stopped.
+        detached: An attempt at it was given up and may run still.
         away_s: Seconds since its submit in which no scheduler ran; its deadlines stand still meanwhile.
         no_deadline_before: After a restart its deadlines wait until managers had the time to come back.
     """
@@ -224,6 +254,7 @@ class Action:
     cancel_reason: str | None = None
     failed_on: str = ""
     verdict: OutcomeResult | None = None
+    detached: bool = False
     away_s: float = 0.0
     no_deadline_before: float = 0.0
     watchers: list[Watcher] = field(default_factory=list)
@@ -313,14 +344,6 @@ class Trajectory:
         return SandboxRef(self.request.job_id, self.request.trajectory_id, self.sandbox_id)
 
 
-class ClosedTrajectory(NamedTuple):
-    """What stays of a trajectory that was closed."""
-
-    end: TrajectoryEnd
-    reason: str
-    policy_version: int
-
-
 @dataclass(slots=True)
 class Group:
     """Siblings of one prompt.
@@ -330,6 +353,8 @@ class Group:
         lost: Former members that were lost, and so have none.
         completed: Members that completed.
         cancelled: It takes no more members.
+        unfinished: Those of which something is open still, lost ones included.
+        closed: Its members as they will be forgotten, while nothing of it is open.
     """
 
     size: int
@@ -338,6 +363,8 @@ class Group:
     lost: dict[str, None] = field(default_factory=dict)
     completed: int = 0
     cancelled: bool = False
+    unfinished: int = 0
+    closed: ClosedTogether | None = None
 
 
 @dataclass(slots=True)
@@ -364,13 +391,20 @@ class Job:
     Attributes:
         begun_after: The newest token when it was opened. Attempts with one that is no greater are of another job, which
             had this id before.
+        over: It is being closed, and nothing of it is kept.
         active_at: When something happened in it last, in seconds since the epoch.
+        closing: Closed trajectories of which actions are still being stopped.
         open_actions: How many have no outcome yet.
-        open_bytes: Bytes of their bodies.
+        open_trajectories: How many are open, or closed and not among `closed`.
+        open_bytes: Bytes of the bodies of these actions.
+        spec_bytes: Bytes of the specs of these trajectories and of the job.
         live_trajectories: How many of the open ones were admitted.
+        completed_trajectories: How many ever ended so.
         finished: Ids of those of its actions that have their outcome, the oldest outcome first.
-        finished_bytes: Bytes of these outcomes.
-        forgotten: Those of which nothing else is kept.
+        closed: Closed trajectories of which nothing is open any more, the first to be so first.
+        closed_count: How many these are.
+        finished_bytes: Bytes of these outcomes, and of what is kept of these trajectories.
+        forgotten: Those actions, trajectories and groups of which nothing else is kept.
         state_counts: Actions by their states, those with an outcome included.
         dead_sandboxes: Actions that ended as their sandbox died under them.
     """
@@ -378,19 +412,26 @@ class Job:
     request: JobRequest
     policy_version: int = 0
     begun_after: Token = FIRST_TOKEN
+    over: bool = False
     active_at: float = 0.0
     lease: Lease = field(default_factory=Lease)
     trajectories: dict[str, Trajectory] = field(default_factory=dict)
     closed_trajectories: dict[str, ClosedTrajectory] = field(default_factory=dict)
     trajectory_specs: dict[str, bytes] = field(default_factory=dict)
+    closing: dict[str, Trajectory] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
     actions: dict[str, Action | FinishedAction] = field(default_factory=dict)
     open_actions: int = 0
+    open_trajectories: int = 0
     open_bytes: int = 0
+    spec_bytes: int = 0
     live_trajectories: int = 0
+    completed_trajectories: int = 0
     finished: deque[str] = field(default_factory=deque)
+    closed: deque[ClosedTogether] = field(default_factory=deque)
+    closed_count: int = 0
     finished_bytes: int = 0
-    forgotten: ForgottenActions = field(default_factory=ForgottenActions)
+    forgotten: ForgottenWork = field(default_factory=ForgottenWork)
     state_counts: dict[ActionState, int] = field(default_factory=dict)
     failure_counts: dict[str, int] = field(default_factory=dict)
     dead_sandboxes: int = 0
@@ -408,3 +449,8 @@ class Orphan:
     manager_id: str
     running: RunningAttempt
     ended: AttemptEnded | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of its result, and about what the rest of it takes."""
+        return _ORPHAN_BYTES + (result_bytes(self.ended.result) if self.ended is not None else 0)

@@ -7,10 +7,11 @@ from callsheet.scheduler.core.entities import Action, Job
 from callsheet.scheduler.core.idleness import idle_at, watch
 from callsheet.scheduler.core.leases import begin, let_go, open_job, save
 from callsheet.scheduler.core.lifecycle import cancel
+from callsheet.scheduler.core.recall import closed_trajectory
 from callsheet.scheduler.core.records import JobLease
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.submission import close_job
-from callsheet.scheduler.core.trajectories import abandon, cancel_group, closed_trajectory
+from callsheet.scheduler.core.trajectories import abandon, cancel_group
 
 EXPIRED = "its job expired: no client session held it"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.adoption import adopt_running, release_stranger
+from callsheet.scheduler.core.adoption import adopt_running, release_stranger, take_orphan
 from callsheet.scheduler.core.commands import AcceptManager, DrainManager, RefuseManager, ReleaseSandbox
 from callsheet.scheduler.core.entities import Attempt, LastAttempt, Manager, Service, pool_of
 from callsheet.scheduler.core.ledger import Node
@@ -20,6 +20,7 @@ from callsheet.scheduler.core.model import (
 )
 from callsheet.scheduler.core.peers import ManagerSession
 from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription, ServiceState
+from callsheet.scheduler.core.rollouts import advance_services, reconnected, registered, weights_told
 from callsheet.scheduler.core.servability import note_arrival
 from callsheet.scheduler.core.state import SchedulerState
 
@@ -37,7 +38,7 @@ def on_joined(state: SchedulerState, event: events.ManagerJoined, now: float) ->
             _check_gone(state, known, now)
             lose_manager(state, known, now)
             known = None
-        manager = _reconnect(state, known, event) if known is not None else _register(state, event, now)
+        manager = _reconnect(state, known, event, now) if known is not None else _register(state, event, now)
     except RefusedError as refusal:
         state.emit(RefuseManager(event.session, refusal))
         return
@@ -74,7 +75,7 @@ def _check_gone(state: SchedulerState, manager: Manager, now: float) -> None:
         raise RefusedError(RefusalCode.ALREADY_EXISTS, "registration.manager_id", manager.manager_id, rule)
 
 
-def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoined) -> Manager:
+def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoined, now: float) -> Manager:
     """Takes a manager's new stream, and what it takes to begin on its services now; else it is what it was.
 
     One that drains by itself says so again. One that was told to may have lost that command with its old stream.
@@ -90,6 +91,7 @@ def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoi
         service = manager.services[description.name]
         service.description = description
         _begin_on(state, service, description)
+        weights_told(state, manager, service, description.weights, now)
     manager.node.changed.add(manager.node)
     return manager
 
@@ -167,6 +169,8 @@ def _register(state: SchedulerState, event: events.ManagerJoined, now: float) ->
     node.managers.add(manager.manager_id)
     state.managers[manager.manager_id] = manager
     update_reserve(state, node)
+    for service in services.values():
+        registered(state, manager, service, service.description.weights, now)
     _recover_sandboxes(state, manager, event, now)
     return manager
 
@@ -213,17 +217,18 @@ def on_heartbeat(state: SchedulerState, event: events.ManagerHeartbeat, now: flo
         return
     manager.last_seen = now
     for told in event.services:
-        _update_service(state, manager, told)
+        _update_service(state, manager, told, now)
     if not manager.reconciled:
         _reconcile(state, manager, now)
     if manager.listed_sandboxes:
         _release_strays(state, manager)
 
 
-def _update_service(state: SchedulerState, manager: Manager, told: ServiceState) -> None:
+def _update_service(state: SchedulerState, manager: Manager, told: ServiceState, now: float) -> None:
     service = manager.services.get(told.name)
     if service is not None:
         _begin_on(state, service, told)
+        weights_told(state, manager, service, told.weights, now)
         manager.node.changed.add(manager.node)
     elif manager.session is not None:
         rule = f"must be one of the services it registered: {sorted(manager.services)}"
@@ -237,6 +242,8 @@ def _begin_on(state: SchedulerState, service: Service, told: ServiceDescription 
     state.kept_set_ups.change(service.kept_set_ups, told.kept_set_ups)
     service.kept_set_ups = told.kept_set_ups
     service.no_room = isinstance(told, ServiceState) and told.no_room
+    if isinstance(told, ServiceState):
+        service.others_sequences, service.others_kv_tokens = told.others_sequences, told.others_kv_tokens
 
 
 def _is_stale(manager: Manager, session: ManagerSession | None) -> bool:
@@ -252,6 +259,7 @@ def _reconcile(state: SchedulerState, manager: Manager, now: float) -> None:
             _end_attempt(state, attempt, NEVER_STARTED, now, started=False)
     manager.unlisted.clear()
     state.fleet_changed()
+    reconnected(state, manager, now)
 
 
 def _release_strangers(manager: Manager) -> None:
@@ -286,9 +294,10 @@ def on_draining(state: SchedulerState, event: events.ManagerDraining, now: float
 
 
 def on_sandbox_lost(state: SchedulerState, event: events.SandboxLost, now: float) -> None:
-    """A sandbox died by itself."""
+    """A sandbox died by itself. Only who has it can know."""
     trajectory = state.find_trajectory(event.sandbox.job_id, event.sandbox.trajectory_id)
-    if trajectory is not None and trajectory.sandbox_id == event.sandbox.sandbox_id:
+    told = (event.manager_id, event.sandbox.sandbox_id)
+    if trajectory is not None and (trajectory.manager_id, trajectory.sandbox_id) == told:
         drop_sandbox(state, trajectory, now, lost=True)
 
 
@@ -312,6 +321,7 @@ def lose_manager(state: SchedulerState, manager: Manager, now: float) -> None:
     else:
         del state.nodes[node.node_id]
         state.metered_nodes.pop(node.node_id, None)
+    advance_services(state, manager.services, now)
 
 
 def lose_everything_on(state: SchedulerState, manager_id: str, now: float) -> None:
@@ -324,7 +334,7 @@ def lose_everything_on(state: SchedulerState, manager_id: str, now: float) -> No
             if trajectory.manager_id == manager_id:
                 drop_sandbox(state, trajectory, now, lost=True)
     for key in [key for key, orphan in state.orphans.items() if orphan.manager_id == manager_id]:
-        del state.orphans[key]
+        take_orphan(state, key)
         state.timers.drop(("orphan", key))
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from callsheet.scheduler.core.adoption import is_of
+from callsheet.scheduler.core.closed import ClosedTogether
 from callsheet.scheduler.core.entities import Action, FinishedAction, Job, Manager
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU, ActionState, TrajectoryEnd
 from callsheet.scheduler.core.resizing import elastic_cores
+from callsheet.scheduler.core.rollouts import engines_of
 from callsheet.scheduler.core.state import SchedulerState
 
 
@@ -28,33 +31,46 @@ def check_invariants(state: SchedulerState) -> None:
         _check_manager(manager)
     _check_admission(state)
     _check_elastic(state)
-    open_actions = open_bytes = 0
+    open_actions = 0
     for job in state.jobs.values():
         live = [action for action in job.actions.values() if isinstance(action, Action)]
         open_actions += len(live)
-        open_bytes += _check_counts(job, live)
+        _check_counts(job, live)
         for action in live:
             _check_action(state, action)
         _check_lease(state, job)
         _check_groups(job)
         _check_finished(job)
+        _check_closed(job)
     _check_kept(state)
+    _check_rollouts(state)
+    orphan_bytes = sum(orphan.size for orphan in state.orphans.values())
+    _require(
+        state.orphan_bytes == orphan_bytes, f"{state.orphan_bytes} bytes of orphans are counted, {orphan_bytes} kept"
+    )
+    jobs = state.jobs.values()
     _require(state.open_actions == open_actions, "open actions are miscounted")
-    _require(state.open_bytes == open_bytes, "bytes of open actions are miscounted")
+    _require(state.open_trajectories == sum(job.open_trajectories for job in jobs), "trajectories are miscounted")
+    _require(state.open_bytes == sum(job.open_bytes for job in jobs), "bytes of open actions are miscounted")
+    _require(state.spec_bytes == sum(job.spec_bytes for job in jobs), "bytes of specs are miscounted")
 
 
-def _check_counts(job: Job, live: list[Action]) -> int:
-    """Checks what a job counts of its actions; returns the bytes of the bodies of those that are live."""
+def _check_counts(job: Job, live: list[Action]) -> None:
+    """Checks what a job counts of its actions, and the bytes of all that is open in it."""
     job_id = job.request.job_id
     _require(job.open_actions == len(live), f"job {job_id} miscounts its open actions")
+    over = {trajectory_id for each in _kept_closed(job) for trajectory_id in each.trajectory_ids}
+    specs = [spec for trajectory_id, spec in job.trajectory_specs.items() if trajectory_id not in over]
+    _require(job.open_trajectories == len(specs), f"job {job_id} counts {job.open_trajectories} trajectories")
     size = sum(len(action.request.spec) for action in live)
     _require(job.open_bytes == size, f"job {job_id} counts {job.open_bytes} bytes of open actions, not {size}")
+    size = len(job.request.spec) + sum(map(len, specs))
+    _require(job.spec_bytes == size, f"job {job_id} counts {job.spec_bytes} bytes of specs, not {size}")
     kept, counted = Counter(action.state for action in job.actions.values()), Counter(job.state_counts)
     forgotten = counted - kept
     _require(kept <= counted, f"job {job_id} counts {counted} and keeps {kept}")
     _require(all(state.terminal for state in forgotten), f"job {job_id} counts {counted} and keeps {kept}")
     _require(forgotten.total() == len(job.forgotten), f"job {job_id} counts {forgotten} that are not forgotten")
-    return size
 
 
 def _check_lease(state: SchedulerState, job: Job) -> None:
@@ -73,7 +89,8 @@ def _check_finished(job: Job) -> None:
     finished = {id_: each for id_, each in job.actions.items() if isinstance(each, FinishedAction)}
     _require(len(job.finished) == len(finished), f"job {job_id} miscounts its finished actions")
     _require(set(job.finished) == finished.keys(), f"job {job_id} has lost sight of a finished action")
-    _require(job.finished_bytes == sum(each.size for each in finished.values()), f"job {job_id} miscounts its bytes")
+    size = sum(each.size for each in finished.values()) + sum(each.size for each in _kept_closed(job))
+    _require(job.finished_bytes == size, f"job {job_id} miscounts its bytes")
     times = [finished[action_id].finished_at for action_id in job.finished]
     _require(times == sorted(times), f"job {job_id} would not forget the oldest first")
     again = [action_id for action_id in job.actions if action_id in job.forgotten]
@@ -83,10 +100,30 @@ def _check_finished(job: Job) -> None:
 def _check_kept(state: SchedulerState) -> None:
     kept = sum(len(job.finished) for job in state.jobs.values())
     _require(state.finished_actions == kept, f"{state.finished_actions} finished actions are counted, {kept} are kept")
+    closed = sum(job.closed_count for job in state.jobs.values())
+    _require(state.closed_trajectories == closed, f"{state.closed_trajectories} closed ones are counted, not {closed}")
     kept_bytes = sum(job.finished_bytes for job in state.jobs.values())
     _require(state.finished_bytes == kept_bytes, f"{state.finished_bytes} bytes are counted, {kept_bytes} are kept")
     due = state.timers.get(("retention", ""))
-    _require(due is not None or not kept, "finished actions are kept for ever")
+    _require(due is not None or not (kept or closed), "what is over is kept for ever")
+
+
+def _check_rollouts(state: SchedulerState) -> None:
+    for name, rollout in state.rollouts.items():
+        _require(rollout.job_id in state.jobs, f"the weights of {name} belong to {rollout.job_id}, which is not open")
+        due = state.timers.get(("rollout", name))
+        engines = engines_of(state, name)
+        updating = [each for each in engines if each.weights.updating is not None]
+        _require(due is not None or not updating, f"an engine of {name} updates and nobody looks after it")
+        for engine in engines:
+            weights, manager_id = engine.weights, engine.manager.manager_id
+            gated = weights.gated_since is not None
+            _require(gated == weights.gated, f"{manager_id} miscounts for how long it is given nothing")
+            waits = weights.busy or weights.has_proved(rollout) or rollout.offer.group_ranks > 0
+            waits = waits or not engine.manager.accepting or weights.retry_at == math.inf
+            waits = waits or len([each for each in engines if each.weights.busy]) >= rollout.width
+            waits = waits or (due is not None and weights.retry_at > -math.inf)
+            _require(waits, f"{manager_id} neither has the weights of {name} nor is it told to take them")
 
 
 def _check_groups(job: Job) -> None:
@@ -96,6 +133,49 @@ def _check_groups(job: Job) -> None:
         completed = sum(closed is not None and closed.end is TrajectoryEnd.COMPLETED for closed in members)
         _require(group.completed == completed, f"group {group_id} counts {group.completed} completed, not {completed}")
         _require(not (group.members.keys() & group.lost.keys()), f"group {group_id} has a lost member in a seat")
+        _require(bool(group.members or group.lost), f"group {group_id} is kept without any trajectory")
+        unfinished = sum(each in job.trajectories or each in job.closing for each in (*group.members, *group.lost))
+        _require(group.unfinished == unfinished, f"group {group_id} counts {group.unfinished} unfinished ones")
+        _require((group.closed is None) == bool(unfinished), f"group {group_id} is kept for ever, or too short")
+        _require(not job.forgotten.has_group(group_id), f"group {group_id} is forgotten and there")
+
+
+def _kept_closed(job: Job) -> list[ClosedTogether]:
+    return [each for each in job.closed if not each.reopened]
+
+
+def _check_closed(job: Job) -> None:
+    """Each closed trajectory is either unfinished itself, or its group is, or it is among what will be forgotten."""
+    job_id, specs = job.request.job_id, job.trajectory_specs
+    known = job.trajectories.keys() | job.closed_trajectories.keys()
+    _require(known == specs.keys(), f"job {job_id} has specs of {specs.keys() ^ known} too many or too few")
+    _require(job.trajectories.keys().isdisjoint(job.closed_trajectories), f"job {job_id} has one open and closed")
+    _require(job.closing.keys() <= job.closed_trajectories.keys(), f"job {job_id} stops actions of what is not closed")
+    stopping = {
+        action.trajectory.request.trajectory_id
+        for action in job.actions.values()
+        if isinstance(action, Action) and action.trajectory is not None
+    }
+    _require(stopping - job.trajectories.keys() == job.closing.keys(), f"job {job_id} has {job.closing.keys()} closing")
+    kept = [trajectory_id for each in _kept_closed(job) for trajectory_id in each.trajectory_ids]
+    _require(len(kept) == len(set(kept)) == job.closed_count, f"job {job_id} keeps a closed trajectory twice")
+    waiting = {
+        trajectory_id
+        for trajectory_id, closed in job.closed_trajectories.items()
+        if trajectory_id in job.closing
+        or (
+            (group := job.groups.get(closed.group_id)) is not None
+            and group.unfinished
+            and trajectory_id in group.members
+        )
+    }
+    lost_sight = job.closed_trajectories.keys() - waiting - set(kept)
+    _require(not lost_sight, f"job {job_id} keeps {lost_sight} for ever")
+    _require(waiting.isdisjoint(kept), f"job {job_id} would forget {waiting & set(kept)} too early")
+    times = [each.ended_at for each in job.closed]
+    _require(times == sorted(times), f"job {job_id} would not forget the oldest trajectory first")
+    again = [each for each in specs if job.forgotten.recall_trajectory(each) is not None]
+    _require(not again, f"job {job_id} has forgotten trajectories again: {again}")
 
 
 def _require(condition: bool, message: str, action: Action | None = None) -> None:
@@ -151,6 +231,9 @@ def _check_manager(manager: Manager) -> None:
     for service in manager.services.values():
         running = sum(attempt.service == service.description.name for attempt in manager.attempts.values())
         _require(service.busy == running, f"{manager.manager_id} miscounts the slots of {service.description.name}")
+        ours = (attempt for attempt in manager.attempts.values() if attempt.service == service.description.name)
+        held = sum(attempt.kv_tokens for attempt in ours)
+        _require(service.kv_booked == held, f"{manager.manager_id} books {service.kv_booked} tokens of KV, not {held}")
     for attempt in manager.attempts.values():
         service = manager.services[attempt.service]
         own = attempt.units.keys() & service.description.shared.keys()

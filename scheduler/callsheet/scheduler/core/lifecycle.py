@@ -25,6 +25,7 @@ from callsheet.scheduler.core.records import (
 )
 from callsheet.scheduler.core.resizing import note_dropped
 from callsheet.scheduler.core.retention import keep
+from callsheet.scheduler.core.settling import last_action_over
 from callsheet.scheduler.core.state import SchedulerState
 
 RETRIED = frozenset({FailureKind.INFRA, FailureKind.QUOTA})
@@ -138,7 +139,9 @@ def drop_attempt(state: SchedulerState, attempt: Attempt, now: float) -> None:
         attempt.action.attempt = None
     manager = attempt.manager
     if manager is not None and manager.drop(attempt.token):
-        manager.services[attempt.service].busy -= 1
+        service = manager.services[attempt.service]
+        service.busy -= 1
+        service.kv_booked -= attempt.kv_tokens
         manager.node.give_back(attempt.units, attempt.cores)
     trajectory = attempt.action.trajectory
     if trajectory is not None and trajectory.occupied is attempt:
@@ -189,11 +192,12 @@ def _persist_place(state: SchedulerState, trajectory: Trajectory) -> None:
             trajectory.manager_id,
             dict(trajectory.held),
             trajectory.held_cores,
+            trajectory.died,
         )
     )
 
 
-def note_death(action: Action, failed: AttemptFailed) -> AttemptFailed:
+def note_death(state: SchedulerState, action: Action, failed: AttemptFailed) -> AttemptFailed:
     """Notes that an action ended with its sandbox, if it did; returns the failure as its job wants it told."""
     trajectory = action.trajectory
     died = failed.kind is FailureKind.ENV and failed.reason == STATE_LOST.reason
@@ -201,6 +205,7 @@ def note_death(action: Action, failed: AttemptFailed) -> AttemptFailed:
     full = failed.kind is FailureKind.RESOURCE_LIMIT
     if trajectory is not None and (died or (full and trajectory.lost)):
         trajectory.died = True
+        _persist_place(state, trajectory)
     if not died:
         return failed
     action.job.dead_sandboxes += 1
@@ -265,6 +270,7 @@ def detach_attempt(state: SchedulerState, action: Action, attempt: Attempt, reas
     """
     stop_attempt(state, attempt, reason, now)
     action.attempt = None
+    action.detached = True
     trajectory = action.trajectory
     if trajectory is not None and trajectory.occupied is attempt:
         if not action.request.copies_sandbox:
@@ -401,6 +407,9 @@ def _forget(state: SchedulerState, action: Action, outcome_bytes: int, now: floa
     state.open_bytes -= size
     job.open_bytes -= size
     job.active_at = now
+    if action.detached:
+        # An attempt that never ends would keep its body, which nobody counts any more.
+        action.request = replace(action.request, spec=b"")
     keep(state, job, key.action_id, FinishedAction(action.request.body_hash, action.state, now, outcome_bytes))
     if trajectory is None:
         return
@@ -409,5 +418,8 @@ def _forget(state: SchedulerState, action: Action, outcome_bytes: int, now: floa
     if action in trajectory.line:
         trajectory.line.remove(action)
         advance_line(state, trajectory, now)
-    if trajectory.admitted_at is None and not trajectory.open_actions:
+    if trajectory.open_actions:
+        return
+    last_action_over(state, trajectory, now)
+    if trajectory.admitted_at is None:
         leave_admission_queue(state, trajectory)

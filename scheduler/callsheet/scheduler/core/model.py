@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import NamedTuple, Self
 
+from callsheet.scheduler.core.generations import GenerationSize
 from callsheet.timing.backoff import backoff_s
 
 CPU = "cpu"
@@ -277,6 +278,7 @@ class ActionRequest:
             in seconds, 0 for no such default.
         copy: Whether it runs in a copy of its trajectory's sandbox.
         payloads: SHA-256 of the stored payloads that it refers to.
+        generation: Of a generate, how many tokens it is about.
     """
 
     key: ActionKey
@@ -299,6 +301,7 @@ class ActionRequest:
     command_timeout: float = 0.0
     copy: SandboxCopy = SandboxCopy.NEVER
     payloads: tuple[str, ...] = ()
+    generation: GenerationSize | None = None
 
     @property
     def needs_sandbox(self) -> bool:

@@ -22,12 +22,17 @@ class GrantPrediction:
 
 @dataclass(slots=True)
 class Assignment:
-    """Run an action on a manager with these units (by resource, zeros left out)."""
+    """Run an action on a manager with these units (by resource, zeros left out).
+
+    Attributes:
+        kv_tokens: What it is expected to come to hold of an engine's KV cache.
+    """
 
     key: ActionKey
     manager_id: str
     units: dict[str, int]
     prediction: GrantPrediction | None = None
+    kv_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +52,16 @@ class Plan:
         admitted: Waiting trajectories that may begin; before the assignments, which may be of their first actions.
         core_changes: What running attempts lose or get back; after the assignments.
         truncated: The round stopped at its cap; another one should follow at once.
+        again_at: When another one should follow in any case, in seconds since the epoch; None for no such time.
     """
 
     assignments: tuple[Assignment, ...] = field(default_factory=tuple)
     truncated: bool = False
     admitted: tuple[TrajectoryKey, ...] = ()
     core_changes: tuple[CoreChange, ...] = ()
+    again_at: float | None = None
 
     @property
     def empty(self) -> bool:
         """Whether it changes nothing."""
-        return not (self.assignments or self.admitted or self.core_changes)
+        return not (self.assignments or self.admitted or self.core_changes or self.again_at is not None)

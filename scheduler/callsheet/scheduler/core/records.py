@@ -57,6 +57,30 @@ class PolicyVersionPublished(Record):
 
 
 @dataclass(slots=True)
+class RolloutBegun(Record):
+    """A job published weights for the engines of a service, in place of what it published for them before.
+
+    `plan` is a serialized RolloutPlan; epoch and sequence are the rollout's token.
+    """
+
+    job_id: str
+    service: str
+    version: int
+    epoch: int
+    sequence: int
+    plan: bytes
+
+
+@dataclass(slots=True)
+class RolloutChanged(Record):
+    """The rollout of a service has another `reference`, a serialized CanaryAnswer, or its group has `begun`."""
+
+    service: str
+    reference: bytes
+    begun: bool
+
+
+@dataclass(slots=True)
 class TrajectoryOpened(Record):
     """A trajectory was opened; `spec` is a serialized TrajectorySpec."""
 
@@ -69,7 +93,10 @@ class TrajectoryOpened(Record):
 
 @dataclass(slots=True)
 class TrajectoryPlaced(Record):
-    """Where the sandbox of a trajectory lives; empty ids when it is gone. `held` maps resources to units kept by it."""
+    """Where the sandbox of a trajectory lives; empty ids when it is gone. `held` maps resources to units kept by it.
+
+    `died` says that it is gone, or will be, because it died under a command that ran in it.
+    """
 
     job_id: str
     trajectory_id: str
@@ -77,6 +104,7 @@ class TrajectoryPlaced(Record):
     manager_id: str
     held: dict[str, int]
     held_cores: tuple[int, ...]
+    died: bool = False
 
 
 @dataclass(slots=True)
@@ -87,6 +115,7 @@ class TrajectoryClosed(Record):
     trajectory_id: str
     end: str
     reason: str
+    closed_at: float
 
 
 @dataclass(slots=True)
@@ -194,12 +223,13 @@ class ActionFinished(Record):
 
 
 @dataclass(slots=True)
-class ActionsForgotten(Record):
-    """Finished actions of an open job of which `entries` stay and nothing else; see `ForgottenActions`."""
+class WorkForgotten(Record):
+    """Finished actions and closed trajectories of an open job of which `entries` stay; see `ForgottenWork`."""
 
     job_id: str
     action_ids: tuple[str, ...]
     entries: bytes
+    trajectory_ids: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -257,8 +287,25 @@ class RecoveredJob:
 
 
 @dataclass(slots=True)
+class RecoveredRollout:
+    """The newest weights of a service as the journal has them; see `RolloutBegun` and `RolloutChanged`."""
+
+    job_id: str
+    service: str
+    version: int
+    epoch: int
+    sequence: int
+    plan: bytes
+    reference: bytes = b""
+    begun: bool = False
+
+
+@dataclass(slots=True)
 class RecoveredTrajectory:
-    """A trajectory of an open job as the journal has it; `end` is empty while it is open."""
+    """A trajectory of an open job as the journal has it; `end` is empty while it is open.
+
+    `closed_at` is None while it is, and where an older Callsheet closed it.
+    """
 
     job_id: str
     trajectory_id: str
@@ -274,6 +321,8 @@ class RecoveredTrajectory:
     command_timeout: float = 0.0
     group_cancelled: bool = False
     had_sandbox: bool = False
+    closed_at: float | None = None
+    died: bool = False
 
 
 @dataclass(slots=True)
@@ -308,7 +357,7 @@ class Recovered:
     Attributes:
         finished: Summaries of the newest actions of open jobs that have their outcome.
         closed: Summaries of actions of closed jobs, by growing number.
-        forgotten: Entries of forgotten actions with the ids of their jobs; see `ForgottenActions`.
+        forgotten: Entries of what was forgotten, with the ids of their jobs; see `ForgottenWork`.
         alive_at: When a scheduler was last known to run; None if the journal does not say.
         away: Times without a scheduler, each as (since, until); see `SchedulerAway`.
     """
@@ -321,3 +370,4 @@ class Recovered:
     forgotten: tuple[tuple[str, bytes], ...] = ()
     alive_at: float | None = None
     away: tuple[tuple[float, float], ...] = ()
+    rollouts: tuple[RecoveredRollout, ...] = ()

@@ -7,8 +7,9 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import NamedTuple
 
-from callsheet.scheduler.core.entities import Action, Attempt, ClosedTrajectory, FinishedAction, Job, Trajectory
-from callsheet.scheduler.core.forgotten import states_of
+from callsheet.scheduler.core.engine_weights import WeightsOffer, WeightsRollout
+from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Trajectory
+from callsheet.scheduler.core.forgotten import completed_of, states_of
 from callsheet.scheduler.core.idleness import worked
 from callsheet.scheduler.core.leases import begin
 from callsheet.scheduler.core.lifecycle import enqueue, stop_attempt
@@ -24,14 +25,16 @@ from callsheet.scheduler.core.records import (
     Recovered,
     RecoveredAction,
     RecoveredJob,
+    RecoveredRollout,
     RecoveredTrajectory,
     SchedulerAway,
 )
 from callsheet.scheduler.core.retention import keep
+from callsheet.scheduler.core.settling import count_open, restore_closed
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.core.submission import add_action
+from callsheet.scheduler.core.submission import add_action, add_job
 from callsheet.scheduler.core.time_away import TimeAway
-from callsheet.scheduler.core.trajectories import add_trajectory, count_closed, group_of
+from callsheet.scheduler.core.trajectories import add_closed, add_trajectory, count_closed, group_of
 
 
 class RequestDecoder(NamedTuple):
@@ -40,6 +43,7 @@ class RequestDecoder(NamedTuple):
     job: Callable[[bytes], JobRequest]
     trajectory: Callable[[bytes], TrajectoryRequest]
     action: Callable[[bytes], ActionRequest]
+    weights: Callable[[bytes], WeightsOffer]
 
 
 def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder, now: float) -> None:
@@ -48,6 +52,8 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
         state.restored_at = now
     for job in recovered.jobs:
         _restore_job(state, job, decode, now)
+    for rollout in recovered.rollouts:
+        _restore_rollout(state, rollout, decode)
     for job_id, entries in recovered.forgotten:
         _restore_forgotten(state.jobs[job_id], entries)
     away = _time_away(state, recovered, now)
@@ -65,27 +71,47 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
                 awaited.add(row.manager_id)
             else:
                 waiting.append(action)
+    _restore_closed(state, recovered.trajectories, away, now)
+    _restore_finished(state, recovered.actions, away, now)
     for action in waiting:
         enqueue(state, action, now)
     for manager_id in awaited:
         state.timers.set(("manager", manager_id), now + state.settings.manager_lease)
-    _restore_finished(state, recovered.actions, away, now)
     state.summaries.restore(recovered.finished, recovered.closed, now)
+
+
+def _restore_rollout(state: SchedulerState, row: RecoveredRollout, decode: RequestDecoder) -> None:
+    """Its engines say how far they are when they register."""
+    offer = replace(decode.weights(row.plan), service=row.service)
+    token = Token(row.epoch, row.sequence)
+    state.rollouts[row.service] = WeightsRollout(token, row.job_id, row.version, offer, row.reference, row.begun)
 
 
 def _restore_forgotten(job: Job, entries: bytes) -> None:
     job.forgotten.add(entries)
+    job.completed_trajectories += completed_of(entries)
     for ended_as, count in states_of(entries).items():
         job.state_counts[ended_as] = job.state_counts.get(ended_as, 0) + count
 
 
 def _time_away(state: SchedulerState, recovered: Recovered, now: float) -> TimeAway:
-    """When no scheduler ran. This time is journalled where there is an action that it concerns."""
+    """When no scheduler ran. This time is journalled where there is anything that it concerns."""
     times = [row.submitted_at if row.finished_at is None else row.finished_at for row in recovered.actions]
+    times += [row.closed_at for row in recovered.trajectories if row.closed_at is not None]
     since = min(recovered.alive_at or 0.0, now)
     if times:
         state.persist(SchedulerAway(state.epoch, since, now, min(times)))
     return TimeAway([(began, min(until, now)) for began, until in (*recovered.away, (since, now))])
+
+
+def _restore_closed(state: SchedulerState, rows: Sequence[RecoveredTrajectory], away: TimeAway, now: float) -> None:
+    ended_at: dict[str, dict[str, float]] = {job_id: {} for job_id in state.jobs}
+    for row in rows:
+        if row.end:
+            closed_at = min(now if row.closed_at is None else row.closed_at, now)
+            ended_at[row.job_id][row.trajectory_id] = closed_at + away.after(closed_at)
+    for job_id, job in state.jobs.items():
+        restore_closed(state, job, ended_at[job_id])
 
 
 def _restore_finished(state: SchedulerState, rows: Sequence[RecoveredAction], away: TimeAway, now: float) -> None:
@@ -107,7 +133,7 @@ def _restore_job(state: SchedulerState, row: RecoveredJob, decode: RequestDecode
     """Its clients have a manager's lease to come back before the clock of its own lease goes on."""
     job = Job(decode.job(row.spec), row.policy_version, Token(row.begun_epoch, row.begun_sequence))
     job.lease.expired, job.lease.left = row.expired, row.left
-    state.jobs[row.job_id] = job
+    add_job(state, job)
     worked(state, job, now)
     begin(state, job, now, still_for=state.settings.manager_lease)
 
@@ -122,8 +148,9 @@ def _restore_trajectory(
         group.cancelled = group.cancelled or row.group_cancelled
     if row.end:
         end = TrajectoryEnd(row.end)
-        job.closed_trajectories[row.trajectory_id] = ClosedTrajectory(end, row.reason, row.policy_version)
+        add_closed(job, request, end, row.reason, row.policy_version)
         job.trajectory_specs[row.trajectory_id] = row.spec
+        count_open(state, job, request)
         if group is not None:
             count_closed(group, row.trajectory_id, end)
         return
@@ -135,6 +162,7 @@ def _restore_trajectory(
     # Saying "lost" lets an env_step fail as data instead of as a refusal.
     trajectory.lost = not row.sandbox_id
     trajectory.had_sandbox = row.had_sandbox or bool(row.sandbox_id)
+    trajectory.died = row.died
     if row.manager_id:
         awaited.add(row.manager_id)
         _mark_admitted(trajectory)
@@ -160,10 +188,11 @@ def _restore_action(
     request = decode.action(row.spec)
     if row.copies_sandbox:
         request = replace(request, in_sandbox=True)
-    trajectory = job.trajectories.get(row.trajectory_id)
+    trajectory = job.trajectories.get(row.trajectory_id) or job.closing.get(row.trajectory_id)
     if trajectory is None and row.trajectory_id:
         closed = decode.trajectory(job.trajectory_specs[row.trajectory_id])
         trajectory = Trajectory(closed, job, job.policy_version, now, now, lost=True, admitted_at=0.0)
+        job.closing[row.trajectory_id] = trajectory
     action = add_action(state, job, request, trajectory, now)
     # A clock that was set back since must not put deadlines off.
     action.submitted_at = min(row.submitted_at, now)

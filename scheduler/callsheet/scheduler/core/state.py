@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from callsheet.scheduler.core.commands import Accept, CoreCommand, OutcomeFacts, Persist
+from callsheet.scheduler.core.engine_weights import WeightsRollout
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Manager, Orphan, Trajectory
 from callsheet.scheduler.core.events import ReplyTo
 from callsheet.scheduler.core.expected import ExpectedRole
@@ -23,8 +24,8 @@ TimerKey = (
     tuple[Literal["action", "backoff", "orphan"], ActionKey]
     | tuple[Literal["attempt"], Token]
     | tuple[Literal["trajectory"], TrajectoryKey]
-    | tuple[Literal["job", "idle", "manager"], str]
-    | tuple[Literal["retention"], Literal[""]]
+    | tuple[Literal["job", "idle", "manager", "rollout"], str]
+    | tuple[Literal["retention", "round"], Literal[""]]
 )
 """What the core waits for: the kind of deadline and whose it is."""
 
@@ -38,9 +39,13 @@ class CoreSettings:
 
     Attributes:
         max_open_actions: Actions without an outcome; beyond it submits are refused with RESOURCE_EXHAUSTED.
-        max_open_bytes: Likewise bytes of their bodies.
+        max_open_bytes: Likewise bytes of their bodies; and bytes of the specs of open trajectories and jobs.
         max_job_open_actions: Likewise actions of one job, which may ask for fewer.
-        max_job_open_bytes: Likewise bytes of the bodies of one job.
+        max_job_open_bytes: Likewise bytes of one job.
+        max_open_jobs: Open jobs; beyond it no more are opened.
+        max_open_trajectories: Likewise open trajectories of all jobs.
+        max_job_open_trajectories: Likewise of one job.
+        max_orphan_bytes: Results of attempts whose actions are unknown; of those beyond it only the end is kept.
         full_retry_after: What such a refusal says about when to try again.
         manager_lease: Silence after which a manager is lost.
         cancel_grace: How long a manager may take to end an attempt it was told to stop.
@@ -49,8 +54,8 @@ class CoreSettings:
         expected: Managers that were announced: what only they may serve waits until they have registered once.
         closed_actions: Most actions of closed jobs of which a summary is kept.
         closed_actions_s: How long it is kept after the close.
-        finished_actions: Most actions of open jobs that have their outcome and are kept.
-        finished_actions_bytes: Most bytes of their outcomes.
+        finished_actions: Most actions of open jobs that have their outcome and are kept, closed trajectories included.
+        finished_actions_bytes: Most bytes of these outcomes, and of what is kept of these trajectories.
         finished_actions_s: How long they are kept.
         job_grace: How long a job that says nothing else lives on without a client session, until it expires.
         expired_job_lifetime: How long an expired job stays open without a client session.
@@ -61,6 +66,10 @@ class CoreSettings:
     max_open_bytes: int = 1 << 30
     max_job_open_actions: int = 500_000
     max_job_open_bytes: int = 1 << 29
+    max_open_jobs: int = 10_000
+    max_open_trajectories: int = 200_000
+    max_job_open_trajectories: int = 100_000
+    max_orphan_bytes: int = 1 << 28
     full_retry_after: float = 1.0
     manager_lease: float = 15.0
     cancel_grace: float = 15.0
@@ -85,6 +94,7 @@ class SchedulerState:
         settings: Its bounds.
         encode_outcome: See there.
         jobs: The open ones, by id.
+        rollouts: The newest weights of services that open jobs published, by the service.
         managers: The registered ones, by id; also one whose stream is down while its lease runs.
         expected: Announced roles of which no manager has registered yet.
         nodes: Those of registered managers, by id.
@@ -95,16 +105,20 @@ class SchedulerState:
         attempts: Those that have not ended, by token; also one that has lost its action and holds its units still.
         elastic_attempts: Those with cores of their own of which plans may take some for others.
         narrowed_attempts: Those among them that have given some.
-        orphans: Attempts of actions that nobody knows, by the action.
+        orphans: Attempts of actions that nobody knows, by the action; `adoption` changes it.
+        orphan_bytes: Bytes of their results, and of what they take besides.
         kept_set_ups: The set-ups that managers keep.
         ready: Actions that could start now.
         waiting_trajectories: Those that wait for admission, by job and trajectory id, in the order in which their first
             actions came. A job without any has no entry.
         timers: When to look after what.
         open_actions: How many actions have no outcome yet.
-        open_bytes: Bytes of their bodies.
-        finished_actions: How many actions of open jobs have theirs and are kept.
-        finished_bytes: Bytes of these outcomes.
+        open_trajectories: How many trajectories are open, or closed and not over; see `Job`.
+        open_bytes: Bytes of the bodies of these actions.
+        spec_bytes: Bytes of the specs of these trajectories and of all open jobs.
+        finished_actions: How many actions of open jobs have their outcome and are kept.
+        closed_trajectories: How many closed trajectories of open jobs are over and kept.
+        finished_bytes: Bytes of these outcomes, and of what is kept of these trajectories.
         servable_cache: Whether any registered manager can ever serve a kind, a service's name and a demand.
         fleet_version: Grows whenever managers come, go, or begin or end taking attempts.
         summaries: What stays of actions that have their outcome.
@@ -127,6 +141,7 @@ class SchedulerState:
         self.settings = settings or CoreSettings()
         self.encode_outcome = encode_outcome
         self.jobs: dict[str, Job] = {}
+        self.rollouts: dict[str, WeightsRollout] = {}
         self.managers: dict[str, Manager] = {}
         self.expected = self.settings.expected
         self.nodes: dict[str, Node] = {}
@@ -138,13 +153,17 @@ class SchedulerState:
         self.elastic_attempts: dict[Token, Attempt] = {}
         self.narrowed_attempts: dict[Token, Attempt] = {}
         self.orphans: dict[ActionKey, Orphan] = {}
+        self.orphan_bytes = 0
         self.kept_set_ups = SetUpIndex()
         self.ready = ReadyQueue(self.kept_set_ups)
         self.waiting_trajectories: dict[str, dict[str, Trajectory]] = {}
         self.timers: Deadlines[TimerKey] = Deadlines()
         self.open_actions = 0
+        self.open_trajectories = 0
         self.open_bytes = 0
+        self.spec_bytes = 0
         self.finished_actions = 0
+        self.closed_trajectories = 0
         self.finished_bytes = 0
         self.servable_cache: dict[tuple[ActionKind, str, Demand], bool] = {}
         self.fleet_version = 0

@@ -24,8 +24,9 @@ from callsheet.scheduler.core.model import (
     SandboxCopy,
     failed_precondition,
 )
-from callsheet.scheduler.core.open_work import check_room
+from callsheet.scheduler.core.open_work import check_room, check_room_for_job
 from callsheet.scheduler.core.peers import Watcher
+from callsheet.scheduler.core.recall import check_not_forgotten, closed_trajectory, unknown_action
 from callsheet.scheduler.core.records import (
     ActionSubmitted,
     JobClosed,
@@ -33,10 +34,11 @@ from callsheet.scheduler.core.records import (
     PolicyVersionPublished,
     TrajectoryCommandTimeout,
 )
-from callsheet.scheduler.core.retention import check_not_forgotten, drop_job, unknown_action
+from callsheet.scheduler.core.retention import drop_job
+from callsheet.scheduler.core.rollouts import begin_rollout, end_rollouts
 from callsheet.scheduler.core.servability import check_servable
 from callsheet.scheduler.core.state import SchedulerState
-from callsheet.scheduler.core.trajectories import abandon, closed_trajectory
+from callsheet.scheduler.core.trajectories import abandon
 
 CLOSED = "its job was closed"
 
@@ -45,7 +47,9 @@ def on_job_open(state: SchedulerState, event: events.JobOpenRequested, now: floa
     """Opens a job; the same spec again is accepted."""
     known = state.jobs.get(event.job.job_id)
     if known is None:
-        job = state.jobs[event.job.job_id] = Job(event.job, begun_after=state.newest_token())
+        check_room_for_job(state, event.job)
+        job = Job(event.job, begun_after=state.newest_token())
+        add_job(state, job)
         state.persist(JobOpened(event.job.job_id, event.job.spec, *job.begun_after))
         begin(state, job, now)
     elif known.request.spec != event.job.spec:
@@ -56,6 +60,13 @@ def on_job_open(state: SchedulerState, event: events.JobOpenRequested, now: floa
     state.accept(event.reply_to, opened=Opened(Opening.CREATED if known is None else Opening.ATTACHED))
 
 
+def add_job(state: SchedulerState, job: Job) -> None:
+    """Adds an open job."""
+    state.jobs[job.request.job_id] = job
+    job.spec_bytes += len(job.request.spec)
+    state.spec_bytes += len(job.request.spec)
+
+
 def on_job_close(state: SchedulerState, event: events.JobCloseRequested, now: float) -> None:
     """Closes a job."""
     close_job(state, open_job(state, event.job_id), CLOSED, now)
@@ -64,6 +75,7 @@ def on_job_close(state: SchedulerState, event: events.JobCloseRequested, now: fl
 
 def close_job(state: SchedulerState, job: Job, reason: str, now: float) -> None:
     """Ends all that is under a job, and forgets it."""
+    job.over = True
     abandon(state, job, list(job.trajectories), reason, now)
     for action in list(job.actions.values()):
         if isinstance(action, Action):
@@ -73,6 +85,7 @@ def close_job(state: SchedulerState, job: Job, reason: str, now: float) -> None:
     job_id = job.request.job_id
     drop_job(state, job)
     del state.jobs[job_id]
+    end_rollouts(state, job_id, now)
     state.timers.drop(("job", job_id))
     state.timers.drop(("idle", job_id))
     state.persist(JobClosed(job_id, reason))
@@ -219,10 +232,11 @@ def _count_open(state: SchedulerState, job: Job, request: ActionRequest) -> None
 
 
 def on_policy_published(state: SchedulerState, event: events.PolicyPublished, now: float) -> None:
-    """Records a job's newest policy version and closes the trajectories it leaves too far behind."""
+    """Records a job's newest policy version, with its weights if it has any, and closes trajectories that are stale."""
     job = open_job(state, event.job_id, event.reply_to, works_at=now)
     if event.version < job.policy_version:
         raise failed_precondition("version", event.version, f"must not be below {job.policy_version}")
+    begin_rollout(state, job, event, now)
     if event.version > job.policy_version:
         job.policy_version = event.version
         state.persist(PolicyVersionPublished(event.job_id, event.version))

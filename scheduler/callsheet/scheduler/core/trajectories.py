@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.entities import ClosedTrajectory, Group, Job, Trajectory
+from callsheet.scheduler.core.closed import ClosedTrajectory
+from callsheet.scheduler.core.entities import Group, Job, Trajectory
 from callsheet.scheduler.core.leases import check_not_expired, open_job
 from callsheet.scheduler.core.lifecycle import cancel, drop_sandbox
 from callsheet.scheduler.core.model import (
@@ -16,9 +17,11 @@ from callsheet.scheduler.core.model import (
     TrajectoryEnd,
     TrajectoryRequest,
     failed_precondition,
-    not_found,
 )
+from callsheet.scheduler.core.open_work import check_room_for_trajectory
+from callsheet.scheduler.core.recall import check_trajectory_not_forgotten, closed_trajectory, unknown_group
 from callsheet.scheduler.core.records import GroupCancelled, TrajectoryClosed, TrajectoryOpened
+from callsheet.scheduler.core.settling import closed_now, count_open, join
 from callsheet.scheduler.core.state import SchedulerState
 
 CLOSED = "its trajectory was closed"
@@ -27,7 +30,7 @@ MIN_IDLE_CHECK = 1.0
 
 
 def on_trajectory_open(state: SchedulerState, event: events.TrajectoryOpenRequested, now: float) -> None:
-    """Opens a trajectory; the same spec again is accepted, even if it has been closed since."""
+    """Opens a trajectory; the same spec again is accepted, even if it has been closed since and is kept."""
     request = event.trajectory
     job = open_job(state, request.job_id, event.reply_to, works_at=now)
     known = job.trajectory_specs.get(request.trajectory_id)
@@ -36,7 +39,9 @@ def on_trajectory_open(state: SchedulerState, event: events.TrajectoryOpenReques
             RefusalCode.ALREADY_EXISTS, "trajectory.trajectory_id", request.trajectory_id, "exists with another spec"
         )
     if known is None:
+        check_trajectory_not_forgotten(job, request)
         check_not_expired(job)
+        check_room_for_trajectory(state, job, request)
         _check_group(job, request)
         trajectory = add_trajectory(state, job, request, job.policy_version, now)
         state.persist(TrajectoryOpened(request.job_id, request.trajectory_id, request.spec, job.policy_version, now))
@@ -88,9 +93,10 @@ def add_trajectory(
     trajectory = Trajectory(request, job, policy_version, now if opened_at is None else opened_at, now)
     job.trajectories[request.trajectory_id] = trajectory
     job.trajectory_specs[request.trajectory_id] = request.spec
+    count_open(state, job, request)
     group = group_of(job, request)
     if group is not None:
-        group.members[request.trajectory_id] = None
+        join(state, job, group, request.trajectory_id)
     _set_timer(state, trajectory, now + request.idle_timeout)
     return trajectory
 
@@ -135,18 +141,6 @@ def on_trajectory_close(state: SchedulerState, event: events.TrajectoryCloseRequ
     state.accept(event.reply_to)
 
 
-def closed_trajectory(job: Job, trajectory_id: str) -> ClosedTrajectory:
-    """What stays of a trajectory that is not open.
-
-    Raises:
-        RefusedError: NOT_FOUND if there never was one of that id.
-    """
-    closed = job.closed_trajectories.get(trajectory_id)
-    if closed is None:
-        raise not_found("trajectory_id", trajectory_id, "names no trajectory of the job")
-    return closed
-
-
 def close_trajectory(
     state: SchedulerState, trajectory: Trajectory, end: TrajectoryEnd, reason: str, now: float
 ) -> None:
@@ -154,7 +148,7 @@ def close_trajectory(
     job_id, trajectory_id = trajectory.key
     job = trajectory.job
     del job.trajectories[trajectory_id]
-    job.closed_trajectories[trajectory_id] = ClosedTrajectory(end, reason, trajectory.policy_version)
+    add_closed(job, trajectory.request, end, reason, trajectory.policy_version)
     state.timers.drop(("trajectory", trajectory.key))
     # The last first: an action that waits for a reset ahead of it would otherwise end as one whose sandbox is gone.
     for action in reversed(list(trajectory.open_actions.values())):
@@ -163,12 +157,23 @@ def close_trajectory(
         job.live_trajectories -= 1
     if trajectory.sandbox_id:
         drop_sandbox(state, trajectory, now, lost=False)
-    state.persist(TrajectoryClosed(job_id, trajectory_id, end.value, reason))
+    if not job.over:
+        state.persist(TrajectoryClosed(job_id, trajectory_id, end.value, reason, now))
+    if trajectory.open_actions:
+        job.closing[trajectory_id] = trajectory
     group = group_of(job, trajectory.request)
     if group is not None:
         count_closed(group, trajectory_id, end)
         if end is TrajectoryEnd.COMPLETED and group.completed >= group.quorum:
             abandon(state, job, sorted(group.members), REDUNDANT, now)
+    closed_now(state, trajectory, now)
+
+
+def add_closed(job: Job, request: TrajectoryRequest, end: TrajectoryEnd, reason: str, policy_version: int) -> None:
+    """Adds what stays of a trajectory that was closed."""
+    group_id = request.group.group_id if request.group is not None else ""
+    job.closed_trajectories[request.trajectory_id] = ClosedTrajectory(end, reason, policy_version, group_id)
+    job.completed_trajectories += end is TrajectoryEnd.COMPLETED
 
 
 def abandon(state: SchedulerState, job: Job, trajectory_ids: Iterable[str], reason: str, now: float) -> None:
@@ -193,11 +198,13 @@ def cancel_group(state: SchedulerState, job: Job, group_id: str, reason: str, no
     """Closes the open members of a group as abandoned; it takes no more.
 
     Raises:
-        RefusedError: NOT_FOUND if the job has no such group.
+        RefusedError: NOT_FOUND if the job never had such a group.
     """
     group = job.groups.get(group_id)
     if group is None:
-        raise not_found("group_id", group_id, "names no group of the job")
+        if job.forgotten.has_group(group_id):
+            return
+        raise unknown_group(job, group_id)
     if not group.cancelled:
         group.cancelled = True
         first = next(iter([*group.members, *group.lost]))

@@ -1,6 +1,7 @@
 """The elastic planner: a round from the core's state to a plan.
 
-A round first sends pinned actions to their nodes and lets trajectories begin. Then comes what is free to go anywhere.
+A round first sends pinned actions to their nodes and lets trajectories begin. Then generations go to their engines, and
+then comes all else that is free to go anywhere.
 Classes that compete for nothing with each other are decided apart. Where all members fit, and there is one way to start
 them or the price-greedy is proved best, they are placed at once. The rest is a planning instance, whose counts are
 placed once it is solved. `propose` and `finish` let a service solve elsewhere meanwhile; `plan` does it all at once.
@@ -17,6 +18,7 @@ from callsheet.scheduler.core.model import CPU, ActionKind, TrajectoryKey
 from callsheet.scheduler.core.plan import Assignment, Plan
 from callsheet.scheduler.core.ready import ClassKey, ReadyClass
 from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.fleet.begun_set_ups import BegunSetUps
 from callsheet.scheduler.planner.fleet.members import Members
 from callsheet.scheduler.planner.fleet.offers import Offer, Offers, nodes_with_room, place_of
@@ -29,6 +31,7 @@ from callsheet.scheduler.planner.round.admission import Admission, CpuLoad
 from callsheet.scheduler.planner.round.arrivals import ArrivalRates, thinking_weight
 from callsheet.scheduler.planner.round.competition import Servable, competing, rows_of, some_fit
 from callsheet.scheduler.planner.round.estimates import Estimates
+from callsheet.scheduler.planner.round.generations import GenerationRound, routed_classes
 from callsheet.scheduler.planner.round.lateness import MOST_PATIENCE
 from callsheet.scheduler.planner.round.pinned import PinnedRound
 from callsheet.scheduler.planner.round.reclaim import give_back
@@ -106,6 +109,15 @@ class Proposal:
     question: Snapshot | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Generations:
+    """Ready classes that are sent to engines one by one, what was sent, and when to look again at the latest."""
+
+    classes: frozenset[ReadyClass] = frozenset()
+    assignments: tuple[Assignment, ...] = ()
+    again_at: float | None = None
+
+
 class ElasticPlanner:
     """See the module's docstring. It keeps derived books of one core; it decides by nothing else."""
 
@@ -114,16 +126,19 @@ class ElasticPlanner:
         settings: ElasticSettings | None = None,
         predictors: Predictors | None = None,
         stopwatch: Callable[[], float] | None = None,
+        engines: EngineKnowledge | None = None,
     ) -> None:
         """Starts with empty books.
 
         Args:
             settings: How it works.
             predictors: What actions are expected to take; without any, what their clients say.
+            engines: What is known of inference engines; without, what they tell of themselves.
             stopwatch: Seconds, for the reports' wall times and for what the budget says of solving as a whole.
         """
         self.settings = settings or ElasticSettings()
         self._estimates = Estimates(predictors)
+        self._engines = engines or EngineKnowledge()
         self._stopwatch = stopwatch or (lambda: 0.0)
         self._fleet = Fleet()
         self._offers = Offers(self._fleet)
@@ -158,7 +173,8 @@ class ElasticPlanner:
         plan = self.plan(state, now)
         self._placed.take_back(plan.assignments)
         self._begun = begun
-        return Review(plan, state, dict(self._kept_for(plan.question)) if plan.question is not None else {})
+        kept_for = dict(self._kept_for(plan.question)) if plan.question is not None else {}
+        return Review(plan, state, kept_for, self._engines.lengths.room)
 
     def _kept_for(self, question: Snapshot) -> Iterator[tuple[ClassKey, Action]]:
         """The classes of a question that fit on the fleet, but not beside what is kept for older actions."""
@@ -204,6 +220,32 @@ class ElasticPlanner:
         if not waiting:
             return Proposal(ElasticPlan())
         self._fleet.refresh(state, self._placed, self._estimates.cores_of_job)
+        generations = self._route(state, waiting, now)
+        others = [ready for ready in waiting if ready not in generations.classes]
+        if generations.assignments:
+            more = bool(others) or len(generations.assignments) >= self.settings.dispatch_cap
+            plan = ElasticPlan(generations.assignments, truncated=more, again_at=generations.again_at)
+            return Proposal(plan)
+        proposal = self._propose_for(state, others, now, solving=solving, ask=ask)
+        proposal.plan.again_at = generations.again_at
+        return proposal
+
+    def _route(self, state: SchedulerState, waiting: Sequence[ReadyClass], now: float) -> _Generations:
+        """Sends generations to engines."""
+        classes = routed_classes(state, waiting)
+        if not classes:
+            return _Generations()
+        round_ = GenerationRound(state, self._estimates, self._engines, self._placed.generating_of, now)
+        assignments = []
+        for action, assignment in round_.route(classes, self.settings.dispatch_cap):
+            self._placed.add(assignment.manager_id, action, Running.of(action.request, assignment.units, 0))
+            assignments.append(assignment)
+        return _Generations(frozenset(classes), tuple(assignments), round_.again_at)
+
+    def _propose_for(
+        self, state: SchedulerState, waiting: list[ReadyClass], now: float, *, solving: Snapshot | None, ask: bool
+    ) -> Proposal:
+        """Decides for all that is free to go anywhere and no generation for an engine; see `propose`."""
         apart = competing(self._servable(waiting, now))
         # Only now: options that are asked for the first time add set-ups to pools.
         placer = self._placer([pool.free for pool in self._fleet.pools])

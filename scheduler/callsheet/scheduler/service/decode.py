@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Concatenate, Final, ParamSpec, TypeVar, cast
 
+from callsheet.scheduler.core.generations import GenerationSize
 from callsheet.scheduler.core.model import (
     CPU,
     ActionKey,
@@ -152,8 +153,13 @@ def decode_action(spec: action_pb2.ActionSpec) -> tuple[ActionRequest, list[comm
         command_timeout=to_seconds(spec.env_reset.defaults.start_to_close),
         copy=rules.copy(spec),
         payloads=tuple(reference.sha256 for reference in references),
+        generation=_generation(spec.generate) if kind is ActionKind.GENERATE else None,
     )
     return request, references
+
+
+def _generation(payload: action_pb2.GenerateInput) -> GenerationSize:
+    return GenerationSize(len(payload.prompt_token_ids), payload.sampling.max_new_tokens)
 
 
 P = ParamSpec("P")

@@ -12,6 +12,7 @@ from callsheet.scheduler.core.entities import Attempt
 from callsheet.scheduler.core.events import AttemptEnded
 from callsheet.scheduler.core.model import ActionKind
 from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.predictors.ends import observation_of, with_attempts
 from callsheet.scheduler.planner.predictors.tree import Changes, SavedNode, TreePath
@@ -33,8 +34,11 @@ _log = structlog.get_logger(__name__)
 class Learning:
     """Teaches predictors and saves what they learned; see the module's docstring."""
 
-    def __init__(self, predictors: Predictors, journal: Journal, save_interval: float) -> None:
+    def __init__(
+        self, predictors: Predictors, engines: EngineKnowledge, journal: Journal, save_interval: float
+    ) -> None:
         self.predictors = predictors
+        self._engines = engines
         self._journal = journal
         self._save_interval = save_interval
         self._ended: deque[tuple[Attempt, AttemptEnded]] = deque(maxlen=MAX_WAITING_ENDS)
@@ -45,11 +49,21 @@ class Learning:
         """Keeps ends of attempts to learn from; called before the core handles them and forgets the attempts."""
         for attempt, event in with_attempts(state, ends):
             request = attempt.action.request
+            if request.generation is not None:
+                # At once: where the next generation of its trajectory goes depends on it.
+                self._learn_of_engine(attempt, event)
             likeness = (request.key.job_id, request.kind, request.label)
             self._alike[likeness] += 1
             if self._alike[likeness] <= ALIKE_ENDS:
                 self._ended.append((attempt, event))
         self._wake.set()
+
+    def _learn_of_engine(self, attempt: Attempt, event: AttemptEnded) -> None:
+        try:
+            self._engines.observe(attempt, event)
+        except Exception:
+            job_id, action_id = attempt.action.key
+            _log.exception("end_not_learned_from", job_id=job_id, action_id=action_id, attempt=attempt.number)
 
     async def run(self) -> None:
         """Learns, and saves now and then, until cancelled."""

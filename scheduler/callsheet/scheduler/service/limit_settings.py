@@ -28,6 +28,15 @@ class LimitSettings:
     max_job_open_bytes: Annotated[
         int, Setting("Bytes of one job's open actions.", variable="CALLSHEET_MAX_JOB_OPEN_BYTES", least=4 * _MIB)
     ] = 512 * _MIB
+    max_open_jobs: Annotated[
+        int, Setting("Open jobs beyond which no more are opened.", variable="CALLSHEET_MAX_OPEN_JOBS", least=1)
+    ] = 10_000
+    max_open_trajectories: Annotated[
+        int, Setting("Likewise open trajectories.", variable="CALLSHEET_MAX_OPEN_TRAJECTORIES", least=1)
+    ] = 200_000
+    max_job_open_trajectories: Annotated[
+        int, Setting("Likewise those of one job.", variable="CALLSHEET_MAX_JOB_OPEN_TRAJECTORIES", least=1)
+    ] = 100_000
     max_pending_bytes: Annotated[
         int,
         Setting(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import anyio.to_thread
 from callsheet.scheduler.core.leases import open_job
-from callsheet.scheduler.core.model import RefusedError, not_found
+from callsheet.scheduler.core.recall import unknown_group, unknown_trajectory
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.service.rules import within
 from callsheet.scheduler.service.status_answers import group_status, job_status, trajectory_status
@@ -43,14 +43,14 @@ async def list_trajectories(
     job = open_job(state, request.job_id)
     if request.trajectory_id:
         if request.trajectory_id not in job.trajectory_specs:
-            raise _unknown("trajectory_id", request.trajectory_id, "trajectory")
+            raise unknown_trajectory(job, request.trajectory_id)
         found: Iterable[str] = [request.trajectory_id]
     else:
         found = job.trajectory_specs if request.closed else job.trajectories
     if request.group_id:
         group = job.groups.get(request.group_id)
         if group is None:
-            raise _unknown("group_id", request.group_id, "group")
+            raise unknown_group(job, request.group_id)
         siblings = group.members.keys() | group.lost.keys()
         found = [each for each in found if each in siblings]
     page, more = await _page(found, request.after, request.page_size)
@@ -69,16 +69,12 @@ async def list_groups(
     """
     job = open_job(state, request.job_id)
     if request.group_id and request.group_id not in job.groups:
-        raise _unknown("group_id", request.group_id, "group")
+        raise unknown_group(job, request.group_id)
     found = [request.group_id] if request.group_id else job.groups
     page, more = await _page(found, request.after, request.page_size)
     return client_service_pb2.ListGroupsResponse(
         groups=[group_status(job, each, job.groups[each]) for each in page], more=more
     )
-
-
-def _unknown(field: str, value: str, what: str) -> RefusedError:
-    return not_found(field, value, f"names no {what} of the job")
 
 
 async def _page(ids: Iterable[str], after: str, page_size: int) -> tuple[list[str], bool]:

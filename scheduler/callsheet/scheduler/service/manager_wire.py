@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from callsheet.scheduler.core import events
+from callsheet.scheduler.core.generations import GeneratedTokens
 from callsheet.scheduler.core.model import CPU, ActionKey, ActionKind, FailureKind, TimeoutKind, Token, invalid
 from callsheet.scheduler.core.peers import ManagerSession
 from callsheet.scheduler.core.registration import (
@@ -18,7 +19,8 @@ from callsheet.scheduler.core.registration import (
     ServiceState,
 )
 from callsheet.scheduler.service.action_kinds import KIND_RULES
-from callsheet.scheduler.service.rules import MAX_ID, MAX_SECONDS, at_least, identifier, known, within
+from callsheet.scheduler.service.decode_weights import decode_told
+from callsheet.scheduler.service.rules import MAX_ID, MAX_SECONDS, at_least, few, identifier, known, within
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
 # Levels of buckets are floats and must count single units.
@@ -26,6 +28,16 @@ MAX_PER_SECOND = 1e9
 MAX_BURST = 1e12
 # Planning counts the units of all nodes of a pool together, in 64 bits.
 MAX_UNITS = 10**12
+
+# What is said of a manager is looked at in every round and shown by each status: one must not take the time of all.
+MAX_SERVICES = 1024
+MAX_KINDS = 64
+MAX_RESOURCES = 256
+MAX_CORES = 16_384
+MAX_KEPT_SET_UPS = 1024
+MAX_CAPABILITIES = 64
+MAX_CAPABILITY = 1024
+MAX_DESCRIPTION_BYTES = 1024 * 1024
 
 # Stories and summaries keep reasons; what is to be read at length is the message.
 MAX_MESSAGE = 65_536
@@ -44,6 +56,11 @@ def decode_registration(session: ManagerSession, message: manager_service_pb2.Re
     """
     if not message.services:
         raise invalid("registration.services", "[]", "must name at least one service")
+    few("registration.services", len(message.services), MAX_SERVICES, "services")
+    size = message.node.ByteSize() + sum(service.ByteSize() for service in message.services)
+    if size > MAX_DESCRIPTION_BYTES:
+        rule = f"must have at most {MAX_DESCRIPTION_BYTES} bytes in node and services"
+        raise invalid("registration", f"{size} bytes", rule)
     node = _decode_node(message.node)
     services = tuple(
         _decode_service(f"registration.services[{index}]", service) for index, service in enumerate(message.services)
@@ -63,16 +80,35 @@ def decode_registration(session: ManagerSession, message: manager_service_pb2.Re
         services=services,
         running=tuple(_decode_running(running) for running in message.running),
         sandboxes=tuple(decode_sandbox(sandbox) for sandbox in message.sandboxes),
-        capabilities=dict(message.capabilities),
+        capabilities=_decode_capabilities(message.capabilities),
     )
 
 
+def _decode_capabilities(capabilities: Mapping[str, str]) -> dict[str, str]:
+    few("registration.capabilities", len(capabilities), MAX_CAPABILITIES, "entries")
+    for name, value in capabilities.items():
+        identifier("registration.capabilities", name)
+        if len(value) > MAX_CAPABILITY:
+            rule = f"must have at most {MAX_CAPABILITY} characters"
+            raise invalid(f"registration.capabilities[{name}]", f"{len(value)} characters", rule)
+    return dict(capabilities)
+
+
+def _check_resources(field: str, units: Mapping[str, int], least: int = 0) -> None:
+    few(field, len(units), MAX_RESOURCES, "resources")
+    for resource, count in units.items():
+        identifier(field, resource)
+        within(f"{field}[{resource}]", count, least, MAX_UNITS)
+
+
 def _decode_node(message: manager_service_pb2.NodeSpec) -> NodeDescription:
-    for resource, units in message.capacity.items():
-        identifier("registration.node.capacity", resource)
-        within(f"registration.node.capacity[{resource}]", units, 0, MAX_UNITS)
-        if resource == CPU:
-            raise invalid("registration.node.capacity[cpu]", units, "follows from numa_nodes and must not be given")
+    _check_resources("registration.node.capacity", message.capacity)
+    if CPU in message.capacity:
+        rule = "follows from numa_nodes and must not be given"
+        raise invalid("registration.node.capacity[cpu]", message.capacity[CPU], rule)
+    few("registration.node.quotas", len(message.quotas), MAX_RESOURCES, "quotas")
+    few("registration.node.numa_nodes", len(message.numa_nodes), MAX_CORES, "NUMA nodes")
+    few("registration.node.numa_nodes", sum(len(numa.cores) for numa in message.numa_nodes), MAX_CORES, "cores")
     numa_cores = tuple(tuple(numa.cores) for numa in message.numa_nodes)
     cores = [core for numa in numa_cores for core in numa]
     if len(set(cores)) < len(cores) or any(core < 0 for core in cores):
@@ -100,23 +136,24 @@ def _decode_quota(
 def _decode_service(path: str, message: manager_service_pb2.HostedService) -> ServiceDescription:
     if not message.kinds:
         raise invalid(f"{path}.kinds", "[]", "must name at least one kind")
+    few(f"{path}.kinds", len(message.kinds), MAX_KINDS, "kinds")
     for kind in message.kinds:
         known(f"{path}.kinds", kind, action_pb2.ActionKind.values(), required=True)
-    for resource, units in message.reserved.items():
-        within(f"{path}.reserved[{resource}]", units, 0, MAX_UNITS)
-    for resource, units in message.shared.items():
-        within(f"{path}.shared[{resource}]", units, 1, MAX_UNITS)
+    _check_resources(f"{path}.reserved", message.reserved)
+    _check_resources(f"{path}.shared", message.shared, least=1)
     return ServiceDescription(
         name=identifier(f"{path}.name", message.name),
         kinds=frozenset(ActionKind(kind) for kind in message.kinds),
         slots=int(at_least(f"{path}.slots", message.slots, 0)),
         reserved=dict(message.reserved),
-        policy_version=message.policy_version,
+        policy_version=int(at_least(f"{path}.policy_version", message.policy_version, 0)),
         shared=dict(message.shared),
         setup_s=within(f"{path}.setup_s", message.setup_s, 0.0, MAX_SECONDS),
         instances=int(at_least(f"{path}.instances", message.instances, 0)),
         kept_set_ups=_decode_kept(path, message.kept_set_ups),
         copies_sandboxes=message.copies_sandboxes,
+        weights=decode_told(path, message.weights) if message.HasField("weights") else None,
+        kv_tokens=int(within(f"{path}.kv_tokens", message.kv_tokens, 0, MAX_UNITS)),
     )
 
 
@@ -127,10 +164,14 @@ def _decode_service_state(path: str, message: manager_service_pb2.ServiceState) 
         instances=int(at_least(f"{path}.instances", message.instances, 0)),
         kept_set_ups=_decode_kept(path, message.kept_set_ups),
         no_room=message.no_room,
+        weights=decode_told(path, message.weights) if message.HasField("weights") else None,
+        others_sequences=int(within(f"{path}.others_sequences", message.others_sequences, 0, MAX_UNITS)),
+        others_kv_tokens=int(within(f"{path}.others_kv_tokens", message.others_kv_tokens, 0, MAX_UNITS)),
     )
 
 
 def _decode_kept(path: str, kept: Mapping[str, float]) -> dict[str, float]:
+    few(f"{path}.kept_set_ups", len(kept), MAX_KEPT_SET_UPS, "set-ups")
     for name, took_s in kept.items():
         identifier(f"{path}.kept_set_ups", name)
         within(f"{path}.kept_set_ups[{name}]", took_s, 0.0, MAX_SECONDS)
@@ -143,8 +184,8 @@ def _decode_token(message: manager_service_pb2.FencingToken) -> Token:
 
 def _decode_running(message: manager_service_pb2.RunningAttempt) -> RunningAttempt:
     path = "registration.running"
-    for resource, units in message.resources.items():
-        within(f"{path}.resources[{resource}]", units, 0, MAX_UNITS)
+    _check_resources(f"{path}.resources", message.resources)
+    few(f"{path}.cores", len(message.cores), MAX_CORES, "cores")
     for core in message.cores:
         at_least(f"{path}.cores", core, 0)
     return RunningAttempt(
@@ -185,6 +226,7 @@ def decode_item(manager_id: str, session: ManagerSession, item: manager_service_
     match item.WhichOneof("item"):
         case "heartbeat":
             told = item.heartbeat.services
+            few("heartbeat.services", len(told), MAX_SERVICES, "services")
             services = tuple(_decode_service_state(f"heartbeat.services[{i}]", each) for i, each in enumerate(told))
             return events.ManagerHeartbeat(manager_id, session, services)
         case "started":
@@ -237,7 +279,8 @@ def _decode_any_result(message: manager_service_pb2.AttemptEnded) -> events.Atte
                 if not made.sandbox_id.isprintable() or len(made.sandbox_id) > MAX_ID:
                     return events.AttemptFailed(FailureKind.INFRA, "no_result", "the id of the sandbox is none")
                 return events.AttemptSucceeded(succeeded.SerializeToString(), made.sandbox_id, made.trajectory_id)
-            return events.AttemptSucceeded(succeeded.SerializeToString())
+            generated = _generated(succeeded.generate) if succeeded.WhichOneof("result") == "generate" else None
+            return events.AttemptSucceeded(succeeded.SerializeToString(), generated=generated)
         case "cancelled":
             return events.AttemptCancelled(_partial(message.cancelled))
         case "failed":
@@ -254,6 +297,10 @@ def _decode_any_result(message: manager_service_pb2.AttemptEnded) -> events.Atte
             )
         case _:
             return events.AttemptFailed(FailureKind.INFRA, "no_result", "the manager reported an end without a result")
+
+
+def _generated(result: outcome_pb2.GenerateResult) -> GeneratedTokens:
+    return GeneratedTokens(len(result.token_ids), max(result.cached_tokens, 0))
 
 
 def _seconds(value: float) -> float:

@@ -9,6 +9,7 @@ from callsheet.scheduler.core.model import RefusalCode, RefusedError
 from callsheet.scheduler.service.guard import caller
 from callsheet.scheduler.service.payload_claims import refusal_of
 from callsheet.scheduler.service.payload_rights import PayloadRights, owner_of
+from callsheet.scheduler.service.peer_limits import PeerLimits, peer_of
 from callsheet.scheduler.service.refusals import Context, abort
 from callsheet.scheduler.service.rules import blob
 from callsheet.scheduler.store.errors import (
@@ -24,15 +25,21 @@ from callsheet.v1 import common_pb2, payload_service_pb2, payload_service_pb2_gr
 class PayloadServicer(payload_service_pb2_grpc.PayloadServiceServicer):
     """See the contract."""
 
-    def __init__(self, payloads: PayloadStore, rights: PayloadRights) -> None:
+    def __init__(self, payloads: PayloadStore, rights: PayloadRights, limits: PeerLimits) -> None:
         self._payloads = payloads
         self._rights = rights
+        self._limits = limits
 
     async def PutPayload(  # noqa: N802 - the contract's name
         self, request_iterator: AsyncIterator[payload_service_pb2.PutPayloadRequest], context: Context
     ) -> payload_service_pb2.PutPayloadResponse:
         """Stores bytes and answers once they are durable."""
-        requests = aiter(request_iterator)
+        async with self._limits.transfer(peer_of(context)):
+            return await self._put(aiter(request_iterator))
+
+    async def _put(
+        self, requests: AsyncIterator[payload_service_pb2.PutPayloadRequest]
+    ) -> payload_service_pb2.PutPayloadResponse:
         first = await anext(requests, payload_service_pb2.PutPayloadRequest())
         expected = None
         if first.HasField("expected"):
@@ -52,8 +59,9 @@ class PayloadServicer(payload_service_pb2_grpc.PayloadServiceServicer):
         try:
             blob("reference", common_pb2.Blob(reference=request.reference))
             await self._rights.check_readable(caller(), request.reference.sha256)
-            async for chunk in self._payloads.get(request.reference.sha256):
-                yield payload_service_pb2.GetPayloadResponse(chunk=chunk)
+            async with self._limits.transfer(peer_of(context)):
+                async for chunk in self._payloads.get(request.reference.sha256):
+                    yield payload_service_pb2.GetPayloadResponse(chunk=chunk)
         except RefusedError as refusal:
             await abort(context, refusal)
         except PayloadStoreError as error:

@@ -6,8 +6,8 @@ import inspect
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
@@ -19,6 +19,7 @@ from callsheet.scheduler.core.quotas import TokenBucket
 from callsheet.scheduler.core.registration import QuotaDescription
 from callsheet.scheduler.service.guard import Handler, caller
 from callsheet.scheduler.service.limit_settings import LimitSettings
+from callsheet.scheduler.service.refusal_log import address_of
 from callsheet.scheduler.service.refusals import Context, abort
 
 MAX_PEERS: Final = 10_000
@@ -27,7 +28,11 @@ MAX_PEERS: Final = 10_000
 BURST_S: Final = 4
 """Seconds of its rate that a peer may spend at once."""
 
+MAX_TRANSFERS: Final = 16
+"""Payloads that one peer puts and gets at once. One takes a file, and 6 MiB while its reader is slow; others wait."""
+
 _CALLS_END_S: Final = 1.0
+_WATCH: Final = "/grpc.health.v1.Health/Watch"
 
 
 @dataclass(slots=True)
@@ -35,6 +40,7 @@ class _Peer:
     requests: TokenBucket
     items: TokenBucket
     calls: int = 0
+    transfers: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(MAX_TRANSFERS))
 
 
 class PeerLimits:
@@ -75,6 +81,12 @@ class PeerLimits:
         if bucket.level < 0.0:
             await anyio.sleep(-bucket.level / bucket.limits.per_second)
 
+    @asynccontextmanager
+    async def transfer(self, name: str) -> AsyncIterator[None]:
+        """Waits until a peer may put or get another payload. For use within `call`."""
+        async with self._peer(name).transfers:
+            yield
+
     def _peer(self, name: str) -> _Peer:
         now = self._now()
         peer = self._peers.get(name)
@@ -105,13 +117,8 @@ def peer_of(context: Context) -> str:
     return caller().token_id or address_of(context.peer())
 
 
-def address_of(peer: str) -> str:
-    """The address of a peer as gRPC names it, without the port."""
-    return peer.rpartition(":")[0] if peer.startswith(("ipv4:", "ipv6:")) else peer
-
-
 class LimitingInterceptor(grpc.aio.ServerInterceptor):
-    """Refuses calls of a peer that makes too many. Health is for all."""
+    """Refuses calls of a peer that makes too many. To ask for health is for all; who watches it holds a call."""
 
     def __init__(self, limits: PeerLimits) -> None:
         self._limits = limits
@@ -121,9 +128,10 @@ class LimitingInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        """Wraps the handlers of all methods but those that are open to all."""
+        """Wraps the handlers of all methods that cost more than their answer."""
         handler: Any = await continuation(handler_call_details)
-        if handler is None or handler_call_details.method in OPEN_TO_ALL:
+        method = handler_call_details.method
+        if handler is None or (method in OPEN_TO_ALL and method != _WATCH):
             return handler  # type: ignore[no-any-return]
         for kind, make in _KINDS.items():
             serve = getattr(handler, kind, None)

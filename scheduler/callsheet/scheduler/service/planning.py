@@ -12,6 +12,7 @@ from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.conversation import PAUSE_S, SolverConversation
 from callsheet.scheduler.planner.elastic import ElasticPlanner, ElasticSettings
+from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.protocol import ReviewingPlanner
@@ -100,11 +101,11 @@ class SolverPlanning:
 
 
 def make_planning(
-    choice: PlannerChoice, hold_after: float, predictors: Predictors
+    choice: PlannerChoice, hold_after: float, predictors: Predictors, engines: EngineKnowledge
 ) -> SolverPlanning | FirstComePlanner:
     """The planner that a scheduler was started with."""
     plain = FirstComePlanner(hold_after=hold_after)
     if choice is PlannerChoice.FIRST_COME:
         return plain
-    planner = ElasticPlanner(ElasticSettings(hold_after=hold_after), predictors, time.perf_counter)
+    planner = ElasticPlanner(ElasticSettings(hold_after=hold_after), predictors, time.perf_counter, engines)
     return SolverPlanning(planner, plain)

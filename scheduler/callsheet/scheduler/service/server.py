@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 import anyio
 import anyio.abc
@@ -15,11 +16,13 @@ from callsheet.scheduler.core.expected import ExpectedRole
 from callsheet.scheduler.core.records import SchedulerAlive
 from callsheet.scheduler.core.recovery import RequestDecoder, restore
 from callsheet.scheduler.core.state import CoreSettings, SchedulerState
+from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.protocol import Planner
 from callsheet.scheduler.service.admin_servicer import AdminServicer
 from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.client_servicer import ClientServicer
 from callsheet.scheduler.service.decode import decode_action, decode_job, decode_trajectory
+from callsheet.scheduler.service.decode_weights import decode_plan
 from callsheet.scheduler.service.garbage_collection import short_pauses
 from callsheet.scheduler.service.guard import TokenGuard
 from callsheet.scheduler.service.idle_payloads import IdlePayloads
@@ -32,6 +35,7 @@ from callsheet.scheduler.service.payload_rights import PayloadRights
 from callsheet.scheduler.service.payload_servicer import PayloadServicer
 from callsheet.scheduler.service.peer_limits import LimitingInterceptor, PeerLimits
 from callsheet.scheduler.service.planning import SolverPlanning, make_planning
+from callsheet.scheduler.service.refusal_log import RefusalLog
 from callsheet.scheduler.service.refusing_interceptor import RefusingInterceptor
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.scheduler.service.tls import CertificateFiles
@@ -49,6 +53,7 @@ from callsheet.v1 import (
     job_pb2,
     manager_service_pb2_grpc,
     payload_service_pb2_grpc,
+    weights_pb2,
 )
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -115,11 +120,12 @@ async def _serve_with(
         failed.set()
 
     predictors = await anyio.to_thread.run_sync(load_predictors, journal)
-    planning = make_planning(settings.planner, settings.hold_after, predictors)
+    engines = EngineKnowledge()
+    planning = make_planning(settings.planner, settings.hold_after, predictors, engines)
     state = await anyio.to_thread.run_sync(_recover, settings, expected, journal, planning)
     await payloads.release_all_but(list(state.jobs))
     writer = GroupCommitWriter(journal, on_fatal)
-    learning = Learning(predictors, journal, settings.predictor_save_interval)
+    learning = Learning(predictors, engines, journal, settings.predictor_save_interval)
     background = Background(journal, payloads, lambda job_id: job_id in state.jobs)
     loop = CoreLoop(
         state,
@@ -136,7 +142,7 @@ async def _serve_with(
     try:
         rights = PayloadRights(payloads, state)
         claims = PayloadClaims(payloads, rights)
-        server = _grpc_server(settings, loop, PayloadServicer(payloads, rights), claims, admin)
+        server = _grpc_server(settings, loop, partial(PayloadServicer, payloads, rights), claims, admin)
         async with server as address, anyio.create_task_group() as tasks:
             tasks.start_soon(claims.run)
             tasks.start_soon(loop.run)
@@ -167,6 +173,10 @@ def _recover(
         max_open_bytes=settings.limits.max_open_bytes,
         max_job_open_actions=settings.limits.max_job_open_actions,
         max_job_open_bytes=settings.limits.max_job_open_bytes,
+        max_open_jobs=settings.limits.max_open_jobs,
+        max_open_trajectories=settings.limits.max_open_trajectories,
+        max_job_open_trajectories=settings.limits.max_job_open_trajectories,
+        max_orphan_bytes=settings.limits.max_pending_bytes,
         manager_lease=settings.manager_lease,
         cancel_grace=settings.cancel_grace,
         expected=expected,
@@ -186,6 +196,7 @@ def _recover(
         job=lambda spec: decode_job(job_pb2.JobSpec.FromString(spec)),
         trajectory=lambda spec: decode_trajectory(job_pb2.TrajectorySpec.FromString(spec)),
         action=lambda spec: decode_action(action_pb2.ActionSpec.FromString(spec))[0],
+        weights=lambda plan: decode_plan(weights_pb2.RolloutPlan.FromString(plan))[0],
     )
     restore(state, journal.load(), decoder, Clock().now())
     return state
@@ -231,12 +242,17 @@ async def _open_payloads(settings: SchedulerSettings) -> PayloadStore:
 
 @contextlib.asynccontextmanager
 async def _grpc_server(
-    settings: SchedulerSettings, loop: CoreLoop, payloads: PayloadServicer, claims: PayloadClaims, admin: AdminServicer
+    settings: SchedulerSettings,
+    loop: CoreLoop,
+    payloads: Callable[[PeerLimits], PayloadServicer],
+    claims: PayloadClaims,
+    admin: AdminServicer,
 ) -> AsyncIterator[str]:
-    guards = [TokenGuard(TokenFile(settings.access.tokens))] if settings.access.tokens is not None else []
-    limits, unread = PeerLimits(settings.limits), UnreadBytes(settings.limits.max_unread_bytes)
+    refusals, limits = RefusalLog(), PeerLimits(settings.limits)
+    unread = UnreadBytes(settings.limits.max_unread_bytes)
+    guards = [TokenGuard(TokenFile(settings.access.tokens), refusals)] if settings.access.tokens is not None else []
     server = grpc.aio.server(
-        interceptors=[*guards, RefusingInterceptor(), LimitingInterceptor(limits)],
+        interceptors=[*guards, RefusingInterceptor(refusals), LimitingInterceptor(limits)],
         options=[
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -259,7 +275,7 @@ async def _grpc_server(
     client_service_pb2_grpc.add_ClientServiceServicer_to_server(clients, server)
     manager_service_pb2_grpc.add_ManagerServiceServicer_to_server(managers, server)
     admin_service_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
-    payload_service_pb2_grpc.add_PayloadServiceServicer_to_server(payloads, server)
+    payload_service_pb2_grpc.add_PayloadServiceServicer_to_server(payloads(limits), server)
     names = [f"callsheet.v1.{name}Service" for name in ("Client", "Manager", "Admin", "Payload")]
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)

@@ -100,19 +100,19 @@ class SchedulerSettings:
     finished_actions: Annotated[
         int,
         Setting(
-            "Most finished actions of open jobs whose outcomes are kept.",
+            "Most finished actions and closed trajectories of open jobs that are kept.",
             variable="CALLSHEET_FINISHED_ACTIONS",
             least=1,
         ),
     ] = 500_000
     finished_actions_bytes: Annotated[
         int,
-        Setting("Most bytes of their outcomes.", variable="CALLSHEET_FINISHED_ACTIONS_BYTES", least=1),
+        Setting("Most bytes of their outcomes and specs.", variable="CALLSHEET_FINISHED_ACTIONS_BYTES", least=1),
     ] = 4 << 30
     finished_actions_s: Annotated[
         float,
         Setting(
-            "Seconds for which they are kept; then a resubmit is refused as forgotten.",
+            "Seconds for which they are kept; then what comes again is refused as forgotten.",
             variable="CALLSHEET_FINISHED_ACTIONS_S",
             least=0.1,
         ),

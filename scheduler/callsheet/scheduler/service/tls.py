@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from pathlib import Path
 
@@ -14,15 +15,15 @@ _log = structlog.get_logger(__name__)
 class CertificateFiles:
     """A certificate, its key, and the authorities of clients, as PEM files.
 
-    gRPC asks for changes at each handshake, from threads of its own. It refuses a key that does not fit: files that are
-    half replaced are then read again at the next handshake.
+    gRPC asks for changes at each handshake, from threads of its own. Files that are half replaced, so that the key does
+    not fit, are told in the log and looked at again when they change; until then what was read before is shown.
     """
 
     def __init__(self, cert: Path, key: Path, client_ca: Path | None = None) -> None:
         """Reads them.
 
         Raises:
-            ValueError: One cannot be read.
+            ValueError: One cannot be read, or they do not fit each other.
         """
         self._cert, self._key, self._client_ca = cert, key, client_ca
         self._lock = threading.Lock()
@@ -31,6 +32,8 @@ class CertificateFiles:
             self._configuration = self._read()
         except OSError as error:
             raise ValueError(f"tls: {error.filename}: cannot be read: {error.strerror}") from error
+        if (problem := self._problem()) is not None:
+            raise ValueError(f"tls: {problem}")
 
     def credentials(self) -> grpc.ServerCredentials:
         """The server's credentials; they follow the files."""
@@ -48,10 +51,14 @@ class CertificateFiles:
                 if stamps == self._stamps:
                     return None
                 configuration = self._read()
+                problem = self._problem()
             except OSError as error:
                 _log.error("certificates_unreadable", file=error.filename, reason=error.strerror)
                 return None
             self._stamps = stamps
+            if problem is not None:
+                _log.error("certificates_unusable", reason=problem)
+                return None
             _log.info("certificates_replaced", cert=str(self._cert))
             return configuration
 
@@ -60,6 +67,21 @@ class CertificateFiles:
 
     def _stamped(self) -> list[tuple[int, int]]:
         return [(status.st_ino, status.st_mtime_ns) for status in (path.stat() for path in self._files())]
+
+    def _problem(self) -> str | None:
+        """Why the files cannot be used together, if so; gRPC says only that it cannot listen."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            # Without a password that is none, a key that has one would be asked for on the terminal.
+            context.load_cert_chain(self._cert, self._key, password="")
+        except (OSError, ValueError) as error:
+            return f"{self._cert} with {self._key}: must be a certificate and its key, as PEM: {error}"
+        try:
+            if self._client_ca is not None:
+                context.load_verify_locations(self._client_ca)
+        except (OSError, ValueError) as error:
+            return f"{self._client_ca}: must be certificates of authorities, as PEM: {error}"
+        return None
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
         roots = self._client_ca.read_bytes() if self._client_ca is not None else None

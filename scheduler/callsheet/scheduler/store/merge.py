@@ -16,7 +16,6 @@ from callsheet.scheduler.core.records import (
     ActionDispatched,
     ActionFinished,
     ActionRequeued,
-    ActionsForgotten,
     ActionSubmitted,
     ClosedActionsKept,
     GroupCancelled,
@@ -25,12 +24,15 @@ from callsheet.scheduler.core.records import (
     JobOpened,
     PolicyVersionPublished,
     Record,
+    RolloutBegun,
+    RolloutChanged,
     SchedulerAlive,
     SchedulerAway,
     TrajectoryClosed,
     TrajectoryCommandTimeout,
     TrajectoryOpened,
     TrajectoryPlaced,
+    WorkForgotten,
 )
 from callsheet.scheduler.store.errors import InconsistentRecordError
 from callsheet.scheduler.store.summaries import encode_summary
@@ -60,8 +62,12 @@ class RowChanges:
 
     Attributes:
         removed_actions: Keys of actions whose rows are deleted.
-        forgotten_actions: What stays of them.
+        removed_trajectories: Likewise of trajectories.
+        forgotten_actions: What stays of both.
         forgotten_up_to: Rows of closed jobs' actions numbered up to this are deleted.
+        new_rollouts: Rows of weights that were published, by service; each takes the place of the service's former row.
+        removed_rollouts: Services of which what was published is deleted.
+        rollout_updates: Changes of rows of published weights that are there.
         alive_at: When the scheduler was last known to run; None if that is not told.
         times_away: Times without a scheduler.
         away_before: Such times that ended up to then are deleted.
@@ -75,9 +81,13 @@ class RowChanges:
     new_actions: dict[Key, Row] = field(default_factory=dict)
     action_updates: dict[Key, Row] = field(default_factory=dict)
     removed_actions: dict[Key, None] = field(default_factory=dict)
+    removed_trajectories: dict[Key, None] = field(default_factory=dict)
     forgotten_actions: list[Row] = field(default_factory=list)
     closed_actions: list[Row] = field(default_factory=list)
     forgotten_up_to: int = 0
+    new_rollouts: dict[str, Row] = field(default_factory=dict)
+    removed_rollouts: dict[str, None] = field(default_factory=dict)
+    rollout_updates: dict[str, Row] = field(default_factory=dict)
     alive_at: float | None = None
     times_away: list[Row] = field(default_factory=list)
     away_before: float = 0.0
@@ -137,10 +147,14 @@ def _close_job(changes: RowChanges, numbering: Numbering, record: JobClosed) -> 
         changes.new_actions,
         changes.action_updates,
         changes.removed_actions,
+        changes.removed_trajectories,
     ):
         for key in [key for key in rows if key[0] == number]:
             del rows[key]
     changes.forgotten_actions = [row for row in changes.forgotten_actions if row["job_number"] != number]
+    for service in [service for service, row in changes.new_rollouts.items() if row["job_number"] == number]:
+        del changes.new_rollouts[service]
+        changes.removed_rollouts[service] = None
     changes.job_updates.pop(number, None)
     if changes.new_jobs.pop(number, None) is None:
         changes.closed_jobs.append(number)
@@ -148,6 +162,30 @@ def _close_job(changes: RowChanges, numbering: Numbering, record: JobClosed) -> 
 
 def _publish_policy_version(changes: RowChanges, numbering: Numbering, record: PolicyVersionPublished) -> None:
     _job_row(changes, numbering, record.job_id)["policy_version"] = record.version
+
+
+def _begin_rollout(changes: RowChanges, numbering: Numbering, record: RolloutBegun) -> None:
+    number = numbering.open_jobs.get(record.job_id)
+    if number is None:
+        return
+    changes.rollout_updates.pop(record.service, None)
+    changes.new_rollouts[record.service] = {
+        "service": record.service,
+        "job_number": number,
+        "version": record.version,
+        "epoch": record.epoch,
+        "sequence": record.sequence,
+        "begun": 0,
+        "plan": record.plan,
+        "reference": b"",
+    }
+
+
+def _change_rollout(changes: RowChanges, numbering: Numbering, record: RolloutChanged) -> None:
+    row = changes.new_rollouts.get(record.service)
+    if row is None:
+        row = changes.rollout_updates.setdefault(record.service, {"key_service": record.service})
+    row["reference"], row["begun"] = record.reference, int(record.begun)
 
 
 def _change_lease(changes: RowChanges, numbering: Numbering, record: JobLease) -> None:
@@ -186,6 +224,8 @@ def _open_trajectory(changes: RowChanges, numbering: Numbering, record: Trajecto
         "command_timeout": 0.0,
         "group_cancelled": 0,
         "had_sandbox": 0,
+        "closed_at": None,
+        "died": 0,
     }
     numbering.next_trajectory += 1
 
@@ -196,6 +236,7 @@ def _place_trajectory(changes: RowChanges, numbering: Numbering, record: Traject
     row["manager_id"] = record.manager_id
     # Only what had a place loses it.
     row["had_sandbox"] = 1
+    row["died"] = int(record.died)
     row["held"] = json.dumps(record.held, separators=(",", ":"))
     row["held_cores"] = json.dumps(record.held_cores, separators=(",", ":"))
 
@@ -204,6 +245,7 @@ def _close_trajectory(changes: RowChanges, numbering: Numbering, record: Traject
     row = _trajectory_row(changes, numbering, record)
     row["end"] = record.end
     row["reason"] = _storable(record.reason)
+    row["closed_at"] = record.closed_at
 
 
 def _change_command_timeout(changes: RowChanges, numbering: Numbering, record: TrajectoryCommandTimeout) -> None:
@@ -294,18 +336,25 @@ def _keep_closed_actions(changes: RowChanges, numbering: Numbering, record: Clos
     changes.forgotten_up_to = record.forgotten
 
 
-def _forget_actions(changes: RowChanges, numbering: Numbering, record: ActionsForgotten) -> None:
+def _forget(changes: RowChanges, numbering: Numbering, record: WorkForgotten) -> None:
     number = numbering.open_jobs.get(record.job_id)
     if number is None:
         return
     for action_id in record.action_ids:
-        key = (number, action_id)
-        changes.action_updates.pop(key, None)
-        if changes.new_actions.pop(key, None) is None:
-            changes.removed_actions[key] = None
+        _remove((number, action_id), changes.new_actions, changes.action_updates, changes.removed_actions)
+    for trajectory_id in record.trajectory_ids:
+        key = (number, trajectory_id)
+        _remove(key, changes.new_trajectories, changes.trajectory_updates, changes.removed_trajectories)
     row: Row = {"number": numbering.next_forgotten, "job_number": number, "entries": record.entries}
     changes.forgotten_actions.append(row)
     numbering.next_forgotten += 1
+
+
+def _remove(key: Key, new: dict[Key, Row], updates: dict[Key, Row], removed: dict[Key, None]) -> None:
+    """Deletes a row; one that is new in this batch is never written."""
+    updates.pop(key, None)
+    if new.pop(key, None) is None:
+        removed[key] = None
 
 
 def _note_alive(changes: RowChanges, numbering: Numbering, record: SchedulerAlive) -> None:
@@ -367,6 +416,8 @@ _MERGERS: Final = cast(
         JobClosed: _close_job,
         JobLease: _change_lease,
         PolicyVersionPublished: _publish_policy_version,
+        RolloutBegun: _begin_rollout,
+        RolloutChanged: _change_rollout,
         TrajectoryOpened: _open_trajectory,
         TrajectoryPlaced: _place_trajectory,
         TrajectoryClosed: _close_trajectory,
@@ -377,7 +428,7 @@ _MERGERS: Final = cast(
         ActionCancelRequested: _cancel_action,
         ActionRequeued: _requeue_action,
         ActionFinished: _finish_action,
-        ActionsForgotten: _forget_actions,
+        WorkForgotten: _forget,
         ClosedActionsKept: _keep_closed_actions,
         SchedulerAlive: _note_alive,
         SchedulerAway: _note_away,

@@ -14,13 +14,14 @@ from operator import itemgetter
 from typing import Any, Final, cast
 
 from callsheet.scheduler.store.errors import InconsistentRecordError
-from callsheet.scheduler.store.merge import Row, RowChanges
+from callsheet.scheduler.store.merge import Key, Row, RowChanges
 from callsheet.scheduler.store.schema import (
     actions,
     closed_actions,
     closed_jobs,
     forgotten_actions,
     jobs,
+    rollouts,
     scheduler,
     times_away,
     trajectories,
@@ -118,7 +119,15 @@ class ChangeWriter:
         self._remove_jobs: Final = Statement(dialect, removed, ())
         self._forget: Final = Statement(dialect, forgotten, ())
         self._remove_actions: Final = Statement(dialect, delete(actions).where(*of_action), ())
+        self._remove_trajectories: Final = Statement(dialect, delete(trajectories).where(*of_trajectory), ())
         self._forgotten_actions: Final = RowWriter(dialect, forgotten_actions)
+        self._rollouts: Final = RowWriter(dialect, rollouts)
+        of_closed = delete(rollouts).where(rollouts.c.job_number == bindparam("number"))
+        self._remove_rollouts: Final = Statement(dialect, of_closed, ())
+        former = delete(rollouts).where(rollouts.c.service == bindparam("service"))
+        self._remove_former: Final = Statement(dialect, former, ())
+        changed = update(rollouts).where(rollouts.c.service == bindparam("key_service"))
+        self._change_rollout: Final = Statement(dialect, changed, ("reference", "begun"))
         alive = update(scheduler).values(alive_at=bindparam("alive_at"))
         self._alive: Final = Statement(dialect, alive, ("alive_at",))
         self._times_away: Final = RowWriter(dialect, times_away)
@@ -135,6 +144,7 @@ class ChangeWriter:
             closed: list[Row] = [{"number": number} for number in changes.closed_jobs]
             self._remove_jobs.execute(cursor, closed)
             self._closed_jobs.insert(cursor, closed)
+            self._remove_rollouts.execute(cursor, closed)
         self._jobs.insert(cursor, changes.new_jobs.values())
         self._jobs.update(cursor, changes.job_updates.values())
         self._trajectories.insert(cursor, changes.new_trajectories.values())
@@ -142,12 +152,19 @@ class ChangeWriter:
         self._actions.insert(cursor, changes.new_actions.values())
         self._actions.update(cursor, changes.action_updates.values())
         if changes.removed_actions:
-            keys: list[Row] = [{"key_job_number": key[0], "key_id": key[1]} for key in changes.removed_actions]
-            self._remove_actions.execute(cursor, keys)
+            self._remove_actions.execute(cursor, _keys(changes.removed_actions))
+        if changes.removed_trajectories:
+            self._remove_trajectories.execute(cursor, _keys(changes.removed_trajectories))
         self._forgotten_actions.insert(cursor, changes.forgotten_actions)
         self._closed_actions.insert(cursor, changes.closed_actions)
         if changes.forgotten_up_to:
             self._forget.execute(cursor, [{"forgotten": changes.forgotten_up_to}])
+        replaced: list[Row] = [{"service": name} for name in changes.new_rollouts | changes.removed_rollouts]
+        if replaced:
+            self._remove_former.execute(cursor, replaced)
+            self._rollouts.insert(cursor, changes.new_rollouts.values())
+        if changes.rollout_updates:
+            self._change_rollout.execute(cursor, list(changes.rollout_updates.values()))
         if changes.alive_at is not None:
             self._write_times(cursor, changes)
 
@@ -156,3 +173,7 @@ class ChangeWriter:
         if changes.times_away:
             self._forget_times.execute(cursor, [{"before": changes.away_before}])
             self._times_away.insert(cursor, changes.times_away)
+
+
+def _keys(rows: Iterable[Key]) -> list[Row]:
+    return [{"key_job_number": job_number, "key_id": row_id} for job_number, row_id in rows]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from callsheet.benchmarks.simulator.policy import EngineStatus, LiveRollout
 from callsheet.benchmarks.simulator.scenario import Generation
+from callsheet.scheduler.planner.engines.price import EngineLoads, generation_prices
 
 # Tokens that a job's generations are expected to write before any has ended; counts as one that did.
 FIRST_GUESS_TOKENS = 256.0
@@ -47,16 +49,11 @@ def cheapest_engine(prompt_tokens: int, output_tokens: float, engines: Sequence[
         output_tokens: What it is expected to write.
         engines: What each engine tells of itself.
     """
-    prices = [_price(prompt_tokens, output_tokens, load) for load in engines]
-    return prices.index(min(prices))
-
-
-def _price(prompt_tokens: int, output_tokens: float, load: EngineStatus) -> float:
-    engine = load.engine
-    batch = min(load.running + load.waiting + 1, engine.max_batch)
-    prefill_s = max(prompt_tokens - load.cached_tokens, 0) / engine.prefill_tokens_per_s
-    decode_s = output_tokens * (engine.step_s + batch * engine.step_per_sequence_s)
-    added_s = prefill_s + output_tokens * engine.step_per_sequence_s
-    # Beyond the batch it waits for the rounds before it.
-    rounds_ahead = (load.running + load.waiting) // engine.max_batch
-    return prefill_s + decode_s * (1 + rounds_ahead) + added_s * (batch - 1)
+    kinds = [each.engine for each in engines]
+    rates = [(each.prefill_tokens_per_s, each.step_s, each.step_per_sequence_s) for each in kinds]
+    prefill, step_s, step_per_sequence_s = np.array(rates, np.float64).T
+    sequences = np.array([each.running + each.waiting for each in engines], np.int64)
+    max_batch = np.array([each.max_batch for each in kinds], np.int64)
+    cached = np.array([each.cached_tokens for each in engines], np.int64)
+    loads = EngineLoads(prefill, step_s, step_per_sequence_s, sequences, max_batch, cached)
+    return int(np.argmin(generation_prices(prompt_tokens, output_tokens, loads)))

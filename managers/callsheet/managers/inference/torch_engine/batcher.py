@@ -12,23 +12,24 @@ import random
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from callsheet.managers.inference.driver import (
+    EngineBusyError,
     EngineLoad,
     FinishReason,
     GenerateRequest,
     Generation,
+    NewTokens,
     RequestRefusedError,
 )
+from callsheet.managers.inference.torch_engine.batch_runner import BatchRunner, DecodeRow
 from callsheet.managers.inference.torch_engine.prefix_cache import PrefixCache, chunk_keys
-from callsheet.managers.inference.torch_engine.runner import DecodeRow, ModelRunner
 from callsheet.managers.inference.torch_engine.sampling import choose_tokens
 from callsheet.managers.inference.torch_engine.sequence import Sequence, StopTexts, TokenBytes
-from callsheet.managers.models.config import TransformerConfig
-from callsheet.managers.models.requests import token_problem
+from callsheet.managers.models.requests import SequenceBounds, token_problem
 from torch import Tensor
 
 
@@ -75,17 +76,25 @@ class Finished:
     result: Generation | RequestRefusedError
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """New tokens of a running request, with the tag it was submitted with."""
+
+    tag: object
+    news: NewTokens
+
+
 def draw_seed() -> int:
     """Returns a seed from the system's randomness that also fits a signed 64-bit number, as many trainers have."""
     return secrets.randbits(63)
 
 
-def check_request(request: GenerateRequest, config: TransformerConfig, *, stop_texts: bool = True) -> None:
+def check_request(request: GenerateRequest, bounds: SequenceBounds, *, stop_texts: bool = True) -> None:
     """Refuses a request that the model can never serve.
 
     Args:
         request: The request.
-        config: The model's shape.
+        bounds: Of the model.
         stop_texts: Whether the model's text is known.
 
     Raises:
@@ -94,7 +103,7 @@ def check_request(request: GenerateRequest, config: TransformerConfig, *, stop_t
     """
     if request.sampling.stop and not stop_texts:
         raise RequestRefusedError("no_tokenizer", "stop: this engine has no tokenizer; give stop_token_ids instead")
-    problem = token_problem(request.prompt_token_ids, config, new_tokens=1)
+    problem = token_problem(request.prompt_token_ids, bounds, new_tokens=1)
     if problem is not None:
         raise RequestRefusedError(problem.reason, f"prompt_token_ids: {problem.message}")
 
@@ -109,11 +118,12 @@ class Batcher:
 
     def __init__(
         self,
-        runner: ModelRunner,
+        runner: BatchRunner,
         limits: BatchLimits,
         version: int,
         *,
         token_bytes: TokenBytes | None = None,
+        end_tokens: frozenset[int] = frozenset(),
         clock: Callable[[], float] = time.thread_time,
         new_seed: Callable[[], int] = draw_seed,
     ) -> None:
@@ -124,6 +134,7 @@ class Batcher:
             limits: Bounds of the batch.
             version: Policy version of the weights.
             token_bytes: What a token adds to the text; None where that is not known, and no request has stop texts.
+            end_tokens: The model's own tokens that end generation, unless a request ignores them.
             clock: Gives the CPU seconds that are charged to requests.
             new_seed: Gives the seeds of requests that have none.
         """
@@ -132,12 +143,15 @@ class Batcher:
         self._runner = runner
         self._limits = limits
         self._token_bytes = token_bytes
+        self._end_tokens = end_tokens
         self._clock = clock
         self._new_seed = new_seed
-        self._prefixes = PrefixCache(limits.prefix_cache_tokens // limits.prefill_chunk)
+        kept = limits.prefix_cache_tokens // limits.prefill_chunk if runner.keeps_prefixes else 0
+        self._prefixes = PrefixCache(kept)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._finished: list[Finished] = []
+        self._ended: list[Sequence] = []
 
     def prepare(self) -> None:
         """Adapts to the machine. Call it first, in the thread that will step."""
@@ -159,10 +173,10 @@ class Batcher:
             kv_tokens_total=self._runner.extents.capacity,
         )
 
-    def submit(self, request: GenerateRequest, tag: object) -> None:
-        """Queues a request that `check_request` accepts."""
+    def submit(self, request: GenerateRequest, tag: object, *, listened: bool = False) -> None:
+        """Queues a request that `check_request` accepts; `listened` has `take_news` tell its tokens."""
         sampling = request.sampling
-        room = self._runner.config.context_length - len(request.prompt_token_ids)
+        room = self._runner.bounds.context_length - len(request.prompt_token_ids)
         seed = self._new_seed() if sampling.seed is None else sampling.seed
         watched = StopTexts(sampling.stop, self._token_bytes) if sampling.stop and self._token_bytes else None
         self._waiting.append(
@@ -172,8 +186,11 @@ class Batcher:
                 limit=min(sampling.max_new_tokens, room),
                 seed=seed,
                 stream=random.Random(seed),
-                chunk_keys=chunk_keys(request.prompt_token_ids, self._limits.prefill_chunk),
+                chunk_keys=chunk_keys(request.prompt_token_ids, self._limits.prefill_chunk, request.kv_namespace),
                 stop_texts=watched,
+                token_bytes=self._token_bytes,
+                end_tokens=sampling.stop_token_ids | (frozenset() if sampling.ignore_eos else self._end_tokens),
+                told=0 if listened else None,
             )
         )
 
@@ -201,8 +218,8 @@ class Batcher:
         """Empties the prefix cache; running sequences keep their KV."""
         self._prefixes.clear()
 
-    def replace_weights(self, state: dict[str, Tensor], version: int) -> None:
-        """Changes the weights between two steps. Running sequences keep the KV that the old weights made."""
+    def replace_weights(self, state: Mapping[str, Tensor], version: int) -> None:
+        """Changes weights between two steps. Running sequences keep the KV that the old weights made."""
         self._runner.load_state(state)
         self.version = version
         self._prefixes.clear()
@@ -228,6 +245,33 @@ class Batcher:
             self._decode()
         finished, self._finished = self._finished, []
         return finished
+
+    def take_news(self) -> list[Told]:
+        """Returns the tokens that listened requests have made since the last call; those that ended included."""
+        ended, self._ended = self._ended, []
+        listened = [(one.tag, one.news()) for one in (*ended, *self._running) if one.told is not None]
+        return [Told(tag, news) for tag, news in listened if news is not None]
+
+    def sleep(self) -> None:
+        """Gives back the memory of weights and KV.
+
+        Raises:
+            EngineBusyError: There are requests.
+        """
+        if self._running or self._waiting:
+            raise EngineBusyError(
+                f"{len(self._running) + len(self._waiting)} requests are live; end them before a sleep"
+            )
+        self._prefixes.clear()
+        self._runner.sleep()
+
+    def wake(self) -> None:
+        """Undoes `sleep`."""
+        self._runner.wake()
+
+    def close(self) -> None:
+        """Releases what is not memory."""
+        self._runner.close()
 
     def _named(self, request_id: str) -> list[Sequence]:
         return [one for one in (*self._running, *self._waiting) if one.request.request_id == request_id]
@@ -267,10 +311,11 @@ class Batcher:
         assert sequence.place is not None
         started = self._clock()
         begin = sequence.prefilled
-        chunk = sequence.request.prompt_token_ids[begin : begin + self._limits.prefill_chunk]
+        end = sequence.prompt_length if self._runner.whole_prompts else begin + self._limits.prefill_chunk
+        chunk = sequence.request.prompt_token_ids[begin:end]
         logits = self._runner.prefill(chunk, begin, sequence.place)
         sequence.prefilled = end = begin + len(chunk)
-        if sequence.cacheable and len(chunk) == self._limits.prefill_chunk:
+        if sequence.cacheable and self._runner.keeps_prefixes and len(chunk) == self._limits.prefill_chunk:
             key = sequence.chunk_keys[begin // self._limits.prefill_chunk]
             self._prefixes.put(key, self._runner.read_kv(sequence.place, begin, end))
         chosen = _choose([sequence], logits) if end == sequence.prompt_length else ([], [])
@@ -305,7 +350,9 @@ class Batcher:
             self._waiting.remove(sequence)
         else:
             self._running.remove(sequence)
-            self._runner.extents.release(sequence.place)
+            self._runner.release(sequence.place)
+        if sequence.told is not None:
+            self._ended.append(sequence)
         if reason is None:
             message = f"policy version {self.version} gave logits that are not finite"
             self._finished.append(Finished(sequence.tag, RequestRefusedError("non_finite_logits", message)))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -13,6 +15,7 @@ import structlog
 from callsheet.managers.inference.driver import (
     EngineBusyError,
     EngineCapabilities,
+    EngineDriver,
     EngineFailedError,
     EngineHealth,
     EngineLoad,
@@ -20,17 +23,17 @@ from callsheet.managers.inference.driver import (
     Generation,
     PauseMode,
     RequestRefusedError,
+    TokenListener,
     UpdateMode,
     WeightUpdate,
     WeightUpdateError,
 )
 from callsheet.managers.inference.torch_engine.abilities import torch_abilities
-from callsheet.managers.inference.torch_engine.batcher import Batcher, BatchLimits, Finished, Gate, check_request
-from callsheet.managers.inference.torch_engine.runner import ModelRunner
+from callsheet.managers.inference.torch_engine.batch_runner import BatchRunner
+from callsheet.managers.inference.torch_engine.batcher import Batcher, BatchLimits, Finished, Gate, Told, check_request
 from callsheet.managers.inference.torch_engine.sequence import TokenBytes
-from callsheet.managers.inference.torch_engine.thread import ComputeThread
-from callsheet.managers.models.config_file import WeightsError, read_config
-from callsheet.managers.models.weights import read_state, shapes
+from callsheet.managers.inference.torch_engine.thread import ComputeThread, in_daemon_thread
+from callsheet.managers.inference.torch_engine.weight_sources import WeightSources
 from torch import Tensor
 
 log = structlog.get_logger(__name__)
@@ -38,20 +41,31 @@ log = structlog.get_logger(__name__)
 CALL_TIMEOUT_S = 60.0
 """The longest wait for the compute thread to come to a step's end."""
 CLOSE_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 600.0
+"""The longest that weights may take to be read from a disk; groups have the deadline of their update."""
 
-_Answer = asyncio.Future[Generation]
+T = TypeVar("T")
 
 
-class TorchEngineDriver:
+@dataclass(frozen=True, slots=True)
+class _Caller:
+    """Who waits for a request."""
+
+    answer: asyncio.Future[Generation]
+    listen: TokenListener | None
+
+
+class TorchEngineDriver(EngineDriver):
     """Drives a `Batcher` in a thread of its own. Must be used from one event loop."""
 
     def __init__(
         self,
-        runner: ModelRunner,
+        runner: BatchRunner,
         limits: BatchLimits | None = None,
         *,
         policy_version: int = 0,
         token_bytes: TokenBytes | None = None,
+        end_tokens: frozenset[int] = frozenset(),
         threads: int = 1,
         cores: Sequence[int] = (),
         max_requests: int = 4096,
@@ -63,33 +77,43 @@ class TorchEngineDriver:
             limits: Bounds of the batch.
             policy_version: Version of the weights the model has.
             token_bytes: What a token adds to the text; None where that is not known, so that stop texts are refused.
+            end_tokens: The model's own tokens that end generation.
             threads: Threads of torch's kernels.
             cores: Cores to pin them to; empty leaves the process's cores.
             max_requests: The most live requests, running and waiting; more are refused as busy.
         """
         self._runner = runner
-        self._batcher = Batcher(runner, limits or BatchLimits(), policy_version, token_bytes=token_bytes)
+        self._batcher = Batcher(
+            runner, limits or BatchLimits(), policy_version, token_bytes=token_bytes, end_tokens=end_tokens
+        )
         self._stop_texts = token_bytes is not None
-        self._prefix_cache = (limits or BatchLimits()).prefix_cache_tokens > 0
-        self._shapes = shapes(runner.model)
+        self._abilities = torch_abilities(
+            prefix_cache=(limits or BatchLimits()).prefix_cache_tokens > 0 and runner.keeps_prefixes,
+            stop_texts=self._stop_texts,
+            half_precision=runner.half_precision,
+        )
+        self._report: Callable[[], None] = _tell_nobody
+        self._sources = WeightSources(runner)
         self._max_requests = max_requests
-        self._live: dict[str, _Answer] = {}
+        self._live: dict[str, _Caller] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._control = anyio.Lock()
         self._paused = False
+        self._asleep = False
         self._failed = anyio.Event()
         self._thread = ComputeThread(
             self._batcher,
             threads=threads,
             cores=cores,
             on_finished=lambda finished: self._in_loop(partial(_deliver, finished)),
+            on_news=lambda news: self._in_loop(partial(_tell, news)),
             on_failure=lambda: self._in_loop(self._fail_all),
         )
 
     @property
     def capabilities(self) -> EngineCapabilities:
         """See `EngineDriver`."""
-        return torch_abilities(prefix_cache=self._prefix_cache, stop_texts=self._stop_texts)
+        return self._abilities
 
     @property
     def policy_version(self) -> int:
@@ -105,19 +129,26 @@ class TorchEngineDriver:
     def health(self) -> EngineHealth:
         """See `EngineDriver`."""
         failure = self._thread.dead_reason
-        return EngineHealth(alive=failure is None, paused=self._paused, reason=failure or "")
+        return EngineHealth(alive=failure is None, paused=self._paused or self._asleep, reason=failure or "")
 
-    async def generate(self, request: GenerateRequest) -> Generation:
+    def on_change(self, report: Callable[[], None]) -> None:
         """See `EngineDriver`."""
-        check_request(request, self._runner.config, stop_texts=self._stop_texts)
+        self._report = report
+
+    async def generate(self, request: GenerateRequest, listen: TokenListener | None = None) -> Generation:
+        """See `EngineDriver`."""
+        check_request(request, self._runner.bounds, stop_texts=self._stop_texts)
+        if self._asleep:
+            raise EngineBusyError("the engine is asleep; wake it first")
         if request.request_id in self._live:
             raise RequestRefusedError("duplicate_request", f"request_id {request.request_id!r} is live already")
         if len(self._live) >= self._max_requests:
             raise EngineBusyError(f"{len(self._live)} requests are live; the bound is {self._max_requests}")
         self._loop = asyncio.get_running_loop()
-        answer: _Answer = self._loop.create_future()
-        self._thread.post(partial(self._batcher.submit, request, answer))
-        self._live[request.request_id] = answer
+        answer: asyncio.Future[Generation] = self._loop.create_future()
+        caller = _Caller(answer, listen)
+        self._thread.post(partial(self._batcher.submit, request, caller, listened=listen is not None))
+        self._live[request.request_id] = caller
         try:
             return await answer
         finally:
@@ -147,6 +178,7 @@ class TorchEngineDriver:
             await self._call(partial(self._set_gate, Gate.FROZEN))
             self._paused = True
         log.info("engine paused", mode=mode.value)
+        self._report()
 
     async def resume(self) -> None:
         """See `EngineDriver`."""
@@ -154,6 +186,7 @@ class TorchEngineDriver:
             self._paused = False
             self._restore_gate()
         log.info("engine resumed")
+        self._report()
 
     async def flush(self) -> None:
         """See `EngineDriver`."""
@@ -162,18 +195,49 @@ class TorchEngineDriver:
     async def update_weights(self, update: WeightUpdate) -> None:
         """See `EngineDriver`."""
         if update.version < 0:
-            raise WeightUpdateError(f"version is {update.version}; it must be at least 0")
-        state = await anyio.to_thread.run_sync(self._read_state, update)
+            raise WeightUpdateError(f"version is {update.version}; it must be at least 0", intact=True)
+        # Not a thread of a pool: one that waits for a group that never forms is left behind until its deadline.
+        reading = in_daemon_thread("weights", partial(self._sources.read, update.source, update.timeout_s))
+        state = await self._in_time(reading, update)
         async with self._control:
+            if self._asleep:
+                raise WeightUpdateError("the engine is asleep; wake it first", intact=True)
             try:
                 if update.mode is UpdateMode.DRAIN:
                     await self._drain(update.timeout_s)
                 await self._call(partial(self._swap, state, update))
             except TimeoutError as error:
-                raise WeightUpdateError(f"the engine did not drain within {update.timeout_s} s") from error
+                raise WeightUpdateError(f"the engine did not drain within {update.timeout_s} s", intact=True) from error
             finally:
                 self._restore_gate()
         log.info("weights updated", version=update.version, mode=update.mode.value)
+        self._report()
+
+    async def sleep(self) -> None:
+        """See `EngineDriver`. A GPU's weights go to host memory, a CPU's to a temporary file."""
+        async with self._control:
+            if not self._asleep:
+                # From here on nothing is taken, so that nothing comes between the look and the sleep.
+                self._asleep = True
+                try:
+                    await self._call(self._batcher.sleep)
+                except BaseException:
+                    self._asleep = False
+                    raise
+        log.info("engine sleeps")
+        self._report()
+
+    async def wake(self) -> None:
+        """See `EngineDriver`."""
+        async with self._control:
+            await self._call(self._batcher.wake)
+            self._asleep = False
+        log.info("engine is awake")
+        self._report()
+
+    async def read_policy_version(self) -> int:
+        """See `EngineDriver`."""
+        return await self._call(lambda: self._batcher.version)
 
     async def wait_failed(self) -> str:
         """See `EngineDriver`."""
@@ -187,21 +251,24 @@ class TorchEngineDriver:
         if self._thread.dead_reason is None:
             await self._call(self._batcher.abort_all)
         await anyio.to_thread.run_sync(self._thread.close, CLOSE_TIMEOUT_S)
+        await anyio.to_thread.run_sync(self._sources.close)
 
-    def _read_state(self, update: WeightUpdate) -> dict[str, Tensor]:
+    async def _in_time(self, reading: Future[Mapping[str, Tensor]], update: WeightUpdate) -> Mapping[str, Tensor]:
         try:
-            config = read_config(update.path)
-            if config != self._runner.config:
-                raise WeightUpdateError(f"{update.path}: its config.json is not that of the running model")
-            return read_state(update.path, self._shapes)
-        except WeightsError as error:
-            raise WeightUpdateError(str(error)) from error
+            with anyio.fail_after(update.timeout_s + READ_TIMEOUT_S):
+                return await asyncio.wrap_future(reading)
+        except TimeoutError as error:
+            message = f"the weights did not come within {update.timeout_s + READ_TIMEOUT_S:g} s"
+            raise WeightUpdateError(message, intact=True) from error
 
-    def _swap(self, state: dict[str, Tensor], update: WeightUpdate) -> None:
+    def _swap(self, state: Mapping[str, Tensor], update: WeightUpdate) -> None:
         """Runs in the compute thread."""
         if update.mode is UpdateMode.ABORT:
             self._batcher.abort_running()
-        self._batcher.replace_weights(state, update.version)
+        try:
+            self._batcher.replace_weights(state, update.version)
+        except Exception as error:  # A device may run out of memory between two tensors.
+            raise WeightUpdateError(f"the weights were replaced in part: {error}", intact=False) from error
 
     async def _drain(self, timeout_s: float) -> None:
         """Returns once nothing runs, with admission stopped; a timeout puts the gate back."""
@@ -219,10 +286,10 @@ class TorchEngineDriver:
     def _restore_gate(self) -> None:
         self._post_if_alive(partial(self._set_gate, Gate.FROZEN if self._paused else Gate.OPEN))
 
-    async def _call(self, function: Callable[[], object]) -> None:
+    async def _call(self, function: Callable[[], T]) -> T:
         """Runs a function in the compute thread between two steps."""
         with anyio.fail_after(CALL_TIMEOUT_S):
-            await asyncio.wrap_future(self._thread.call(function))
+            return cast(T, await asyncio.wrap_future(self._thread.call(function)))
 
     def _post_if_alive(self, command: Callable[[], None]) -> None:
         if self._thread.dead_reason is None:
@@ -240,14 +307,25 @@ class TorchEngineDriver:
     def _fail_all(self) -> None:
         if self._thread.failure is not None:
             self._failed.set()
-        for answer in self._live.values():
-            if not answer.done():
-                answer.set_exception(EngineFailedError(self._thread.dead_reason or "the engine failed"))
+        for caller in self._live.values():
+            if not caller.answer.done():
+                caller.answer.set_exception(EngineFailedError(self._thread.dead_reason or "the engine failed"))
+
+
+def _tell_nobody() -> None:
+    """Stands for whoever wants to know, until there is one."""
+
+
+def _tell(news: list[Told]) -> None:
+    for one in news:
+        caller = cast(_Caller, one.tag)
+        if caller.listen is not None and not caller.answer.done():
+            caller.listen(one.news)
 
 
 def _deliver(finished: list[Finished]) -> None:
     for one in finished:
-        answer = cast(_Answer, one.tag)
+        answer = cast(_Caller, one.tag).answer
         if answer.done():
             continue
         if isinstance(one.result, Generation):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import structlog
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.tokenizer import VOCABULARY_SIZE, token_bytes
+from callsheet.managers.inference.torch_engine.batch_runner import BatchRunner
 from callsheet.managers.inference.torch_engine.batcher import BatchLimits
 from callsheet.managers.inference.torch_engine.driver import TorchEngineDriver
 from callsheet.managers.inference.torch_engine.runner import ModelRunner
+from callsheet.managers.inference.torch_engine.sequence import TokenBytes
 from callsheet.managers.inference.torch_engine.settings import TorchSettings
 from callsheet.managers.models.transformer import LanguageModel
 from callsheet.managers.models.weights import load_model
@@ -16,25 +20,51 @@ log = structlog.get_logger(__name__)
 
 
 def load_engine(torch: TorchSettings, settings: InferenceSettings) -> TorchEngineDriver:
-    """Loads the model and starts the engine's compute thread.
+    """Loads the demo's model and starts the engine's compute thread.
 
     Raises:
         ValueError: A setting breaks its rule.
         WeightsError: The weights cannot be used.
     """
+    model = load_model(LanguageModel, settings.weights, torch.shape, settings.seed)
+    runner = ModelRunner(model, kv_cache_tokens=settings.kv_cache_tokens, device=torch.device)
+    # A model with another vocabulary brings no tokenizer with its weights.
+    text = token_bytes if runner.config.vocabulary_size == VOCABULARY_SIZE else None
+    return _start(runner, torch, settings, text, frozenset())
+
+
+def load_own_model(directory: Path, torch: TorchSettings, settings: InferenceSettings) -> TorchEngineDriver:
+    """Loads a user's model and starts the engine's compute thread.
+
+    Raises:
+        ValueError: A setting breaks its rule.
+        WeightsError: The directory does not hold a model that can be served.
+    """
+    # Transformers takes seconds to import, which the demo's model does without.
+    from callsheet.managers.inference.torch_engine.hf.loading import load_hf_model
+
+    loaded = load_hf_model(directory, kv_cache_tokens=settings.kv_cache_tokens, device=torch.device, dtype=torch.dtype)
+    return _start(loaded.runner, torch, settings, loaded.token_bytes, loaded.end_tokens)
+
+
+def _start(
+    runner: BatchRunner,
+    torch: TorchSettings,
+    settings: InferenceSettings,
+    text: TokenBytes | None,
+    end_tokens: frozenset[int],
+) -> TorchEngineDriver:
     limits = BatchLimits(
         max_running=settings.slots,
         prefill_chunk=torch.prefill_chunk,
         prefix_cache_tokens=torch.prefix_cache_tokens,
     )
-    model = load_model(LanguageModel, settings.weights, torch.shape, settings.seed)
-    runner = ModelRunner(model, kv_cache_tokens=settings.kv_cache_tokens, device=torch.device)
     driver = TorchEngineDriver(
         runner,
         limits,
         policy_version=settings.policy_version,
-        # A model with another vocabulary brings no tokenizer with its weights.
-        token_bytes=token_bytes if runner.config.vocabulary_size == VOCABULARY_SIZE else None,
+        token_bytes=text,
+        end_tokens=end_tokens,
         threads=settings.thread_count,
         cores=settings.cores,
     )

@@ -16,37 +16,29 @@ other bits; on one of them they stay the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name torch's own documentation uses
+from callsheet.managers.inference.torch_engine.batch_runner import (
+    ALIGNMENT,
+    TILE_ROWS,
+    BatchRunner,
+    DecodeRow,
+    KvChunk,
+)
 from callsheet.managers.inference.torch_engine.extents import Extent, ExtentAllocator
+from callsheet.managers.models.config import TransformerConfig
+from callsheet.managers.models.config_file import WeightsError, read_config
 from callsheet.managers.models.transformer import LanguageModel
+from callsheet.managers.models.weights import read_state
 from torch import Tensor
 
-ALIGNMENT = 16
-"""Extents of the KV cache begin at multiples of this many tokens, which keeps the memory of every view aligned."""
 
+class ModelRunner(BatchRunner):
+    """The demo's own model of byte tokens."""
 
-TILE_ROWS = 8
-"""Rows of a decode tile where it is safe: enough to share the reading of weights, few enough to waste little."""
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeRow:
-    """One sequence's part of a decode step: the token fed, its position, and where the sequence's KV is."""
-
-    token_id: int
-    position: int
-    place: Extent
-
-
-class ModelRunner:
-    """A language model and its KV cache on one device. Not thread-safe.
-
-    Attributes:
-        tile_rows: Rows of a decode tile; 1 until `choose_tile`.
-    """
+    model: LanguageModel
 
     def __init__(self, model: LanguageModel, *, kv_cache_tokens: int, device: str = "cpu") -> None:
         """Moves the model to the device and allocates the cache.
@@ -69,26 +61,30 @@ class ModelRunner:
         self.model = model.to(self.device).eval().requires_grad_(False)
         self.extents = ExtentAllocator(kv_cache_tokens, ALIGNMENT)
         # One place more than the allocator knows takes the keys and values of padding rows.
-        shape = (2 * config.layers, config.heads, kv_cache_tokens + 1, config.head_width)
-        self._cache = torch.zeros(shape, device=self.device)
         self._scratch = kv_cache_tokens
         self.tile_rows = 1
+        self.make_cache()
+
+    @property
+    def bounds(self) -> TransformerConfig:
+        """See `BatchRunner`."""
+        return self.config
+
+    def make_cache(self) -> None:
+        """See `BatchRunner`."""
+        shape = (2 * self.config.layers, self.config.heads, self._scratch + 1, self.config.head_width)
+        self._cache = torch.zeros(shape, device=self.device)
+
+    def free_cache(self) -> None:
+        """See `BatchRunner`."""
+        self._cache = torch.zeros(0, device=self.device)
 
     def choose_tile(self) -> None:
-        """Finds the largest usable tile. Call it in the thread and with the thread count that will decode."""
+        """See `BatchRunner`."""
         self.tile_rows = invariant_tile(self.model, TILE_ROWS, self.device)
 
     def prefill(self, token_ids: Sequence[int], begin: int, place: Extent) -> Tensor:
-        """Computes one chunk of a prompt.
-
-        Args:
-            token_ids: The chunk.
-            begin: Position of its first token; everything before is in the cache.
-            place: Where the sequence's KV is.
-
-        Returns:
-            Logits of the chunk's last token, [1, vocabulary].
-        """
+        """See `BatchRunner`."""
         end = begin + len(token_ids)
         positions = torch.arange(begin, end, device=self.device)
         mask = torch.arange(end, device=self.device) <= positions[:, None] if begin else None
@@ -109,14 +105,7 @@ class ModelRunner:
         return logits
 
     def decode(self, rows: Sequence[DecodeRow]) -> Tensor:
-        """Computes one tile of a decode step.
-
-        Args:
-            rows: At most `tile_rows` sequences, each one once.
-
-        Returns:
-            Logits [tile_rows, vocabulary]; rows after the last sequence mean nothing.
-        """
+        """See `BatchRunner`."""
         padding = self.tile_rows - len(rows)
         inputs = torch.tensor(
             [(row.token_id, row.position, row.place.start + row.position) for row in rows]
@@ -143,18 +132,20 @@ class ModelRunner:
         logits: Tensor = self.model.head(self.model.transformer(tokens, positions, attend))
         return logits
 
-    def read_kv(self, place: Extent, begin: int, end: int) -> Tensor:
-        """Returns a view of the KV of a sequence's positions `begin` to `end - 1`."""
-        return self._cache[:, :, place.start + begin : place.start + end]
+    def read_kv(self, place: Extent, begin: int, end: int) -> KvChunk:
+        """See `BatchRunner`."""
+        return (self._cache[:, :, place.start + begin : place.start + end],)
 
-    def write_kv(self, place: Extent, begin: int, values: Tensor) -> None:
-        """Copies KV that `read_kv` gave into a sequence from position `begin`."""
+    def write_kv(self, place: Extent, begin: int, values: KvChunk) -> None:
+        """See `BatchRunner`."""
         start = place.start + begin
-        self._cache[:, :, start : start + values.shape[2]] = values
+        self._cache[:, :, start : start + values[0].shape[2]] = values[0]
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Replaces the weights in place; names and shapes must be the model's."""
-        self.model.load_state_dict(state)
+    def read_weights(self, directory: Path) -> dict[str, Tensor]:
+        """See `BatchRunner`."""
+        if read_config(directory) != self.config:
+            raise WeightsError(f"{directory}: its config.json is not that of the running model")
+        return read_state(directory, self.state_shapes())
 
 
 def invariant_tile(model: LanguageModel, tile_rows: int, device: torch.device) -> int:

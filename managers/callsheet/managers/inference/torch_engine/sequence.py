@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from callsheet.managers.inference.driver import FinishReason, GenerateRequest, Generation, VersionSpan
+from callsheet.managers.inference.driver import FinishReason, GenerateRequest, Generation, NewTokens, VersionSpan
 from callsheet.managers.inference.torch_engine.extents import Extent
 
 TokenBytes = Callable[[int], bytes]
@@ -46,6 +46,9 @@ class Sequence:
         stream: The request's own random numbers.
         chunk_keys: Keys of the prompt's whole chunks.
         stop_texts: The texts that end it; None if there are none.
+        token_bytes: What a token adds to the text; None where that is not known.
+        end_tokens: Tokens that end it: those of the request, and the model's own unless the request ignores them.
+        told: Tokens that whoever listens was told; None where nobody does.
         place: Its KV; None until it is admitted.
         prefilled: Prompt tokens whose KV is there.
         paused: Whether it is kept from progress.
@@ -61,6 +64,9 @@ class Sequence:
     stream: random.Random
     chunk_keys: list[bytes]
     stop_texts: StopTexts | None = None
+    token_bytes: TokenBytes | None = None
+    end_tokens: frozenset[int] = frozenset()
+    told: int | None = None
     place: Extent | None = None
     prefilled: int = 0
     cached_tokens: int = 0
@@ -97,7 +103,7 @@ class Sequence:
         index = len(self.token_ids)
         self.token_ids.append(token_id)
         self.log_probs.append(log_prob)
-        self.stopped = token_id in self.request.sampling.stop_token_ids
+        self.stopped = token_id in self.end_tokens
         if self.stop_texts is not None and self.stop_texts.complete(token_id):
             self.stopped = True
         if self.spans and self.spans[-1].version == version:
@@ -111,6 +117,19 @@ class Sequence:
             return FinishReason.STOP
         return FinishReason.LENGTH if len(self.token_ids) >= self.limit else None
 
+    def news(self) -> NewTokens | None:
+        """What whoever listens was not told yet; None if there is nothing, or nobody."""
+        if self.told is None or self.told == len(self.token_ids):
+            return None
+        begin, self.told = self.told, len(self.token_ids)
+        return NewTokens(tuple(self.token_ids[begin:]), tuple(self.log_probs[begin:]))
+
+    def text(self) -> str | None:
+        """The text of its new tokens, if that is known."""
+        if self.token_bytes is None:
+            return None
+        return b"".join(map(self.token_bytes, self.token_ids)).decode("utf-8", errors="replace")
+
     def generation(self, reason: FinishReason) -> Generation:
         """What it produced so far."""
         return Generation(
@@ -121,4 +140,5 @@ class Sequence:
             seed=self.seed,
             cached_tokens=self.cached_tokens,
             cpu_s=self.cpu_s,
+            text=self.text(),
         )

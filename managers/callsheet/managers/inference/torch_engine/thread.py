@@ -7,13 +7,30 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import TypeVar
 
 import structlog
 import torch
 from callsheet.managers.inference.driver import EngineFailedError, EngineLoad
-from callsheet.managers.inference.torch_engine.batcher import Batcher, Finished
+from callsheet.managers.inference.torch_engine.batcher import Batcher, Finished, Told
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+def in_daemon_thread(name: str, function: Callable[[], T]) -> Future[T]:
+    """Runs a function in a thread of its own, which the process's end does not wait for."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except Exception as error:  # Belongs to whoever waits.
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
 
 
 class ComputeThread:
@@ -31,6 +48,7 @@ class ComputeThread:
         threads: int,
         cores: Sequence[int],
         on_finished: Callable[[list[Finished]], None],
+        on_news: Callable[[list[Told]], None] = lambda _: None,
         on_failure: Callable[[], None],
     ) -> None:
         """Starts the thread.
@@ -40,13 +58,14 @@ class ComputeThread:
             threads: Threads of torch's kernels.
             cores: Cores to pin the thread and its kernels to; empty leaves the process's cores.
             on_finished: Called in the compute thread with what ended in a step.
+            on_news: Called in the compute thread with new tokens of requests that are listened to, before their end.
             on_failure: Called in the compute thread when it dies.
         """
         self.load: EngineLoad = batcher.load()
         self.failure: str | None = None
         self._batcher = batcher
         self._threads, self._cores = threads, tuple(cores)
-        self._on_finished, self._on_failure = on_finished, on_failure
+        self._on_finished, self._on_news, self._on_failure = on_finished, on_news, on_failure
         self._wake = threading.Condition()
         self._commands: deque[Callable[[], None]] = deque()
         self._calls: set[Future[object]] = set()
@@ -136,6 +155,8 @@ class ComputeThread:
         finished = self._batcher.step() if self._batcher.can_step() else []
         # Before anyone learns of what ended: the load must not count it any more.
         self.load = self._batcher.load()
+        if news := self._batcher.take_news():
+            self._on_news(news)
         if finished:
             self._on_finished(finished)
         if self._drain_waiters and self._batcher.running == 0:
@@ -163,6 +184,7 @@ class ComputeThread:
             future.set_exception(error)
 
     def _die(self, failure: str | None) -> None:
+        self._batcher.close()
         with self._wake:
             self.failure = failure
             self._closing = True

@@ -14,7 +14,7 @@ import sys
 import tarfile
 import zlib
 
-from .clearing import clear_way
+from .clearing import clear_bytecode, clear_way
 from .files import place_file
 from .paths import RefusedJobError, components_of, open_directory
 
@@ -76,12 +76,14 @@ def unpack(root: str, base: list[str], content: int, replaces: bool) -> None:
                 for member in archive:
                     if replaces:
                         clear_way(root, base + components_of(member.name), member.isdir())
-                    unpack_member(root, base, archive, member)
+                    unpack_member(root, base, archive, member, replaces)
     except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise RefusedJobError("archive", errno.EINVAL) from error
 
 
-def unpack_member(root: str, base: list[str], archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+def unpack_member(
+    root: str, base: list[str], archive: tarfile.TarFile, member: tarfile.TarInfo, replaces: bool
+) -> None:
     """Makes one entry of an archive."""
     name = base + components_of(member.name)
     if member.isdir():
@@ -93,3 +95,5 @@ def unpack_member(root: str, base: list[str], archive: tarfile.TarFile, member: 
         if source is None:
             raise RefusedJobError("archive", errno.EPERM)
         place_file(root, name, source, (member.mode & 0o755) | 0o600)
+        if replaces:
+            clear_bytecode(root, name)

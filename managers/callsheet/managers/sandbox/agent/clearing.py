@@ -6,8 +6,10 @@ import errno
 import os
 import stat
 
+from .paths import open_directory
 from .trees import remove_tree
 
+CACHE = "__pycache__"
 PASS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Links of a usual system, into /usr: whoever names a file below them is told so, as its programs are there.
 SYSTEM_LINKS = frozenset({"bin", "sbin", "lib", "lib32", "lib64", "libx32"})
@@ -33,6 +35,34 @@ def clear_way(root: str, components: list[str], directory: bool) -> None:
             os.close(parent)
             parent = below
         make_usable(parent)
+    finally:
+        os.close(parent)
+
+
+def clear_bytecode(root: str, components: list[str]) -> None:
+    """Removes what Python cached for a source that takes this place: it would be run in the source's stead.
+
+    A cache may say that it need not be compared with its source.
+    """
+    name = components[-1]
+    if not name.endswith(".py"):
+        return
+    parent = open_directory(root, components[:-1], False)
+    try:
+        mode = mode_of(CACHE, parent)
+        if mode is None:
+            return
+        if not stat.S_ISDIR(mode):
+            os.unlink(CACHE, dir_fd=parent)
+            return
+        cache = os.open(CACHE, PASS, dir_fd=parent)
+        try:
+            make_usable(cache)
+            for entry in os.listdir(f"/proc/self/fd/{cache}"):
+                if entry.startswith(name[:-2]):
+                    remove_entry(cache, entry, mode_of(entry, cache) or 0)
+        finally:
+            os.close(cache)
     finally:
         os.close(parent)
 

@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 
-from .clearing import clear_way
+from .clearing import clear_bytecode, clear_way
 from .paths import RefusedJobError, open_directory, place_of
 from .trees import remove_tree
 
@@ -22,12 +22,16 @@ def write(details: dict[str, Any], content: int, work: str) -> None:
     root, components = place_of(work, details["path"])
     if details["replaces"]:
         clear_way(root, components, details["directory"])
+        # Where the command begins that these files are for.
+        clear_way(work, [], True)
     if details["directory"]:
         os.close(open_directory(root, components, True))
     else:
         with open(os.dup(content), "rb") as source:
             source.seek(0)
             place_file(root, components, source, details["mode"])
+        if details["replaces"]:
+            clear_bytecode(root, components)
 
 
 def remove(details: dict[str, Any], work: str) -> None:

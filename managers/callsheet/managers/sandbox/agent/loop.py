@@ -15,7 +15,7 @@ from . import files, network
 from .asking import Listener, listener_of
 from .domains import Domains, NoDomains
 from .paths import RefusedJobError, place_of
-from .processes import Forks, descendants, interrupt, send_signal, signal_all, signal_everything
+from .processes import Forks, descendants, interrupt, send_signal, signal_all, signal_everything, until_stopped
 from .slim import call, parse, serialise, signal, socket
 
 TYPE_CHECKING = False
@@ -33,7 +33,7 @@ LOOK_MILLISECONDS = 1000
 STOP_AGAIN_SECONDS = 1.0
 # Descriptors that a command gets have lower numbers.
 ABOVE_TARGETS = 64
-SIGNALLING = frozenset({"signal", "kill", "interrupt", "hold", "let_go"})
+SIGNALLING = frozenset({"signal", "kill", "end", "interrupt", "hold", "let_go"})
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 # What a command finds at its default again; Python ignores the last two.
 RESET_SIGNALS = (*IGNORED_SIGNALS, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
@@ -59,6 +59,8 @@ class Agent:
         self.program = program
         self.forks = forks
         self.held: set[int] = set()
+        # Requests that are done when nothing is left.
+        self.ending: list[int] = []
         self.jobs: dict[int, tuple[int, int]] = {}
         # Processes of this program itself: no pause is meant for them.
         self.helpers: set[int] = set()
@@ -99,12 +101,19 @@ class Agent:
         self.manager.send(serialise(event))
 
     def reap(self) -> None:
-        """Collects ended children, jobs and the orphans of jobs, after a word on the pipe."""
+        """Collects ended children after a word on the pipe."""
         os.read(self.wake_up, 4096)
+        self.collect()
+
+    def collect(self) -> None:
+        """Collects ended children, jobs and the orphans of jobs."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
+                # All orphans are this process's children, so nothing is left at all.
+                while self.ending:
+                    self.tell(event="signalled", id=self.ending.pop())
                 return
             if pid == 0:
                 return
@@ -133,7 +142,11 @@ class Agent:
             request = parse(packet)
             if request["op"] in SIGNALLING:
                 self.signal(request)
-                self.tell(event="signalled", id=request["id"])
+                if request["op"] == "end":
+                    self.ending.append(request["id"])
+                    self.collect()
+                else:
+                    self.tell(event="signalled", id=request["id"])
             else:
                 self.start(request["id"], request["op"], descriptors)
         finally:
@@ -146,12 +159,15 @@ class Agent:
         operation = request["op"]
         if operation == "kill":
             send_signal(self.process_of(request["job"]), signal.SIGKILL)
+        elif operation == "end":
+            signal_everything(signal.SIGKILL)
         elif operation == "interrupt":
             interrupt(self.process_of(request["job"]), request["since"], spared=set(self.jobs))
         elif operation == "hold":
             signal_everything(signal.SIGSTOP)
             # None of them can start another any more.
             self.held = set(descendants())
+            until_stopped(self.held)
         elif operation == "let_go":
             for pid in self.held:
                 send_signal(pid, signal.SIGCONT)

@@ -34,6 +34,9 @@ def make_directory(name: str, parent: int) -> None:
         os.mkdir(name, 0o755, dir_fd=parent)
     except FileExistsError:
         return
+    # A default list of rights above it may have taken its owner's.
+    if os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode & 0o700 != 0o700:
+        os.chmod(name, 0o755, dir_fd=parent)
 
 
 def open_directory(root: str, components: list[str], create: bool) -> int:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import time
 
 from .slim import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 
 # The highest score: these die first when the memory of the sandbox, or of the machine, is used up.
 FIRST_TO_DIE = b"1000"
+# Longer than anything but a disk keeps a process from standing still.
+SECONDS_TO_STOP, LOOK_SECONDS = 1.0, 0.001
+STANDING = (b"T", b"t", b"Z", b"X")
 
 
 class Forks:
@@ -98,6 +102,28 @@ def begin_of(pid: int) -> int:
             return int(file.read().rpartition(b")")[2].split()[19])
     except (OSError, IndexError, ValueError):
         return -1
+
+
+def until_stopped(pids: Collection[int]) -> None:
+    """Waits until some processes that were sent a stop stand still, for a second at most.
+
+    What waits in the kernel ends what it was doing before it stops, for instance a rename.
+    """
+    end = time.monotonic() + SECONDS_TO_STOP
+    while not all(map(stands_still, pids)) and time.monotonic() < end:
+        time.sleep(LOOK_SECONDS)
+
+
+def stands_still(pid: int) -> bool:
+    """Whether no thread of a process runs any more."""
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
+                if file.read().rpartition(b")")[2].split()[0] not in STANDING:
+                    return False
+    except (OSError, IndexError):
+        return True
+    return True
 
 
 def send_signal(pid: int | None, number: int) -> None:

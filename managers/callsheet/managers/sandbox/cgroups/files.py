@@ -14,6 +14,8 @@ import structlog
 
 # How long processes may take to stop: one that waits for a disk stops afterwards.
 FREEZE_MILLISECONDS = 100
+# The same where it must not go on at all.
+HOLD_MILLISECONDS = 2000
 # How long what was killed may take to end, on a machine that has no time for it.
 _EMPTY_MILLISECONDS = 10_000
 
@@ -84,15 +86,20 @@ def can_make_groups(parent: Path, needed: str) -> bool:
         trial.rmdir()
 
 
-def wait_for_event(directory: Path, state: str, milliseconds: int) -> None:
-    """Waits for a state of a group; the kernel announces changes on cgroup.events. Gives up after a silence."""
+def wait_for_event(directory: Path, state: str, milliseconds: int) -> bool:
+    """Waits for a state of a group; the kernel announces changes on cgroup.events. Gives up after a silence.
+
+    Returns:
+        Whether it is in that state.
+    """
     with open(directory / "cgroup.events", encoding="ascii") as events:
         poll = select.poll()
         poll.register(events, select.POLLPRI)
         while state not in events.read():
             if not poll.poll(milliseconds):
-                return
+                return False
             events.seek(0)
+    return True
 
 
 def remove_groups(directories: Iterable[Path]) -> None:

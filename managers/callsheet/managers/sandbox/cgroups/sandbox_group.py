@@ -134,14 +134,13 @@ class SandboxGroup:
         if frozen:
             files.wait_for_event(self._commands, "frozen 1", files.FREEZE_MILLISECONDS)
 
-    def hold(self) -> None:
-        """Freezes what commands left, each in its leaf, until `let_go`; returns when all are frozen."""
+    def hold(self) -> bool:
+        """Freezes what commands left, each in its leaf, until `let_go`; returns whether all are frozen."""
         ready = self._ready.path if self._ready is not None else None
         self._held = [leaf for leaf in self._commands.iterdir() if leaf.is_dir() and leaf != ready]
         for leaf in self._held:
             files.write_setting(leaf / "cgroup.freeze", "1")
-        for leaf in self._held:
-            files.wait_for_event(leaf, "frozen 1", files.FREEZE_MILLISECONDS)
+        return all(files.wait_for_event(leaf, "frozen 1", files.HOLD_MILLISECONDS) for leaf in self._held)
 
     def let_go(self) -> None:
         """Thaws it; leaves may be gone since."""

@@ -112,9 +112,15 @@ def _mount_overlay(place: str, overlay: dict[str, Any], ids: int | None, owner: 
 
 
 def _ensure_directory(path: str, mode: int, owner: tuple[int, int]) -> None:
-    """Makes a directory; what is there under its name and is none, such as a link that leads elsewhere, is removed."""
+    """Makes a directory; what is there under its name and is none, such as a link that leads elsewhere, is removed.
+
+    One that its owner took the rights to is given them back: a sandbox begins there.
+    """
     if os.path.lexists(path):
-        if stat.S_ISDIR(os.lstat(path).st_mode):
+        status = os.lstat(path)
+        if stat.S_ISDIR(status.st_mode):
+            if status.st_mode & 0o700 != 0o700:
+                os.chmod(path, stat.S_IMODE(status.st_mode) | 0o700)
             return
         os.unlink(path)
     os.mkdir(path)

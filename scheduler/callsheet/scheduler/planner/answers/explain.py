@@ -64,7 +64,7 @@ def explain(
     if _is_taken(action, review.plan):
         return _TAKEN
     # Only now: the planner's first round sorts the queue by size.
-    return _in_words(action, review.left(state.ready.class_of(action).key), now, sees_job)
+    return _in_words(action, review.left(state.ready.class_of(action).key, action), now, sees_job)
 
 
 _TAKEN = Explanation(WaitReason.NEXT_ROUND, "it fits now; the next planning round takes it")
@@ -109,6 +109,8 @@ def _in_words(action: Action, left: Left, now: float, sees_job: Callable[[str], 
             sentence = f"none of {left.managers} managers serves {kind} {service!r} with {_units(action)}"
         case WaitReason.MANAGER_AWAY:
             sentence = f"all {left.managers} managers that can serve it are away or draining"
+        case WaitReason.WEIGHTS:
+            sentence = f"it waits for weights: {left.weights}"
         case WaitReason.SLOTS:
             sentence = f"all slots of {left.managers} managers that serve it are taken"
         case WaitReason.QUOTA:

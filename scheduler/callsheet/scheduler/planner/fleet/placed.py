@@ -62,11 +62,13 @@ class PlacedActions:
     Attributes:
         held: Units that jobs hold, by job and resource.
         generating: How many generations run.
+        generating_of: The same by job.
     """
 
     def __init__(self) -> None:
         self.held: dict[str, dict[str, int]] = {}
         self.generating = 0
+        self.generating_of: dict[str, int] = {}
         self._on: dict[str, OnManager] = {}
 
     def add(self, manager_id: str, action: Action, running: Running) -> None:
@@ -117,6 +119,11 @@ class PlacedActions:
             mine.load += times * load
         if generates:
             self.generating += times
+            mine_now = self.generating_of.get(job, 0) + times
+            if mine_now:
+                self.generating_of[job] = mine_now
+            else:
+                self.generating_of.pop(job, None)
         if not units:
             return
         held = self.held.get(job)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from callsheet.scheduler.core.entities import Job, Trajectory
-from callsheet.scheduler.core.model import TrajectoryEnd, TrajectoryKey
+from callsheet.scheduler.core.model import TrajectoryKey
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.round.sandbox_room import SandboxRoom, reset_of
 
@@ -124,7 +124,7 @@ class Consumption:
         known = self._known.get(name)
         if known is not None and known.job is job and known.version == version:
             return
-        ended = sum(closed.end is TrajectoryEnd.COMPLETED for closed in job.closed_trajectories.values())
+        ended = job.completed_trajectories
         if known is None or known.job is not job:
             self._known[name] = _Consumed(job, version, ended)
             return

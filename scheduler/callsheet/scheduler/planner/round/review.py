@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 from callsheet.scheduler.core.entities import Action, Manager, Service
+from callsheet.scheduler.core.model import ActionRequest
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.ready import ClassKey
+from callsheet.scheduler.core.rollouts import why_gated
 from callsheet.scheduler.core.servability import can_ever_serve, service_of
 from callsheet.scheduler.core.state import SchedulerState
 
@@ -30,6 +32,7 @@ class WaitReason(IntEnum):
     ADMISSION = 10
     QUOTA = 11
     OTHERS_FIRST = 12
+    WEIGHTS = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ class Left(NamedTuple):
         short: What is short, on the node that comes closest.
         older: The action for which the round keeps units.
         set_up_s: After how many seconds it could begin at the soonest, where it fits.
+        weights: Why no engine has weights that are proved, in a few words.
     """
 
     reason: WaitReason
@@ -64,6 +68,7 @@ class Left(NamedTuple):
     short: tuple[Shortage, ...] = ()
     older: Action | None = None
     set_up_s: float = 0.0
+    weights: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +79,34 @@ class Review:
         plan: What it would propose.
         state: What it was asked about.
         kept_for: Of classes that would fit but for units that the round keeps: the older action they are kept for.
+        kv_tokens_of: Tokens of an engine's KV cache that an action is expected to hold.
     """
 
     plan: Plan
     state: SchedulerState
     kept_for: Mapping[ClassKey, Action]
+    kv_tokens_of: Callable[[ActionRequest], int] = lambda _: 0
 
-    def left(self, key: ClassKey) -> Left:
-        """Why it leaves what it does not start of a class; worked out for those that somebody asks about."""
+    def left(self, key: ClassKey, action: Action | None = None) -> Left:
+        """Why it leaves what it does not start of a class; worked out for those that somebody asks about.
+
+        Args:
+            key: The class.
+            action: The member that somebody asks about, where members differ.
+        """
         able = self._able(key)
         if not able:
             return Left(WaitReason.NO_SERVICE, 1 if key.pinned_to else len(self.state.managers))
         hosts = _accepting(able)
         if not hosts:
             return Left(WaitReason.MANAGER_AWAY, len(able))
+        if all(service.weights.gated for _, service in hosts):
+            return Left(WaitReason.WEIGHTS, len(hosts), weights=why_gated(service for _, service in hosts))
         with_slots = [host for host in hosts if host[1].free_slots is None or host[1].free_slots > 0]
         if not with_slots:
             return Left(WaitReason.SLOTS, len(hosts))
+        if short := self._short_of_kv(with_slots, action):
+            return Left(WaitReason.RESOURCES, short=short)
         needed = key.demand.minimum()
         if short := _nearest(with_slots, needed):
             of_quotas = all(item.enough_at is not None for item in short)
@@ -102,6 +118,15 @@ class Review:
         if key in self.kept_for:
             return Left(WaitReason.HELD_FOR_OLDER, older=self.kept_for[key])
         return Left(WaitReason.OTHERS_FIRST, set_up_s=min(service.setup_s for service in with_room))
+
+    def _short_of_kv(self, hosts: Sequence[_Host], action: Action | None) -> tuple[Shortage, ...]:
+        """What the engine that comes closest lacks for a generation; nothing where one has room."""
+        tokens = self.kv_tokens_of(action.request) if action is not None else 0
+        if not tokens or any(service.holds(tokens) for _, service in hosts):
+            return ()
+        free = [(service.free_kv_tokens or 0, service.description.kv_tokens, manager) for manager, service in hosts]
+        most, capacity, manager = max(free, key=lambda each: each[0])
+        return (Shortage("kv tokens", tokens, max(most, 0), capacity, manager.node.node_id),)
 
     def short_for_sandbox(self, reset: ClassKey) -> tuple[Shortage, ...]:
         """What a sandbox would hold between actions and no node has, on the one that comes closest."""

@@ -1,0 +1,44 @@
+"""What engines refuse and fail at."""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """Anything an engine refuses or fails at."""
+
+
+class EngineFailedError(EngineError):
+    """The engine is dead; nothing it was asked will be answered."""
+
+
+class EngineBusyError(EngineError):
+    """The engine's queue of waiting requests is full."""
+
+
+class UnsupportedError(EngineError):
+    """The engine lacks this capability."""
+
+
+class RequestRefusedError(EngineError):
+    """This request can never be served; another engine of the same model would refuse it too.
+
+    Attributes:
+        reason: A stable word: "no_tokens", "prompt_too_long", "token_out_of_vocabulary", "no_tokenizer",
+            "non_finite_logits", "duplicate_request".
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class WeightUpdateError(EngineError):
+    """The weights could not be updated.
+
+    Attributes:
+        intact: Whether the engine certainly goes on with the weights that it had. Otherwise some of them may be new.
+    """
+
+    def __init__(self, message: str, *, intact: bool = False) -> None:
+        super().__init__(message)
+        self.intact = intact

@@ -1,0 +1,180 @@
+"""HTTP calls to an engine's server: each with a deadline, each failure as an error of the seam."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from callsheet.managers.inference.driver import EngineFailedError
+
+CONTROL_TIMEOUT_S = 20.0
+"""The longest wait for an answer that takes no computing."""
+LOOK_TIMEOUT_S = 5.0
+"""The longest wait for an answer to a look."""
+CONNECT_TIMEOUT_S = 10.0
+MAX_MESSAGE_CHARACTERS = 500
+MAX_EVENT_BYTES = 64 * 2**20
+"""The longest line of a stream: some servers repeat all tokens in each event."""
+
+# What means that no server answers, whatever was asked. ValueError: an answer that breaks HTTP's own limits.
+_LOST = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
+
+
+class EngineUnreachableError(EngineFailedError):
+    """No server answers.
+
+    Attributes:
+        refused: Whether nothing listens there, or the connection broke; otherwise it was only too slow.
+    """
+
+    def __init__(self, message: str, *, refused: bool) -> None:
+        super().__init__(message)
+        self.refused = refused
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server answered.
+
+    Attributes:
+        status: The HTTP status.
+        content: The decoded JSON; the text where it is none.
+    """
+
+    status: int
+    content: Any
+
+    @property
+    def ok(self) -> bool:
+        """Whether the status tells of success."""
+        return 200 <= self.status < 300
+
+    def field(self, name: str) -> Any:
+        """A field of a JSON object; None where there is no such."""
+        return self.content.get(name) if isinstance(self.content, dict) else None
+
+    @property
+    def message(self) -> str:
+        """What it says went wrong."""
+        return f"HTTP {self.status}: {message_of(self.content)}"
+
+
+def message_of(content: Any) -> str:
+    """The message in an error's body, in any of the shapes that servers give it; never longer than a few lines."""
+    if isinstance(content, dict):
+        for name in ("error", "message", "detail"):
+            if content.get(name):
+                return message_of(content[name])
+    text = content if isinstance(content, str) else json.dumps(content)
+    return text[:MAX_MESSAGE_CHARACTERS]
+
+
+class EngineHttp:
+    """Calls to one server. Must be used from one event loop; connects with the first call.
+
+    Args:
+        url: Where it is, such as "http://host:30000".
+        api_key: What it asks for as a bearer token.
+    """
+
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        self.url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._opened: aiohttp.ClientSession | None = None
+
+    async def get(
+        self, path: str, params: Mapping[str, str] | None = None, timeout_s: float = CONTROL_TIMEOUT_S
+    ) -> Answer:
+        """Asks.
+
+        Raises:
+            EngineUnreachableError: No server answers in time.
+        """
+        return await self._call("GET", path, None, params, timeout_s)
+
+    async def post(
+        self,
+        path: str,
+        body: object = None,
+        params: Mapping[str, str] | None = None,
+        timeout_s: float | None = CONTROL_TIMEOUT_S,
+    ) -> Answer:
+        """Orders. `timeout_s` is None only where something else bounds the wait.
+
+        Raises:
+            EngineUnreachableError: No server answers in time.
+        """
+        return await self._call("POST", path, {} if body is None else body, params, timeout_s)
+
+    @asynccontextmanager
+    async def stream(self, path: str, body: object) -> AsyncIterator[tuple[Answer | None, AsyncIterator[Any]]]:
+        """Posts and gives the server-sent events of the answer, decoded; or the answer, if it is an error.
+
+        Something else must bound the wait.
+
+        Raises:
+            EngineUnreachableError: No server answers, or the stream breaks.
+        """
+        async with (
+            self._translated(path),
+            self._session.post(self.url + path, json=body, timeout=_timeout(None)) as got,
+        ):
+            yield (None if got.ok else await _answer(got)), _events(got)
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        if self._opened is not None:
+            await self._opened.close()
+
+    @property
+    def _session(self) -> aiohttp.ClientSession:
+        if self._opened is None:
+            # Callers bound how many requests are live, so that a call never waits for a connection behind them.
+            connector = aiohttp.TCPConnector(limit=0)
+            self._opened = aiohttp.ClientSession(
+                connector=connector, headers=self._headers, read_bufsize=MAX_EVENT_BYTES // 2
+            )
+        return self._opened
+
+    async def _call(
+        self, method: str, path: str, body: object, params: Mapping[str, str] | None, timeout_s: float | None
+    ) -> Answer:
+        async with (
+            self._translated(path),
+            self._session.request(
+                method, self.url + path, json=body, params=params, timeout=_timeout(timeout_s)
+            ) as got,
+        ):
+            return await _answer(got)
+
+    @asynccontextmanager
+    async def _translated(self, path: str) -> AsyncIterator[None]:
+        try:
+            yield
+        except _LOST as error:
+            slow = isinstance(error, TimeoutError)
+            reason = "no answer in time" if slow else f"{type(error).__name__}: {error}"
+            raise EngineUnreachableError(f"{self.url}{path}: {reason}", refused=not slow) from error
+
+
+def _timeout(total_s: float | None) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_TIMEOUT_S)
+
+
+async def _answer(got: aiohttp.ClientResponse) -> Answer:
+    text = await got.text(errors="replace")
+    try:
+        return Answer(got.status, json.loads(text))
+    except ValueError:
+        return Answer(got.status, text)
+
+
+async def _events(got: aiohttp.ClientResponse) -> AsyncIterator[Any]:
+    while line := await got.content.readline():
+        name, _, value = line.decode("utf-8", errors="replace").strip().partition(":")
+        if name == "data" and value.strip() != "[DONE]":
+            yield json.loads(value)

@@ -1,0 +1,382 @@
+"""The part that all drivers of engines behind HTTP share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import anyio
+import anyio.to_thread
+import structlog
+from callsheet.managers.inference.driver import (
+    EngineDriver,
+    EngineError,
+    EngineFailedError,
+    EngineHealth,
+    EngineLimits,
+    EngineLoad,
+    FinishReason,
+    GenerateRequest,
+    Generation,
+    PauseMode,
+    TokenListener,
+    UnsupportedError,
+    WeightUpdate,
+    WeightUpdateError,
+)
+from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUnreachableError
+from callsheet.managers.inference.http_engine.live_requests import LiveRequest, LiveRequests
+from callsheet.managers.inference.http_engine.requests import RequestBounds, check_request
+from callsheet.managers.inference.http_engine.versions import label_of, one_span, version_of
+from callsheet.managers.inference.http_engine.watch import Look, ServerState, after_look
+from callsheet.managers.inference.http_engine.weights_check import check_weights
+from callsheet.managers.inference.weights import DiskWeights
+
+log = structlog.get_logger(__name__)
+
+LOOK_EVERY_S = 1.0
+"""How often the server is looked at."""
+ABORT_WAIT_S = 4.0
+"""The longest wait for an aborted request to end; the manager's runtime waits five seconds."""
+ABORT_AGAIN_S = 1.0
+"""An abort that overtakes its request is lost on the server, so it is sent again."""
+CLOSE_TIMEOUT_S = 5.0
+MAX_REQUESTS = 4096
+_WEIGHTS_LOST = "the engine may have lost its weights"
+
+
+class HttpEngineDriver(EngineDriver):
+    """Drives one server: requests and their gate, pauses, updates and the watch. Must be used from one event loop.
+
+    A request counts as begun once it was sent. Those that are not sent wait in the driver, never in a paused server.
+
+    Args:
+        http: Calls to the server; belongs to the driver from now on.
+        bounds: What requests it takes.
+        seen: The server as it was found.
+        start_version: The policy version of the weights that it starts with.
+        max_requests: The most live requests; more are refused as busy.
+    """
+
+    def __init__(
+        self,
+        http: EngineHttp,
+        bounds: RequestBounds,
+        seen: Look,
+        *,
+        start_version: int = 0,
+        max_requests: int = MAX_REQUESTS,
+    ) -> None:
+        self._http = http
+        self._bounds = bounds
+        self._start_version = start_version
+        self._state = ServerState(paused=seen.paused, identity=seen.identity, version=seen.version)
+        self._live = LiveRequests(max_requests)
+        self._control = anyio.Lock()
+        self._steps = 0
+        self._paused = False
+        self._closed = False
+        self._look_wanted = anyio.Event()
+        self._report: Callable[[], None] = _tell_nobody
+
+    @property
+    def policy_version(self) -> int:
+        """See `EngineDriver`."""
+        return version_of(self._state.version, self._start_version)
+
+    @property
+    def load(self) -> EngineLoad:
+        """Own requests alone: what servers tell of their load is old, and stands still while they are paused."""
+        total = self._bounds.limits.kv_tokens or 0
+        return EngineLoad(
+            running=self._live.sent,
+            waiting=self._live.held,
+            paused=0,
+            kv_tokens_used=self._live.tokens,
+            kv_tokens_total=total,
+        )
+
+    @property
+    def health(self) -> EngineHealth:
+        """See `EngineDriver`."""
+        if self._closed:
+            return EngineHealth(alive=False, paused=self._paused, reason="the driver is closed")
+        return EngineHealth(self._state.alive, self._paused or self._state.paused, self._state.problem)
+
+    @property
+    def limits(self) -> EngineLimits:
+        """See `EngineDriver`."""
+        return self._bounds.limits
+
+    @property
+    def incarnation(self) -> str:
+        """See `EngineDriver`."""
+        return f"{self._state.identity}.{self._state.losses}"
+
+    def on_change(self, report: Callable[[], None]) -> None:
+        """See `EngineDriver`."""
+        self._report = report
+
+    async def serve(self) -> None:
+        """See `EngineDriver`."""
+        while True:
+            self._look_wanted = anyio.Event()
+            await self.look()
+            with anyio.move_on_after(LOOK_EVERY_S):
+                await self._look_wanted.wait()
+
+    async def look(self) -> None:
+        """Looks at the server once, and draws the conclusions."""
+        steps = self._steps
+        look = await self._safe_look()
+        # What was seen while the driver itself changed something tells nothing.
+        if steps == self._steps and not self._control.statistics().locked:
+            self._conclude(look)
+
+    async def read_policy_version(self) -> int:
+        """See `EngineDriver`."""
+        look = await self._look()
+        self._conclude(look)
+        return self.policy_version
+
+    async def generate(self, request: GenerateRequest, listen: TokenListener | None = None) -> Generation:
+        """See `EngineDriver`."""
+        self._check_open()
+        check_request(request, self._bounds)
+        live = self._live.begin(request)
+        try:
+            with live.scope:
+                await self._live.released()
+                live.sent, live.begun_version = True, self.policy_version
+                return await self._submit(live, listen)
+            if live.failure:
+                raise EngineFailedError(live.failure)
+            return self._cut_short(live)
+        except EngineUnreachableError:
+            self._look_wanted.set()
+            raise
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await self._abort_quietly(live)
+            raise
+        finally:
+            self._live.end(live)
+
+    async def abort(self, request_id: str) -> None:
+        """See `EngineDriver`. Returns once the request has ended, or is not waited for any longer."""
+        live = self._live.find(request_id)
+        if live is None:
+            return
+        live.aborted = True
+        if live.sent:
+            with anyio.move_on_after(ABORT_WAIT_S):
+                while not live.ended.is_set():
+                    # A server that keeps requests still answers no abort, or forgets their tokens over it.
+                    await self._live.released()
+                    await self._abort_quietly(live)
+                    with anyio.move_on_after(ABORT_AGAIN_S):
+                        await live.ended.wait()
+        live.scope.cancel()
+
+    async def pause(self, mode: PauseMode, timeout_s: float = 60.0) -> None:
+        """See `EngineDriver`."""
+        self._check_open()
+        if mode not in self.capabilities.pause_modes:
+            raise UnsupportedError(f"this engine cannot pause with {mode.value}")
+        async with self._controlling():
+            self._live.hold()
+            try:
+                await self._stop(mode, timeout_s)
+            except BaseException:
+                if not self._paused:
+                    self._live.release()
+                raise
+            self._paused = True
+        log.info("engine paused", mode=mode.value)
+
+    async def resume(self) -> None:
+        """See `EngineDriver`. A pause of somebody else's stays."""
+        if not self._paused:
+            return
+        async with self._controlling():
+            await self._send_resume()
+            self._paused = False
+            self._state = replace(self._state, paused=False)
+            self._live.release()
+        log.info("engine resumed")
+
+    async def update_weights(self, update: WeightUpdate) -> None:
+        """See `EngineDriver`."""
+        self._check_open()
+        abilities = self.capabilities
+        if update.version < 0:
+            raise WeightUpdateError(f"version is {update.version}; it must be at least 0", intact=True)
+        if update.mode not in abilities.update_modes:
+            raise UnsupportedError(f"this engine cannot update its weights with {update.mode.value}")
+        self._check_source(update)
+        if isinstance(update.source, DiskWeights):
+            await anyio.to_thread.run_sync(check_weights, update.source.location, await self._served_path())
+        async with self._controlling():
+            await self._update(update)
+        log.info("weights updated", version=update.version, mode=update.mode.value)
+
+    async def close(self) -> None:
+        """See `EngineDriver`. A pause of this driver's ends: the server lives on."""
+        if self._closed:
+            return
+        self._closed = True
+        with anyio.move_on_after(CLOSE_TIMEOUT_S / 2):
+            async with anyio.create_task_group() as tasks:
+                for live in self._live.all:
+                    tasks.start_soon(self._end_at_close, live)
+        self._live.cut(held=True)
+        if self._paused:
+            with anyio.move_on_after(CLOSE_TIMEOUT_S / 2):
+                await self._quietly(self._send_resume)
+        with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
+            await self._http.close()
+
+    @abstractmethod
+    async def _look(self) -> Look:
+        """Looks at the server; EngineUnreachableError if it does not answer."""
+
+    @abstractmethod
+    async def _submit(self, live: LiveRequest, listen: TokenListener | None) -> Generation:
+        """Sends a request and returns what came of it."""
+
+    @abstractmethod
+    async def _send_abort(self, live: LiveRequest) -> None:
+        """Has the server end a request."""
+
+    async def _send_pause(self, mode: PauseMode) -> None:
+        """Has the server stand still; of DRAIN there is nothing left to wait for."""
+
+    async def _send_resume(self) -> None:
+        """Undoes `_send_pause`."""
+
+    async def _replace_weights(self, update: WeightUpdate) -> None:
+        """Has the server replace its weights, and call them as `label_of` says; it is stopped, and stays so."""
+
+    async def _served_path(self) -> str:
+        """Where the weights lie that the server serves, as it sees it; empty where that is not known."""
+        return ""
+
+    def _check_source(self, update: WeightUpdate) -> None:
+        """Refuses a source that the engine cannot take weights from."""
+        raise UnsupportedError(f"this engine takes no weights from {type(update.source).__name__}")
+
+    def _server_lost(self) -> None:
+        """The server may be another one than before."""
+
+    async def _update(self, update: WeightUpdate) -> None:
+        self._live.hold()
+        stopped = False
+        try:
+            try:
+                await self._stop(PauseMode(update.mode.value), update.timeout_s)
+            except TimeoutError as error:
+                message = f"the engine did not drain within {update.timeout_s} s"
+                raise WeightUpdateError(message, intact=True) from error
+            stopped = True
+            try:
+                await self._replace_weights(update)
+            except BaseException as error:
+                self._note_failed_update(error)
+                raise
+            self._state = replace(self._state, version=label_of(update.version))
+        finally:
+            if not self._paused:
+                if stopped:
+                    with anyio.CancelScope(shield=True):
+                        await self._quietly(self._send_resume)
+                self._state = replace(self._state, paused=False)
+                self._live.release()
+
+    def _note_failed_update(self, error: BaseException) -> None:
+        if not (isinstance(error, WeightUpdateError) and error.intact):
+            # Nothing may go on under weights that are half of one version and half of another.
+            self._live.cut("the weights may be half updated", held=True)
+            self._note_weights_lost()
+
+    def _note_weights_lost(self) -> None:
+        self._state = replace(self._state, losses=self._state.losses + 1)
+        self._report()
+
+    async def _stop(self, mode: PauseMode, timeout_s: float) -> None:
+        """Has the server stand still; nothing new is sent meanwhile. TimeoutError: it did not drain."""
+        if mode is PauseMode.DRAIN:
+            with anyio.fail_after(timeout_s):
+                await self._live.drained()
+        await self._send_pause(mode)
+        if mode is PauseMode.ABORT:
+            with anyio.move_on_after(ABORT_WAIT_S):
+                await self._live.drained()
+            # What is left reached the server behind the order to stop, and has no tokens.
+            self._live.cut()
+
+    @asynccontextmanager
+    async def _controlling(self) -> AsyncIterator[None]:
+        async with self._control:
+            self._steps += 1
+            try:
+                yield
+            finally:
+                self._steps += 1
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineFailedError("the driver is closed")
+
+    async def _safe_look(self) -> Look:
+        try:
+            return await self._look()
+        except EngineUnreachableError as error:
+            return Look(answered=False, refused=error.refused, problem=str(error))
+        except EngineError as error:
+            return Look(problem=str(error), identity=self._state.identity, version=self._state.version)
+
+    def _conclude(self, look: Look) -> None:
+        before, self._state = self._state, after_look(self._state, look)
+        after = self._state
+        if before.alive and not after.alive:
+            log.warning("engine lost", reason=after.problem)
+            self._live.cut(after.problem or "the engine is lost")
+        if after.losses != before.losses:
+            log.warning("engine may have lost its weights", version=after.version)
+            self._live.cut(_WEIGHTS_LOST, held=True)
+            self._server_lost()
+        if replace(before, unanswered=0, problem="") != replace(after, unanswered=0, problem=""):
+            self._report()
+
+    def _cut_short(self, live: LiveRequest) -> Generation:
+        return Generation(
+            token_ids=live.token_ids,
+            log_probs=live.log_probs,
+            finish_reason=FinishReason.ABORT,
+            version_spans=one_span(live.begun_version, len(live.token_ids)),
+            seed=live.request.sampling.seed or 0,
+        )
+
+    async def _end_at_close(self, live: LiveRequest) -> None:
+        if live.sent:
+            await self._abort_quietly(live)
+            await live.ended.wait()
+
+    async def _abort_quietly(self, live: LiveRequest) -> None:
+        if live.sent:
+            with anyio.move_on_after(ABORT_WAIT_S):
+                await self._quietly(lambda: self._send_abort(live))
+
+    async def _quietly(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Makes a call whose failure the watch will notice anyway."""
+        try:
+            await call()
+        except EngineError as error:
+            self._look_wanted.set()
+            log.warning("engine did not obey", reason=str(error))
+
+
+def _tell_nobody() -> None:
+    """Until there is somebody to tell."""

@@ -1,0 +1,95 @@
+"""Requests to servers: those that none could serve, what a refusal means, and what becomes of tokens on their way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from callsheet.managers.inference.driver import (
+    EngineBusyError,
+    EngineError,
+    EngineLimits,
+    GenerateRequest,
+    RequestRefusedError,
+)
+from callsheet.managers.inference.http_engine.client import Answer
+
+# Words by which servers tell of a prompt that is too long, among others in the same answer.
+_TOO_LONG = ("context length", "maximum allowed length", "max_model_len", "longer than")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestBounds:
+    """What a server takes.
+
+    Attributes:
+        limits: Its limits.
+        longest_prompt: The most tokens of a prompt; None where only the context bounds it.
+        vocabulary: Token ids are below it; None where that is not known. Some servers die of an id beyond it.
+        stop_texts: The most stop texts; 0 where it has no tokenizer.
+    """
+
+    limits: EngineLimits
+    longest_prompt: int | None = None
+    vocabulary: int | None = None
+    stop_texts: int = 16
+
+
+def check_request(request: GenerateRequest, bounds: RequestBounds) -> None:
+    """Refuses a request that the server can never serve.
+
+    Raises:
+        RequestRefusedError: Its reason names the rule.
+    """
+    tokens = request.prompt_token_ids
+    if not tokens:
+        raise RequestRefusedError("no_tokens", "prompt_token_ids is empty; it must have at least one token")
+    end = bounds.vocabulary
+    for place, token in enumerate(tokens):
+        if token < 0 or (end is not None and token >= end):
+            rule = "at least 0" if end is None else f"0 to {end - 1}"
+            message = f"prompt_token_ids[{place}] is {token}; it must be {rule}"
+            raise RequestRefusedError("token_out_of_vocabulary", message)
+    longest = [each for each in (bounds.longest_prompt, bounds.limits.context_length) if each is not None]
+    if longest and len(tokens) >= min(longest):
+        message = f"prompt_token_ids has {len(tokens)} tokens; it must have fewer than {min(longest)}"
+        raise RequestRefusedError("prompt_too_long", message)
+    if request.sampling.stop and not bounds.stop_texts:
+        raise RequestRefusedError("no_tokenizer", "stop: this engine has no tokenizer; give stop_token_ids instead")
+    if len(request.sampling.stop) > bounds.stop_texts:
+        message = f"stop has {len(request.sampling.stop)} texts; this engine takes at most {bounds.stop_texts}"
+        raise RequestRefusedError("invalid_sampling", message)
+
+
+def new_tokens(request: GenerateRequest, limits: EngineLimits) -> int:
+    """The most new tokens to ask for: what the context leaves, as servers refuse more."""
+    wanted = request.sampling.max_new_tokens
+    if limits.context_length is None:
+        return wanted
+    return max(min(wanted, limits.context_length - len(request.prompt_token_ids)), 1)
+
+
+def error_of(answer: Answer) -> EngineError:
+    """What an answer that is no success means for a request."""
+    if answer.status in (429, 503):
+        return EngineBusyError(answer.message)
+    if answer.status in (400, 413, 422):
+        text = answer.message.lower()
+        if "duplicate" in text:
+            return RequestRefusedError("duplicate_request", answer.message)
+        long = answer.status == 413 or any(each in text for each in _TOO_LONG)
+        return RequestRefusedError("prompt_too_long" if long else "invalid_sampling", answer.message)
+    return EngineError(answer.message)
+
+
+def finite(log_probs: Sequence[float | None]) -> tuple[float, ...]:
+    """Log-probabilities that are numbers.
+
+    Raises:
+        RequestRefusedError: One is not, as of a model whose output overflows.
+    """
+    checked = tuple(each for each in log_probs if each is not None and math.isfinite(each))
+    if len(checked) != len(log_probs):
+        raise RequestRefusedError("non_finite_logits", "the engine told a log-probability that is no finite number")
+    return checked

@@ -1,0 +1,79 @@
+"""What looks at a server add up to: alive or dead, paused or not, another incarnation. No I/O and no clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+SLOW_LOOKS = 3
+"""Looks in a row without an answer in time after which a server counts as dead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What one look at a server showed.
+
+    Attributes:
+        answered: Whether it answered.
+        refused: If not: whether nothing listens there. Otherwise it was only too slow.
+        problem: Why it does not serve; empty if it does, or is only paused.
+        paused: Whether it holds requests back.
+        identity: Tells one start of the server from another; empty where nothing does.
+        version: What it says of its weights; None where it says nothing.
+    """
+
+    answered: bool = True
+    refused: bool = False
+    problem: str = ""
+    paused: bool = False
+    identity: str = ""
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerState:
+    """What is believed of a server.
+
+    Attributes:
+        alive: Whether it serves.
+        problem: Why not.
+        paused: Whether it holds requests back.
+        identity: As in the newest look.
+        version: What its weights are called.
+        losses: How often it may have lost its weights.
+        unanswered: Looks without an answer since the last one with an answer.
+    """
+
+    alive: bool = True
+    problem: str = ""
+    paused: bool = False
+    identity: str = ""
+    version: str | None = None
+    losses: int = 0
+    unanswered: int = 0
+
+
+def after_look(state: ServerState, look: Look) -> ServerState:
+    """Returns what is believed after a look.
+
+    A server that does not listen is dead at once, one that is slow only after several looks: a busy machine is no loss.
+    Weights may be lost where it is another start of the server, where it was dead and nothing tells its starts apart,
+    and where they are called otherwise than this driver has called them.
+    """
+    if not look.answered:
+        unanswered = state.unanswered + 1
+        if look.refused or unanswered >= SLOW_LOOKS or not state.alive:
+            return replace(state, alive=False, problem=look.problem, unanswered=unanswered)
+        return replace(state, unanswered=unanswered)
+    lost = (
+        look.identity != state.identity
+        or look.version != state.version
+        or (not look.identity and state.unanswered > 0 and not state.alive)
+    )
+    return ServerState(
+        alive=not look.problem,
+        problem=look.problem,
+        paused=look.paused,
+        identity=look.identity,
+        version=look.version,
+        losses=state.losses + lost,
+    )

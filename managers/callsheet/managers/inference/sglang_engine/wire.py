@@ -1,0 +1,123 @@
+"""Requests and answers of SGLang's /generate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from callsheet.managers.inference.driver import (
+    EngineError,
+    FinishReason,
+    GenerateRequest,
+    Generation,
+    RequestRefusedError,
+    Sampling,
+)
+from callsheet.managers.inference.http_engine.live_requests import LiveRequest
+from callsheet.managers.inference.http_engine.log_probs import Derivation, over_top_k
+from callsheet.managers.inference.http_engine.requests import finite, new_tokens
+from callsheet.managers.inference.http_engine.versions import one_span, spans_of, version_of
+from callsheet.managers.inference.sglang_engine.server import SGLangServer
+
+_FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
+_SEED_MASK = (1 << 63) - 1
+
+
+def check_stops(sampling: Sampling) -> None:
+    """Refuses what the server would do otherwise than asked.
+
+    Raises:
+        RequestRefusedError: It would go on beyond the stop tokens too.
+    """
+    if sampling.ignore_eos and sampling.stop_token_ids:
+        message = "ignore_eos: with it SGLang ignores stop_token_ids as well; give only one of the two"
+        raise RequestRefusedError("invalid_sampling", message)
+
+
+def generate_body(
+    live: LiveRequest, server: SGLangServer, how: Derivation, seed: int, *, stream: bool
+) -> dict[str, Any]:
+    """The body of a request."""
+    request = live.request
+    body: dict[str, Any] = {
+        "rid": live.server_id,
+        "input_ids": list(request.prompt_token_ids),
+        "sampling_params": _sampling(request, request.sampling, server, seed),
+        "return_logprob": how in (Derivation.AS_TOLD, Derivation.OVER_TOP_K),
+        "stream": stream,
+    }
+    if how is Derivation.OVER_TOP_K:
+        body["top_logprobs_num"] = request.sampling.top_k
+    if request.kv_namespace:
+        body["extra_key"] = request.kv_namespace
+    return body
+
+
+def _sampling(request: GenerateRequest, sampling: Sampling, server: SGLangServer, seed: int) -> dict[str, Any]:
+    params: dict[str, Any] = {
+        "max_new_tokens": new_tokens(request, server.bounds.limits),
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "skip_special_tokens": True,
+        "no_stop_trim": True,
+        "ignore_eos": sampling.ignore_eos,
+    }
+    if sampling.stop_token_ids:
+        params["stop_token_ids"] = sorted(sampling.stop_token_ids)
+    if sampling.stop:
+        params["stop"] = list(sampling.stop)
+    if server.deterministic:
+        params["sampling_seed"] = seed & _SEED_MASK
+    return params
+
+
+def log_probs_of(how: Derivation, meta: Mapping[str, Any], sampling: Sampling, tokens: int) -> tuple[float, ...]:
+    """The log-probabilities that the request wants; none where they cannot be told."""
+    if how is Derivation.NONE:
+        return ()
+    if how is Derivation.ZEROS:
+        return (0.0,) * tokens
+    own = finite([entry[0] for entry in (meta.get("output_token_logprobs") or [])[:tokens]])
+    if len(own) != tokens:
+        raise EngineError(f"the engine told {len(own)} log-probabilities of {tokens} tokens")
+    if how is Derivation.AS_TOLD:
+        return own
+    likeliest = (meta.get("output_top_logprobs") or [])[:tokens]
+    return tuple(
+        over_top_k(each, finite([entry[0] for entry in top]), sampling, joint=True)
+        for each, top in zip(own, likeliest, strict=True)
+    )
+
+
+def generation_of(
+    answer: Mapping[str, Any], live: LiveRequest, how: Derivation, seed: int, start_version: int
+) -> Generation:
+    """Reads an answer.
+
+    Raises:
+        EngineError: It is none that a request can end with.
+    """
+    meta = answer.get("meta_info") or {}
+    reason = (meta.get("finish_reason") or {}).get("type")
+    if reason not in _FINISH:
+        raise EngineError(f"finish_reason is {reason!r}; it must be one of {sorted(_FINISH)}")
+    tokens = tuple(int(token) for token in answer.get("output_ids") or ())
+    told = meta.get("weight_versions")
+    if told is None:
+        spans = one_span(live.begun_version, len(tokens))
+    else:
+        named = [(version_of(each["version"], start_version), each["start"], each["end"]) for each in told]
+        read = spans_of(named, len(tokens))
+        if read is None:
+            raise EngineError(f"weight_versions are {told}; they must cover {len(tokens)} tokens in order")
+        spans = read
+    return Generation(
+        token_ids=tokens,
+        log_probs=log_probs_of(how, meta, live.request.sampling, len(tokens)),
+        finish_reason=_FINISH[reason],
+        version_spans=spans,
+        seed=seed,
+        cached_tokens=int(meta.get("cached_tokens") or 0),
+        text=answer.get("text"),
+    )

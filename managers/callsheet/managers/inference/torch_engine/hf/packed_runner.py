@@ -1,0 +1,152 @@
+"""Runs a model of transformers over our own KV cache, with rows of many sequences in one pass.
+
+The promises are those of `runner.py`: a prompt is prefilled alone, a decode step has tiles of a fixed number of rows,
+and attention runs over each sequence alone. So no token depends on what else is in the batch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from callsheet.managers.inference.torch_engine.batch_runner import (
+    ALIGNMENT,
+    TILE_ROWS,
+    BatchRunner,
+    DecodeRow,
+    KvChunk,
+)
+from callsheet.managers.inference.torch_engine.extents import Extent, ExtentAllocator
+from callsheet.managers.inference.torch_engine.hf.attention import AttentionPass, attending
+from callsheet.managers.inference.torch_engine.hf.kv_cache import (
+    DecodePass,
+    KvCache,
+    LayerShape,
+    PrefillPass,
+    RowsApartPass,
+)
+from callsheet.managers.inference.torch_engine.hf.weights import read_model_weights
+from torch import Tensor
+from transformers import PreTrainedModel
+from typing_extensions import override
+
+
+@dataclass(frozen=True, slots=True)
+class ServedBounds:
+    """Which sequences are served: those of a vocabulary, up to a length that also fits the KV cache."""
+
+    vocabulary_size: int
+    context_length: int
+
+
+class PackedRunner(BatchRunner):
+    """A model whose attention is ours."""
+
+    model: PreTrainedModel
+
+    def __init__(
+        self, model: PreTrainedModel, layers: Mapping[int, LayerShape], bounds: ServedBounds, *, kv_cache_tokens: int
+    ) -> None:
+        """Takes the model over and allocates the cache.
+
+        Args:
+            model: On its device, with the attention of `attention.ATTENTION_NAME`.
+            layers: What each layer keeps of a token.
+            bounds: Which sequences are served.
+            kv_cache_tokens: Capacity, a multiple of `ALIGNMENT`.
+
+        Raises:
+            ValueError: The capacity breaks its rule.
+        """
+        self.model = model
+        self.extents = ExtentAllocator(kv_cache_tokens, ALIGNMENT)
+        self.tile_rows = 1
+        self._layers = layers
+        self._bounds = bounds
+        # Only the logits that are sampled from are worth their product with the vocabulary.
+        self._keeps_last = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.make_cache()
+
+    @property
+    @override
+    def bounds(self) -> ServedBounds:
+        return self._bounds
+
+    @override
+    def make_cache(self) -> None:
+        self._cache = KvCache(self._layers, self.extents.capacity, self.model.device)
+
+    @override
+    def free_cache(self) -> None:
+        self._cache = KvCache({}, 0, self.model.device)
+
+    @override
+    def choose_tile(self) -> None:
+        self.tile_rows = invariant_rows(self, TILE_ROWS)
+
+    @override
+    def prefill(self, token_ids: Sequence[int], begin: int, place: Extent) -> Tensor:
+        end = begin + len(token_ids)
+        tokens = torch.tensor(token_ids, device=self.model.device)
+        positions = torch.arange(begin, end, device=self.model.device)
+        logits = self.forward(tokens, positions, PrefillPass(self._cache, place, begin, end), last_only=True)
+        return logits[-1:]
+
+    @override
+    def decode(self, rows: Sequence[DecodeRow]) -> Tensor:
+        padding = self.tile_rows - len(rows)
+        inputs = torch.tensor(
+            [(row.token_id, row.position, row.place.start + row.position) for row in rows]
+            + [(0, 0, self._cache.scratch)] * padding,
+            device=self.model.device,
+        )
+        tokens, positions, slots = inputs.unbind(1)
+        return self.forward(tokens, positions, DecodePass(self._cache, rows, slots))
+
+    def forward(self, tokens: Tensor, positions: Tensor, by: AttentionPass, *, last_only: bool = False) -> Tensor:
+        """Returns logits of rows of tokens, [rows, vocabulary], float32; of the last row alone if that is enough."""
+        fewer = {"logits_to_keep": 1} if last_only and self._keeps_last else {}
+        with attending(by):
+            out = self.model(input_ids=tokens[None], position_ids=positions[None], use_cache=False, **fewer)
+        logits: Tensor = out.logits[0].float()
+        return logits
+
+    @override
+    def read_kv(self, place: Extent, begin: int, end: int) -> KvChunk:
+        return self._cache.read(place.start + begin, place.start + end)
+
+    @override
+    def write_kv(self, place: Extent, begin: int, values: KvChunk) -> None:
+        self._cache.write(place.start + begin, values)
+
+    @override
+    def read_weights(self, directory: Path) -> dict[str, Tensor]:
+        return read_model_weights(directory, self.model)
+
+
+def invariant_rows(runner: PackedRunner, rows: int) -> int:
+    """Returns `rows` if a row's result depends neither on its place in a tile nor on the other rows, else 1.
+
+    As `runner.invariant_tile` does it: on the model's own shapes, with attention left out.
+    """
+    device = runner.model.device
+    seed = torch.Generator().manual_seed(0)
+    tokens = torch.randint(runner.bounds.vocabulary_size, (rows,), generator=seed).to(device)
+    positions = torch.arange(rows, device=device)
+
+    def outputs(order: Tensor) -> Tensor:
+        return runner.forward(tokens[order], positions[order], RowsApartPass())
+
+    with torch.inference_mode():
+        expected = outputs(positions)
+        for shift in range(1, rows):
+            moved = torch.roll(positions, shift)
+            repeated = torch.full_like(positions, shift)
+            if not torch.equal(outputs(moved), expected[moved]):
+                return 1
+            if not torch.equal(outputs(repeated), expected[repeated]):
+                return 1
+    return rows

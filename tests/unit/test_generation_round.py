@@ -1,0 +1,240 @@
+"""Where generations go: by what they cost on each engine, for as much as its KV cache holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from callsheet.scheduler.core import commands, events
+from callsheet.scheduler.core.generations import GeneratedTokens, GenerationSize
+from callsheet.scheduler.core.model import ActionKind, ActionState
+from callsheet.scheduler.core.plan import Plan
+from callsheet.scheduler.core.registration import ServiceDescription, ServiceState
+from callsheet.scheduler.planner.answers.explain import explain
+from callsheet.scheduler.planner.elastic import ElasticPlanner
+from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
+from callsheet.scheduler.planner.round.generations import PATIENCE_S
+from callsheet.scheduler.planner.round.review import WaitReason
+
+from tests.support.core_requests import JOB, action_request, job_request
+from tests.support.core_world import CoreWorld, FakeManager, ended
+
+
+def engine(slots: int = 4, kv_tokens: int = 100_000, version: int = 0) -> ServiceDescription:
+    """An engine's service."""
+    return ServiceDescription("policy", frozenset({ActionKind.GENERATE}), slots, {}, version, kv_tokens=kv_tokens)
+
+
+class Rollouts:
+    """A core with engines, whose planner learns of them."""
+
+    def __init__(self, **engines: ServiceDescription) -> None:
+        self.knowledge = EngineKnowledge()
+        self.planner = ElasticPlanner(engines=self.knowledge)
+        self.world = CoreWorld(planner=self.planner)
+        self.engines: dict[str, FakeManager] = {name: self.world.manager(name, each) for name, each in engines.items()}
+        self.world.job()
+
+    def ask(self, name: str, prompt: int, new: int = 100, trajectory: str = "", job: str = JOB) -> None:
+        """Submits a generation."""
+        request = action_request(name, ActionKind.GENERATE, trajectory, job_id=job)
+        self.world.submit(replace(request, generation=GenerationSize(prompt, new)))
+
+    def where(self, name: str) -> str:
+        """The engine that a generation is on; empty while it waits."""
+        attempt = self.world.live(name).attempt
+        return attempt.manager_id if attempt is not None else ""
+
+    def end(self, name: str, *, new: int = 100, cached: int = 0, seconds: float = 1.0) -> None:
+        """Ends a generation well."""
+        manager = self.engines[self.where(name)]
+        grant = manager.start(name)
+        result = events.AttemptSucceeded(b"done", generated=GeneratedTokens(new, cached))
+        event = replace(ended(manager.manager_id, grant, result), execution_s=seconds)
+        self.knowledge.observe(self.world.state.attempts[grant.token], event)
+        self.world.handle(event)
+
+    def turn(self, name: str, trajectory: str, prompt: int, on: str) -> None:
+        """A whole turn of a trajectory, which goes to an engine because the test says so."""
+        self.ask(name, prompt, trajectory=trajectory)
+        self.world.handle(events.PlanReady(Plan(admitted=((JOB, trajectory),))))
+        self.world.propose(name, on)
+        self.end(name)
+
+
+def test_an_idle_engine_is_preferred_and_slots_are_never_exceeded() -> None:
+    rollouts = Rollouts(a=engine(slots=2), b=engine(slots=2))
+    for index in range(6):
+        rollouts.ask(f"g{index}", 100)
+    rollouts.world.plan()
+    places = [rollouts.where(f"g{index}") for index in range(6)]
+    assert sorted(places[:4]) == ["a", "a", "b", "b"]
+    assert places[:2] in (["a", "b"], ["b", "a"])
+    assert places[4:] == ["", ""]
+
+
+def test_kv_tokens_bound_what_is_sent_and_explain_says_so() -> None:
+    rollouts = Rollouts(a=engine(slots=64, kv_tokens=1000))
+    for name in ("first", "second", "third"):
+        rollouts.ask(name, 400, new=50)
+    rollouts.world.plan()
+    assert [rollouts.where(name) for name in ("first", "second", "third")] == ["a", "a", ""]
+    answer = explain(rollouts.world.state, rollouts.world.live("third"), rollouts.world.now, rollouts.planner)
+    assert answer.reason is WaitReason.RESOURCES
+    assert [(each.resource, each.free, each.capacity) for each in answer.shortages] == [("kv tokens", 100, 1000)]
+    rollouts.end("first")
+    rollouts.world.plan()
+    assert rollouts.where("third") == "a"
+
+
+def test_an_idle_engine_takes_what_is_larger_than_it_says() -> None:
+    """Whether it can be served at all only the engine knows."""
+    rollouts = Rollouts(a=engine(kv_tokens=1000))
+    rollouts.ask("huge", 5000)
+    rollouts.world.plan()
+    assert rollouts.where("huge") == "a"
+
+
+def test_what_others_hold_of_an_engine_counts() -> None:
+    rollouts = Rollouts(a=engine(slots=4, kv_tokens=10_000), b=engine(slots=4, kv_tokens=10_000))
+    told = ServiceState("policy", 0.0, 0, others_sequences=3, others_kv_tokens=9000)
+    rollouts.world.handle(events.ManagerHeartbeat("a", rollouts.engines["a"].stream, (told,)))
+    for index in range(4):
+        rollouts.ask(f"g{index}", 500)
+    rollouts.world.plan()
+    assert [rollouts.where(f"g{index}") for index in range(4)].count("b") >= 3
+
+
+@pytest.mark.parametrize("prompt", [3000, 30_000])
+def test_a_trajectory_comes_back_to_its_prefix(prompt: int) -> None:
+    rollouts = Rollouts(a=engine(), b=engine(), c=engine())
+    rollouts.world.trajectory("t")
+    rollouts.turn("first", "t", prompt, on="b")
+    rollouts.ask("second", prompt + 200, trajectory="t")
+    rollouts.world.plan()
+    assert rollouts.where("second") == "b"
+
+
+def test_a_prefix_of_old_weights_draws_nobody() -> None:
+    rollouts = Rollouts(a=engine(), b=engine())
+    rollouts.world.trajectory("t")
+    rollouts.turn("first", "t", 30_000, on="b")
+    rollouts.engines["b"].services = (engine(version=1),)
+    rollouts.engines["b"].join()
+    request = rollouts.world.state.managers["b"].services["policy"]
+    assert request.description.policy_version == 1
+    rollouts.ask("second", 30_200, trajectory="t")
+    action = rollouts.world.live("second")
+    assert rollouts.knowledge.cached_tokens(action.request, "b", request) == 0
+
+
+def test_a_prefix_that_is_not_worth_the_crowd_is_given_up() -> None:
+    """The spiral of routers that look at prefixes alone: all go where the crowd is."""
+    rollouts = Rollouts(a=engine(slots=64), b=engine(slots=64))
+    rollouts.world.trajectory("t")
+    rollouts.turn("first", "t", 50, on="b")
+    for index in range(20):
+        rollouts.ask(f"g{index}", 100, new=2000)
+        rollouts.world.propose(f"g{index}", "b")
+    rollouts.ask("second", 200, trajectory="t")
+    rollouts.world.plan()
+    assert rollouts.where("second") == "a"
+
+
+def test_a_trajectory_waits_for_its_full_engine_only_as_long_as_that_saves() -> None:
+    rollouts = Rollouts(a=engine(slots=1), b=engine(slots=1))
+    rollouts.world.trajectory("t")
+    rollouts.turn("first", "t", 16_000, on="b")
+    rollouts.ask("other", 100, new=2000)
+    rollouts.world.propose("other", "b")
+    rollouts.ask("second", 16_100, trajectory="t")
+    plan = rollouts.world.plan()
+    assert rollouts.where("second") == ""
+    assert plan.again_at is not None
+    saved_s = plan.again_at - rollouts.world.now
+    assert 0.0 < saved_s <= PATIENCE_S
+    rollouts.world.wait(saved_s)
+    assert rollouts.where("second") == "a"
+
+
+def test_a_full_fleet_serves_those_whose_prefix_it_holds_first_but_nobody_starves() -> None:
+    rollouts = Rollouts(a=engine(slots=1))
+    rollouts.world.trajectory("t")
+    rollouts.turn("first", "t", 16_000, on="a")
+    rollouts.ask("running", 100)
+    rollouts.world.plan()
+    rollouts.ask("newcomer", 100)
+    rollouts.world.now += 1.0
+    rollouts.ask("second", 16_100, trajectory="t")
+    rollouts.end("running")
+    rollouts.world.plan()
+    assert (rollouts.where("second"), rollouts.where("newcomer")) == ("a", "")
+    rollouts.end("second")
+    rollouts.world.now += PATIENCE_S
+    rollouts.ask("third", 16_200, trajectory="t")
+    rollouts.world.plan()
+    assert (rollouts.where("newcomer"), rollouts.where("third")) == ("a", "")
+
+
+def test_jobs_share_engines_by_their_weights() -> None:
+    rollouts = Rollouts(a=engine(slots=12))
+    rollouts.world.job(job_request("heavy", weight=2.0))
+    for index in range(20):
+        rollouts.ask(f"g{index}", 100)
+    for index in range(20):
+        rollouts.ask(f"h{index}", 100, job="heavy")
+    rollouts.world.plan()
+    running = [attempt.action.key.job_id for attempt in rollouts.world.state.attempts.values()]
+    assert (running.count(JOB), running.count("heavy")) == (4, 8)
+
+
+def test_an_engine_without_room_gets_nothing() -> None:
+    rollouts = Rollouts(a=engine(), b=engine())
+    told = ServiceState("policy", 0.0, 0, no_room=True)
+    rollouts.world.handle(events.ManagerHeartbeat("a", rollouts.engines["a"].stream, (told,)))
+    for index in range(3):
+        rollouts.ask(f"g{index}", 10)
+    rollouts.world.plan()
+    assert {rollouts.where(f"g{index}") for index in range(3)} == {"b"}
+
+
+def test_the_faster_engine_gets_more() -> None:
+    rollouts = Rollouts(a=engine(slots=64), b=engine(slots=64))
+    for index in range(40):
+        name, seconds = f"l{index}", 1.0 if index % 2 else 4.0
+        rollouts.ask(name, 1000)
+        rollouts.world.propose(name, "a" if index % 2 else "b")
+        rollouts.end(name, seconds=seconds)
+    for index in range(30):
+        rollouts.ask(f"g{index}", 1000)
+    rollouts.world.plan()
+    places = [rollouts.where(f"g{index}") for index in range(30)]
+    assert places.count("a") >= 1.5 * places.count("b") > 0
+
+
+def test_what_was_booked_is_given_back_however_it_ends() -> None:
+    rollouts = Rollouts(a=engine())
+    for name in ("good", "bad", "gone"):
+        rollouts.ask(name, 100)
+    rollouts.world.plan()
+    service = rollouts.world.state.managers["a"].services["policy"]
+    assert service.kv_booked == 3 * 200
+    rollouts.end("good")
+    rollouts.engines["a"].fail("bad")
+    rollouts.world.cancel("gone")
+    rollouts.engines["a"].end("gone", events.AttemptCancelled(None))
+    assert rollouts.world.state_of("bad") in (ActionState.QUEUED, ActionState.FAILED)
+    assert service.kv_booked == 0
+
+
+def test_after_a_restart_what_runs_is_booked_again() -> None:
+    rollouts = Rollouts(a=engine())
+    rollouts.ask("g", 100, new=500)
+    rollouts.world.plan()
+    grant = rollouts.engines["a"].start("g")
+    again = rollouts.world.restart()
+    manager = again.manager("a", engine(), join=False)
+    running = rollouts.engines["a"].running(grant)
+    manager.join([running])
+    assert again.state.managers["a"].services["policy"].busy in (0, 1)
+    assert isinstance(grant, commands.Dispatch)
