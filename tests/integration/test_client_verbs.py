@@ -72,6 +72,12 @@ def _scripted() -> FakeClient:
     fake.on_env_reset(ended(EnvResetResult("sandbox")))
     fake.on_env_step(ended(CommandResult(0, b"out")))
     fake.on_tool_call(ended(ToolCallResult(b"response")))
-    for on_reward in (fake.on_reward_tests, fake.on_reward_script, fake.on_reward_model):
+    for on_reward in (
+        fake.on_reward_tests,
+        fake.on_reward_script,
+        fake.on_reward_model,
+        fake.on_teacher_log_probs,
+        fake.on_judge,
+    ):
         on_reward(ended(RewardResult(1.0)))
     return fake

@@ -80,9 +80,12 @@ class Model:
             case TrajectoryOpened(job_id, name, spec, version, opened_at) if job_id in self.jobs:
                 opened = RecoveredTrajectory(job_id, name, spec, version, opened_at, "", "", {}, (), "")
                 return _add(self.trajectories, (job_id, name), opened)
-            case TrajectoryPlaced(job_id, name, sandbox, manager, held, cores) if (job_id, name) in self.trajectories:
+            case TrajectoryPlaced(job_id, name, sandbox, manager, held, cores, died) if (
+                job_id,
+                name,
+            ) in self.trajectories:
                 placed = replace(self.trajectories[job_id, name], sandbox_id=sandbox, manager_id=manager)
-                placed = replace(placed, had_sandbox=True)
+                placed = replace(placed, had_sandbox=True, died=died)
                 self.trajectories[job_id, name] = replace(placed, held=held, held_cores=cores)
             case TrajectoryClosed(job_id, name, end, reason, at) if (job_id, name) in self.trajectories:
                 closed = replace(self.trajectories[job_id, name], end=end, reason=reason, closed_at=at)
@@ -158,7 +161,7 @@ any_record: st.SearchStrategy[Record] = st.one_of(
     st.builds(TrajectoryCommandTimeout, jobs, names, times),
     st.builds(GroupCancelled, jobs, names),
     st.builds(TrajectoryOpened, jobs, names, bodies, small, times),
-    st.builds(TrajectoryPlaced, jobs, names, names, names, held, st.lists(small, max_size=3).map(tuple)),
+    st.builds(TrajectoryPlaced, jobs, names, names, names, held, st.lists(small, max_size=3).map(tuple), st.booleans()),
     st.builds(TrajectoryClosed, jobs, names, st.sampled_from(["completed", "abandoned"]), names, st.just(7.0)),
     st.builds(ActionSubmitted, jobs, names, names, bodies, bodies, times),
     st.builds(ActionDispatched, jobs, names, small, small, small, names),

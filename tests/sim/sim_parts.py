@@ -109,6 +109,7 @@ class SimJournal:
                     held=placed.held,
                     held_cores=placed.held_cores,
                     had_sandbox=True,
+                    died=placed.died,
                 )
             case records.TrajectoryClosed(job_id, trajectory_id, end, reason, closed_at):
                 self._replace_trajectory((job_id, trajectory_id), end=end, reason=reason, closed_at=closed_at)

@@ -79,7 +79,7 @@ class CoreJournal:
                 self.trajectories[job_id, trajectory_id] = records.RecoveredTrajectory(
                     job_id, trajectory_id, spec, version, opened, "", "", {}, (), ""
                 )
-            case records.TrajectoryPlaced(job_id, trajectory_id, sandbox_id, manager_id, held, cores):
+            case records.TrajectoryPlaced(job_id, trajectory_id, sandbox_id, manager_id, held, cores, died):
                 self._change_trajectory(
                     job_id,
                     trajectory_id,
@@ -88,6 +88,7 @@ class CoreJournal:
                     held=held,
                     held_cores=cores,
                     had_sandbox=True,
+                    died=died,
                 )
             case records.TrajectoryClosed(job_id, trajectory_id, end, reason, closed_at):
                 self._change_trajectory(job_id, trajectory_id, end=end, reason=reason, closed_at=closed_at)

@@ -13,6 +13,8 @@ import pytest
 from callsheet.client import (
     AlreadyExistsError,
     Cancelled,
+    ChatMessage,
+    ConversationText,
     Demand,
     Elastic,
     EnvStep,
@@ -33,6 +35,7 @@ ENDLESS_PROMPT: Final = [99]
 """The fake never ends a generate of this prompt."""
 _ENDLESS: Final[Mapping[str, Any]] = {"expected_duration_s": 60.0}
 _LARGE = bytes(range(256)) * 8_000
+_CONVERSATION = ConversationText("1 + 1?", "2", [ChatMessage("system", "Be brief.")])
 _FILE = SandboxFile("t.py", b"")
 
 
@@ -59,6 +62,8 @@ class VerbSuite:
                     await trajectory.reward_tests("pytest", service=service),
                     await trajectory.reward_script("score", files=[_FILE], score_file="score", service=service),
                     await trajectory.reward_model([1, 2], model=service),
+                    await trajectory.teacher_log_probs(service, [2, 3], prompt_token_ids=[1]),
+                    await trajectory.judge(service, "Is it right?", _CONVERSATION),
                 ],
             )
 
@@ -70,7 +75,9 @@ class VerbSuite:
                 await job.tool_call(service, "method"),
                 await job.reward_tests(["pytest", "{report}"], files=[_FILE], service=service),
                 await job.reward_script(["score", "{score}"], files=[_FILE], service=service),
-                await job.reward_model([1], model=service),
+                await job.reward_model(model=service, text=_CONVERSATION),
+                await job.teacher_log_probs(service, text=_CONVERSATION),
+                await job.judge(service, "Is it right?", _CONVERSATION),
             ],
         )
 

@@ -272,17 +272,83 @@ class RewardScript(Action[RewardResult]):
 
 
 @dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """A message of a conversation.
+
+    Attributes:
+        role: Who says it, for instance "system", "user" or "assistant".
+        content: What is said.
+    """
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationText:
+    """A conversation as text, which a model's own tokenizer and chat template make tokens of.
+
+    Attributes:
+        prompt: What was asked; becomes a message of the user behind `messages`.
+        response: What was answered; becomes a message of the assistant behind that.
+        messages: What was said before, or all of it.
+    """
+
+    prompt: str = ""
+    response: str = ""
+    messages: Sequence[ChatMessage] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RewardModel(Action[RewardResult]):
     """Scores by a model.
 
     Attributes:
-        token_ids: The conversation so far, at least one token.
+        token_ids: The conversation so far, at least one token; empty where `text` is given.
         model: Name of the hosted model; empty takes any.
+        text: The conversation as text instead, for models with a tokenizer.
     """
 
     kind = ActionKind.REWARD
-    token_ids: Sequence[int]
+    token_ids: Sequence[int] = ()
     model: str = "scorer"
+    text: ConversationText | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherLogProbs(Action[RewardResult]):
+    """Asks a teacher model for the log-probabilities of tokens, given those before them.
+
+    Attributes:
+        model: Name of the hosted model.
+        token_ids: The tokens to look at; empty where `text` is given. Without a prompt the first one has none.
+        prompt_token_ids: The tokens before them.
+        text: The same as text instead: its `response` is looked at.
+    """
+
+    kind = ActionKind.REWARD
+    model: str
+    token_ids: Sequence[int] = ()
+    prompt_token_ids: Sequence[int] = ()
+    text: ConversationText | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judge(Action[RewardResult]):
+    """Asks a generative model for a judgement by a rubric; it answers with a text, decoded greedily.
+
+    The score is found in the text. A text without one fails the action as ENV `score_missing`, never a score of 0.
+
+    Attributes:
+        model: Name of the hosted model.
+        rubric: What to judge by, and how to write the score.
+        text: What to judge.
+    """
+
+    kind = ActionKind.REWARD
+    model: str
+    rubric: str
+    text: ConversationText
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,16 @@ from callsheet.client.actions import (
     Action,
     ActionKind,
     BackgroundProcesses,
+    ChatMessage,
+    ConversationText,
     EnvReset,
     EnvStep,
     Generate,
+    Judge,
     RewardModel,
     RewardScript,
     RewardTests,
+    TeacherLogProbs,
     ToolCall,
     Where,
 )
@@ -209,11 +213,52 @@ def _put_reward_model(spec: action_pb2.ActionSpec, action: RewardModel, blobs: B
     put(spec, "", service=action.model)
     put_list(spec.reward.model, "reward.model", "token_ids", action.token_ids)
     spec.reward.model.SetInParent()
+    _put_text(spec.reward.model, "reward.model", action.text)
+
+
+def _put_teacher(spec: action_pb2.ActionSpec, action: TeacherLogProbs, blobs: BlobWriter) -> None:
+    put(spec, "", service=action.model)
+    teacher = spec.reward.teacher
+    put_list(teacher, "reward.teacher", "token_ids", action.token_ids)
+    put_list(teacher, "reward.teacher", "prompt_token_ids", action.prompt_token_ids)
+    teacher.SetInParent()
+    _put_text(teacher, "reward.teacher", action.text)
+
+
+def _put_judge(spec: action_pb2.ActionSpec, action: Judge, blobs: BlobWriter) -> None:
+    put(spec, "", service=action.model)
+    put(spec.reward.judge, "reward.judge", rubric=action.rubric)
+    _put_text(spec.reward.judge, "reward.judge", action.text)
+
+
+def _put_text(
+    message: action_pb2.ModelScoreInput | action_pb2.TeacherInput | action_pb2.JudgeInput,
+    where: str,
+    given: ConversationText | None,
+) -> None:
+    rule = 'a ConversationText, for instance ConversationText(prompt="1 + 1?", response="2")'
+    text = optional(f"{where}.text", given, ConversationText, rule)
+    if text is not None:
+        message.text.SetInParent()
+        put(message.text, f"{where}.text", prompt=text.prompt, response=text.response)
+        for index, each in enumerate(items(f"{where}.text.messages", text.messages, ChatMessage, "a ChatMessage")):
+            put(message.text.messages.add(), f"{where}.text.messages[{index}]", role=each.role, content=each.content)
 
 
 def _take_reward(message: outcome_pb2.RewardResult, blobs: BlobReader) -> RewardResult:
     command = _take_command(message.command, blobs) if message.HasField("command") else None
-    return RewardResult(message.score, message.passed, message.total, command, dict(message.components))
+    return RewardResult(
+        message.score,
+        message.passed,
+        message.total,
+        command,
+        dict(message.components),
+        tuple(message.log_probs),
+        tuple(message.token_ids),
+        message.text,
+        message.line_s,
+        message.restore_s,
+    )
 
 
 def _put_files(files: Any, where: str, given: Iterable[SandboxFile], blobs: BlobWriter) -> None:
@@ -271,7 +316,13 @@ KINDS: Mapping[ActionKind, Kind] = {
     ActionKind.ENV_STEP: Kind({EnvStep: _put_env_step}, _take_command),
     ActionKind.TOOL_CALL: Kind({ToolCall: _put_tool_call}, _take_tool_call),
     ActionKind.REWARD: Kind(
-        {RewardTests: _put_reward_tests, RewardScript: _put_reward_script, RewardModel: _put_reward_model},
+        {
+            RewardTests: _put_reward_tests,
+            RewardScript: _put_reward_script,
+            RewardModel: _put_reward_model,
+            TeacherLogProbs: _put_teacher,
+            Judge: _put_judge,
+        },
         _take_reward,
     ),
 }

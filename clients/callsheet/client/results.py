@@ -169,11 +169,17 @@ class RewardResult:
     """A score.
 
     Attributes:
-        score: For tests the share passed, 0 to 1; for models what they return.
+        score: For tests the share passed, 0 to 1; for models what they return: the raw logit of a head, the sum of a
+            teacher's log-probabilities, or what a judge gave.
         passed: Tests that passed; 0 for models.
         total: Tests that ran, skipped ones left out; 0 for models.
         command: The test run, or the script's; None for models.
         components: Named parts of the score, for scorers that tell them.
+        log_probs: Of a teacher: natural logarithms, one for each of `token_ids`; shape (n,).
+        token_ids: Of a teacher: the tokens that it looked at; shape (n,).
+        text: Of a judge: its whole answer, in a failure too.
+        line_s: Of a hosted model: seconds at its manager before its batch began, the restore included.
+        restore_s: Of a hosted model: seconds of `line_s` in which its weights were brought in.
     """
 
     score: float
@@ -181,6 +187,11 @@ class RewardResult:
     total: int = 0
     command: CommandResult | None = None
     components: Mapping[str, float] = field(default_factory=dict)
+    log_probs: tuple[float, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    line_s: float = 0.0
+    restore_s: float = 0.0
 
 
 Result: TypeAlias = GenerateResult | EnvResetResult | CommandResult | ToolCallResult | RewardResult

@@ -149,6 +149,8 @@ class _SyncVerbs(_Blocking[VerbsT_co]):
     reward_tests = blocking(ActionVerbs.reward_tests)
     reward_script = blocking(ActionVerbs.reward_script)
     reward_model = blocking(ActionVerbs.reward_model)
+    teacher_log_probs = blocking(ActionVerbs.teacher_log_probs)
+    judge = blocking(ActionVerbs.judge)
 
     def __enter__(self) -> Self:
         """Opens a trajectory; a job is open."""

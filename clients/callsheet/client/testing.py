@@ -17,10 +17,12 @@ from callsheet.client.actions import (
     EnvReset,
     EnvStep,
     Generate,
+    Judge,
     RewardModel,
     RewardScript,
     RewardTests,
     Submission,
+    TeacherLogProbs,
     ToolCall,
 )
 from callsheet.client.backend import Backend
@@ -101,6 +103,14 @@ class FakeClient(Client):
     def on_reward_model(self, script: Script[RewardModel, RewardResult]) -> None:
         """Sets the script of rewards by a model."""
         self._scripts[RewardModel] = script
+
+    def on_teacher_log_probs(self, script: Script[TeacherLogProbs, RewardResult]) -> None:
+        """Sets the script of a teacher's log-probabilities."""
+        self._scripts[TeacherLogProbs] = script
+
+    def on_judge(self, script: Script[Judge, RewardResult]) -> None:
+        """Sets the script of judgements."""
+        self._scripts[Judge] = script
 
     def backend(self) -> Backend:
         """Returns the backend in memory.

@@ -9,11 +9,14 @@ import anyio
 from callsheet.client.actions import (
     Action,
     BackgroundProcesses,
+    ConversationText,
     Generate,
+    Judge,
     RewardModel,
     RewardScript,
     RewardTests,
     Submission,
+    TeacherLogProbs,
     ToolCall,
     Where,
 )
@@ -137,10 +140,33 @@ class ActionVerbs:
         return await self._perform(script, options)
 
     async def reward_model(
-        self, token_ids: Sequence[int], *, model: str = "scorer", **options: Unpack[ActionOptions]
+        self,
+        token_ids: Sequence[int] = (),
+        *,
+        model: str = "scorer",
+        text: ConversationText | None = None,
+        **options: Unpack[ActionOptions],
     ) -> Outcome[RewardResult]:
-        """Scores by a model. See `RewardModel` and `ActionOptions`."""
-        return await self._perform(RewardModel(token_ids, model), options)
+        """Scores token ids, or a text, by a model. See `RewardModel` and `ActionOptions`."""
+        return await self._perform(RewardModel(token_ids, model, text), options)
+
+    async def teacher_log_probs(
+        self,
+        model: str,
+        token_ids: Sequence[int] = (),
+        *,
+        prompt_token_ids: Sequence[int] = (),
+        text: ConversationText | None = None,
+        **options: Unpack[ActionOptions],
+    ) -> Outcome[RewardResult]:
+        """Asks a teacher for log-probabilities of tokens. See `TeacherLogProbs` and `ActionOptions`."""
+        return await self._perform(TeacherLogProbs(model, token_ids, prompt_token_ids, text), options)
+
+    async def judge(
+        self, model: str, rubric: str, text: ConversationText, **options: Unpack[ActionOptions]
+    ) -> Outcome[RewardResult]:
+        """Asks a model for a judgement by a rubric. See `Judge` and `ActionOptions`."""
+        return await self._perform(Judge(model, rubric, text), options)
 
     async def _perform(self, action: Action[T], options: ActionOptions) -> Outcome[T]:
         handle = await self.submit(action, **options)

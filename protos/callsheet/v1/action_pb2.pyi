@@ -938,6 +938,8 @@ class RewardInput(google.protobuf.message.Message):
     TEST_SUITE_FIELD_NUMBER: builtins.int
     MODEL_FIELD_NUMBER: builtins.int
     SCRIPT_FIELD_NUMBER: builtins.int
+    TEACHER_FIELD_NUMBER: builtins.int
+    JUDGE_FIELD_NUMBER: builtins.int
     @property
     def test_suite(self) -> global___TestSuiteInput:
         """Run a test suite; the score is the share of tests that pass."""
@@ -950,16 +952,26 @@ class RewardInput(google.protobuf.message.Message):
     def script(self) -> global___ScriptScoreInput:
         """Run a script that writes the score to a file."""
 
+    @property
+    def teacher(self) -> global___TeacherInput:
+        """Ask a teacher model for the log-probabilities of tokens."""
+
+    @property
+    def judge(self) -> global___JudgeInput:
+        """Ask a generative judge for a score by a rubric."""
+
     def __init__(
         self,
         *,
         test_suite: global___TestSuiteInput | None = ...,
         model: global___ModelScoreInput | None = ...,
         script: global___ScriptScoreInput | None = ...,
+        teacher: global___TeacherInput | None = ...,
+        judge: global___JudgeInput | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["model", b"model", "scorer", b"scorer", "script", b"script", "test_suite", b"test_suite"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["model", b"model", "scorer", b"scorer", "script", b"script", "test_suite", b"test_suite"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["scorer", b"scorer"]) -> typing.Literal["test_suite", "model", "script"] | None: ...
+    def HasField(self, field_name: typing.Literal["judge", b"judge", "model", b"model", "scorer", b"scorer", "script", b"script", "teacher", b"teacher", "test_suite", b"test_suite"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["judge", b"judge", "model", b"model", "scorer", b"scorer", "script", b"script", "teacher", b"teacher", "test_suite", b"test_suite"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["scorer", b"scorer"]) -> typing.Literal["test_suite", "model", "script", "teacher", "judge"] | None: ...
 
 global___RewardInput = RewardInput
 
@@ -1057,21 +1069,138 @@ class ScriptScoreInput(google.protobuf.message.Message):
 global___ScriptScoreInput = ScriptScoreInput
 
 @typing.final
+class ChatMessage(google.protobuf.message.Message):
+    """A message of a conversation."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: builtins.int
+    CONTENT_FIELD_NUMBER: builtins.int
+    role: builtins.str
+    """Who says it, for instance "system", "user" or "assistant"."""
+    content: builtins.str
+    """What is said."""
+    def __init__(
+        self,
+        *,
+        role: builtins.str = ...,
+        content: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["content", b"content", "role", b"role"]) -> None: ...
+
+global___ChatMessage = ChatMessage
+
+@typing.final
+class ConversationText(google.protobuf.message.Message):
+    """A conversation as text, which a model's own tokenizer and chat template make tokens of."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROMPT_FIELD_NUMBER: builtins.int
+    RESPONSE_FIELD_NUMBER: builtins.int
+    MESSAGES_FIELD_NUMBER: builtins.int
+    prompt: builtins.str
+    """What was asked; becomes a message of the user behind `messages`."""
+    response: builtins.str
+    """What was answered; becomes a message of the assistant behind that."""
+    @property
+    def messages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ChatMessage]:
+        """What was said before, or all of it."""
+
+    def __init__(
+        self,
+        *,
+        prompt: builtins.str = ...,
+        response: builtins.str = ...,
+        messages: collections.abc.Iterable[global___ChatMessage] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["messages", b"messages", "prompt", b"prompt", "response", b"response"]) -> None: ...
+
+global___ConversationText = ConversationText
+
+@typing.final
 class ModelScoreInput(google.protobuf.message.Message):
-    """A scoring-model reward."""
+    """A scoring-model reward: the raw logit of a sequence classification head. Exactly one of the two must be set."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TOKEN_IDS_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
     @property
     def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The conversation so far, at least one token."""
+        """The conversation so far."""
+
+    @property
+    def text(self) -> global___ConversationText:
+        """The same as text."""
 
     def __init__(
         self,
         *,
         token_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        text: global___ConversationText | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["token_ids", b"token_ids"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["text", b"text"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["text", b"text", "token_ids", b"token_ids"]) -> None: ...
 
 global___ModelScoreInput = ModelScoreInput
+
+@typing.final
+class TeacherInput(google.protobuf.message.Message):
+    """A teacher's log-probabilities of tokens, given those before them. Either token ids or text must be set."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: builtins.int
+    TOKEN_IDS_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    @property
+    def prompt_token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """The tokens before."""
+
+    @property
+    def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """The tokens to look at. Without a prompt the first one has no log-probability."""
+
+    @property
+    def text(self) -> global___ConversationText:
+        """The same as text: its `response` is looked at, and must be set."""
+
+    def __init__(
+        self,
+        *,
+        prompt_token_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        token_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        text: global___ConversationText | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["text", b"text"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["prompt_token_ids", b"prompt_token_ids", "text", b"text", "token_ids", b"token_ids"]) -> None: ...
+
+global___TeacherInput = TeacherInput
+
+@typing.final
+class JudgeInput(google.protobuf.message.Message):
+    """A judgement: a generative model is asked by a rubric and answers with a text, decoded greedily. The score is found in
+    the text. A text without one is an ENV failure (score_missing), never a score of 0.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUBRIC_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    rubric: builtins.str
+    """What to judge by, and how to write the score."""
+    @property
+    def text(self) -> global___ConversationText:
+        """What to judge."""
+
+    def __init__(
+        self,
+        *,
+        rubric: builtins.str = ...,
+        text: global___ConversationText | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["text", b"text"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["rubric", b"rubric", "text", b"text"]) -> None: ...
+
+global___JudgeInput = JudgeInput

@@ -712,12 +712,23 @@ class RewardResult(google.protobuf.message.Message):
     TOTAL_FIELD_NUMBER: builtins.int
     COMMAND_FIELD_NUMBER: builtins.int
     COMPONENTS_FIELD_NUMBER: builtins.int
+    LOG_PROBS_FIELD_NUMBER: builtins.int
+    TOKEN_IDS_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    LINE_S_FIELD_NUMBER: builtins.int
+    RESTORE_S_FIELD_NUMBER: builtins.int
     score: builtins.float
     """The score: for tests the share passed, 0 to 1; for models what they return."""
     passed: builtins.int
     """Tests that passed; 0 for models."""
     total: builtins.int
     """Tests that ran, skipped ones left out; 0 for models."""
+    text: builtins.str
+    """Of a judge: its whole answer; in a failure for a missing score, too."""
+    line_s: builtins.float
+    """Of a hosted model: seconds that the request waited at its manager before its batch began, the restore included."""
+    restore_s: builtins.float
+    """Of a hosted model: seconds of that wait in which its weights were brought in."""
     @property
     def command(self) -> global___CommandResult:
         """The test run, or the script's; unset for models."""
@@ -725,6 +736,14 @@ class RewardResult(google.protobuf.message.Message):
     @property
     def components(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
         """Named parts of the score, for scorers that tell them."""
+
+    @property
+    def log_probs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """Of a teacher: the log-probability of each token of `token_ids`; the score is their sum."""
+
+    @property
+    def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Of a teacher: those tokens."""
 
     def __init__(
         self,
@@ -734,8 +753,13 @@ class RewardResult(google.protobuf.message.Message):
         total: builtins.int = ...,
         command: global___CommandResult | None = ...,
         components: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+        log_probs: collections.abc.Iterable[builtins.float] | None = ...,
+        token_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        text: builtins.str = ...,
+        line_s: builtins.float = ...,
+        restore_s: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["command", b"command"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["command", b"command", "components", b"components", "passed", b"passed", "score", b"score", "total", b"total"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["command", b"command", "components", b"components", "line_s", b"line_s", "log_probs", b"log_probs", "passed", b"passed", "restore_s", b"restore_s", "score", b"score", "text", b"text", "token_ids", b"token_ids", "total", b"total"]) -> None: ...
 
 global___RewardResult = RewardResult

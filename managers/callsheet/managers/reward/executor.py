@@ -60,6 +60,8 @@ class ScorerExecutor(Executor):
         """Scores; a stop withdraws a request that has not begun, one that has takes its few milliseconds."""
         if attempt.action.reward.WhichOneof("scorer") != "model":
             return Broken(infra_failure("unsupported_kind", "this service scores with a model only"))
+        if attempt.action.reward.model.HasField("text"):
+            return Broken.of(outcome_pb2.FAILURE_KIND_ENV, "no_tokenizer", "this model has none: send token ids")
         tokens = tuple(attempt.action.reward.model.token_ids)
         if (problem := token_problem(tokens, self._config)) is not None:
             return Broken.of(outcome_pb2.FAILURE_KIND_ENV, problem.reason, problem.message)
@@ -87,11 +89,11 @@ class RewardExecutor(Executor):
         """Takes both over: `close` closes them.
 
         Args:
-            scorer: Serves "scorer".
+            scorer: Serves what models answer.
             test_suite: Serves "test-suite"; None where this manager runs none.
         """
         self._parts = [scorer] if test_suite is None else [scorer, test_suite]
-        self._by_scorer: dict[str, Executor] = {"model": scorer}
+        self._by_scorer: dict[str, Executor] = {"model": scorer, "teacher": scorer, "judge": scorer}
         if test_suite is not None:
             self._by_scorer.update(test_suite=test_suite, script=test_suite)
 

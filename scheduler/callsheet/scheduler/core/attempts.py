@@ -214,7 +214,7 @@ def _settle(state: SchedulerState, manager: Manager, attempt: Attempt, event: ev
     else:
         partial = result.result if isinstance(result, events.AttemptSucceeded) else result.partial
         stopped = replace(STOPPED, partial=partial)
-        failed = note_death(action, result) if isinstance(result, events.AttemptFailed) else stopped
+        failed = note_death(state, action, result) if isinstance(result, events.AttemptFailed) else stopped
         end_unsuccessfully(state, action, failed, now, last)
     drop_attempt(state, attempt, now)
 

@@ -391,6 +391,7 @@ class Job:
     Attributes:
         begun_after: The newest token when it was opened. Attempts with one that is no greater are of another job, which
             had this id before.
+        over: It is being closed, and nothing of it is kept.
         active_at: When something happened in it last, in seconds since the epoch.
         closing: Closed trajectories of which actions are still being stopped.
         open_actions: How many have no outcome yet.
@@ -411,6 +412,7 @@ class Job:
     request: JobRequest
     policy_version: int = 0
     begun_after: Token = FIRST_TOKEN
+    over: bool = False
     active_at: float = 0.0
     lease: Lease = field(default_factory=Lease)
     trajectories: dict[str, Trajectory] = field(default_factory=dict)

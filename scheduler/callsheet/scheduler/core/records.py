@@ -93,7 +93,10 @@ class TrajectoryOpened(Record):
 
 @dataclass(slots=True)
 class TrajectoryPlaced(Record):
-    """Where the sandbox of a trajectory lives; empty ids when it is gone. `held` maps resources to units kept by it."""
+    """Where the sandbox of a trajectory lives; empty ids when it is gone. `held` maps resources to units kept by it.
+
+    `died` says that it is gone, or will be, because it died under a command that ran in it.
+    """
 
     job_id: str
     trajectory_id: str
@@ -101,6 +104,7 @@ class TrajectoryPlaced(Record):
     manager_id: str
     held: dict[str, int]
     held_cores: tuple[int, ...]
+    died: bool = False
 
 
 @dataclass(slots=True)
@@ -318,6 +322,7 @@ class RecoveredTrajectory:
     group_cancelled: bool = False
     had_sandbox: bool = False
     closed_at: float | None = None
+    died: bool = False
 
 
 @dataclass(slots=True)

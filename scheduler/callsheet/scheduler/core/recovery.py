@@ -162,6 +162,7 @@ def _restore_trajectory(
     # Saying "lost" lets an env_step fail as data instead of as a refusal.
     trajectory.lost = not row.sandbox_id
     trajectory.had_sandbox = row.had_sandbox or bool(row.sandbox_id)
+    trajectory.died = row.died
     if row.manager_id:
         awaited.add(row.manager_id)
         _mark_admitted(trajectory)

@@ -67,8 +67,8 @@ class CoreSettings:
     max_job_open_actions: int = 500_000
     max_job_open_bytes: int = 1 << 29
     max_open_jobs: int = 10_000
-    max_open_trajectories: int = 500_000
-    max_job_open_trajectories: int = 250_000
+    max_open_trajectories: int = 200_000
+    max_job_open_trajectories: int = 100_000
     max_orphan_bytes: int = 1 << 28
     full_retry_after: float = 1.0
     manager_lease: float = 15.0

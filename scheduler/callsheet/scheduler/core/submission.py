@@ -75,6 +75,7 @@ def on_job_close(state: SchedulerState, event: events.JobCloseRequested, now: fl
 
 def close_job(state: SchedulerState, job: Job, reason: str, now: float) -> None:
     """Ends all that is under a job, and forgets it."""
+    job.over = True
     abandon(state, job, list(job.trajectories), reason, now)
     for action in list(job.actions.values()):
         if isinstance(action, Action):

@@ -58,6 +58,8 @@ def _reset_service(spec: action_pb2.ActionSpec) -> str:
 
 def _reward_service(spec: action_pb2.ActionSpec) -> str:
     # Two different services score; without a name either could be picked.
+    if spec.reward.WhichOneof("scorer") in ("teacher", "judge"):
+        return identifier("service", _service(spec))
     runs = command_scorer(spec.reward)
     usual = "scorer" if runs is None else f"{IMAGE_SERVICE_PREFIX}{runs.image}" if runs.image else "test-suite"
     return _service(spec) or usual
@@ -65,7 +67,7 @@ def _reward_service(spec: action_pb2.ActionSpec) -> str:
 
 def _reward_demand(spec: action_pb2.ActionSpec) -> Demand:
     # A scoring model brings its own compute, as an engine does.
-    return _NOTHING if spec.reward.WhichOneof("scorer") == "model" else _ONE_CORE
+    return _NOTHING if command_scorer(spec.reward) is None else _ONE_CORE
 
 
 def _reward_copy(spec: action_pb2.ActionSpec) -> SandboxCopy:

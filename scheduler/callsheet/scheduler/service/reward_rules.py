@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from callsheet.scheduler.core.model import invalid
 from callsheet.scheduler.service.payload_rules import References, check_command, check_files, check_image, check_path
-from callsheet.scheduler.service.rules import known, token_ids
+from callsheet.scheduler.service.rules import few, identifier, known, token_ids
 from callsheet.v1 import action_pb2
 from callsheet.v1.rewards import CommandScorer, scores_in_sandbox
 
 SCORE_PLACEHOLDER = "{score}"
+MAX_TEXT = 1 << 20
+MAX_MESSAGES = 1024
+MIN_TEACHER_TOKENS = 2
 
 
 def check_reward(reward: action_pb2.RewardInput, trajectory_id: str) -> References:
@@ -21,10 +24,57 @@ def check_reward(reward: action_pb2.RewardInput, trajectory_id: str) -> Referenc
             _check_score_file(reward.script)
             return references
         case "model":
-            token_ids("reward.model.token_ids", reward.model.token_ids)
+            _check_tokens_or_text("reward.model", reward.model)
+            return []
+        case "teacher":
+            _check_teacher(reward.teacher)
+            return []
+        case "judge":
+            if not reward.judge.rubric:
+                raise invalid("reward.judge.rubric", "", "must not be empty: it says what to judge by")
+            _check_size("reward.judge.rubric", reward.judge.rubric)
+            _check_text("reward.judge.text", reward.judge.text)
             return []
         case _:
-            raise invalid("reward.scorer", "", "must be one of test_suite, model and script")
+            raise invalid("reward.scorer", "", "must be one of test_suite, model, script, teacher and judge")
+
+
+def _check_tokens_or_text(field: str, asked: action_pb2.ModelScoreInput | action_pb2.TeacherInput) -> None:
+    if not asked.HasField("text"):
+        token_ids(f"{field}.token_ids", asked.token_ids)
+        return
+    if asked.token_ids:
+        raise invalid(f"{field}.text", "", "must be unset beside token ids")
+    _check_text(f"{field}.text", asked.text)
+
+
+def _check_teacher(teacher: action_pb2.TeacherInput) -> None:
+    _check_tokens_or_text("reward.teacher", teacher)
+    token_ids("reward.teacher.prompt_token_ids", teacher.prompt_token_ids, required=False)
+    if teacher.HasField("text"):
+        if teacher.prompt_token_ids:
+            raise invalid("reward.teacher.prompt_token_ids", teacher.prompt_token_ids[0], "must be unset beside text")
+        if not teacher.text.response:
+            raise invalid("reward.teacher.text.response", "", "must not be empty: its tokens are looked at")
+        if not teacher.text.prompt and not teacher.text.messages:
+            raise invalid("reward.teacher.text.prompt", "", "must not be empty where there are no messages")
+    elif len(teacher.token_ids) + len(teacher.prompt_token_ids) < MIN_TEACHER_TOKENS:
+        rule = "without a prompt there must be two tokens: the first one has no log-probability"
+        raise invalid("reward.teacher.token_ids", teacher.token_ids[0], rule)
+
+
+def _check_text(field: str, text: action_pb2.ConversationText) -> None:
+    if not text.prompt and not text.response and not text.messages:
+        raise invalid(field, "", "must have a prompt, a response or messages")
+    few(f"{field}.messages", len(text.messages), MAX_MESSAGES, "messages")
+    for index, message in enumerate(text.messages):
+        identifier(f"{field}.messages[{index}].role", message.role)
+    _check_size(field, text.prompt, text.response, *(message.content for message in text.messages))
+
+
+def _check_size(field: str, *texts: str) -> None:
+    if (characters := sum(map(len, texts))) > MAX_TEXT:
+        raise invalid(field, f"{characters} characters", f"must have at most {MAX_TEXT}")
 
 
 def _check_place(field: str, reward: action_pb2.RewardInput, runs: CommandScorer, trajectory_id: str) -> References:

@@ -225,6 +225,7 @@ def _open_trajectory(changes: RowChanges, numbering: Numbering, record: Trajecto
         "group_cancelled": 0,
         "had_sandbox": 0,
         "closed_at": None,
+        "died": 0,
     }
     numbering.next_trajectory += 1
 
@@ -235,6 +236,7 @@ def _place_trajectory(changes: RowChanges, numbering: Numbering, record: Traject
     row["manager_id"] = record.manager_id
     # Only what had a place loses it.
     row["had_sandbox"] = 1
+    row["died"] = int(record.died)
     row["held"] = json.dumps(record.held, separators=(",", ":"))
     row["held_cores"] = json.dumps(record.held_cores, separators=(",", ":"))
 

@@ -1,0 +1,448 @@
+"""Serves requests to many models: whose turn it is, who comes and who gives way, in workers that may die.
+
+All decisions are made by `turns` and `residency`, which are pure; here are the clock, the tasks and the processes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+from callsheet.managers.reward.hosted.canaries import same_canary
+from callsheet.managers.reward.hosted.lines import Lines
+from callsheet.managers.reward.hosted.model_spec import ModelSpec
+from callsheet.managers.reward.hosted.places import Choice
+from callsheet.managers.reward.hosted.residency import Residency, Stage
+from callsheet.managers.reward.hosted.settings import HostedSettings
+from callsheet.managers.reward.hosted.tickets import NoAnswer, Ticket, Trouble, answer_of
+from callsheet.managers.reward.hosted.turns import Restore, Turns
+from callsheet.managers.reward.hosted.worker import WorkerDiedError, WorkerProcess, WorkerRefusedError
+from callsheet.timing.backoff import backoff_s
+
+log = structlog.get_logger(__name__)
+
+# Decisions depend on time as well: who waits is looked at again after so long, and so is who idles.
+_LOOK_AGAIN_S = 0.05
+_LOOK_FOR_IDLE_S = 1.0
+_FIRST_BLOCK_S = 1.0
+_LONGEST_BLOCK_S = 60.0
+
+
+@dataclass(slots=True, eq=False)
+class HostedModel:
+    """A model and what became of it.
+
+    Attributes:
+        spec: What it is.
+        parked_name: Name of a parked copy of its weights, were one needed.
+        canary: What it said at first; None before.
+        opened_by: The worker that has it open; None if none.
+        failures: Times in a row that it could not come, or took its worker with it.
+        blocked_until: Before that it is not tried again.
+        problem: Why.
+    """
+
+    spec: ModelSpec
+    parked_name: str
+    canary: list[float] | None = None
+    opened_by: WorkerProcess | None = None
+    failures: int = 0
+    blocked_until: float = 0.0
+    problem: NoAnswer | None = None
+
+
+@dataclass(slots=True, eq=False)
+class WorkerSlot:
+    """A worker that is started again whenever it dies.
+
+    Attributes:
+        models: The models that run in it.
+        process: The process, while it answers; None meanwhile.
+        busy: Whether it computes a batch.
+        deaths: Times in a row that it died without a batch between them.
+    """
+
+    models: tuple[str, ...]
+    process: WorkerProcess | None = None
+    busy: bool = False
+    deaths: int = 0
+
+    @property
+    def alive(self) -> WorkerProcess | None:
+        """The process, if it can be asked now."""
+        return self.process if self.process is not None and self.process.alive else None
+
+
+@dataclass(slots=True)
+class HostCounts:
+    """What happened so far.
+
+    Attributes:
+        restores: Models that came.
+        batches: Batches that ran.
+        answered: Requests in them.
+        hits: Requests whose model was there when they came.
+        asked: Requests.
+        restore_s: Seconds of all restores.
+        strange_canaries: Models that came and were not themselves.
+    """
+
+    restores: int = 0
+    batches: int = 0
+    answered: int = 0
+    hits: int = 0
+    asked: int = 0
+    restore_s: float = 0.0
+    strange_canaries: int = 0
+
+
+class ModelHost:
+    """See the module's docstring. Must be used from one event loop, with `serve` running."""
+
+    def __init__(self, settings: HostedSettings, residency: Residency, turns: Turns, parked_directory: Path) -> None:
+        """Starts with all models cold.
+
+        Args:
+            settings: How it works.
+            residency: The models' sizes and the devices.
+            turns: Decides whose turn it is.
+            parked_directory: For copies of weights that cannot be read as they are; removed by nobody.
+        """
+        self.residency = residency
+        self.counts = HostCounts()
+        self.models = {spec.name: HostedModel(spec, f"{index:03d}") for index, spec in enumerate(settings.all_models)}
+        self.workers = _slots(self.models.values())
+        self._slot_of = {model: slot for slot in self.workers.values() for model in slot.models}
+        self._settings = settings
+        self._turns = turns
+        self.parked_directory = parked_directory
+        self._lines = Lines(self.models)
+        self._first = [name for name, each in self.models.items() if each.spec.pinned or each.spec.prewarm]
+        self._restoring = False
+        self._asked = 0
+        self._tasks: TaskGroup | None = None
+        self._wake = anyio.Event()
+        self._changed: Callable[[], None] = lambda: None
+
+    def has_worker(self, model: str) -> bool:
+        """Whether the model's worker answers, or is being started for the first time."""
+        slot = self._slot_of[model]
+        return slot.process is not None or not slot.deaths
+
+    def on_change(self, report: Callable[[], None]) -> None:
+        """Takes the function to call when a model's state is another than before."""
+        self._changed = report
+
+    def ask(self, model: str, question: Mapping[str, Any]) -> Ticket:
+        """Puts a request into its model's line.
+
+        Args:
+            model: One of the models.
+            question: As `questions` has it.
+        """
+        now = monotonic()
+        self._asked += 1
+        ticket = Ticket(model, dict(question), self._asked, now)
+        hosted = self.models[model]
+        if hosted.problem is not None and now < hosted.blocked_until:
+            ticket.settle(hosted.problem, now)
+            return ticket
+        self.counts.asked += 1
+        self.counts.hits += self.residency.tenants[model].stage is Stage.RESIDENT
+        self.residency.request(model, now)
+        self._lines.add(ticket)
+        self._pump()
+        return ticket
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """Ends a request without an answer; a batch that has begun goes on without it."""
+        self._lines.remove(ticket)
+        ticket.settle(None, monotonic())
+
+    def park(self, model: str) -> None:
+        """Has an idle resident model give its memory back.
+
+        Raises:
+            ValueError: It runs.
+        """
+        self.residency.leave(model)
+        self._start(self._evict, model)
+
+    async def serve(self) -> None:
+        """Runs the workers, and all batches and restores, until it is cancelled."""
+        with _memory_file(self._settings) as memory_file:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                for name, slot in self.workers.items():
+                    tasks.start_soon(self._keep, name, slot, memory_file)
+                await self._look_again()
+
+    async def _keep(self, name: str, slot: WorkerSlot, memory_file: int | None) -> None:
+        """Runs a worker, again and again."""
+        while True:
+            process = WorkerProcess(name, self._hello(memory_file), () if memory_file is None else (memory_file,))
+            ready = anyio.Event()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._admit, slot, process, ready)
+                code = await process.serve(ready)
+                tasks.cancel_scope.cancel()
+            slot.process = None
+            slot.deaths += 1
+            for model in slot.models:
+                self.residency.lose(model)
+                self.models[model].opened_by = None
+            self._changed()
+            wait_s = backoff_s(slot.deaths, self._settings.restart_s, self._settings.restart_most_s)
+            log.error("reward worker died", worker=name, code=code, models=len(slot.models), again_in_s=wait_s)
+            await anyio.sleep(wait_s)
+
+    async def _admit(self, slot: WorkerSlot, process: WorkerProcess, ready: anyio.Event) -> None:
+        await ready.wait()
+        slot.process = process
+        self._first += [name for name in slot.models if self.models[name].spec.pinned and name not in self._first]
+        self._changed()
+        self._pump()
+
+    def _hello(self, memory_file: int | None) -> dict[str, Any]:
+        settings = self._settings
+        return {
+            "devices": settings.devices,
+            "budget_bytes": settings.budget_bytes,
+            "memory_file": memory_file,
+            "threads": settings.model_threads,
+            "scratch_bytes": None if settings.scratch_mib is None else settings.scratch_mib << 20,
+            "parked_directory": str(self.parked_directory),
+        }
+
+    async def _look_again(self) -> None:
+        while True:
+            self._wake = anyio.Event()
+            with anyio.move_on_after(_LOOK_AGAIN_S if len(self._lines) else _LOOK_FOR_IDLE_S):
+                await self._wake.wait()
+            self._pump()
+            self._let_idle_go()
+
+    def _pump(self) -> None:
+        """Starts what can start now."""
+        if self._tasks is None:
+            return
+        now = monotonic()
+        for slot in self.workers.values():
+            if (process := slot.alive) is not None and not slot.busy:
+                model = self._turns.next_batch(self._lines.waiting(slot.models), self.residency, now)
+                if model is not None:
+                    self._begin_batch(slot, process, model, now)
+        if not self._restoring and (restore := self._next_restore(now)) is not None:
+            self._restoring = True
+            self.residency.begin(restore.model, restore.choice)
+            self._tasks.start_soon(self._bring_in, restore.model, restore.choice)
+
+    def _next_restore(self, now: float) -> Restore | None:
+        alive = [name for slot in self.workers.values() if slot.alive is not None for name in slot.models]
+        usable = [name for name in alive if self.models[name].blocked_until <= now]
+        for name in [name for name in self._first if name in usable]:
+            self._first.remove(name)
+            tenant = self.residency.tenants[name]
+            choice = self.residency.choose(name, now) if tenant.place is None else None
+            if choice is not None:
+                return Restore(name, choice)
+        decided = self._turns.next_restore(self._lines.waiting(usable), self.residency, now)
+        return decided if decided is not None and decided.model in usable else None
+
+    def _begin_batch(self, slot: WorkerSlot, process: WorkerProcess, model: str, now: float) -> None:
+        assert self._tasks is not None
+        tickets = self._lines.take(model, self._settings.max_batch)
+        slot.busy = True
+        self.residency.run(model, now)
+        for ticket in tickets:
+            ticket.began_at = now
+        self._tasks.start_soon(self._batch, slot, process, model, tickets)
+
+    async def _batch(self, slot: WorkerSlot, process: WorkerProcess, model: str, tickets: list[Ticket]) -> None:
+        hosted = self.models[model]
+        try:
+            answer = await process.ask(
+                "answer",
+                self._settings.answer_timeout_s,
+                model=model,
+                questions=[ticket.question for ticket in tickets],
+                max_batch_tokens=self._settings.max_batch_tokens,
+            )
+        except WorkerDiedError as error:
+            problem = NoAnswer(Trouble.MODEL, "reward_worker_died", str(error))
+            hosted.failures += 1
+            if hosted.failures > 1:
+                # Not for the first time: it may well be the model that ends its worker.
+                self._block(hosted, problem)
+            outcomes: list[Any] = [problem] * len(tickets)
+        except WorkerRefusedError as error:
+            log.error("reward batch failed", model=model, requests=len(tickets), detail=str(error))
+            outcomes = [_refused(error)] * len(tickets)
+        else:
+            hosted.failures = slot.deaths = 0
+            share = answer["cpu_s"] / len(tickets)
+            outcomes = [answer_of(found, share) for found in answer["answers"]]
+            self.counts.batches += 1
+            self.counts.answered += len(tickets)
+        finally:
+            slot.busy = False
+            now = monotonic()
+            self.residency.end(model, now)
+        for ticket, outcome in zip(tickets, outcomes, strict=True):
+            ticket.settle(outcome, now)
+        self._changed()
+        self._pump()
+
+    async def _bring_in(self, model: str, choice: Choice) -> None:
+        hosted, slot = self.models[model], self._slot_of[model]
+        began, seconds = monotonic(), 0.0
+        problem: NoAnswer | None = None
+        try:
+            for evicted in choice.evicted:
+                await self._evict(evicted)
+            process = slot.alive
+            if process is None:
+                raise WorkerDiedError("the worker is not there")
+            problem, seconds = await self._come(process, hosted, choice)
+        except WorkerDiedError as error:
+            problem = NoAnswer(Trouble.MODEL, "reward_worker_died", str(error))
+        finally:
+            self._restoring = False
+        now = monotonic()
+        if problem is None:
+            self.residency.arrive(model, now, seconds)
+            self.counts.restores += 1
+            self.counts.restore_s += now - began
+            self._lines.note_restore(model, began, now)
+        else:
+            self._fail(model, problem, now)
+        self._changed()
+        self._pump()
+
+    async def _come(self, process: WorkerProcess, hosted: HostedModel, choice: Choice) -> tuple[NoAnswer | None, float]:
+        """Restores a model and hears its canary; a strange one is restored once more, from its source.
+
+        Returns:
+            What went wrong, if anything, and the seconds of the restore.
+        """
+        try:
+            for fresh in (False, True):
+                if fresh or hosted.opened_by is not process:
+                    await self._open(process, hosted, fresh)
+                restored = await process.ask(
+                    "restore",
+                    self._settings.load_timeout_s,
+                    model=hosted.spec.name,
+                    device=choice.place.device,
+                    offset=choice.place.offset,
+                )
+                if same_canary(hosted.canary, restored["canary"]):
+                    hosted.canary = restored["canary"]
+                    return None, restored["seconds"]
+                self.counts.strange_canaries += 1
+                log.error("reward model answers garbage", model=hosted.spec.name, from_source=fresh)
+        except WorkerRefusedError as error:
+            return _refused(error, "reward_model_unavailable"), 0.0
+        message = "its answer to a fixed input is not what it was at first"
+        return NoAnswer(Trouble.MODEL, "reward_model_garbage", message), 0.0
+
+    async def _open(self, process: WorkerProcess, hosted: HostedModel, fresh: bool) -> None:
+        model = asdict(hosted.spec) | {"directory": str(hosted.spec.directory), "kind": hosted.spec.kind.value}
+        opened = await process.ask(
+            "open", self._settings.load_timeout_s, model=model, parked_name=hosted.parked_name, fresh=fresh
+        )
+        tenant = self.residency.tenants[hosted.spec.name]
+        if opened["size"] > tenant.size:
+            raise WorkerRefusedError("failed", f"its weights take {opened['size']} bytes, more than their files")
+        hosted.opened_by = process
+
+    async def _evict(self, model: str) -> None:
+        process = self._slot_of[model].alive
+        if process is not None:
+            await process.ask("evict", self._settings.load_timeout_s, model=model)
+
+    def _fail(self, model: str, problem: NoAnswer, now: float) -> None:
+        """A model could not come: those who wait for it learn why, and it is left alone for a while."""
+        if self.residency.tenants[model].place is not None:
+            self.residency.leave(model, Stage.COLD)
+        self.models[model].opened_by = None
+        self.models[model].failures += 1
+        if problem.reason == "reward_worker_died" and self.models[model].failures == 1:
+            # Those who wait for it try again with the next worker.
+            return
+        self._block(self.models[model], problem)
+        for ticket in self._lines.take(model, len(self._lines)):
+            ticket.settle(problem, now)
+
+    def _block(self, hosted: HostedModel, problem: NoAnswer) -> None:
+        wait_s = backoff_s(hosted.failures, _FIRST_BLOCK_S, _LONGEST_BLOCK_S)
+        hosted.blocked_until, hosted.problem = monotonic() + wait_s, problem
+        log.error(
+            "reward model is left alone",
+            model=hosted.spec.name,
+            reason=problem.reason,
+            detail=problem.message,
+            s=wait_s,
+        )
+
+    def _let_idle_go(self) -> None:
+        """Scale to zero: what idles gives its memory back, and is closed later."""
+        now, settings = monotonic(), self._settings
+        for tenant in self.residency.in_stage(Stage.RESIDENT) if settings.park_after_s else ():
+            since = max(tenant.used_at, tenant.came_at)
+            if not tenant.pinned and not tenant.running and now - since > settings.park_after_s and not self._restoring:
+                self.park(tenant.name)
+        for tenant in self.residency.in_stage(Stage.PARKED) if settings.close_after_s else ():
+            if now - max(tenant.used_at, tenant.came_at) > settings.close_after_s and not self._restoring:
+                self.residency.leave(tenant.name, Stage.COLD)
+                self._start(self._close, tenant.name)
+
+    def _start(self, step: Callable[[str], Any], model: str) -> None:
+        async def run() -> None:
+            try:
+                await step(model)
+            except (WorkerDiedError, WorkerRefusedError) as error:
+                log.info("reward model could not be put away", model=model, detail=str(error))
+
+        assert self._tasks is not None
+        self._tasks.start_soon(run)
+        self._changed()
+
+    async def _close(self, model: str) -> None:
+        hosted = self.models[model]
+        process, hosted.opened_by = hosted.opened_by, None
+        if process is not None:
+            await process.ask("close", self._settings.load_timeout_s, model=model)
+
+
+def _slots(models: Any) -> dict[str, WorkerSlot]:
+    by_worker: dict[str, list[str]] = {}
+    for model in models:
+        by_worker.setdefault(model.spec.worker, []).append(model.spec.name)
+    return {worker: WorkerSlot(tuple(names)) for worker, names in by_worker.items()}
+
+
+def _refused(error: WorkerRefusedError, reason: str = "scorer_failed") -> NoAnswer:
+    return NoAnswer(Trouble.MODEL, "reward_out_of_memory" if error.kind == "out_of_memory" else reason, str(error))
+
+
+@contextmanager
+def _memory_file(settings: HostedSettings) -> Iterator[int | None]:
+    """The arena that all workers of a CPU share; None for GPUs, where a process has its own."""
+    if settings.devices != ("cpu",):
+        yield None
+        return
+    file = os.memfd_create("callsheet-models")
+    try:
+        os.ftruncate(file, settings.budget_bytes)
+        yield file
+    finally:
+        os.close(file)

@@ -1,0 +1,157 @@
+"""Which models a reward manager hosts, as its command line or a file of models says."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from callsheet.managers.reward.hosted.places import WIDTHS
+
+# The last "score: 7" or "rating = 0.5" of an answer.
+SCORE_PATTERN = r"(?i)(?:score|rating)\s*[:=]\s*\[{0,2}(-?\d+(?:\.\d+)?)"
+
+
+class ModelTask(Enum):
+    """What a model answers."""
+
+    CLASSIFY = "classify"
+    """The raw logit of a sequence classification head."""
+    TEACHER = "teacher"
+    """The log-probabilities of given tokens."""
+    JUDGE = "judge"
+    """A text by a rubric, and the score that stands in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """A hosted model.
+
+    Attributes:
+        name: Name of the service that it is.
+        directory: With its configuration, safetensors and tokenizer.
+        kind: What it answers.
+        pinned: Whether it stays in memory once it is there.
+        prewarm: Whether it is brought in when the manager starts.
+        worker: Models with the same word share a process; one that dies takes the others of its process with it.
+        gpus: Neighbouring devices that share its weights.
+        label: Which logit of a head with several is the score; None for a head with one.
+        max_new_tokens: The longest answer of a judge.
+        score_pattern: Finds the score in a judge's answer; its first group is the number, and the last match counts.
+    """
+
+    name: str
+    directory: Path
+    kind: ModelTask = ModelTask.CLASSIFY
+    pinned: bool = False
+    prewarm: bool = False
+    worker: str = "models"
+    gpus: int = 1
+    label: int | None = None
+    max_new_tokens: int = 256
+    score_pattern: str = SCORE_PATTERN
+
+    def __post_init__(self) -> None:
+        """Checks what needs no file.
+
+        Raises:
+            ValueError: A field breaks its rule.
+        """
+        if not 0 < len(self.name) <= 256 or not self.name.isprintable():
+            raise ValueError(f"name: {self.name!r}: must have 1 to 256 printable characters")
+        if self.gpus not in WIDTHS:
+            raise ValueError(f"gpus: {self.gpus}: must be one of {', '.join(map(str, WIDTHS))}")
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens: {self.max_new_tokens}: must be at least 1")
+        if self.label is not None and self.label < 0:
+            raise ValueError(f"label: {self.label}: must be at least 0")
+        try:
+            groups = re.compile(self.score_pattern).groups
+        except re.error as error:
+            raise ValueError(f"score_pattern: {self.score_pattern!r}: must be a regular expression: {error}") from error
+        if groups < 1:
+            raise ValueError(f"score_pattern: {self.score_pattern!r}: must have a group for the number")
+
+
+def parse_model(text: str) -> ModelSpec:
+    """Reads "NAME=DIR[,kind=judge][,pinned=true]...".
+
+    Raises:
+        ValueError: It is something else.
+    """
+    name, separator, rest = text.partition("=")
+    directory, *options = rest.split(",")
+    if not separator or not directory:
+        raise ValueError(f"{text!r}: must be NAME=DIR, for instance judge=/models/judge,kind=judge")
+    values: dict[str, object] = {"directory": directory}
+    for option in options:
+        key, separator, value = option.partition("=")
+        if not separator:
+            raise ValueError(f"{text!r}: {option!r}: must be OPTION=VALUE")
+        values[key] = value
+    return _spec(name, values)
+
+
+def read_models(path: Path) -> tuple[ModelSpec, ...]:
+    """Reads a TOML file with a table [NAME] for each model; a relative directory is taken from the file's.
+
+    Raises:
+        ValueError: It cannot be read, or a table breaks a rule.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read: {error}") from error
+    specs = []
+    for name, table in tables.items():
+        if not isinstance(table, dict) or not isinstance(table.get("directory"), str):
+            raise ValueError(f"{path}: {name}: must be a table with a directory")
+        specs.append(_spec(name, table | {"directory": str(path.parent / table["directory"])}))
+    return tuple(specs)
+
+
+def check_names(specs: tuple[ModelSpec, ...]) -> None:
+    """Refuses two models of one name.
+
+    Raises:
+        ValueError: There are such.
+    """
+    names = [spec.name for spec in specs]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"model: {twice[0]!r}: must be given once")
+
+
+def _spec(name: str, values: Mapping[str, object]) -> ModelSpec:
+    known = {field.name for field in fields(ModelSpec)} - {"name"}
+    read: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in known:
+            raise ValueError(f"model {name}: {key!r}: must be one of {', '.join(sorted(known))}")
+        read[key] = _value(f"model {name}: {key}", key, value)
+    try:
+        return ModelSpec(name=name, **read)
+    except ValueError as error:
+        raise ValueError(f"model {name}: {error}") from error
+
+
+def _value(where: str, key: str, value: object) -> object:
+    if key == "directory":
+        return Path(str(value)).absolute()
+    if key == "kind":
+        if value not in (kinds := [each.value for each in ModelTask]):
+            raise ValueError(f"{where}: {value!r}: must be one of {', '.join(kinds)}")
+        return ModelTask(value)
+    if key in ("pinned", "prewarm"):
+        if value not in (True, False, "true", "false"):
+            raise ValueError(f"{where}: {value!r}: must be true or false")
+        return value in (True, "true")
+    if key in ("gpus", "label", "max_new_tokens"):
+        try:
+            return int(str(value))
+        except ValueError as error:
+            raise ValueError(f"{where}: {value!r}: must be a whole number") from error
+    return str(value)

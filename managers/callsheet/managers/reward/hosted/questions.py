@@ -1,0 +1,87 @@
+"""What is asked of hosted models, and how it becomes tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class QuestionError(Exception):
+    """A question that its model can never answer; `reason` is a stable word."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def conversation(question: dict[str, Any]) -> list[dict[str, str]]:
+    """The messages of a text question."""
+    messages: list[dict[str, str]] = list(question.get("messages") or ())
+    if not messages and question.get("prompt"):
+        messages.append({"role": "user", "content": question["prompt"]})
+    if question.get("response"):
+        messages.append({"role": "assistant", "content": question["response"]})
+    return messages
+
+
+def scored_tokens(question: dict[str, Any], tokenizer: Any) -> list[int]:
+    """The tokens of what a classifier scores."""
+    if question.get("token_ids"):
+        return list(question["token_ids"])
+    tokenizer = _needed(tokenizer)
+    if tokenizer.chat_template:
+        return _templated(tokenizer, conversation(question))
+    texts = [message["content"] for message in conversation(question)]
+    encoded = tokenizer(*texts) if len(texts) == 2 else tokenizer("\n".join(texts))
+    return list(encoded["input_ids"])
+
+
+def continued_tokens(question: dict[str, Any], tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The tokens before what a teacher looks at, and those that it looks at."""
+    if question.get("token_ids"):
+        return list(question.get("prompt_token_ids") or ()), list(question["token_ids"])
+    tokenizer = _needed(tokenizer)
+    before = conversation({**question, "response": ""})
+    if tokenizer.chat_template:
+        prompt = _templated(tokenizer, before, add_generation_prompt=True)
+    else:
+        prompt = list(tokenizer("\n".join(message["content"] for message in before))["input_ids"])
+    return prompt, list(tokenizer(question["response"], add_special_tokens=False)["input_ids"])
+
+
+def judged_tokens(question: dict[str, Any], tokenizer: Any) -> list[int]:
+    """The tokens of what a judge is asked."""
+    tokenizer = _needed(tokenizer)
+    parts = [question["rubric"], *(f"{each['role']}:\n{each['content']}" for each in conversation(question))]
+    text = "\n\n".join(parts)
+    if tokenizer.chat_template:
+        return _templated(tokenizer, [{"role": "user", "content": text}], add_generation_prompt=True)
+    return list(tokenizer(text)["input_ids"])
+
+
+def check_tokens(tokens: Sequence[int], vocabulary: int, context: int | None) -> None:
+    """Refuses tokens that a model cannot take.
+
+    Raises:
+        QuestionError: There are none, too many, or unknown ones.
+    """
+    if not tokens:
+        raise QuestionError("no_tokens", "there must be at least one token")
+    if (highest := max(tokens)) >= vocabulary or min(tokens) < 0:
+        raise QuestionError("token_out_of_vocabulary", f"token {highest}: must be below {vocabulary}")
+    if context is not None and len(tokens) > context:
+        raise QuestionError("prompt_too_long", f"{len(tokens)} tokens: must be at most {context}, the model's context")
+
+
+def _needed(tokenizer: Any) -> Any:
+    if tokenizer is None:
+        raise QuestionError("no_tokenizer", "the model's directory has no tokenizer: send token ids")
+    return tokenizer
+
+
+def _templated(tokenizer: Any, messages: list[dict[str, str]], **options: Any) -> list[int]:
+    try:
+        encoded = tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True, **options)
+    except Exception as error:  # A template is a program of the model's author, and raises what it likes.
+        raise QuestionError("bad_messages", f"the model's chat template refuses them: {error}") from error
+    return list(encoded["input_ids"])

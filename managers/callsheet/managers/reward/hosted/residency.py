@@ -1,0 +1,187 @@
+"""Which models lie where, and who gives way to whom. Pure.
+
+A model is COLD (nothing of it is open), PARKED (opened, its weights in a file that the kernel may cache) or RESIDENT
+(its weights lie in the arenas of devices). Who gives way has the least value: the price of its restore, times the
+requests that are expected of it. Where nothing is expected the least recently used goes. What runs, comes or is pinned
+stays. So does, for a while, what came and has served nothing yet; else two models could chase each other out for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from math import inf
+
+from callsheet.managers.reward.hosted.expectations import ArrivalRate, RestoreTimes
+from callsheet.managers.reward.hosted.places import Choice, Devices, Holder, Place, aligned, cheapest_choice
+
+# Restores' length that a model without a request since it came is left alone.
+STAY_RESTORES = 4.0
+
+
+class Stage(Enum):
+    """Where a model's weights are."""
+
+    COLD = "cold"
+    PARKED = "parked"
+    COMING = "coming"
+    RESIDENT = "resident"
+
+
+@dataclass(slots=True, eq=False)
+class Tenant:
+    """A model as residency sees it.
+
+    Attributes:
+        name: Its name.
+        size: Bytes it takes on each device of its chunk.
+        width: Devices of its chunk.
+        pinned: Whether it must stay once it is there.
+        stage: Where its weights are.
+        place: Where it lies, or comes; None elsewhere.
+        running: Batches that run.
+        arrivals: How often it is asked for.
+        came_at: When it came.
+        used_at: When it ran last, or was asked for.
+        served: Whether it has served since it came.
+    """
+
+    name: str
+    size: int
+    width: int = 1
+    pinned: bool = False
+    stage: Stage = Stage.COLD
+    place: Place | None = None
+    running: int = 0
+    arrivals: ArrivalRate = field(default_factory=ArrivalRate)
+    came_at: float = -inf
+    used_at: float = -inf
+    served: bool = True
+
+
+class Residency:
+    """The models of one set of devices."""
+
+    def __init__(self, devices: Devices, tenants: Iterable[Tenant]) -> None:
+        """Starts with all of them cold.
+
+        Raises:
+            ValueError: A model can never lie there, or the pinned ones not together.
+        """
+        self.devices = devices
+        self.tenants = {tenant.name: tenant for tenant in tenants}
+        self.restore_times = RestoreTimes()
+        for tenant in self.tenants.values():
+            tenant.size = aligned(tenant.size)
+            if tenant.size > devices.budget_bytes or tenant.width > devices.count:
+                rule = f"must fit: {devices.count} device(s) with {devices.budget_bytes >> 20} MiB each"
+                raise ValueError(f"model {tenant.name}: {tenant.size / 2**20:.1f} MiB on {tenant.width}: {rule}")
+        self._check_pinned()
+
+    def restore_s(self, name: str) -> float:
+        """Seconds that a restore of a model will take."""
+        return self.restore_times.expected_s(name, self.tenants[name].size * self.tenants[name].width)
+
+    def value(self, name: str, now: float) -> float:
+        """What it costs per second that a model is not there: the price of its restore times its requests."""
+        return self.restore_s(name) * self.tenants[name].arrivals.per_s(now)
+
+    def choose(self, name: str, now: float, *, may_go: Callable[[str], bool] = lambda _: True) -> Choice | None:
+        """Where a model would go and who would give way.
+
+        Args:
+            name: A model that is not there.
+            now: Seconds.
+            may_go: Whether an idle model may give way to it.
+
+        Returns:
+            None where what must stay leaves no room.
+        """
+        tenant = self.tenants[name]
+        return cheapest_choice(self.devices, tenant.width, tenant.size, self._holders(now, may_go))
+
+    def begin(self, name: str, choice: Choice) -> None:
+        """A model begins to come; those that give way are gone.
+
+        Raises:
+            ValueError: It is there already, or one of those must stay.
+        """
+        tenant = self.tenants[name]
+        if tenant.place is not None:
+            raise ValueError(f"model {name}: {tenant.stage.value}: must not be there already")
+        for evicted in choice.evicted:
+            self.leave(evicted)
+        tenant.place, tenant.stage = choice.place, Stage.COMING
+
+    def arrive(self, name: str, now: float, seconds: float) -> None:
+        """A model is there, after a restore of so many seconds."""
+        tenant = self.tenants[name]
+        tenant.stage, tenant.came_at, tenant.served = Stage.RESIDENT, now, False
+        self.restore_times.learn(name, tenant.size * tenant.width, seconds)
+
+    def leave(self, name: str, stage: Stage = Stage.PARKED) -> None:
+        """A model gives its place back.
+
+        Raises:
+            ValueError: It runs.
+        """
+        tenant = self.tenants[name]
+        if tenant.running:
+            raise ValueError(f"model {name}: {tenant.running} batches run: it must be idle to leave")
+        tenant.place, tenant.stage = None, stage
+
+    def lose(self, name: str) -> None:
+        """A model's process is gone, with all that ran in it."""
+        tenant = self.tenants[name]
+        tenant.place, tenant.stage, tenant.running = None, Stage.COLD, 0
+
+    def request(self, name: str, now: float) -> None:
+        """A model is asked for."""
+        tenant = self.tenants[name]
+        tenant.arrivals.add(now)
+        tenant.used_at = now
+
+    def run(self, name: str, now: float) -> None:
+        """A batch begins on a resident model.
+
+        Raises:
+            ValueError: The model is not resident.
+        """
+        tenant = self.tenants[name]
+        if tenant.stage is not Stage.RESIDENT:
+            raise ValueError(f"model {name}: {tenant.stage.value}: must be resident to run")
+        tenant.running += 1
+        tenant.used_at, tenant.served = now, True
+
+    def end(self, name: str, now: float) -> None:
+        """A batch ended; none is counted where its process was lost meanwhile."""
+        tenant = self.tenants[name]
+        tenant.running = max(tenant.running - 1, 0)
+        tenant.used_at = now
+
+    def in_stage(self, stage: Stage) -> list[Tenant]:
+        """The models that are at a stage."""
+        return [tenant for tenant in self.tenants.values() if tenant.stage is stage]
+
+    def _holders(self, now: float, may_go: Callable[[str], bool]) -> Mapping[str, Holder]:
+        return {
+            name: Holder(tenant.place, self._loss(tenant, now, may_go), tenant.used_at)
+            for name, tenant in self.tenants.items()
+            if tenant.place is not None
+        }
+
+    def _loss(self, tenant: Tenant, now: float, may_go: Callable[[str], bool]) -> float:
+        unserved = not tenant.served and now - tenant.came_at < STAY_RESTORES * self.restore_s(tenant.name)
+        stays = tenant.pinned or tenant.running or tenant.stage is not Stage.RESIDENT or unserved
+        return inf if stays or not may_go(tenant.name) else self.value(tenant.name, now)
+
+    def _check_pinned(self) -> None:
+        pinned = [tenant for tenant in self.tenants.values() if tenant.pinned]
+        holders: dict[str, Holder] = {}
+        for tenant in sorted(pinned, key=lambda each: (-each.width, -each.size)):
+            choice = cheapest_choice(self.devices, tenant.width, tenant.size, holders)
+            if choice is None:
+                names = ", ".join(sorted(each.name for each in pinned))
+                raise ValueError(f"pinned: {names}: must fit together into {self.devices.budget_bytes >> 20} MiB")
+            holders[tenant.name] = Holder(choice.place, inf, 0.0)

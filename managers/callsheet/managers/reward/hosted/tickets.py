@@ -1,0 +1,112 @@
+"""Requests to hosted models, on their way to an answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import anyio
+
+
+class Trouble(Enum):
+    """Who is at fault where there is no answer."""
+
+    MODEL = "model"
+    """The machinery: a later try may succeed."""
+    QUESTION = "question"
+    """The request: its model can never answer it."""
+    MEMORY = "memory"
+    """The request takes more memory than there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """Why a request has no answer.
+
+    Attributes:
+        trouble: Who is at fault.
+        reason: A stable word.
+        message: For people.
+        text: What a judge said nevertheless.
+    """
+
+    trouble: Trouble
+    reason: str
+    message: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswer:
+    """What a model says.
+
+    Attributes:
+        score: The raw logit, the sum of log-probabilities, or what the judge gave.
+        log_probs: Of a teacher, for each token of `token_ids`.
+        token_ids: Those tokens.
+        text: Of a judge.
+        cpu_s: CPU seconds of its part of the batch; further threads of the kernels not counted.
+    """
+
+    score: float
+    log_probs: tuple[float, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    cpu_s: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A request.
+
+    Attributes:
+        model: Whom it asks.
+        question: What, as `questions` has it.
+        number: Its place among all requests ever.
+        asked_at: When it came, in seconds.
+        began_at: When its batch began; None while it waits.
+        ended_at: When that ended.
+        restore_s: Seconds that its model's restore took, if it waited for one.
+        answer: What came of it; None if it was withdrawn.
+        done: Set then.
+    """
+
+    model: str
+    question: dict[str, Any]
+    number: int
+    asked_at: float
+    began_at: float | None = None
+    ended_at: float | None = None
+    restore_s: float = 0.0
+    answer: ModelAnswer | NoAnswer | None = None
+    done: anyio.Event = field(default_factory=anyio.Event)
+
+    def execution_s(self, now: float) -> float:
+        """How long it has been computed so far."""
+        if self.began_at is None:
+            return 0.0
+        return (now if self.ended_at is None else self.ended_at) - self.began_at
+
+    def settle(self, answer: ModelAnswer | NoAnswer | None, now: float) -> None:
+        """It has its end."""
+        if not self.done.is_set():
+            self.answer, self.ended_at = answer, now
+            self.done.set()
+
+
+def answer_of(found: dict[str, Any], cpu_s: float) -> ModelAnswer | NoAnswer:
+    """What a worker's answer means."""
+    if "problem" in found:
+        return NoAnswer(Trouble.QUESTION, found["problem"], found["message"], found.get("text", ""))
+    if "out_of_memory" in found:
+        return NoAnswer(Trouble.MEMORY, "reward_out_of_memory", found["out_of_memory"])
+    if "garbage" in found:
+        return NoAnswer(Trouble.MODEL, "non_finite_score", found["garbage"])
+    return ModelAnswer(
+        found["score"],
+        tuple(found.get("log_probs", ())),
+        tuple(found.get("token_ids", ())),
+        found.get("text", ""),
+        cpu_s,
+    )

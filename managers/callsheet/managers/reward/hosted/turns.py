@@ -1,0 +1,106 @@
+"""Whose turn it is: which resident model runs its next batch, and which absent one is brought in meanwhile. Pure.
+
+To bring a model in evicts another, and what waits for that one has to bring it in again. So a model is served to the
+end of its line before it gives way (exhaustive service, as in polling systems with switch-over times). That alone would
+let a rare model wait for ever: a line whose oldest request waits longer than its patience is late, and even a model
+with a line of its own gives way to it, unless that is late as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from callsheet.managers.reward.hosted.places import Choice
+from callsheet.managers.reward.hosted.residency import Residency, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The requests that wait for a model.
+
+    Attributes:
+        model: Its name.
+        waiting: How many, at least 1.
+        oldest_at: When the oldest came, in seconds.
+        first: Number of the oldest among all requests ever.
+    """
+
+    model: str
+    waiting: int
+    oldest_at: float
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """A model to bring in, and where."""
+
+    model: str
+    choice: Choice
+
+
+class Turns(Protocol):
+    """Decides whose turn it is."""
+
+    def next_batch(self, lines: Sequence[Line], residency: Residency, now: float) -> str | None:
+        """The model to run now, of those whose worker is idle; None to wait."""
+
+    def next_restore(self, lines: Sequence[Line], residency: Residency, now: float) -> Restore | None:
+        """The model to bring in now; None to wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatientTurns:
+    """See the module's docstring.
+
+    Attributes:
+        patience_restores: A line is late once its oldest request has waited for so many restores of its model.
+        least_patience_s: But not before so many seconds.
+        prewarm: Whether a model may come before it is asked for, where that pays.
+        prewarm_gain: How much more valuable it must be than what gives way to it.
+    """
+
+    patience_restores: float = 20.0
+    least_patience_s: float = 0.5
+    prewarm: bool = True
+    prewarm_gain: float = 2.0
+
+    def next_batch(self, lines: Sequence[Line], residency: Residency, now: float) -> str | None:
+        """The resident model whose oldest request came first."""
+        ready = [line for line in lines if residency.tenants[line.model].stage is Stage.RESIDENT]
+        return min(ready, key=lambda line: line.first).model if ready else None
+
+    def next_restore(self, lines: Sequence[Line], residency: Residency, now: float) -> Restore | None:
+        """The absent model for which most waiting time ends with its restore, late ones first."""
+        late = {line.model for line in lines if self._late(line, residency, now)}
+        waiting = {line.model for line in lines}
+        absent = [line for line in lines if residency.tenants[line.model].place is None]
+        ranked = sorted(absent, key=lambda line: (line.model not in late, -_relief(line, residency, now), line.first))
+        for line in ranked:
+            stays = late if line.model in late else waiting
+            choice = residency.choose(line.model, now, may_go=lambda name, stays=stays: name not in stays)  # type: ignore[misc]
+            if choice is not None:
+                return Restore(line.model, choice)
+        return self._prewarmed(waiting, residency, now) if self.prewarm and not absent else None
+
+    def _late(self, line: Line, residency: Residency, now: float) -> bool:
+        patience = max(self.patience_restores * residency.restore_s(line.model), self.least_patience_s)
+        return now - line.oldest_at > patience
+
+    def _prewarmed(self, waiting: Iterable[str], residency: Residency, now: float) -> Restore | None:
+        away = [tenant.name for tenant in residency.tenants.values() if tenant.place is None]
+        wanted = max(away, key=lambda name: residency.value(name, now), default=None)
+        if wanted is None or not (value := residency.value(wanted, now)):
+            return None
+        choice = residency.choose(wanted, now, may_go=lambda name: name not in waiting)
+        if choice is None or value <= self.prewarm_gain * choice.loss:
+            return None
+        return Restore(wanted, choice)
+
+
+def _relief(line: Line, residency: Residency, now: float) -> float:
+    """Waiting time, of those who wait for a model, for each second of its restore."""
+    restore_s = residency.restore_s(line.model)
+    return line.waiting * (now - line.oldest_at + restore_s) / max(restore_s, 1e-9)
