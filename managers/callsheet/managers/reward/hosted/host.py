@@ -320,7 +320,7 @@ class ModelHost:
         if problem is None:
             self.residency.arrive(model, now, seconds)
             self.counts.restores += 1
-            self.counts.restore_s += now - began
+            self.counts.restore_s += seconds
             self._lines.note_restore(model, began, now)
         else:
             self._fail(model, problem, now)
