@@ -16,7 +16,7 @@ import torch
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.reward.hosted.executor import HostedModelsExecutor
 from callsheet.managers.reward.hosted.model_spec import ModelSpec, ModelTask
-from callsheet.managers.reward.hosted.residency import Stage
+from callsheet.managers.reward.hosted.residency import ModelStage
 from callsheet.managers.reward.hosted.settings import HostedSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 from safetensors.torch import load_file, save_file
@@ -98,7 +98,7 @@ async def test_scores_are_those_of_each_model_alone(classifiers: list[ModelSpec]
         assert sum(tenant.size for tenant in there) <= 1 << 20
         states = {state.name: state for state in executor.service_states()}
         assert {name for name, state in states.items() if state.instances} == {
-            tenant.name for tenant in there if tenant.stage is Stage.RESIDENT
+            tenant.name for tenant in there if tenant.stage is ModelStage.RESIDENT
         }
         assert all(state.setup_s > 0 for state in states.values() if not state.instances)
         assert executor.host.counts.restores >= len(classifiers)
@@ -227,6 +227,8 @@ async def test_idle_models_give_their_memory_back(classifiers: list[ModelSpec]) 
     async with hosting(pinned, idle, park_after_s=0.2, close_after_s=0.2, prewarm=False) as executor:
         assert scored(await score(executor, idle, [5, 6])) == pytest.approx(alone(idle, [5, 6]), abs=1e-5)
         tenants = executor.host.residency.tenants
-        await until(lambda: tenants[idle.name].stage is Stage.COLD and tenants[pinned.name].stage is Stage.RESIDENT)
+        await until(
+            lambda: tenants[idle.name].stage is ModelStage.COLD and tenants[pinned.name].stage is ModelStage.RESIDENT
+        )
         assert scored(await score(executor, idle, [5, 6])) == pytest.approx(alone(idle, [5, 6]), abs=1e-5)
-        assert tenants[pinned.name].stage is Stage.RESIDENT
+        assert tenants[pinned.name].stage is ModelStage.RESIDENT

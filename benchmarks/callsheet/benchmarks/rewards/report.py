@@ -20,7 +20,7 @@ RESTORE_SHARE = (0.5, 0.6)
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyResult:
+class SwappingResult:
     """One policy's run.
 
     Attributes:
@@ -93,7 +93,7 @@ class RewardsReport:
     machine: Mapping[str, Any]
     base_mib: float
     between_s: float
-    policies: Mapping[str, PolicyResult]
+    policies: Mapping[str, SwappingResult]
     overhead: OverheadResult | None
 
     @property

@@ -23,23 +23,23 @@ from callsheet.benchmarks.rewards.report import (
     RESTORE_SHARE,
     STATIC,
     OverheadResult,
-    PolicyResult,
     RewardsReport,
+    SwappingResult,
 )
 from callsheet.benchmarks.rewards.rivals import FirstCome, ResidentFirst
 from callsheet.benchmarks.rewards.settings import RewardsBenchSettings
-from callsheet.benchmarks.rewards.workload import Scoring, differences, draw_questions, draw_scorings
+from callsheet.benchmarks.rewards.workload import ScoringRequest, differences, draw_questions, draw_scorings
 from callsheet.client import Client, Job, Outcome, RewardResult, Succeeded
 from callsheet.client.admin import AdminClient
 from callsheet.deploy.stack import local_stack
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.node import describe_node
 from callsheet.managers.reward.hosted.executor import HostedModelsExecutor
-from callsheet.managers.reward.hosted.host import HostCounts
 from callsheet.managers.reward.hosted.model_spec import ModelSpec
 from callsheet.managers.reward.hosted.places import aligned
+from callsheet.managers.reward.hosted.roster import HostCounts
 from callsheet.managers.reward.hosted.settings import HostedSettings
-from callsheet.managers.reward.hosted.turns import PatientTurns, Turns
+from callsheet.managers.reward.hosted.turns import ModelTurns, PatientTurns
 from callsheet.managers.reward.hosted.weights_layout import read_layout
 from callsheet.managers.runtime import run_manager
 from callsheet.managers.settings import ManagerSettings
@@ -139,7 +139,7 @@ async def _measure(place: _Place, progress: Progress) -> RewardsReport:
     between_s = execution_s / settings.load
     progress(f"a scoring takes {1000 * execution_s:.1f} ms; one comes every {1000 * between_s:.1f} ms")
     scorings = draw_scorings(settings.scorings, settings.models, settings.questions, settings.zipf, settings.seed)
-    policies: dict[str, tuple[Turns, bool]] = {
+    policies: dict[str, tuple[ModelTurns, bool]] = {
         OURS: (PatientTurns(), False),
         "first come": (FirstCome(), False),
         "resident first": (ResidentFirst(), False),
@@ -161,7 +161,7 @@ async def _measure(place: _Place, progress: Progress) -> RewardsReport:
 
 
 @asynccontextmanager
-async def _running(hosted: HostedSettings, turns: Turns | None) -> AsyncIterator[_Run]:
+async def _running(hosted: HostedSettings, turns: ModelTurns | None) -> AsyncIterator[_Run]:
     """A scheduler in a process of its own, and a reward manager in this one."""
     executor = HostedModelsExecutor(hosted, turns)
     with tempfile.TemporaryDirectory(prefix="callsheet-rewards-") as directory:
@@ -209,12 +209,12 @@ async def _execution_s(run: _Run, place: _Place, questions: Questions) -> float:
 
 
 async def _ask_all(
-    run: _Run, place: _Place, scorings: Sequence[Scoring], questions: Questions, between_s: float
+    run: _Run, place: _Place, scorings: Sequence[ScoringRequest], questions: Questions, between_s: float
 ) -> tuple[list[Succeeded[RewardResult]], float]:
     """Asks everything at its time; returns the outcomes and the seconds that all took."""
     outcomes: list[Succeeded[RewardResult] | None] = [None] * len(scorings)
 
-    async def ask(number: int, scoring: Scoring) -> None:
+    async def ask(number: int, scoring: ScoringRequest) -> None:
         tokens = questions[scoring.model][scoring.question]
         outcomes[number] = await _score(run, place.models[scoring.model], tokens)
 
@@ -230,9 +230,9 @@ async def _ask_all(
 async def _policy(
     run: _Run,
     place: _Place,
-    scorings: Sequence[Scoring],
+    scorings: Sequence[ScoringRequest],
     between_s: float,
-) -> PolicyResult:
+) -> SwappingResult:
     await _open_all(run, place, place.questions)
     sampler = MemorySampler(run.pids)
     async with anyio.create_task_group() as tasks:
@@ -242,7 +242,7 @@ async def _policy(
     acts = [_act_s(each) for each in outcomes]
     counts = run.executor.host.counts
     expected = [place.alone[each.model][each.question] for each in scorings]
-    return PolicyResult(
+    return SwappingResult(
         budget_mib=float(run.executor.host.residency.devices.budget_bytes / MIB),
         mean_s=fmean(acts),
         p50_s=percentile(acts, 50),

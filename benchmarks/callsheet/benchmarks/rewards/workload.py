@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Scoring:
+class ScoringRequest:
     """A request.
 
     Attributes:
@@ -28,7 +28,7 @@ def draw_questions(count: int, tokens: tuple[int, int], vocabulary: int, seed: i
     return [[draw.randrange(5, vocabulary) for _ in range(draw.randint(*tokens))] for _ in range(count)]
 
 
-def draw_scorings(count: int, models: int, questions: int, zipf: float, seed: int) -> list[Scoring]:
+def draw_scorings(count: int, models: int, questions: int, zipf: float, seed: int) -> list[ScoringRequest]:
     """Requests that come at random, for models whose popularity falls by a power law."""
     draw = random.Random(seed)
     popularity = [1.0 / (rank + 1) ** zipf for rank in range(models)]
@@ -36,7 +36,7 @@ def draw_scorings(count: int, models: int, questions: int, zipf: float, seed: in
     for _ in range(count):
         at += draw.expovariate(1.0)
         model = draw.choices(range(models), popularity)[0]
-        scorings.append(Scoring(model, draw.randrange(questions), at))
+        scorings.append(ScoringRequest(model, draw.randrange(questions), at))
     return scorings
 
 
