@@ -8,6 +8,7 @@ from typing import Annotated
 from callsheet.options.declaration import AtLeast, Setting, check_least
 
 MOST_MODELS = 9
+MOST_LOAD = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,9 @@ class RewardsBenchSettings:
     models: Annotated[int, Setting("Models, of different architectures; at most 9.", least=1)] = 9
     model_mib: Annotated[int, Setting("About the size of each.", least=1)] = 220
     room: Annotated[int, Setting("How many of them fit into the memory budget.", least=1)] = 3
-    load: Annotated[float, Setting("Arriving work, as a share of what one worker can do without restores.")] = 0.6
+    load: Annotated[
+        float, Setting("Arriving work, as a share of what a worker does one by one; batches let it do more.")
+    ] = 0.6
     light_scorings: Annotated[int, Setting("Scorings of the run that tells the overhead.", least=0)] = 300
     seed: Annotated[int, Setting("Everything is drawn from it.", least=0)] = 0
     zipf: float = 1.0
@@ -42,5 +45,5 @@ class RewardsBenchSettings:
         check_least(self)
         if self.models > MOST_MODELS:
             raise ValueError(f"models: {self.models}: must be at most {MOST_MODELS}")
-        if not 0 < self.load <= 1:
-            raise ValueError(f"load: {self.load}: must be above 0 and at most 1")
+        if not 0 < self.load <= MOST_LOAD:
+            raise ValueError(f"load: {self.load}: must be above 0 and at most {MOST_LOAD}")
