@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
@@ -15,6 +15,7 @@ from callsheet.managers.inference.driver import (
     FinishReason,
     Generation,
     LogProbsMode,
+    NewTokens,
     PauseMode,
     RequestRefusedError,
     UnsupportedError,
@@ -261,6 +262,7 @@ async def test_update_weights(subject: Subject, mode: UpdateMode) -> None:
         await until_begun(subject, running)
         await subject.driver.update_weights(update)
         assert subject.driver.policy_version == 3
+        assert await subject.driver.read_policy_version() == 3
         after = await subject.driver.generate(request("b", prompt(40)))
         if mode is UpdateMode.KEEP:
             # It went on beside the other one.
@@ -321,6 +323,33 @@ async def test_flush(subject: Subject) -> None:
     assert (await subject.driver.generate(request("b", prompt(100)))).cached_tokens == subject.cached_of_100
     await subject.driver.flush()
     assert (await subject.driver.generate(request("c", prompt(100)))).cached_tokens == 0
+
+
+async def test_only_prefixes_of_the_same_namespace_are_reused(subject: Subject) -> None:
+    if not subject.driver.capabilities.kv_namespaces:
+        return
+    results = [
+        await subject.driver.generate(replace(request("a", prompt(100)), kv_namespace=namespace))
+        for namespace in ("v1", "v2", "v1")
+    ]
+    assert [result.cached_tokens for result in results] == [0, 0, subject.cached_of_100]
+    assert len({result.token_ids for result in results}) == 1
+
+
+async def test_tokens_are_told_as_they_are_made(subject: Subject) -> None:
+    if not subject.driver.capabilities.streaming:
+        return
+    told: list[NewTokens] = []
+    result = await subject.driver.generate(request("a", prompt(20), max_new_tokens=30), told.append)
+    assert len(told) > 1
+    assert tuple(token for news in told for token in news.token_ids) == result.token_ids
+    assert tuple(one for news in told for one in news.log_probs) == result.log_probs
+    assert all(news.token_ids for news in told)
+
+
+async def test_the_text_of_a_result_is_that_of_its_tokens(subject: Subject) -> None:
+    result = await subject.driver.generate(request("a", prompt(20), max_new_tokens=30))
+    assert result.text in (None, subject.text(result.token_ids))
 
 
 async def test_refusals(subject: Subject) -> None:

@@ -112,11 +112,12 @@ def test_trajectories_come_back(place: JournalPlace) -> None:
 
 
 def test_that_a_trajectory_had_a_sandbox_and_that_an_action_copies_it_come_back(place: JournalPlace) -> None:
-    placed = [TrajectoryPlaced("job", "t", sandbox, manager, {}, ()) for sandbox, manager in (("s", "m"), ("", ""))]
+    placed = [TrajectoryPlaced("job", "t", "s", "m", {}, ()), TrajectoryPlaced("job", "t", "", "", {}, (), died=True)]
     copying = ActionSubmitted("job", "a", "t", b"hash of a", b"spec", 12.5, copies_sandbox=True)
     recovered = recovered_after(place, [OPENED, TrajectoryOpened("job", "t", b"", 0, 1.0)], [*placed, copying])
     trajectory, action = recovered.trajectories[0], recovered.actions[0]
-    assert (trajectory.sandbox_id, trajectory.had_sandbox, action.copies_sandbox) == ("", True, True)
+    found = (trajectory.sandbox_id, trajectory.had_sandbox, trajectory.died, action.copies_sandbox)
+    assert found == ("", True, True, True)
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["one commit", "a commit each"])

@@ -16,12 +16,13 @@ from callsheet.scheduler.core.state import CoreSettings, SchedulerState
 from callsheet.scheduler.core.step import Stepper
 from callsheet.scheduler.planner.first_come import FirstComePlanner
 from callsheet.scheduler.service.decode import decode_action, decode_job, decode_trajectory
+from callsheet.scheduler.service.decode_weights import decode_plan
 from callsheet.scheduler.service.manager_commands import encode_command
 from callsheet.scheduler.service.manager_wire import decode_item, decode_registration
 from callsheet.scheduler.service.outcomes import encode_outcome
 from callsheet.scheduler.service.requests import decode_request
 from callsheet.scheduler.store.journal import Journal
-from callsheet.v1 import action_pb2, client_service_pb2, job_pb2, manager_service_pb2, outcome_pb2
+from callsheet.v1 import action_pb2, client_service_pb2, job_pb2, manager_service_pb2, outcome_pb2, weights_pb2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -65,6 +66,7 @@ def recovered(journal: Journal) -> SchedulerState:
         job=lambda spec: decode_job(job_pb2.JobSpec.FromString(spec)),
         trajectory=lambda spec: decode_trajectory(job_pb2.TrajectorySpec.FromString(spec)),
         action=lambda spec: decode_action(action_pb2.ActionSpec.FromString(spec))[0],
+        weights=lambda plan: decode_plan(weights_pb2.RolloutPlan.FromString(plan))[0],
     )
     state = SchedulerState(journal.epoch, encode_outcome, CoreSettings(closed_actions=5))
     restore(state, journal.load(), decoder, NOW)
@@ -208,7 +210,7 @@ def words(draw: st.DrawFn, job_id: str) -> client_service_pb2.ClientItem:
     if name == "publish_policy_version":
         item.publish_policy_version.version, item.publish_policy_version.source = (
             draw(st.integers(0, (1 << 63) - 1)),
-            "",
+            draw(st.sampled_from(["", "/weights"])),
         )
     if name == "close_trajectory":
         item.close_trajectory.trajectory_id = draw(NAMES)

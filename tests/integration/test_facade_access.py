@@ -93,7 +93,9 @@ async def test_the_command_does_not_start_there(listen: str, secret: str, capfd:
 
 
 @pytest.mark.anyio
-async def test_every_address_asks_for_the_token_over_tls(tmp_path: Path, scheduler: str, secret: str) -> None:
+async def test_every_address_asks_for_the_token_over_tls(
+    tmp_path: Path, scheduler: str, secret: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     authority = Authority(tmp_path)
     cert, key = authority.sign("facade")
     job = tokens.issue(tmp_path / "tokens.json", "job", "rollouts")
@@ -107,6 +109,10 @@ async def test_every_address_asks_for_the_token_over_tls(tmp_path: Path, schedul
                 method = "GET" if path in {"", "is_alive"} else "POST"
                 async with session.request(method, f"{base}/{path}", headers=headers, ssl=trusting) as refused:
                     assert (refused.status, await refused.json()) == (401, {"detail": "Invalid API Key"}), path
+        upgrade = {"Upgrade": "websocket", "Connection": "Upgrade"}
+        async with session.get(base, headers=upgrade, ssl=trusting) as refused:
+            assert refused.status == 401
+        assert "upgrade" not in capfd.readouterr().err  # Strangers write no lines in the log.
         with pytest.raises(aiohttp.ClientError):
             await session.get(base.replace("https", "http"))
         # Replaced while it runs, by what only another authority trusts.

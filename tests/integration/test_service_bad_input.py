@@ -25,7 +25,8 @@ from callsheet.v1 import (
     payload_service_pb2,
 )
 
-from tests.support.bad_requests import BAD, INVALID, NOT_FOUND, PRECONDITION, Bad
+from tests.support.bad_request import INVALID, NOT_FOUND, PRECONDITION, Bad
+from tests.support.bad_requests import BAD
 from tests.support.client_items import Item, after, key, spec, trajectory
 from tests.support.raw_service import (
     ANSWER_S,

@@ -14,7 +14,7 @@ import pytest
 from callsheet.scheduler.service.settings import SchedulerSettings
 from callsheet.v1 import action_pb2, admin_service_pb2, client_service_pb2, job_pb2, manager_service_pb2
 
-from tests.support.bad_requests import INVALID
+from tests.support.bad_request import INVALID
 from tests.support.client_items import Item, spec
 from tests.support.raw_service import (
     ANSWER_S,

@@ -16,16 +16,17 @@ from callsheet.credentials.channel import Credentials
 from callsheet.deploy import tokens
 from callsheet.deploy.processes import ProcessSpec, run_process
 from callsheet.scheduler.access.identity import Scope
+from callsheet.scheduler.service import guard
 from callsheet.scheduler.service.limit_settings import LimitSettings
 from callsheet.scheduler.service.peer_limits import MAX_TRANSFERS
 from callsheet.scheduler.service.settings import SchedulerSettings
-from callsheet.v1 import client_service_pb2, payload_service_pb2
+from callsheet.v1 import action_pb2, client_service_pb2, payload_service_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from structlog.testing import capture_logs
 
 from tests.support.certificates import Authority
-from tests.support.guarded_service import CALL_S, Caller, caller, guarded_scheduler, open_job
-from tests.support.raw_service import read_error, running_service
+from tests.support.guarded_service import CALL_S, Caller, caller, guarded_scheduler, key, open_job
+from tests.support.raw_service import read_error, read_to_end, running_service
 
 pytestmark = pytest.mark.anyio
 _ORDER = "\x1b]0;owned\x07"
@@ -116,3 +117,41 @@ async def test_who_watches_health_holds_a_call(tmp_path: Path) -> None:
         assert (await health.Check(request, timeout=CALL_S)).status == health_pb2.HealthCheckResponse.SERVING
         for watch in watching:
             watch.cancel()
+
+
+@pytest.mark.parametrize("what", ["put", "get", "wait"])
+async def test_whatever_lasts_ends_with_its_token(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "RECHECK_S", 0.05)
+    with capture_logs() as lines:
+        async with (
+            guarded_scheduler(tmp_path) as guarded,
+            caller(guarded.address, guarded.issue(Scope.JOB, "j")) as job,
+        ):
+            call = await _lasting_call(job, what)
+            # What was sent before it on this connection has passed the guard.
+            await job(job.client.ListJobs, client_service_pb2.ListJobsRequest())
+            guarded.revoke_all()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await (read_to_end(call) if what == "get" else call)
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert [line["event"] for line in lines if line["event"] in {"stream_ended", "call_refused"}] == ["stream_ended"]
+
+
+async def _lasting_call(job: Caller, what: str) -> Any:
+    await job(job.client.OpenJob, open_job("j"))
+    how: dict[str, Any] = {"metadata": job.metadata, "timeout": CALL_S}
+    chunk = payload_service_pb2.PutPayloadRequest(chunk=bytes(1024 * 1024))
+    if what == "put":
+        return job.payloads.PutPayload(_never(chunk), **how)
+    if what == "wait":
+        action = action_pb2.ActionSpec(job_id="j", action_id="a", service="none", unservable=action_pb2.UNSERVABLE_WAIT)
+        action.tool_call.method = "m"
+        await job(job.client.SubmitAction, client_service_pb2.SubmitActionRequest(action=action))
+        request = client_service_pb2.GetOutcomeRequest(key=key("j"))
+        request.wait.FromSeconds(int(CALL_S))
+        return job.client.GetOutcome(request, **how)
+    # More than is on its way to who does not read.
+    stored = await job(job.payloads.PutPayload, iter([chunk] * 40))
+    call = job.payloads.GetPayload(payload_service_pb2.GetPayloadRequest(reference=stored.reference), **how)
+    await call.read()
+    return call

@@ -35,7 +35,7 @@ async def test_a_job_goes_on_with_another_token(tmp_path: Path, replaced: bool) 
                 waiting = await job.submit(ToolCall("noop", "call"), unservable=Unservable.WAIT)
                 if replaced:
                     kept.write_text(guarded.issue(Scope.JOB, "mine"))
-                guarded.tokens.change(lambda records: records.pop(former.split("_")[1]))
+                guarded.tokens.change(lambda records: records.__delitem__(former.split("_")[1]))
                 while not any(line["event"] == "stream_ended" for line in lines):  # noqa: ASYNC110 - a log only grows
                     await anyio.sleep(0.05)
                 if not replaced:

@@ -22,7 +22,10 @@ from callsheet.scheduler.core.records import (
     Recovered,
     RecoveredAction,
     RecoveredJob,
+    RecoveredRollout,
     RecoveredTrajectory,
+    RolloutBegun,
+    RolloutChanged,
     TrajectoryClosed,
     TrajectoryCommandTimeout,
     TrajectoryOpened,
@@ -48,10 +51,16 @@ class Model:
     trajectories: dict[tuple[str, str], RecoveredTrajectory] = field(default_factory=dict)
     actions: dict[tuple[str, str], RecoveredAction] = field(default_factory=dict)
     outcomes: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    rollouts: dict[str, RecoveredRollout] = field(default_factory=dict)
 
     def recovered(self) -> Recovered:
         """What a restart finds."""
-        return Recovered(tuple(self.jobs.values()), tuple(self.trajectories.values()), tuple(self.actions.values()))
+        return Recovered(
+            tuple(self.jobs.values()),
+            tuple(self.trajectories.values()),
+            tuple(self.actions.values()),
+            rollouts=tuple(self.rollouts[service] for service in sorted(self.rollouts)),
+        )
 
     def apply(self, record: Record) -> bool:
         """Applies a record; False if it cannot follow those before it."""
@@ -64,12 +73,19 @@ class Model:
                 self.jobs[job_id] = replace(self.jobs[job_id], expired=expired, left=left)
             case PolicyVersionPublished(job_id, version) if job_id in self.jobs:
                 self.jobs[job_id] = replace(self.jobs[job_id], policy_version=version)
+            case RolloutBegun(job_id, service, version, epoch, sequence, plan) if job_id in self.jobs:
+                self.rollouts[service] = RecoveredRollout(job_id, service, version, epoch, sequence, plan)
+            case RolloutChanged(service, reference, begun) if service in self.rollouts:
+                self.rollouts[service] = replace(self.rollouts[service], reference=reference, begun=begun)
             case TrajectoryOpened(job_id, name, spec, version, opened_at) if job_id in self.jobs:
                 opened = RecoveredTrajectory(job_id, name, spec, version, opened_at, "", "", {}, (), "")
                 return _add(self.trajectories, (job_id, name), opened)
-            case TrajectoryPlaced(job_id, name, sandbox, manager, held, cores) if (job_id, name) in self.trajectories:
+            case TrajectoryPlaced(job_id, name, sandbox, manager, held, cores, died) if (
+                job_id,
+                name,
+            ) in self.trajectories:
                 placed = replace(self.trajectories[job_id, name], sandbox_id=sandbox, manager_id=manager)
-                placed = replace(placed, had_sandbox=True)
+                placed = replace(placed, had_sandbox=True, died=died)
                 self.trajectories[job_id, name] = replace(placed, held=held, held_cores=cores)
             case TrajectoryClosed(job_id, name, end, reason, at) if (job_id, name) in self.trajectories:
                 closed = replace(self.trajectories[job_id, name], end=end, reason=reason, closed_at=at)
@@ -92,6 +108,7 @@ class Model:
         if self.jobs.pop(job_id, None) is None:
             return False
         of_job: tuple[dict[tuple[str, str], Any], ...] = (self.trajectories, self.actions, self.outcomes)
+        self.rollouts = {name: each for name, each in self.rollouts.items() if each.job_id != job_id}
         for rows in of_job:
             for key in [key for key in rows if key[0] == job_id]:
                 del rows[key]
@@ -112,8 +129,9 @@ class Model:
                 self.actions[key] = replace(action, cancel_reason=reason)
             case ActionRequeued(_, _, attempt):
                 self.actions[key] = replace(action, state="queued", attempt=attempt, epoch=0, sequence=0, manager_id="")
-            case ActionFinished(_, _, state, outcome, _):
-                self.actions[key] = replace(action, state=state, spec=b"")
+            case ActionFinished(_, _, state, outcome, at):
+                ended = replace(action, state=state, spec=b"", finished_at=at, outcome_bytes=len(outcome))
+                self.actions[key] = ended
                 self.outcomes[key] = outcome
         return True
 
@@ -138,10 +156,12 @@ any_record: st.SearchStrategy[Record] = st.one_of(
     st.builds(JobClosed, jobs),
     st.builds(JobLease, jobs, st.booleans(), st.none() | times),
     st.builds(PolicyVersionPublished, jobs, small),
+    st.builds(RolloutBegun, jobs, names, small, small, small, bodies),
+    st.builds(RolloutChanged, names, bodies, st.booleans()),
     st.builds(TrajectoryCommandTimeout, jobs, names, times),
     st.builds(GroupCancelled, jobs, names),
     st.builds(TrajectoryOpened, jobs, names, bodies, small, times),
-    st.builds(TrajectoryPlaced, jobs, names, names, names, held, st.lists(small, max_size=3).map(tuple)),
+    st.builds(TrajectoryPlaced, jobs, names, names, names, held, st.lists(small, max_size=3).map(tuple), st.booleans()),
     st.builds(TrajectoryClosed, jobs, names, st.sampled_from(["completed", "abandoned"]), names, st.just(7.0)),
     st.builds(ActionSubmitted, jobs, names, names, bodies, bodies, times),
     st.builds(ActionDispatched, jobs, names, small, small, small, names),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from callsheet.scheduler.core import records
 from callsheet.scheduler.core.commands import OutcomeFacts
+from callsheet.scheduler.core.engine_weights import WeightsOffer
 from callsheet.scheduler.core.model import (
     CPU,
     MEMORY,
@@ -64,6 +65,11 @@ class Link:
         self.time.after(arrival - self.time.now, lambda: deliver() if self.up else None)
 
 
+def no_weights(plan: bytes) -> WeightsOffer:
+    """Nothing in this simulation publishes weights."""
+    raise AssertionError(f"nobody published {plan!r}")
+
+
 def encode_outcome(facts: OutcomeFacts) -> bytes:
     """Outcomes of the simulation are the action's key, its state and its result."""
     return f"{'/'.join(facts.key)} {facts.state.value} {facts.result!r} after {facts.attempts}".encode()
@@ -103,6 +109,7 @@ class SimJournal:
                     held=placed.held,
                     held_cores=placed.held_cores,
                     had_sandbox=True,
+                    died=placed.died,
                 )
             case records.TrajectoryClosed(job_id, trajectory_id, end, reason, closed_at):
                 self._replace_trajectory((job_id, trajectory_id), end=end, reason=reason, closed_at=closed_at)

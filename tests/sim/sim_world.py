@@ -25,6 +25,7 @@ from tests.sim.sim_parts import (
     action_request,
     encode_outcome,
     job_request,
+    no_weights,
     trajectory_request,
 )
 
@@ -126,7 +127,7 @@ class World:
         restore(
             self.state,
             self.journal.recovered(),
-            RequestDecoder(job_request, trajectory_request, action_request),
+            RequestDecoder(job_request, trajectory_request, action_request, no_weights),
             self.time.now,
         )
         check_invariants(self.state)

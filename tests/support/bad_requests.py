@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import grpc
 from callsheet.v1 import action_pb2, client_service_pb2, common_pb2, job_pb2
 
+from tests.support.bad_request import INVALID, NOT_BUILT, NOT_FOUND, PRECONDITION, Bad
+from tests.support.bad_weights import BAD_WEIGHTS
 from tests.support.client_items import (
     Item,
     after,
@@ -27,23 +28,6 @@ from tests.support.client_items import (
     trajectory,
     two_entries,
 )
-
-INVALID = grpc.StatusCode.INVALID_ARGUMENT
-PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
-NOT_BUILT = grpc.StatusCode.UNIMPLEMENTED
-NOT_FOUND = grpc.StatusCode.NOT_FOUND
-
-
-@dataclass(frozen=True)
-class Bad:
-    """An item that must be refused; `value` and `rule` are parts of what the refusal says."""
-
-    item: Item
-    code: grpc.StatusCode
-    field: str
-    value: str
-    rule: str
-
 
 _END = client_service_pb2.CloseTrajectoryRequest
 _CANCEL = client_service_pb2.CancelActionRequest
@@ -399,13 +383,6 @@ BAD: dict[str, Bad] = {
     "negative version": Bad(
         Item(publish_policy_version=_PUBLISH(job_id="job", version=-1)), INVALID, "version", "-1", "at least 0"
     ),
-    "version with a source": Bad(
-        Item(publish_policy_version=_PUBLISH(job_id="job", version=1, source="s3://weights")),
-        NOT_BUILT,
-        "source",
-        "s3://weights",
-        "is not built yet",
-    ),
     "cancel of a group and a trajectory": Bad(
         Item(cancel_work=_WORK(job_id="job", group_id="g", trajectory_id="open")),
         INVALID,
@@ -420,4 +397,5 @@ BAD: dict[str, Bad] = {
     "version of an unknown job": Bad(
         Item(publish_policy_version=_PUBLISH(job_id="none", version=1)), NOT_FOUND, "job_id", "none", "no open job"
     ),
+    **BAD_WEIGHTS,
 }

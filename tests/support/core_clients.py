@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.commands import CoreCommand
+from callsheet.scheduler.core.engine_weights import WeightsOffer
 from callsheet.scheduler.core.model import (
     ActionKey,
     ActionKind,
@@ -121,10 +122,12 @@ class CoreClients(ABC):
         reply = self._reply()
         self._ask(events.OutcomeRequested(reply, key_of(action), Peer(watcher)), reply)
 
-    def publish(self, version: int, job_id: str = JOB) -> None:
-        """Publishes a policy version."""
+    def publish(self, version: int, job_id: str = JOB, offer: WeightsOffer | None = None) -> None:
+        """Publishes a policy version, and weights if there is an offer."""
+        if offer is not None:
+            self.journal.learn(offer)
         reply = self._reply()
-        self._ask(events.PolicyPublished(reply, job_id, version), reply)
+        self._ask(events.PolicyPublished(reply, job_id, version, offer), reply)
 
     def resize(self, action: str, units: int, resource: str = "cpu") -> None:
         """Changes the units of a running attempt."""

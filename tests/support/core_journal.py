@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from callsheet.scheduler.core import records
+from callsheet.scheduler.core.engine_weights import WeightsOffer
 from callsheet.scheduler.core.model import ActionRequest, JobRequest, TrajectoryRequest
 from callsheet.scheduler.core.recovery import RequestDecoder
 
@@ -26,6 +27,8 @@ class CoreJournal:
         self.forgotten: dict[str, list[bytes]] = {}
         self.alive_at: float | None = None
         self.away: list[tuple[float, float]] = []
+        self.rollouts: dict[str, records.RecoveredRollout] = {}
+        self._offers: dict[bytes, WeightsOffer] = {}
         self._job_requests: dict[bytes, JobRequest] = {}
         self._trajectory_requests: dict[bytes, TrajectoryRequest] = {}
         self._action_requests: dict[bytes, ActionRequest] = {}
@@ -33,11 +36,14 @@ class CoreJournal:
             lambda spec: self._job_requests[spec],
             lambda spec: self._trajectory_requests[spec],
             lambda spec: self._action_requests[spec],
+            lambda plan: self._offers[plan],
         )
 
-    def learn(self, request: JobRequest | TrajectoryRequest | ActionRequest) -> None:
+    def learn(self, request: JobRequest | TrajectoryRequest | ActionRequest | WeightsOffer) -> None:
         """Remembers what a spec stands for."""
         match request:
+            case WeightsOffer():
+                self._offers[request.plan] = request
             case JobRequest():
                 self._job_requests[request.spec] = request
             case TrajectoryRequest():
@@ -57,6 +63,7 @@ class CoreJournal:
             case records.JobClosed(job_id):
                 del self.jobs[job_id]
                 self.forgotten.pop(job_id, None)
+                self.rollouts = {name: each for name, each in self.rollouts.items() if each.job_id != job_id}
                 for rows in (self.trajectories, self.actions, self.outcomes, self.finished):
                     for key in [key for key in rows if key[0] == job_id]:
                         del rows[key]
@@ -64,11 +71,15 @@ class CoreJournal:
                 self.jobs[job_id] = replace(self.jobs[job_id], expired=expired, left=left)
             case records.PolicyVersionPublished(job_id, version):
                 self.jobs[job_id] = replace(self.jobs[job_id], policy_version=version)
+            case records.RolloutBegun(job_id, name, version, epoch, sequence, plan):
+                self.rollouts[name] = records.RecoveredRollout(job_id, name, version, epoch, sequence, plan)
+            case records.RolloutChanged(name, reference, begun):
+                self.rollouts[name] = replace(self.rollouts[name], reference=reference, begun=begun)
             case records.TrajectoryOpened(job_id, trajectory_id, spec, version, opened):
                 self.trajectories[job_id, trajectory_id] = records.RecoveredTrajectory(
                     job_id, trajectory_id, spec, version, opened, "", "", {}, (), ""
                 )
-            case records.TrajectoryPlaced(job_id, trajectory_id, sandbox_id, manager_id, held, cores):
+            case records.TrajectoryPlaced(job_id, trajectory_id, sandbox_id, manager_id, held, cores, died):
                 self._change_trajectory(
                     job_id,
                     trajectory_id,
@@ -77,6 +88,7 @@ class CoreJournal:
                     held=held,
                     held_cores=cores,
                     had_sandbox=True,
+                    died=died,
                 )
             case records.TrajectoryClosed(job_id, trajectory_id, end, reason, closed_at):
                 self._change_trajectory(job_id, trajectory_id, end=end, reason=reason, closed_at=closed_at)
@@ -163,4 +175,5 @@ class CoreJournal:
             tuple((job_id, entries) for job_id, each in self.forgotten.items() for entries in each),
             self.alive_at,
             tuple(self.away),
+            tuple(self.rollouts.values()),
         )

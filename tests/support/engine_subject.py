@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from callsheet.managers.inference.driver import EngineDriver
+from torch import Tensor
 
 
 @dataclass(kw_only=True)
@@ -30,6 +31,7 @@ class Subject:
         knows_intact: Whether the driver can know that weights which could not be used have left the old ones whole.
         endless: New tokens of a request that is still running when a test wants to interfere.
         lengthy: New tokens of a request that is running for a while, and then ends.
+        tensors: All weights of a seed by name, as a trainer has them; None where the engine takes no tensors.
     """
 
     driver: EngineDriver
@@ -42,10 +44,11 @@ class Subject:
     most_requests: int | None
     cached_of_100: int
     tolerance: float
-    misfit: str = "not that of the running model"
+    misfit: str = "not (that|those) of the running model"
     knows_intact: bool = True
     endless: int = 16_000
     lengthy: int = 2000
+    tensors: Callable[[int], dict[str, Tensor]] | None = None
 
 
 SubjectFactory = Callable[[Path], AbstractAsyncContextManager[Subject]]

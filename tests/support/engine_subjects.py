@@ -13,6 +13,7 @@ from callsheet.managers.inference.torch_engine.runner import ModelRunner
 from callsheet.managers.models.config import TransformerConfig
 
 from tests.support.engine_subject import Subject, SubjectFactory
+from tests.support.hf_subject import hf_subject
 from tests.support.served_subjects import SERVED
 from tests.support.torch_models import full_pass_log_probs, save_weights, small_model
 
@@ -58,5 +59,5 @@ async def torch_subject(place: Path) -> AsyncIterator[Subject]:
         await driver.close()
 
 
-SUBJECTS: dict[str, SubjectFactory] = {"torch": torch_subject, **SERVED}
+SUBJECTS: dict[str, SubjectFactory] = {"torch": torch_subject, "transformers": hf_subject, **SERVED}
 """All engines that the suite runs against, by name."""

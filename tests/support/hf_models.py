@@ -12,6 +12,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -155,10 +156,17 @@ def _models_of_this_run() -> Path:
 
 
 @functools.cache
-def model_directory(kind: str = "qwen2", seed: int = 0) -> Path:
+def model_directory(kind: str = "qwen2", seed: int = 0, **changes: object) -> Path:
     """A saved `seeded_model`, made once in a process; not to be written to."""
-    place = _models_of_this_run() / f"{kind}-{seed}"
-    return save_model(place, seeded_model(kind, seed))
+    name = "-".join([kind, str(seed), *(f"{field}={value}" for field, value in changes.items())])
+    return save_model(_models_of_this_run() / name, seeded_model(kind, seed, **changes))
+
+
+@functools.cache
+def loaded_model(directory: Path) -> PreTrainedModel:
+    """What transformers loads from a directory, once in a process."""
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
+    return cast(PreTrainedModel, model.eval())
 
 
 def reference_log_probs(model: PreTrainedModel, tokens: Sequence[int], output: Sequence[int]) -> list[float]:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from callsheet.managers.inference.driver import UpdateMode, WeightUpdate
+from callsheet.managers.inference.driver import EngineError, UpdateMode, WeightUpdate
 from callsheet.managers.inference.http_engine.client import EngineHttp
 from callsheet.managers.inference.sglang_engine.driver import SGLangDriver
 from callsheet.managers.inference.sglang_engine.server import read_server
@@ -51,11 +51,8 @@ def _text(tokens: Sequence[int]) -> str:
 @asynccontextmanager
 async def real_sglang(place: Path) -> AsyncIterator[Subject]:
     """A real SGLang server."""
-    http = EngineHttp(os.environ[SGLANG_URL])
-    settings = SGLangSettings()
-    await _put_back(SGLangDriver(http, await read_server(http, settings), settings), place)
-    http = EngineHttp(os.environ[SGLANG_URL])
-    driver = SGLangDriver(http, await read_server(http, settings), settings, max_requests=MOST_REQUESTS)
+    await _put_back(await _sglang_driver(), place)
+    driver = await _sglang_driver()
     try:
         yield Subject(
             driver=driver,
@@ -68,13 +65,21 @@ async def real_sglang(place: Path) -> AsyncIterator[Subject]:
             most_requests=MOST_REQUESTS,
             cached_of_100=99,
             tolerance=1e-4,
-            misfit="other",
-            knows_intact=False,
             endless=1900,
             lengthy=60,
         )
     finally:
         await driver.close()
+
+
+async def _sglang_driver() -> SGLangDriver:
+    http = EngineHttp(os.environ[SGLANG_URL])
+    settings = SGLangSettings()
+    try:
+        return SGLangDriver(http, await read_server(http, settings), settings, max_requests=MOST_REQUESTS)
+    except EngineError:
+        await http.close()
+        raise
 
 
 async def _put_back(driver: SGLangDriver, place: Path) -> None:

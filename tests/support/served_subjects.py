@@ -44,7 +44,7 @@ async def sglang_subject(place: Path) -> AsyncIterator[Subject]:
                 weights=partial(contract_weights, place),
                 other_shape=lambda: save_contract_weights(place / "other", 1, vocabulary=9),
                 weights_file=WEIGHTS_FILE,
-                expected=expected_log_probs,  # type: ignore[arg-type]
+                expected=expected_log_probs,
                 text=tokenizer.decode,
                 context_length=CONTEXT,
                 most_requests=MOST_REQUESTS,

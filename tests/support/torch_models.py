@@ -41,8 +41,9 @@ def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
 
 
 def request(name: str, tokens: tuple[int, ...], **sampling: object) -> GenerateRequest:
-    """A request; sampling parameters by name, 16 new tokens and seed 0 unless told."""
-    return GenerateRequest(name, tokens, Sampling(**{"max_new_tokens": 16, "seed": 0, **sampling}))  # type: ignore[arg-type]
+    """A request; sampling parameters by name, 16 new tokens that no end token cuts short and seed 0 unless told."""
+    told = {"max_new_tokens": 16, "seed": 0, "ignore_eos": True, **sampling}
+    return GenerateRequest(name, tokens, Sampling(**told))  # type: ignore[arg-type]
 
 
 def full_pass_log_probs(model: LanguageModel, tokens: tuple[int, ...], output: tuple[int, ...]) -> list[float]:

@@ -52,6 +52,19 @@ def test_its_action_and_those_behind_it_fail_as_their_job_wants_it(
     assert world.state.jobs["job"].failure_counts == {kind.name.lower(): 3}
 
 
+@pytest.mark.parametrize("told_first", [True, False])
+def test_a_restart_of_the_scheduler_does_not_forget_it(*, told_first: bool) -> None:
+    world, manager = running()
+    if told_first:
+        world.handle(LOST)
+    manager.end("step", DIED)
+    if not told_first:
+        world.handle(LOST)
+    again = world.restart()
+    again.step("late")
+    assert (again.failure("late").kind, again.failure("late").reason) == (FailureKind.ENV, "state_lost")
+
+
 def test_one_that_ran_out_of_memory_is_the_same_for_those_behind() -> None:
     world, manager = running()
     world.handle(LOST)

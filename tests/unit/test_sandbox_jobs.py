@@ -88,6 +88,7 @@ def _jobs(
         group=group,
         limits={},
         threads=anyio.CapacityLimiter(4),
+        copying=anyio.CapacityLimiter(4),
         pin=lambda _, cores: pin(cores),
         by_process=by_process,
     )

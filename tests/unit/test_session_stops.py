@@ -49,7 +49,9 @@ async def test_a_session_is_killed_from_outside_if_its_agent_does_not_answer(mon
         raise AssertionError("the sandbox lives on")
 
     limiter = anyio.CapacityLimiter(1)
-    parts: Any = SimpleNamespace(group=None, limits={}, threads=limiter, pin=lambda *_: None, by_process=True)
+    parts: Any = SimpleNamespace(
+        group=None, limits={}, threads=limiter, copying=limiter, pin=lambda *_: None, by_process=True
+    )
     jobs = SandboxJobs(agent, parts, give_up)
     session: Any = _Session()
     end = SandboxSessions(jobs, {}, "")._ender(session, since=0.0)

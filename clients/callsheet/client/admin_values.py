@@ -43,6 +43,7 @@ class WaitReason(Enum):
     ADMISSION = "admission"
     QUOTA = "quota"
     OTHERS_FIRST = "others_first"
+    WEIGHTS = "weights"
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,8 @@ class _WaitReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """A quota has not enough units yet; time brings them."""
     WAIT_REASON_OTHERS_FIRST: _WaitReason.ValueType  # 12
     """It would fit, but the next planning round gives the room to others, or lets it wait for a better place."""
+    WAIT_REASON_WEIGHTS: _WaitReason.ValueType  # 13
+    """No engine that serves it has weights that are proved."""
 
 class WaitReason(_WaitReason, metaclass=_WaitReasonEnumTypeWrapper):
     """Why a queued action is not running."""
@@ -134,6 +136,8 @@ WAIT_REASON_QUOTA: WaitReason.ValueType  # 11
 """A quota has not enough units yet; time brings them."""
 WAIT_REASON_OTHERS_FIRST: WaitReason.ValueType  # 12
 """It would fit, but the next planning round gives the room to others, or lets it wait for a better place."""
+WAIT_REASON_WEIGHTS: WaitReason.ValueType  # 13
+"""No engine that serves it has weights that are proved."""
 global___WaitReason = WaitReason
 
 @typing.final

@@ -8,6 +8,7 @@ import callsheet.v1.action_pb2
 import callsheet.v1.common_pb2
 import callsheet.v1.job_pb2
 import callsheet.v1.outcome_pb2
+import callsheet.v1.weights_pb2
 import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.duration_pb2
@@ -566,20 +567,29 @@ class PublishPolicyVersionRequest(google.protobuf.message.Message):
     JOB_ID_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
     SOURCE_FIELD_NUMBER: builtins.int
+    ROLLOUT_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """The job."""
     version: builtins.int
     """The version, 0 or more; never smaller than one published before."""
     source: builtins.str
-    """Where engines find its weights. Not built yet: must be empty, else it is refused with UNIMPLEMENTED."""
+    """Short for `rollout.source.location` with all else left to the defaults; excludes `rollout`."""
+    @property
+    def rollout(self) -> callsheet.v1.weights_pb2.RolloutPlan:
+        """Weights for the engines of a service. Without it engines stay as they are. While a job that published weights is open
+        no other job may publish any for the service.
+        """
+
     def __init__(
         self,
         *,
         job_id: builtins.str = ...,
         version: builtins.int = ...,
         source: builtins.str = ...,
+        rollout: callsheet.v1.weights_pb2.RolloutPlan | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["job_id", b"job_id", "source", b"source", "version", b"version"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["rollout", b"rollout"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["job_id", b"job_id", "rollout", b"rollout", "source", b"source", "version", b"version"]) -> None: ...
 
 global___PublishPolicyVersionRequest = PublishPolicyVersionRequest
 

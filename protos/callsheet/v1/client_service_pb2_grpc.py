@@ -165,7 +165,8 @@ class ClientServiceServicer(object):
 
     def PublishPolicyVersion(self, request, context):
         """Tells the scheduler that a job's trainer has a new policy version; trajectories beyond the job's staleness bound are
-        cancelled. FAILED_PRECONDITION if the version is older than the newest.
+        cancelled. With weights, the engines take them one after another; the job's status tells how far they are.
+        FAILED_PRECONDITION if the version is older than the newest, or another open job publishes weights for the service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -91,7 +91,8 @@ class ClientServiceStub:
         callsheet.v1.client_service_pb2.PublishPolicyVersionResponse,
     ]
     """Tells the scheduler that a job's trainer has a new policy version; trajectories beyond the job's staleness bound are
-    cancelled. FAILED_PRECONDITION if the version is older than the newest.
+    cancelled. With weights, the engines take them one after another; the job's status tells how far they are.
+    FAILED_PRECONDITION if the version is older than the newest, or another open job publishes weights for the service.
     """
 
     CancelWork: grpc.UnaryUnaryMultiCallable[
@@ -191,7 +192,8 @@ class ClientServiceAsyncStub:
         callsheet.v1.client_service_pb2.PublishPolicyVersionResponse,
     ]
     """Tells the scheduler that a job's trainer has a new policy version; trajectories beyond the job's staleness bound are
-    cancelled. FAILED_PRECONDITION if the version is older than the newest.
+    cancelled. With weights, the engines take them one after another; the job's status tells how far they are.
+    FAILED_PRECONDITION if the version is older than the newest, or another open job publishes weights for the service.
     """
 
     CancelWork: grpc.aio.UnaryUnaryMultiCallable[
@@ -311,7 +313,8 @@ class ClientServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[callsheet.v1.client_service_pb2.PublishPolicyVersionResponse, collections.abc.Awaitable[callsheet.v1.client_service_pb2.PublishPolicyVersionResponse]]:
         """Tells the scheduler that a job's trainer has a new policy version; trajectories beyond the job's staleness bound are
-        cancelled. FAILED_PRECONDITION if the version is older than the newest.
+        cancelled. With weights, the engines take them one after another; the job's status tells how far they are.
+        FAILED_PRECONDITION if the version is older than the newest, or another open job publishes weights for the service.
         """
 
     @abc.abstractmethod

@@ -4,6 +4,7 @@ isort:skip_file
 Jobs, groups and trajectories: what owns actions."""
 
 import builtins
+import callsheet.v1.weights_pb2
 import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.duration_pb2
@@ -340,6 +341,7 @@ class JobStatus(google.protobuf.message.Message):
     IDLE_CLOSES_IN_FIELD_NUMBER: builtins.int
     FORGOTTEN_ACTIONS_FIELD_NUMBER: builtins.int
     DEAD_SANDBOXES_FIELD_NUMBER: builtins.int
+    ROLLOUTS_FIELD_NUMBER: builtins.int
     open_trajectories: builtins.int
     """Open trajectories."""
     waiting_trajectories: builtins.int
@@ -380,6 +382,10 @@ class JobStatus(google.protobuf.message.Message):
     def idle_closes_in(self) -> google.protobuf.duration_pb2.Duration:
         """Time until it is closed as idle, if nothing happens in it; unset while it has open actions, and where it never is."""
 
+    @property
+    def rollouts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[callsheet.v1.weights_pb2.RolloutStatus]:
+        """Where engines are with the weights that it published, by service; at most one for each."""
+
     def __init__(
         self,
         *,
@@ -396,9 +402,10 @@ class JobStatus(google.protobuf.message.Message):
         idle_closes_in: google.protobuf.duration_pb2.Duration | None = ...,
         forgotten_actions: builtins.int = ...,
         dead_sandboxes: builtins.int = ...,
+        rollouts: collections.abc.Iterable[callsheet.v1.weights_pb2.RolloutStatus] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["closes_in", b"closes_in", "expires_in", b"expires_in", "idle_closes_in", b"idle_closes_in", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "closes_in", b"closes_in", "dead_sandboxes", b"dead_sandboxes", "expired", b"expired", "expires_in", b"expires_in", "failures", b"failures", "forgotten_actions", b"forgotten_actions", "idle_closes_in", b"idle_closes_in", "open_trajectories", b"open_trajectories", "policy_version", b"policy_version", "sessions", b"sessions", "spec", b"spec", "waiting_trajectories", b"waiting_trajectories"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "closes_in", b"closes_in", "dead_sandboxes", b"dead_sandboxes", "expired", b"expired", "expires_in", b"expires_in", "failures", b"failures", "forgotten_actions", b"forgotten_actions", "idle_closes_in", b"idle_closes_in", "open_trajectories", b"open_trajectories", "policy_version", b"policy_version", "rollouts", b"rollouts", "sessions", b"sessions", "spec", b"spec", "waiting_trajectories", b"waiting_trajectories"]) -> None: ...
 
 global___JobStatus = JobStatus
 

@@ -7,6 +7,7 @@ import builtins
 import callsheet.v1.action_pb2
 import callsheet.v1.common_pb2
 import callsheet.v1.outcome_pb2
+import callsheet.v1.weights_pb2
 import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.duration_pb2
@@ -137,6 +138,7 @@ class SchedulerItem(google.protobuf.message.Message):
     ENDS_ACKNOWLEDGED_FIELD_NUMBER: builtins.int
     RELEASE_SANDBOX_FIELD_NUMBER: builtins.int
     DRAIN_FIELD_NUMBER: builtins.int
+    UPDATE_WEIGHTS_FIELD_NUMBER: builtins.int
     @property
     def registered(self) -> global___Registered:
         """The registration was accepted."""
@@ -173,6 +175,10 @@ class SchedulerItem(google.protobuf.message.Message):
     def drain(self) -> global___Drain:
         """Take no new attempts, report `draining`."""
 
+    @property
+    def update_weights(self) -> global___UpdateWeights:
+        """Change the weights of an engine and prove them; its service's state says what becomes of it."""
+
     def __init__(
         self,
         *,
@@ -185,10 +191,11 @@ class SchedulerItem(google.protobuf.message.Message):
         ends_acknowledged: global___EndsAcknowledged | None = ...,
         release_sandbox: global___ReleaseSandbox | None = ...,
         drain: global___Drain | None = ...,
+        update_weights: global___UpdateWeights | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["cancel", b"cancel", "dispatch", b"dispatch", "drain", b"drain", "ends_acknowledged", b"ends_acknowledged", "item", b"item", "pause", b"pause", "registered", b"registered", "release_sandbox", b"release_sandbox", "resize", b"resize", "resume", b"resume"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "dispatch", b"dispatch", "drain", b"drain", "ends_acknowledged", b"ends_acknowledged", "item", b"item", "pause", b"pause", "registered", b"registered", "release_sandbox", b"release_sandbox", "resize", b"resize", "resume", b"resume"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["item", b"item"]) -> typing.Literal["registered", "dispatch", "resize", "pause", "resume", "cancel", "ends_acknowledged", "release_sandbox", "drain"] | None: ...
+    def HasField(self, field_name: typing.Literal["cancel", b"cancel", "dispatch", b"dispatch", "drain", b"drain", "ends_acknowledged", b"ends_acknowledged", "item", b"item", "pause", b"pause", "registered", b"registered", "release_sandbox", b"release_sandbox", "resize", b"resize", "resume", b"resume", "update_weights", b"update_weights"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "dispatch", b"dispatch", "drain", b"drain", "ends_acknowledged", b"ends_acknowledged", "item", b"item", "pause", b"pause", "registered", b"registered", "release_sandbox", b"release_sandbox", "resize", b"resize", "resume", b"resume", "update_weights", b"update_weights"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["item", b"item"]) -> typing.Literal["registered", "dispatch", "resize", "pause", "resume", "cancel", "ends_acknowledged", "release_sandbox", "drain", "update_weights"] | None: ...
 
 global___SchedulerItem = SchedulerItem
 
@@ -392,6 +399,7 @@ class HostedService(google.protobuf.message.Message):
     INSTANCES_FIELD_NUMBER: builtins.int
     KEPT_SET_UPS_FIELD_NUMBER: builtins.int
     COPIES_SANDBOXES_FIELD_NUMBER: builtins.int
+    WEIGHTS_FIELD_NUMBER: builtins.int
     KV_TOKENS_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Name: "sandbox", "test-suite", a model, an API; "sandbox:" and an image for sandboxes with it, which serves only
@@ -435,6 +443,10 @@ class HostedService(google.protobuf.message.Message):
     def kept_set_ups(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
         """For sandboxes: as in ServiceState, which may change it."""
 
+    @property
+    def weights(self) -> global___EngineWeights:
+        """For models whose weights can change: as in ServiceState, which may change it."""
+
     def __init__(
         self,
         *,
@@ -448,9 +460,11 @@ class HostedService(google.protobuf.message.Message):
         instances: builtins.int = ...,
         kept_set_ups: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
         copies_sandboxes: builtins.bool = ...,
+        weights: global___EngineWeights | None = ...,
         kv_tokens: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["copies_sandboxes", b"copies_sandboxes", "instances", b"instances", "kept_set_ups", b"kept_set_ups", "kinds", b"kinds", "kv_tokens", b"kv_tokens", "name", b"name", "policy_version", b"policy_version", "reserved", b"reserved", "setup_s", b"setup_s", "shared", b"shared", "slots", b"slots"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["weights", b"weights"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["copies_sandboxes", b"copies_sandboxes", "instances", b"instances", "kept_set_ups", b"kept_set_ups", "kinds", b"kinds", "kv_tokens", b"kv_tokens", "name", b"name", "policy_version", b"policy_version", "reserved", b"reserved", "setup_s", b"setup_s", "shared", b"shared", "slots", b"slots", "weights", b"weights"]) -> None: ...
 
 global___HostedService = HostedService
 
@@ -672,6 +686,7 @@ class ServiceState(google.protobuf.message.Message):
     INSTANCES_FIELD_NUMBER: builtins.int
     KEPT_SET_UPS_FIELD_NUMBER: builtins.int
     NO_ROOM_FIELD_NUMBER: builtins.int
+    WEIGHTS_FIELD_NUMBER: builtins.int
     OTHERS_SEQUENCES_FIELD_NUMBER: builtins.int
     OTHERS_KV_TOKENS_FIELD_NUMBER: builtins.int
     name: builtins.str
@@ -694,6 +709,12 @@ class ServiceState(google.protobuf.message.Message):
         the seconds that each took. An env_reset with one of them begins with its files instead of running it.
         """
 
+    @property
+    def weights(self) -> global___EngineWeights:
+        """For models whose weights can change: which weights it has. It is repeated with every heartbeat and in registrations,
+        so that no report of an update can be lost.
+        """
+
     def __init__(
         self,
         *,
@@ -702,12 +723,94 @@ class ServiceState(google.protobuf.message.Message):
         instances: builtins.int = ...,
         kept_set_ups: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
         no_room: builtins.bool = ...,
+        weights: global___EngineWeights | None = ...,
         others_sequences: builtins.int = ...,
         others_kv_tokens: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["instances", b"instances", "kept_set_ups", b"kept_set_ups", "name", b"name", "no_room", b"no_room", "others_kv_tokens", b"others_kv_tokens", "others_sequences", b"others_sequences", "setup_s", b"setup_s"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["weights", b"weights"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["instances", b"instances", "kept_set_ups", b"kept_set_ups", "name", b"name", "no_room", b"no_room", "others_kv_tokens", b"others_kv_tokens", "others_sequences", b"others_sequences", "setup_s", b"setup_s", "weights", b"weights"]) -> None: ...
 
 global___ServiceState = ServiceState
+
+@typing.final
+class EngineWeights(google.protobuf.message.Message):
+    """Which weights an engine has."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STANDING_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
+    PROVED_BY_FIELD_NUMBER: builtins.int
+    UPDATING_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    LAST_UPDATE_FIELD_NUMBER: builtins.int
+    standing: callsheet.v1.weights_pb2.WeightsStanding.ValueType
+    """Whether it may serve them."""
+    version: builtins.int
+    """Their version, as far as it is known."""
+    reason: builtins.str
+    """Why it is UNPROVED, as a sentence."""
+    @property
+    def proved_by(self) -> global___FencingToken:
+        """The rollout that it has proved; unset unless PROVED."""
+
+    @property
+    def updating(self) -> global___FencingToken:
+        """The update that it is doing; unset unless UPDATING."""
+
+    @property
+    def last_update(self) -> global___UpdateReport:
+        """Its newest update that ended; unset if there was none."""
+
+    def __init__(
+        self,
+        *,
+        standing: callsheet.v1.weights_pb2.WeightsStanding.ValueType = ...,
+        version: builtins.int = ...,
+        proved_by: global___FencingToken | None = ...,
+        updating: global___FencingToken | None = ...,
+        reason: builtins.str = ...,
+        last_update: global___UpdateReport | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["last_update", b"last_update", "proved_by", b"proved_by", "updating", b"updating"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["last_update", b"last_update", "proved_by", b"proved_by", "reason", b"reason", "standing", b"standing", "updating", b"updating", "version", b"version"]) -> None: ...
+
+global___EngineWeights = EngineWeights
+
+@typing.final
+class UpdateReport(google.protobuf.message.Message):
+    """How an update of weights ended."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    UPDATE_FIELD_NUMBER: builtins.int
+    FAILURE_FIELD_NUMBER: builtins.int
+    EXPOSED_S_FIELD_NUMBER: builtins.int
+    CANARY_FIELD_NUMBER: builtins.int
+    failure: builtins.str
+    """Why it failed, as a sentence; empty if the weights are proved."""
+    exposed_s: builtins.float
+    """Seconds in which the engine could begin nothing because of it."""
+    @property
+    def update(self) -> global___FencingToken:
+        """Which update."""
+
+    @property
+    def canary(self) -> callsheet.v1.weights_pb2.CanaryAnswer:
+        """What it answered to the canary; unset if it came to none."""
+
+    def __init__(
+        self,
+        *,
+        update: global___FencingToken | None = ...,
+        failure: builtins.str = ...,
+        exposed_s: builtins.float = ...,
+        canary: callsheet.v1.weights_pb2.CanaryAnswer | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["canary", b"canary", "update", b"update"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["canary", b"canary", "exposed_s", b"exposed_s", "failure", b"failure", "update", b"update"]) -> None: ...
+
+global___UpdateReport = UpdateReport
 
 @typing.final
 class AttemptStarted(google.protobuf.message.Message):
@@ -1221,3 +1324,54 @@ class Drain(google.protobuf.message.Message):
     ) -> None: ...
 
 global___Drain = Drain
+
+@typing.final
+class UpdateWeights(google.protobuf.message.Message):
+    """See SchedulerItem. An engine does one update at a time; a repeated one is done once."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    UPDATE_FIELD_NUMBER: builtins.int
+    ROLLOUT_FIELD_NUMBER: builtins.int
+    SERVICE_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
+    PLAN_FIELD_NUMBER: builtins.int
+    REFERENCE_FIELD_NUMBER: builtins.int
+    RANK_FIELD_NUMBER: builtins.int
+    service: builtins.str
+    """The service."""
+    version: builtins.int
+    """The version of the new weights."""
+    rank: builtins.int
+    """For a group: the rank of this engine's first worker, at least 1."""
+    @property
+    def update(self) -> global___FencingToken:
+        """This update; grows."""
+
+    @property
+    def rollout(self) -> global___FencingToken:
+        """The rollout that it is for."""
+
+    @property
+    def plan(self) -> callsheet.v1.weights_pb2.RolloutPlan:
+        """As published."""
+
+    @property
+    def reference(self) -> callsheet.v1.weights_pb2.CanaryAnswer:
+        """What the first engine that was proved answered to the canary; unset if none was yet."""
+
+    def __init__(
+        self,
+        *,
+        update: global___FencingToken | None = ...,
+        rollout: global___FencingToken | None = ...,
+        service: builtins.str = ...,
+        version: builtins.int = ...,
+        plan: callsheet.v1.weights_pb2.RolloutPlan | None = ...,
+        reference: callsheet.v1.weights_pb2.CanaryAnswer | None = ...,
+        rank: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["plan", b"plan", "reference", b"reference", "rollout", b"rollout", "update", b"update"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["plan", b"plan", "rank", b"rank", "reference", b"reference", "rollout", b"rollout", "service", b"service", "update", b"update", "version", b"version"]) -> None: ...
+
+global___UpdateWeights = UpdateWeights

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import tarfile
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import anyio
 import pytest
@@ -18,7 +20,7 @@ from callsheet.managers.sandbox.provisioning.archives import unpack_copy
 from callsheet.managers.sandbox.root_filesystem import RootFilesystem
 from callsheet.managers.sandbox.settings import SandboxSettings
 
-from tests.support.sandboxes import shell, spec_for
+from tests.support.sandboxes import ANSWER_SECONDS, shell, spec_for
 
 _LIMIT = 64 << 20
 
@@ -125,3 +127,31 @@ async def test_a_copy_that_is_too_large_or_no_more_wanted_is_none(sandbox: Sandb
     (tmp_path / "stopped").mkdir()
     with pytest.raises(StoppedError):
         await sandbox.copy_files(tmp_path / "stopped", _LIMIT, stop)
+
+
+class _HeldUp:
+    """Holds up a copy that asks whether it is to stop, until `go_on` is set."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+
+    def is_set(self) -> bool:
+        return not self.go_on.wait(ANSWER_SECONDS)
+
+
+async def test_copies_that_take_long_hold_up_nobody_else(sandbox: Sandbox, tmp_path: Path) -> None:
+    # As many as there are threads for all else, and more.
+    stop = _HeldUp()
+    await shell(sandbox, "echo content > file")
+    async with anyio.create_task_group() as tasks:
+        for number in range(12):
+            place = tmp_path / str(number)
+            place.mkdir()
+            tasks.start_soon(sandbox.copy_files, place, _LIMIT, cast("anyio.Event", stop))
+        try:
+            with anyio.fail_after(ANSWER_SECONDS / 2):
+                await sandbox.pause()
+                await sandbox.resume()
+                assert await shell(sandbox, "cat file") == "content\n"
+        finally:
+            stop.go_on.set()

@@ -9,11 +9,13 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 
 import pytest
 from callsheet.managers.executor import Completed
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor import SandboxExecutor
+from callsheet.managers.sandbox.landlock import landlock_version
 from callsheet.managers.sandbox.settings import SandboxSettings
 from callsheet.v1 import action_pb2
 
@@ -22,6 +24,7 @@ from tests.support.sandbox_attempts import attempt_of, inline_file, reset, sh, s
 
 pytestmark = pytest.mark.anyio
 
+APART = Path(__file__).parents[3] / "examples" / "apart.py"
 TEST = b"import solution\nassert solution.answer() == 42\nprint('honest')\n"
 WRONG = inline_file("solution.py", b"def answer():\n    return 0\n")
 PRISTINE = inline_file("tests/check.py", TEST)
@@ -176,3 +179,65 @@ async def test_what_a_reward_does_is_nowhere_in_the_trajectory(executor: Sandbox
     result = await executor.run(attempt_of(step("ls -A"), sandbox_id=sandbox_id))
     assert isinstance(result, Completed)
     assert result.succeeded.env_step.stdout.inline == b"solution.py\n"
+
+
+# A program under test that writes the memory of whoever started it, its tests and a report.
+MEDDLER = b"""
+import os
+parent = os.getppid()
+
+def change_memory():
+    for line in open(f"/proc/{parent}/maps"):
+        place, rights = line.split()[:2]
+        begin, end = (int(word, 16) for word in place.split("-"))
+        if rights.startswith("rw") and end - begin < 1 << 26:
+            memory = open(f"/proc/{parent}/mem", "r+b", 0)
+            memory.seek(begin)
+            content = memory.read(end - begin)
+            at = content.find(b"EXPECTED-42")
+            while at >= 0:
+                memory.seek(begin + at)
+                memory.write(b"EXPECTED-00")
+                at = content.find(b"EXPECTED-42", at + 1)
+
+for way in (
+    change_memory,
+    lambda: open("../judge/check.py", "w").write("pass"),
+    lambda: os.rename("../judge", "../gone"),
+    lambda: open("/tmp/report", "w"),
+):
+    try:
+        way()
+    except OSError:
+        continue
+open("own", "w").write("may be written")
+open("/dev/null", "w").write("too")
+print("EXPECTED-00")
+"""
+STARTS_IT = b"""
+import os, sys
+from apart import run_apart
+expected = bytearray(b"EXPECTED-") + b"42"
+done = run_apart([sys.executable, "meddler.py"], "program", capture_output=True)
+names = sorted(os.listdir("program")), sorted(os.listdir("judge"))
+print(done.stdout, done.stderr, *names, os.path.exists("/tmp/report"))
+sys.exit(done.stdout.strip() != bytes(expected))
+"""
+
+
+@pytest.mark.parametrize("in_sandbox", [False, True], ids=["fresh", "in sandbox"])
+async def test_a_program_that_is_started_apart_changes_nothing_of_its_test(
+    executor: SandboxExecutor, measured: Measured, *, in_sandbox: bool
+) -> None:
+    if not landlock_version():
+        pytest.skip("this kernel has no Landlock")
+    sandbox_id = await began(executor, inline_file("program/meddler.py", MEDDLER))
+    files = [inline_file("judge/check.py", STARTS_IT), inline_file("judge/apart.py", APART.read_bytes())]
+    judge = suite("python3 -B judge/check.py", *files, in_sandbox=in_sandbox)
+    result = await executor.run(attempt_of(judge, sandbox_id=sandbox_id))
+    assert isinstance(result, Completed), result
+    reward = result.succeeded.reward
+    measured(f"a program started apart: score {reward.score:g}, the honest one is 0")
+    assert reward.score == 0.0
+    said = reward.command.stdout.inline.decode()
+    assert said == "b'EXPECTED-00\\n' b'' ['meddler.py', 'own'] ['apart.py', 'check.py'] False\n"

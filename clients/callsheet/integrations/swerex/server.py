@@ -79,6 +79,8 @@ def _configuration(settings: FacadeSettings, runtimes: Runtimes) -> uvicorn.Conf
         make_app(runtimes, settings),
         lifespan="off",
         log_config=None,
+        # Below it are lines for each request that is none, from whomever it comes.
+        log_level="error",
         access_log=False,
         server_header=False,
         limit_concurrency=_MOST_CONNECTIONS,

@@ -88,6 +88,7 @@ class SandboxParts:
         limits: Soft and hard resource limits of each command by their names in `resource`.
         clean_up: Called last, in a worker thread; removes what the backend made.
         threads: Bounds the worker threads of all sandboxes of a backend.
+        copying: The same for those that copy files: what a policy made of its tree can take them for long.
         changes: What it changed in its overlays, where it has any.
         confined_to: The directories that absolute paths of files must be in; empty where its root is its own.
         files_at: Its working directory, as the manager sees it, where its root is not its own.
@@ -104,6 +105,7 @@ class SandboxParts:
     limits: Mapping[str, tuple[int, int]]
     clean_up: Callable[[], None]
     threads: anyio.CapacityLimiter
+    copying: anyio.CapacityLimiter
     changes: ChangedFiles | None = None
     confined_to: tuple[str, ...] = ()
     files_at: str = ""
@@ -125,7 +127,7 @@ class SandboxJobs:
         self.lanes = SandboxLanes(group, lambda: connection.pid, by_process=parts.by_process)
         self.frozen = False
         self._limits = dict(parts.limits)
-        self._threads = parts.threads
+        self._threads, self._copying = parts.threads, parts.copying
         self._pin = None if group is not None and group.pins_cores else parts.pin
         self._pins_each_process = self._pin is not None and parts.by_process
         self._cores: frozenset[int] | None = None
@@ -145,6 +147,14 @@ class SandboxJobs:
         """Runs it in a worker thread; what fails because the sandbox ended meanwhile is told as its loss."""
         try:
             return await self.in_thread(function, *args)
+        except OSError as error:
+            await self.raise_loss(error)
+            raise
+
+    async def copying(self, function: Callable[[Unpack[_Args]], _Result], *args: *_Args) -> _Result:
+        """Does as `blocking` for what copies files, and keeps no other work from its threads."""
+        try:
+            return await anyio.to_thread.run_sync(function, *args, limiter=self._copying)
         except OSError as error:
             await self.raise_loss(error)
             raise

@@ -59,6 +59,7 @@ _LISTENING_BYTES = 64
 _OWN_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS})
 _CLEAR_SECONDS = 5.0
 _WORKER_THREADS = 8
+_COPYING_THREADS = 4
 
 _Result = TypeVar("_Result")
 _Args = TypeVarTuple("_Args")
@@ -270,7 +271,7 @@ class AgentSandbox:
         self._jobs.check()
         if self._parts.changes is None:
             raise SandboxLostError("it was not made to keep its changes")
-        return await self._jobs.blocking(self._parts.changes.save, target, limit_bytes)
+        return await self._jobs.copying(self._parts.changes.save, target, limit_bytes)
 
     async def copy_files(self, target: Path, limit_bytes: int, stop: anyio.Event) -> int:
         """Copies its files for another sandbox."""
@@ -280,8 +281,8 @@ class AgentSandbox:
         place = parts.files_at or f"/proc/{self.agent_pid}/root{WORK}"
         try:
             if parts.changes is not None:
-                return await self._jobs.blocking(parts.changes.copy, target, limit_bytes, stop.is_set)
-            return await self._jobs.blocking(copy_working_directory, place, target, limit_bytes, stop.is_set)
+                return await self._jobs.copying(parts.changes.copy, target, limit_bytes, stop.is_set)
+            return await self._jobs.copying(copy_working_directory, place, target, limit_bytes, stop.is_set)
         except ChangesTooLargeError as error:
             raise CopyRefusedError("copy_too_large", str(error)) from error
         except OSError as error:
@@ -417,6 +418,7 @@ class AgentBackend(SandboxBackend):
         self._settings = settings
         self._creating = anyio.CapacityLimiter(settings.concurrent_creates)
         self._threads = anyio.CapacityLimiter(_WORKER_THREADS)
+        self._copying = anyio.CapacityLimiter(_COPYING_THREADS)
         self._doors = NetworkDoors()
 
     async def create(self, spec: SandboxSpec, on_lost: Callable[[str], None]) -> AgentSandbox:

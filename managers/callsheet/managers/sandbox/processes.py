@@ -237,6 +237,7 @@ class ProcessBackend(AgentBackend):
                 limits=plan.limits,
                 clean_up=plan.clean_up,
                 threads=self._threads,
+                copying=self._copying,
                 changes=changes,
                 confined_to=plan.confined_to,
                 files_at=plan.files_at,

@@ -118,7 +118,8 @@ def _dispatch(
     action.first_dispatched_at = action.first_dispatched_at or now
     if request.in_sandbox and trajectory is not None:
         trajectory.occupied = attempt
-    action.tell(now, f"attempt {attempt.number} dispatched to {manager.manager_id}")
+    on_version = f" with policy version {service.weights.told.version}" if attempt.service in state.rollouts else ""
+    action.tell(now, f"attempt {attempt.number} dispatched to {manager.manager_id}{on_version}")
     arm_attempt(state, attempt, now)
     key = action.key
     state.persist(
@@ -213,7 +214,7 @@ def _settle(state: SchedulerState, manager: Manager, attempt: Attempt, event: ev
     else:
         partial = result.result if isinstance(result, events.AttemptSucceeded) else result.partial
         stopped = replace(STOPPED, partial=partial)
-        failed = note_death(action, result) if isinstance(result, events.AttemptFailed) else stopped
+        failed = note_death(state, action, result) if isinstance(result, events.AttemptFailed) else stopped
         end_unsuccessfully(state, action, failed, now, last)
     drop_attempt(state, attempt, now)
 

@@ -167,6 +167,36 @@ class DrainManager(ManagerCommand):
 
 
 @dataclass(slots=True)
+class ReleasePayloads(CoreCommand):
+    """Let go of stored payloads that a job needs no longer: those of weights that newer ones took the place of."""
+
+    after_commit: ClassVar[bool] = True
+    job_id: str
+    payloads: frozenset[str]
+
+
+@dataclass(slots=True)
+class UpdateWeights(ManagerCommand):
+    """Have an engine take new weights and prove them.
+
+    Attributes:
+        update: This command's own token.
+        rollout: What it is for.
+        plan: What was published, encoded.
+        reference: What the first engine that was proved answered to the canary, encoded; empty if none was yet.
+        rank: Of the engine's first worker in the trainer's group; 0 if there is none.
+    """
+
+    update: Token
+    rollout: Token
+    service: str
+    version: int
+    plan: bytes
+    reference: bytes
+    rank: int
+
+
+@dataclass(slots=True)
 class Expiry:
     """A deadline ran out before the action could finish."""
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from callsheet.scheduler.core.closed import ClosedTogether, ClosedTrajectory
 from callsheet.scheduler.core.commands import OutcomeResult
+from callsheet.scheduler.core.engine_weights import EngineWeights
 from callsheet.scheduler.core.events import AttemptEnded, result_bytes
 from callsheet.scheduler.core.forgotten import ForgottenWork
 from callsheet.scheduler.core.ledger import Node
@@ -41,6 +42,7 @@ class Service:
 
     Attributes:
         kv_booked: Tokens that these are expected to come to hold of its engine's KV cache.
+        weights: Which weights it has, if it is an engine. While they are not proved it has no free slots.
     """
 
     description: ServiceDescription
@@ -49,6 +51,7 @@ class Service:
     instances: int = 0
     kept_set_ups: Mapping[str, float] = field(default_factory=dict)
     no_room: bool = False
+    weights: EngineWeights = field(default_factory=EngineWeights)
     kv_booked: int = 0
     others_sequences: int = 0
     others_kv_tokens: int = 0
@@ -67,6 +70,8 @@ class Service:
     @property
     def free_slots(self) -> int | None:
         """Attempts it can take now; None if it has no limit."""
+        if self.weights.gated:
+            return 0
         slots = self.description.slots
         return slots - self.busy if slots else None
 
@@ -386,6 +391,7 @@ class Job:
     Attributes:
         begun_after: The newest token when it was opened. Attempts with one that is no greater are of another job, which
             had this id before.
+        over: It is being closed, and nothing of it is kept.
         active_at: When something happened in it last, in seconds since the epoch.
         closing: Closed trajectories of which actions are still being stopped.
         open_actions: How many have no outcome yet.
@@ -406,6 +412,7 @@ class Job:
     request: JobRequest
     policy_version: int = 0
     begun_after: Token = FIRST_TOKEN
+    over: bool = False
     active_at: float = 0.0
     lease: Lease = field(default_factory=Lease)
     trajectories: dict[str, Trajectory] = field(default_factory=dict)

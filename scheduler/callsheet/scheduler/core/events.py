@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from callsheet.scheduler.core.engine_weights import WeightsOffer
 from callsheet.scheduler.core.generations import GeneratedTokens
 from callsheet.scheduler.core.model import (
     ActionKey,
@@ -146,10 +147,11 @@ class CancelRequested(Request):
 
 @dataclass(slots=True)
 class PolicyPublished(Request):
-    """A job's trainer has a new policy version."""
+    """A job's trainer has a new policy version, and perhaps weights for engines."""
 
     job_id: str
     version: int
+    offer: WeightsOffer | None = None
 
 
 @dataclass(slots=True)

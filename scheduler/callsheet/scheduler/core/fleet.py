@@ -20,6 +20,7 @@ from callsheet.scheduler.core.model import (
 )
 from callsheet.scheduler.core.peers import ManagerSession
 from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription, ServiceState
+from callsheet.scheduler.core.rollouts import advance_services, reconnected, registered, weights_told
 from callsheet.scheduler.core.servability import note_arrival
 from callsheet.scheduler.core.state import SchedulerState
 
@@ -37,7 +38,7 @@ def on_joined(state: SchedulerState, event: events.ManagerJoined, now: float) ->
             _check_gone(state, known, now)
             lose_manager(state, known, now)
             known = None
-        manager = _reconnect(state, known, event) if known is not None else _register(state, event, now)
+        manager = _reconnect(state, known, event, now) if known is not None else _register(state, event, now)
     except RefusedError as refusal:
         state.emit(RefuseManager(event.session, refusal))
         return
@@ -74,7 +75,7 @@ def _check_gone(state: SchedulerState, manager: Manager, now: float) -> None:
         raise RefusedError(RefusalCode.ALREADY_EXISTS, "registration.manager_id", manager.manager_id, rule)
 
 
-def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoined) -> Manager:
+def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoined, now: float) -> Manager:
     """Takes a manager's new stream, and what it takes to begin on its services now; else it is what it was.
 
     One that drains by itself says so again. One that was told to may have lost that command with its old stream.
@@ -90,6 +91,7 @@ def _reconnect(state: SchedulerState, manager: Manager, event: events.ManagerJoi
         service = manager.services[description.name]
         service.description = description
         _begin_on(state, service, description)
+        weights_told(state, manager, service, description.weights, now)
     manager.node.changed.add(manager.node)
     return manager
 
@@ -167,6 +169,8 @@ def _register(state: SchedulerState, event: events.ManagerJoined, now: float) ->
     node.managers.add(manager.manager_id)
     state.managers[manager.manager_id] = manager
     update_reserve(state, node)
+    for service in services.values():
+        registered(state, manager, service, service.description.weights, now)
     _recover_sandboxes(state, manager, event, now)
     return manager
 
@@ -213,17 +217,18 @@ def on_heartbeat(state: SchedulerState, event: events.ManagerHeartbeat, now: flo
         return
     manager.last_seen = now
     for told in event.services:
-        _update_service(state, manager, told)
+        _update_service(state, manager, told, now)
     if not manager.reconciled:
         _reconcile(state, manager, now)
     if manager.listed_sandboxes:
         _release_strays(state, manager)
 
 
-def _update_service(state: SchedulerState, manager: Manager, told: ServiceState) -> None:
+def _update_service(state: SchedulerState, manager: Manager, told: ServiceState, now: float) -> None:
     service = manager.services.get(told.name)
     if service is not None:
         _begin_on(state, service, told)
+        weights_told(state, manager, service, told.weights, now)
         manager.node.changed.add(manager.node)
     elif manager.session is not None:
         rule = f"must be one of the services it registered: {sorted(manager.services)}"
@@ -254,6 +259,7 @@ def _reconcile(state: SchedulerState, manager: Manager, now: float) -> None:
             _end_attempt(state, attempt, NEVER_STARTED, now, started=False)
     manager.unlisted.clear()
     state.fleet_changed()
+    reconnected(state, manager, now)
 
 
 def _release_strangers(manager: Manager) -> None:
@@ -315,6 +321,7 @@ def lose_manager(state: SchedulerState, manager: Manager, now: float) -> None:
     else:
         del state.nodes[node.node_id]
         state.metered_nodes.pop(node.node_id, None)
+    advance_services(state, manager.services, now)
 
 
 def lose_everything_on(state: SchedulerState, manager_id: str, now: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from callsheet.scheduler.core.adoption import is_of
@@ -10,6 +11,7 @@ from callsheet.scheduler.core.entities import Action, FinishedAction, Job, Manag
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU, ActionState, TrajectoryEnd
 from callsheet.scheduler.core.resizing import elastic_cores
+from callsheet.scheduler.core.rollouts import engines_of
 from callsheet.scheduler.core.state import SchedulerState
 
 
@@ -41,6 +43,7 @@ def check_invariants(state: SchedulerState) -> None:
         _check_finished(job)
         _check_closed(job)
     _check_kept(state)
+    _check_rollouts(state)
     orphan_bytes = sum(orphan.size for orphan in state.orphans.values())
     _require(
         state.orphan_bytes == orphan_bytes, f"{state.orphan_bytes} bytes of orphans are counted, {orphan_bytes} kept"
@@ -103,6 +106,24 @@ def _check_kept(state: SchedulerState) -> None:
     _require(state.finished_bytes == kept_bytes, f"{state.finished_bytes} bytes are counted, {kept_bytes} are kept")
     due = state.timers.get(("retention", ""))
     _require(due is not None or not (kept or closed), "what is over is kept for ever")
+
+
+def _check_rollouts(state: SchedulerState) -> None:
+    for name, rollout in state.rollouts.items():
+        _require(rollout.job_id in state.jobs, f"the weights of {name} belong to {rollout.job_id}, which is not open")
+        due = state.timers.get(("rollout", name))
+        engines = engines_of(state, name)
+        updating = [each for each in engines if each.weights.updating is not None]
+        _require(due is not None or not updating, f"an engine of {name} updates and nobody looks after it")
+        for engine in engines:
+            weights, manager_id = engine.weights, engine.manager.manager_id
+            gated = weights.gated_since is not None
+            _require(gated == weights.gated, f"{manager_id} miscounts for how long it is given nothing")
+            waits = weights.busy or weights.has_proved(rollout) or rollout.offer.group_ranks > 0
+            waits = waits or not engine.manager.accepting or weights.retry_at == math.inf
+            waits = waits or len([each for each in engines if each.weights.busy]) >= rollout.width
+            waits = waits or (due is not None and weights.retry_at > -math.inf)
+            _require(waits, f"{manager_id} neither has the weights of {name} nor is it told to take them")
 
 
 def _check_groups(job: Job) -> None:

@@ -192,11 +192,12 @@ def _persist_place(state: SchedulerState, trajectory: Trajectory) -> None:
             trajectory.manager_id,
             dict(trajectory.held),
             trajectory.held_cores,
+            trajectory.died,
         )
     )
 
 
-def note_death(action: Action, failed: AttemptFailed) -> AttemptFailed:
+def note_death(state: SchedulerState, action: Action, failed: AttemptFailed) -> AttemptFailed:
     """Notes that an action ended with its sandbox, if it did; returns the failure as its job wants it told."""
     trajectory = action.trajectory
     died = failed.kind is FailureKind.ENV and failed.reason == STATE_LOST.reason
@@ -204,6 +205,7 @@ def note_death(action: Action, failed: AttemptFailed) -> AttemptFailed:
     full = failed.kind is FailureKind.RESOURCE_LIMIT
     if trajectory is not None and (died or (full and trajectory.lost)):
         trajectory.died = True
+        _persist_place(state, trajectory)
     if not died:
         return failed
     action.job.dead_sandboxes += 1

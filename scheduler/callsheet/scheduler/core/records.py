@@ -57,6 +57,30 @@ class PolicyVersionPublished(Record):
 
 
 @dataclass(slots=True)
+class RolloutBegun(Record):
+    """A job published weights for the engines of a service, in place of what it published for them before.
+
+    `plan` is a serialized RolloutPlan; epoch and sequence are the rollout's token.
+    """
+
+    job_id: str
+    service: str
+    version: int
+    epoch: int
+    sequence: int
+    plan: bytes
+
+
+@dataclass(slots=True)
+class RolloutChanged(Record):
+    """The rollout of a service has another `reference`, a serialized CanaryAnswer, or its group has `begun`."""
+
+    service: str
+    reference: bytes
+    begun: bool
+
+
+@dataclass(slots=True)
 class TrajectoryOpened(Record):
     """A trajectory was opened; `spec` is a serialized TrajectorySpec."""
 
@@ -69,7 +93,10 @@ class TrajectoryOpened(Record):
 
 @dataclass(slots=True)
 class TrajectoryPlaced(Record):
-    """Where the sandbox of a trajectory lives; empty ids when it is gone. `held` maps resources to units kept by it."""
+    """Where the sandbox of a trajectory lives; empty ids when it is gone. `held` maps resources to units kept by it.
+
+    `died` says that it is gone, or will be, because it died under a command that ran in it.
+    """
 
     job_id: str
     trajectory_id: str
@@ -77,6 +104,7 @@ class TrajectoryPlaced(Record):
     manager_id: str
     held: dict[str, int]
     held_cores: tuple[int, ...]
+    died: bool = False
 
 
 @dataclass(slots=True)
@@ -259,6 +287,20 @@ class RecoveredJob:
 
 
 @dataclass(slots=True)
+class RecoveredRollout:
+    """The newest weights of a service as the journal has them; see `RolloutBegun` and `RolloutChanged`."""
+
+    job_id: str
+    service: str
+    version: int
+    epoch: int
+    sequence: int
+    plan: bytes
+    reference: bytes = b""
+    begun: bool = False
+
+
+@dataclass(slots=True)
 class RecoveredTrajectory:
     """A trajectory of an open job as the journal has it; `end` is empty while it is open.
 
@@ -280,6 +322,7 @@ class RecoveredTrajectory:
     group_cancelled: bool = False
     had_sandbox: bool = False
     closed_at: float | None = None
+    died: bool = False
 
 
 @dataclass(slots=True)
@@ -327,3 +370,4 @@ class Recovered:
     forgotten: tuple[tuple[str, bytes], ...] = ()
     alive_at: float | None = None
     away: tuple[tuple[float, float], ...] = ()
+    rollouts: tuple[RecoveredRollout, ...] = ()

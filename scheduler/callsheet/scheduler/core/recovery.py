@@ -7,6 +7,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import NamedTuple
 
+from callsheet.scheduler.core.engine_weights import WeightsOffer, WeightsRollout
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Trajectory
 from callsheet.scheduler.core.forgotten import completed_of, states_of
 from callsheet.scheduler.core.idleness import worked
@@ -24,6 +25,7 @@ from callsheet.scheduler.core.records import (
     Recovered,
     RecoveredAction,
     RecoveredJob,
+    RecoveredRollout,
     RecoveredTrajectory,
     SchedulerAway,
 )
@@ -41,6 +43,7 @@ class RequestDecoder(NamedTuple):
     job: Callable[[bytes], JobRequest]
     trajectory: Callable[[bytes], TrajectoryRequest]
     action: Callable[[bytes], ActionRequest]
+    weights: Callable[[bytes], WeightsOffer]
 
 
 def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder, now: float) -> None:
@@ -49,6 +52,8 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
         state.restored_at = now
     for job in recovered.jobs:
         _restore_job(state, job, decode, now)
+    for rollout in recovered.rollouts:
+        _restore_rollout(state, rollout, decode)
     for job_id, entries in recovered.forgotten:
         _restore_forgotten(state.jobs[job_id], entries)
     away = _time_away(state, recovered, now)
@@ -73,6 +78,13 @@ def restore(state: SchedulerState, recovered: Recovered, decode: RequestDecoder,
     for manager_id in awaited:
         state.timers.set(("manager", manager_id), now + state.settings.manager_lease)
     state.summaries.restore(recovered.finished, recovered.closed, now)
+
+
+def _restore_rollout(state: SchedulerState, row: RecoveredRollout, decode: RequestDecoder) -> None:
+    """Its engines say how far they are when they register."""
+    offer = replace(decode.weights(row.plan), service=row.service)
+    token = Token(row.epoch, row.sequence)
+    state.rollouts[row.service] = WeightsRollout(token, row.job_id, row.version, offer, row.reference, row.begun)
 
 
 def _restore_forgotten(job: Job, entries: bytes) -> None:
@@ -150,6 +162,7 @@ def _restore_trajectory(
     # Saying "lost" lets an env_step fail as data instead of as a refusal.
     trajectory.lost = not row.sandbox_id
     trajectory.had_sandbox = row.had_sandbox or bool(row.sandbox_id)
+    trajectory.died = row.died
     if row.manager_id:
         awaited.add(row.manager_id)
         _mark_admitted(trajectory)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from callsheet.scheduler.core.engine_weights import WeightsTold
 from callsheet.scheduler.core.model import ActionKey, ActionKind, Token
 
 IMAGE_SERVICE_PREFIX = "sandbox:"
@@ -51,6 +52,7 @@ class ServiceDescription:
         instances: Instances that are there; 0 if none is, or if the service has no such thing.
         kept_set_ups: Seconds that each set-up took whose result is kept, by `ActionRequest.set_up`.
         copies_sandboxes: Whether its rewards can run in copies of the sandboxes that its manager holds.
+        weights: For models whose weights can change: which they have; None if that is not told.
         kv_tokens: Tokens that the KV cache of an engine holds; 0 if it is no engine, or does not tell.
     """
 
@@ -64,6 +66,7 @@ class ServiceDescription:
     instances: int = 0
     kept_set_ups: Mapping[str, float] = field(default_factory=dict)
     copies_sandboxes: bool = False
+    weights: WeightsTold | None = None
     kv_tokens: int = 0
 
     def serves(self, kind: ActionKind, name: str) -> bool:
@@ -82,6 +85,7 @@ class ServiceState:
 
     Attributes:
         no_room: Whether no attempt could begin now, whatever units are free: they lie in no one chunk.
+        weights: As in `ServiceDescription`; None leaves what was told before.
         others_sequences: Sequences on an engine that did not come through its manager.
         others_kv_tokens: Tokens of its KV cache that those hold.
     """
@@ -91,6 +95,7 @@ class ServiceState:
     instances: int
     kept_set_ups: Mapping[str, float] = field(default_factory=dict)
     no_room: bool = False
+    weights: WeightsTold | None = None
     others_sequences: int = 0
     others_kv_tokens: int = 0
 

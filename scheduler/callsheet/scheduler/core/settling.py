@@ -44,6 +44,8 @@ def last_action_over(state: SchedulerState, trajectory: Trajectory, now: float) 
 
 
 def _settle(state: SchedulerState, job: Job, request: TrajectoryRequest, now: float) -> None:
+    if job.over:
+        return
     group = job.groups.get(request.group.group_id) if request.group is not None else None
     if group is None or request.group is None:
         keep_closed(state, job, (request.trajectory_id,), "", now)

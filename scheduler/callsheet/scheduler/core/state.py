@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from callsheet.scheduler.core.commands import Accept, CoreCommand, OutcomeFacts, Persist
+from callsheet.scheduler.core.engine_weights import WeightsRollout
 from callsheet.scheduler.core.entities import Action, Attempt, FinishedAction, Job, Manager, Orphan, Trajectory
 from callsheet.scheduler.core.events import ReplyTo
 from callsheet.scheduler.core.expected import ExpectedRole
@@ -23,7 +24,7 @@ TimerKey = (
     tuple[Literal["action", "backoff", "orphan"], ActionKey]
     | tuple[Literal["attempt"], Token]
     | tuple[Literal["trajectory"], TrajectoryKey]
-    | tuple[Literal["job", "idle", "manager"], str]
+    | tuple[Literal["job", "idle", "manager", "rollout"], str]
     | tuple[Literal["retention", "round"], Literal[""]]
 )
 """What the core waits for: the kind of deadline and whose it is."""
@@ -66,8 +67,8 @@ class CoreSettings:
     max_job_open_actions: int = 500_000
     max_job_open_bytes: int = 1 << 29
     max_open_jobs: int = 10_000
-    max_open_trajectories: int = 500_000
-    max_job_open_trajectories: int = 250_000
+    max_open_trajectories: int = 200_000
+    max_job_open_trajectories: int = 100_000
     max_orphan_bytes: int = 1 << 28
     full_retry_after: float = 1.0
     manager_lease: float = 15.0
@@ -93,6 +94,7 @@ class SchedulerState:
         settings: Its bounds.
         encode_outcome: See there.
         jobs: The open ones, by id.
+        rollouts: The newest weights of services that open jobs published, by the service.
         managers: The registered ones, by id; also one whose stream is down while its lease runs.
         expected: Announced roles of which no manager has registered yet.
         nodes: Those of registered managers, by id.
@@ -139,6 +141,7 @@ class SchedulerState:
         self.settings = settings or CoreSettings()
         self.encode_outcome = encode_outcome
         self.jobs: dict[str, Job] = {}
+        self.rollouts: dict[str, WeightsRollout] = {}
         self.managers: dict[str, Manager] = {}
         self.expected = self.settings.expected
         self.nodes: dict[str, Node] = {}

@@ -35,6 +35,7 @@ from callsheet.scheduler.core.records import (
     TrajectoryCommandTimeout,
 )
 from callsheet.scheduler.core.retention import drop_job
+from callsheet.scheduler.core.rollouts import begin_rollout, end_rollouts
 from callsheet.scheduler.core.servability import check_servable
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.trajectories import abandon
@@ -74,6 +75,7 @@ def on_job_close(state: SchedulerState, event: events.JobCloseRequested, now: fl
 
 def close_job(state: SchedulerState, job: Job, reason: str, now: float) -> None:
     """Ends all that is under a job, and forgets it."""
+    job.over = True
     abandon(state, job, list(job.trajectories), reason, now)
     for action in list(job.actions.values()):
         if isinstance(action, Action):
@@ -83,6 +85,7 @@ def close_job(state: SchedulerState, job: Job, reason: str, now: float) -> None:
     job_id = job.request.job_id
     drop_job(state, job)
     del state.jobs[job_id]
+    end_rollouts(state, job_id, now)
     state.timers.drop(("job", job_id))
     state.timers.drop(("idle", job_id))
     state.persist(JobClosed(job_id, reason))
@@ -229,10 +232,11 @@ def _count_open(state: SchedulerState, job: Job, request: ActionRequest) -> None
 
 
 def on_policy_published(state: SchedulerState, event: events.PolicyPublished, now: float) -> None:
-    """Records a job's newest policy version and closes the trajectories it leaves too far behind."""
+    """Records a job's newest policy version, with its weights if it has any, and closes trajectories that are stale."""
     job = open_job(state, event.job_id, event.reply_to, works_at=now)
     if event.version < job.policy_version:
         raise failed_precondition("version", event.version, f"must not be below {job.policy_version}")
+    begin_rollout(state, job, event, now)
     if event.version > job.policy_version:
         job.policy_version = event.version
         state.persist(PolicyVersionPublished(event.job_id, event.version))

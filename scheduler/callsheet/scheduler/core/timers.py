@@ -19,6 +19,7 @@ from callsheet.scheduler.core.lifecycle import (
 )
 from callsheet.scheduler.core.model import ActionKey, ActionState, FailureKind, TimeoutKind, Token
 from callsheet.scheduler.core.retention import retention_due
+from callsheet.scheduler.core.rollouts import rollout_due
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.trajectories import trajectory_due
 
@@ -55,6 +56,8 @@ def on_timer(state: SchedulerState, event: events.TimerFired, now: float) -> Non
                 idle_due(state, job_id, now)
             case ("retention", ""):
                 retention_due(state, now)
+            case ("rollout", str() as service):
+                rollout_due(state, service, now)
             case ("manager", str() as manager_id):
                 _manager_due(state, manager_id, now)
 

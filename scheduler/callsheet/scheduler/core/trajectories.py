@@ -157,7 +157,8 @@ def close_trajectory(
         job.live_trajectories -= 1
     if trajectory.sandbox_id:
         drop_sandbox(state, trajectory, now, lost=False)
-    state.persist(TrajectoryClosed(job_id, trajectory_id, end.value, reason, now))
+    if not job.over:
+        state.persist(TrajectoryClosed(job_id, trajectory_id, end.value, reason, now))
     if trajectory.open_actions:
         job.closing[trajectory_id] = trajectory
     group = group_of(job, trajectory.request)

@@ -8,10 +8,10 @@ import anyio
 import anyio.to_thread
 from callsheet.scheduler.access.identity import Scope
 from callsheet.scheduler.core import events
-from callsheet.scheduler.core.entities import Manager
+from callsheet.scheduler.core.engine_weights import WeightsStanding
+from callsheet.scheduler.core.entities import Manager, Service
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import ActionKey
-from callsheet.scheduler.core.registration import ServiceDescription
 from callsheet.scheduler.planner.answers.what_if import ask
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.protocol import Reviewer
@@ -24,7 +24,14 @@ from callsheet.scheduler.service.outcomes import fill_timestamp
 from callsheet.scheduler.service.refusals import Context
 from callsheet.scheduler.service.requests import UnaryReply, decode_key
 from callsheet.scheduler.service.status_answers import job_status
-from callsheet.v1 import action_pb2, admin_service_pb2, admin_service_pb2_grpc, common_pb2, manager_service_pb2
+from callsheet.v1 import (
+    action_pb2,
+    admin_service_pb2,
+    admin_service_pb2_grpc,
+    common_pb2,
+    manager_service_pb2,
+    weights_pb2,
+)
 
 
 class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
@@ -131,20 +138,28 @@ def _manager_status(manager: Manager) -> admin_service_pb2.ManagerStatus:
         node_id=manager.node.node_id,
         connected=manager.session is not None,
         draining=manager.draining,
-        services=[_hosted(service.description) for service in manager.services.values()],
+        services=[_hosted(service) for service in manager.services.values()],
         attempts=len(manager.attempts),
         sandboxes=len(manager.sandboxes),
         capabilities=dict(manager.capabilities),
     )
 
 
-def _hosted(description: ServiceDescription) -> manager_service_pb2.HostedService:
+def _hosted(service: Service) -> manager_service_pb2.HostedService:
+    description, told = service.description, service.weights.told
+    gated = not service.weights.trusted
+    standing = weights_pb2.WEIGHTS_STANDING_UNPROVED if gated else weights_pb2.WeightsStanding.ValueType(told.standing)
+    is_engine = description.weights is not None or told.standing is not WeightsStanding.INITIAL
+    weights = manager_service_pb2.EngineWeights(
+        standing=standing, version=told.version, reason=service.weights.reason or told.reason
+    )
     return manager_service_pb2.HostedService(
+        weights=weights if is_engine else None,
         name=description.name,
         kinds=[action_pb2.ActionKind.ValueType(kind) for kind in sorted(description.kinds)],
         slots=description.slots,
         reserved=description.reserved,
-        policy_version=description.policy_version,
+        policy_version=told.version if is_engine else description.policy_version,
         shared=description.shared,
     )
 

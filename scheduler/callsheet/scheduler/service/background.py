@@ -28,6 +28,7 @@ class Background:
         self._job_is_open = job_is_open
         self._reads: deque[tuple[Watcher, ActionKey]] = deque()
         self._closed_jobs: deque[str] = deque()
+        self._unneeded: deque[tuple[str, frozenset[str]]] = deque()
         self._wake = anyio.Event()
 
     @property
@@ -45,6 +46,11 @@ class Background:
         self._closed_jobs.append(job_id)
         self._wake.set()
 
+    def release_some(self, job_id: str, payloads: frozenset[str]) -> None:
+        """Lets go of payloads that a job needs no longer."""
+        self._unneeded.append((job_id, payloads))
+        self._wake.set()
+
     async def run(self) -> None:
         """Runs until cancelled."""
         while True:
@@ -57,6 +63,8 @@ class Background:
                 self._reads.extendleft(reversed(batch[len(stored) :]))
                 for (watcher, key), encoded in zip(batch, stored, strict=False):
                     self._deliver(watcher, key, encoded)
+            while self._unneeded:
+                await self._release_some(*self._unneeded.popleft())
             while self._closed_jobs:
                 job_id = self._closed_jobs.popleft()
                 # A job opened again under the same id uses what its payloads are kept for; its own close releases them.
@@ -79,6 +87,13 @@ class Background:
             await self._payloads.release_job(job_id)
         except PayloadStoreError as error:
             # The next start of a scheduler does it.
+            _log.error("payloads_not_released", job_id=job_id, reason=str(error))
+
+    async def _release_some(self, job_id: str, payloads: frozenset[str]) -> None:
+        try:
+            await self._payloads.release(job_id, payloads)
+        except PayloadStoreError as error:
+            # They stay until they are idle, or the job is closed.
             _log.error("payloads_not_released", job_id=job_id, reason=str(error))
 
     def _deliver(self, watcher: Watcher, key: ActionKey, encoded: bytes | None) -> None:

@@ -15,7 +15,13 @@ from callsheet.scheduler.service.openings import end_of, opening_of
 from callsheet.scheduler.service.payload_claims import PayloadClaims
 from callsheet.scheduler.service.peer_limits import PeerLimits, peer_of
 from callsheet.scheduler.service.refusals import Context
-from callsheet.scheduler.service.requests import UnaryReply, decode_key, decode_request, require_job_of
+from callsheet.scheduler.service.requests import (
+    UnaryReply,
+    decode_key,
+    decode_request,
+    job_of_references,
+    require_job_of,
+)
 from callsheet.scheduler.service.rules import seconds
 from callsheet.scheduler.service.sessions import ClientStream
 from callsheet.scheduler.service.unread import UnreadBytes
@@ -67,7 +73,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
                 require_job_of(item, identity)
                 event, references = decode_request(item, reply_to, session)
                 if references:
-                    claim = await self._claims.of_submit(identity, item.submit.job_id, references)
+                    claim = await self._claims.of_submit(identity, job_of_references(item), references)
                     session.expect_result(item.sequence, claim)
             except RefusedError as refusal:
                 session.put_result(item.sequence, refusal)
@@ -81,7 +87,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         reply = UnaryReply()
         event, references = decode_request(item, events.ReplyTo(reply, 0), None)
         if references:
-            reply.claim = await self._claims.of_submit(identity, item.submit.job_id, references)
+            reply.claim = await self._claims.of_submit(identity, job_of_references(item), references)
         await self._loop.wait_for_room()
         self._loop.post([event])
         await reply.result(ANSWER_TIMEOUT)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from contextvars import ContextVar
 from typing import Any, Final, TypeAlias
 
@@ -61,11 +62,21 @@ class TokenGuard(grpc.aio.ServerInterceptor):
             return self._refusing(method, refusal)
         # Interceptors and handler of an rpc run in one task, and so in one context.
         _caller.set(identity)
-        # Ours are coroutines that write; those that yield, as reflection does, are over soon.
-        if not inspect.iscoroutinefunction(handler.stream_stream):
-            return handler  # type: ignore[no-any-return]
-        guarded = self._while_valid(identity, handler.stream_stream)
-        return grpc.stream_stream_rpc_method_handler(guarded, handler.request_deserializer, handler.response_serializer)
+        return self._guarded(identity, handler, method)
+
+    def _guarded(self, identity: Identity, handler: Any, method: str) -> Handler:
+        """A handler that looks at the token again, where a call may last."""
+        codecs = handler.request_deserializer, handler.response_serializer
+        if handler.unary_stream is not None and inspect.isasyncgenfunction(handler.unary_stream):
+            return grpc.unary_stream_rpc_method_handler(
+                self._chunks_while_valid(identity, handler.unary_stream), *codecs
+            )
+        for kind, make in _LASTING.items():
+            serve = getattr(handler, kind)
+            # Those that yield, as reflection does, are over soon; so is one answer, unless it is waited for.
+            if inspect.iscoroutinefunction(serve) and (kind != "unary_unary" or method in _WAITING):
+                return make(self._while_valid(identity, serve), *codecs)
+        return handler  # type: ignore[no-any-return]
 
     def _identify(self, details: grpc.HandlerCallDetails) -> Identity:
         presented = next((str(value) for key, value in details.invocation_metadata or () if key == "authorization"), "")
@@ -89,33 +100,57 @@ class TokenGuard(grpc.aio.ServerInterceptor):
             rule = "cannot be checked now; try again"
             raise RefusedError(RefusalCode.UNAVAILABLE, "authorization", "", rule, retry_after=1.0) from error
 
+    def _check_again(self, identity: Identity) -> None:
+        try:
+            records = self._tokens.records()
+        except TokenFileError as error:
+            # Nobody new is let in meanwhile; who is in was right.
+            _log.error("tokens_unreadable", reason=str(error))
+        else:
+            check_valid(records.get(identity.token_id), self._now())
+
     def _while_valid(self, identity: Identity, serve: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def recheck() -> None:
             while True:
                 await anyio.sleep(RECHECK_S)
-                try:
-                    records = self._tokens.records()
-                except TokenFileError as error:
-                    # Nobody new is let in meanwhile; who is in was right.
-                    _log.error("tokens_unreadable", reason=str(error))
-                else:
-                    check_valid(records.get(identity.token_id), self._now())
+                self._check_again(identity)
 
-        async def serve_while_valid(requests: Any, context: Context) -> None:
+        async def serve_while_valid(requests: Any, context: Context) -> Any:
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(recheck)
-                    await serve(requests, context)
+                    answer = await serve(requests, context)
                     tasks.cancel_scope.cancel()
+                return answer
             except BaseExceptionGroup as group:
                 error = first_of(group)
                 if not isinstance(error, RefusedError):
                     # An rpc that was answered already, among others, which gRPC knows by the type.
                     raise error from None
-                _log.warning("stream_ended", token=identity.token_id, reason=error.rule)
-                await abort(context, error)
+                await self._end(identity, error, context)
 
         return serve_while_valid
+
+    def _chunks_while_valid(
+        self, identity: Identity, serve: Callable[..., AsyncGenerator[Any, None]]
+    ) -> Callable[..., AsyncIterator[Any]]:
+        async def serve_while_valid(request: Any, context: Context) -> AsyncIterator[Any]:
+            checked_at = anyio.current_time()
+            async with aclosing(serve(request, context)) as chunks:
+                async for chunk in chunks:
+                    if anyio.current_time() >= checked_at + RECHECK_S:
+                        checked_at = anyio.current_time()
+                        try:
+                            self._check_again(identity)
+                        except RefusedError as error:
+                            await self._end(identity, error, context)
+                    yield chunk
+
+        return serve_while_valid
+
+    async def _end(self, identity: Identity, refusal: RefusedError, context: Context) -> None:
+        _log.warning("stream_ended", token=identity.token_id, reason=refusal.rule)
+        await abort(context, refusal)
 
     def _refusing(self, method: str, refusal: RefusedError) -> Handler:
         """A handler that answers with the refusal.
@@ -129,3 +164,11 @@ class TokenGuard(grpc.aio.ServerInterceptor):
             await abort(context, refusal)
 
         return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+_WAITING: Final = frozenset({"/callsheet.v1.ClientService/GetOutcome"})
+_LASTING: Final[dict[str, Callable[..., Handler]]] = {
+    "stream_stream": grpc.stream_stream_rpc_method_handler,
+    "stream_unary": grpc.stream_unary_rpc_method_handler,
+    "unary_unary": grpc.unary_unary_rpc_method_handler,
+}

@@ -1,8 +1,9 @@
 """Payloads that open jobs have not used for long are let go, so that a job of weeks does not fill the store.
 
-Two things of an open job may need a payload: an action without an outcome, and an outcome that is still kept. The first
-are looked at. The second need no look: the payloads of an outcome are retained when it comes, and every use renews the
-time for which they are, which is longer than that of outcomes. As theirs, it stands still while no scheduler runs.
+Three things of an open job may need a payload: weights that it published, an action without an outcome, and an outcome
+that is still kept. The first two are looked at. The third needs no look: the payloads of an outcome are retained when
+it comes, and every use renews the time for which they are, which is longer than that of outcomes. As theirs, it stands
+still while no scheduler runs.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class IdlePayloads:
             return 0
         # Actions that are submitted from here on use their payloads now, so that these are idle no more.
         needed = await to_thread.run_sync(_needed, list(job.actions.values()))
+        needed |= {sha256 for each in self._state.rollouts.values() for sha256 in each.offer.payloads}
         return sum([await self._claims.release_idle(job_id, each, idle_s) for each in idle if each not in needed])
 
 

@@ -33,10 +33,10 @@ class LimitSettings:
     ] = 10_000
     max_open_trajectories: Annotated[
         int, Setting("Likewise open trajectories.", variable="CALLSHEET_MAX_OPEN_TRAJECTORIES", least=1)
-    ] = 500_000
+    ] = 200_000
     max_job_open_trajectories: Annotated[
         int, Setting("Likewise those of one job.", variable="CALLSHEET_MAX_JOB_OPEN_TRAJECTORIES", least=1)
-    ] = 250_000
+    ] = 100_000
     max_pending_bytes: Annotated[
         int,
         Setting(

@@ -103,6 +103,7 @@ class CoreLoop:
             commands.Refuse: self._refuse,
             commands.Deliver: self._deliver,
             commands.DeliverStored: self._deliver_stored,
+            commands.ReleasePayloads: self._release_payloads,
             commands.AcceptManager: self._accept_manager,
             commands.RefuseManager: self._refuse_manager,
             commands.Dispatch: self._dispatch,
@@ -262,6 +263,9 @@ class CoreLoop:
 
     def _deliver_stored(self, command: commands.DeliverStored) -> None:
         self._background.deliver_stored(command.watcher, command.key)
+
+    def _release_payloads(self, command: commands.ReleasePayloads) -> None:
+        self._background.release_some(command.job_id, command.payloads)
 
     def _accept_manager(self, command: commands.AcceptManager) -> None:
         if isinstance(command.session, ManagerStream):

@@ -37,6 +37,8 @@ def encode_command(command: commands.ManagerCommand) -> bytes:
             sandbox.job_id, sandbox.trajectory_id, sandbox.sandbox_id = ref.job_id, ref.trajectory_id, ref.sandbox_id
         case commands.DrainManager():
             item.drain.SetInParent()
+        case commands.UpdateWeights():
+            _fill_update(item.update_weights, command)
         case _:
             raise TypeError(f"{command!r} is no item of a manager's stream")
     return item.SerializeToString()
@@ -44,6 +46,15 @@ def encode_command(command: commands.ManagerCommand) -> bytes:
 
 def _fill_token(message: manager_service_pb2.FencingToken, token: Token) -> None:
     message.epoch, message.sequence = token
+
+
+def _fill_update(message: manager_service_pb2.UpdateWeights, command: commands.UpdateWeights) -> None:
+    _fill_token(message.update, command.update)
+    _fill_token(message.rollout, command.rollout)
+    message.service, message.version, message.rank = command.service, command.version, command.rank
+    message.plan.ParseFromString(command.plan)
+    if command.reference:
+        message.reference.ParseFromString(command.reference)
 
 
 def _encode_dispatch(command: commands.Dispatch) -> bytes:

@@ -19,6 +19,7 @@ from callsheet.scheduler.core.registration import (
     ServiceState,
 )
 from callsheet.scheduler.service.action_kinds import KIND_RULES
+from callsheet.scheduler.service.decode_weights import decode_told
 from callsheet.scheduler.service.rules import MAX_ID, MAX_SECONDS, at_least, few, identifier, known, within
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 
@@ -151,6 +152,7 @@ def _decode_service(path: str, message: manager_service_pb2.HostedService) -> Se
         instances=int(at_least(f"{path}.instances", message.instances, 0)),
         kept_set_ups=_decode_kept(path, message.kept_set_ups),
         copies_sandboxes=message.copies_sandboxes,
+        weights=decode_told(path, message.weights) if message.HasField("weights") else None,
         kv_tokens=int(within(f"{path}.kv_tokens", message.kv_tokens, 0, MAX_UNITS)),
     )
 
@@ -162,6 +164,7 @@ def _decode_service_state(path: str, message: manager_service_pb2.ServiceState) 
         instances=int(at_least(f"{path}.instances", message.instances, 0)),
         kept_set_ups=_decode_kept(path, message.kept_set_ups),
         no_room=message.no_room,
+        weights=decode_told(path, message.weights) if message.HasField("weights") else None,
         others_sequences=int(within(f"{path}.others_sequences", message.others_sequences, 0, MAX_UNITS)),
         others_kv_tokens=int(within(f"{path}.others_kv_tokens", message.others_kv_tokens, 0, MAX_UNITS)),
     )

@@ -46,7 +46,10 @@ class PayloadRights:
     def _was_given(self, manager_id: str, sha256: str) -> bool:
         manager = self._state.managers.get(manager_id)
         attempts = manager.attempts.values() if manager is not None else ()
-        return any(sha256 in attempt.action.request.payloads for attempt in attempts)
+        if any(sha256 in attempt.action.request.payloads for attempt in attempts):
+            return True
+        services = manager.services if manager is not None else {}
+        return any(sha256 in each.offer.payloads for name, each in self._state.rollouts.items() if name in services)
 
     def _may_learn_of_more(self, manager_id: str) -> bool:
         """Whether a manager may run attempts that are not known to be its: it tells them when it registers.

@@ -8,9 +8,10 @@ from callsheet.scheduler.core import events
 from callsheet.scheduler.core.model import ActionKey, Opened, RefusalCode, RefusedError, invalid
 from callsheet.scheduler.core.peers import Watcher
 from callsheet.scheduler.service.decode import decode_action, decode_job, decode_trajectory
+from callsheet.scheduler.service.decode_weights import decode_offer
 from callsheet.scheduler.service.openings import from_wire
 from callsheet.scheduler.service.payload_claims import Claim, References
-from callsheet.scheduler.service.rules import at_least, identifier, known, not_built, short_text
+from callsheet.scheduler.service.rules import at_least, identifier, known, short_text
 from callsheet.v1 import client_service_pb2, common_pb2, job_pb2, outcome_pb2
 
 
@@ -38,7 +39,7 @@ def decode_request(
             key = decode_key(item.cancel.key)
             return events.CancelRequested(reply_to, key, short_text("reason", item.cancel.reason)), ()
         case "publish_policy_version":
-            return _decode_published(item.publish_policy_version, reply_to), ()
+            return _decode_published(item.publish_policy_version, reply_to)
         case "hold_job":
             return events.JobHoldRequested(reply_to, identifier("job_id", item.hold_job)), ()
         case "release_job":
@@ -63,6 +64,11 @@ def require_job_of(item: client_service_pb2.ClientItem, identity: Identity) -> N
         identity.require_job("job_id", value)
     else:
         identity.require_job("job_id", (value.key if name == "cancel" else value).job_id)
+
+
+def job_of_references(item: client_service_pb2.ClientItem) -> str:
+    """The job that the payloads of an item are kept for."""
+    return item.submit.job_id or item.publish_policy_version.job_id
 
 
 def decode_key(key: common_pb2.ActionKey) -> ActionKey:
@@ -102,11 +108,11 @@ def _decode_cancel_work(
 
 def _decode_published(
     message: client_service_pb2.PublishPolicyVersionRequest, reply_to: events.ReplyTo
-) -> events.PolicyPublished:
-    if message.source:
-        raise not_built("source", message.source)
+) -> tuple[events.PolicyPublished, References]:
     version = int(at_least("version", message.version, 0))
-    return events.PolicyPublished(reply_to, identifier("job_id", message.job_id), version)
+    job_id = identifier("job_id", message.job_id)
+    offer, references = decode_offer(message)
+    return events.PolicyPublished(reply_to, job_id, version, offer), references
 
 
 class UnaryReply:

@@ -22,6 +22,7 @@ from callsheet.scheduler.service.admin_servicer import AdminServicer
 from callsheet.scheduler.service.background import Background
 from callsheet.scheduler.service.client_servicer import ClientServicer
 from callsheet.scheduler.service.decode import decode_action, decode_job, decode_trajectory
+from callsheet.scheduler.service.decode_weights import decode_plan
 from callsheet.scheduler.service.garbage_collection import short_pauses
 from callsheet.scheduler.service.guard import TokenGuard
 from callsheet.scheduler.service.idle_payloads import IdlePayloads
@@ -52,6 +53,7 @@ from callsheet.v1 import (
     job_pb2,
     manager_service_pb2_grpc,
     payload_service_pb2_grpc,
+    weights_pb2,
 )
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -194,6 +196,7 @@ def _recover(
         job=lambda spec: decode_job(job_pb2.JobSpec.FromString(spec)),
         trajectory=lambda spec: decode_trajectory(job_pb2.TrajectorySpec.FromString(spec)),
         action=lambda spec: decode_action(action_pb2.ActionSpec.FromString(spec))[0],
+        weights=lambda plan: decode_plan(weights_pb2.RolloutPlan.FromString(plan))[0],
     )
     restore(state, journal.load(), decoder, Clock().now())
     return state

@@ -17,6 +17,7 @@ from callsheet.scheduler.core.records import (
     Recovered,
     RecoveredAction,
     RecoveredJob,
+    RecoveredRollout,
     RecoveredTrajectory,
 )
 from callsheet.scheduler.store.engine import READ_ONLY, create_journal_engine, driver_transaction, shown_url
@@ -31,6 +32,7 @@ from callsheet.scheduler.store.schema import (
     closed_jobs,
     forgotten_actions,
     jobs,
+    rollouts,
     scheduler,
     times_away,
     trajectories,
@@ -138,6 +140,7 @@ class Journal:
                 _load_forgotten(connection),
                 connection.scalar(select(scheduler.c.alive_at)),
                 _load_times_away(connection),
+                _load_rollouts(connection),
             )
 
     def commit(self, records: Sequence[Record]) -> None:
@@ -293,7 +296,7 @@ def _load_trajectories(connection: Connection) -> tuple[RecoveredTrajectory, ...
     loaded = []
     for row in _rows(connection, trajectories, RecoveredTrajectory):
         held, cores = json.loads(row.held), tuple(json.loads(row.held_cores))
-        flags = {"group_cancelled": bool(row.group_cancelled), "had_sandbox": bool(row.had_sandbox)}
+        flags = {name: bool(getattr(row, name)) for name in ("group_cancelled", "had_sandbox", "died")}
         decoded = {"held": held, "held_cores": cores, **flags}
         loaded.append(RecoveredTrajectory(**(row._asdict() | decoded)))
     return tuple(loaded)
@@ -314,6 +317,14 @@ def _load_forgotten(connection: Connection) -> tuple[tuple[str, bytes], ...]:
 def _load_times_away(connection: Connection) -> tuple[tuple[float, float], ...]:
     rows = connection.execute(select(times_away.c.since, times_away.c.until).order_by(times_away.c.epoch))
     return tuple((row.since, row.until) for row in rows)
+
+
+def _load_rollouts(connection: Connection) -> tuple[RecoveredRollout, ...]:
+    names = [field.name for field in fields(RecoveredRollout)]
+    columns = [_DERIVED[name] if name in _DERIVED else rollouts.c[name] for name in names]
+    joined = select(*columns).join(jobs, jobs.c.number == rollouts.c.job_number).order_by(rollouts.c.service)
+    rows = connection.execute(joined)
+    return tuple(RecoveredRollout(**(row._asdict() | {"begun": bool(row.begun)})) for row in rows)
 
 
 def _rows(connection: Connection, table: Table, kind: type[RecoveredTrajectory | RecoveredAction]) -> Iterable[Any]:

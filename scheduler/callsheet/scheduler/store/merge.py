@@ -24,6 +24,8 @@ from callsheet.scheduler.core.records import (
     JobOpened,
     PolicyVersionPublished,
     Record,
+    RolloutBegun,
+    RolloutChanged,
     SchedulerAlive,
     SchedulerAway,
     TrajectoryClosed,
@@ -63,6 +65,9 @@ class RowChanges:
         removed_trajectories: Likewise of trajectories.
         forgotten_actions: What stays of both.
         forgotten_up_to: Rows of closed jobs' actions numbered up to this are deleted.
+        new_rollouts: Rows of weights that were published, by service; each takes the place of the service's former row.
+        removed_rollouts: Services of which what was published is deleted.
+        rollout_updates: Changes of rows of published weights that are there.
         alive_at: When the scheduler was last known to run; None if that is not told.
         times_away: Times without a scheduler.
         away_before: Such times that ended up to then are deleted.
@@ -80,6 +85,9 @@ class RowChanges:
     forgotten_actions: list[Row] = field(default_factory=list)
     closed_actions: list[Row] = field(default_factory=list)
     forgotten_up_to: int = 0
+    new_rollouts: dict[str, Row] = field(default_factory=dict)
+    removed_rollouts: dict[str, None] = field(default_factory=dict)
+    rollout_updates: dict[str, Row] = field(default_factory=dict)
     alive_at: float | None = None
     times_away: list[Row] = field(default_factory=list)
     away_before: float = 0.0
@@ -144,6 +152,9 @@ def _close_job(changes: RowChanges, numbering: Numbering, record: JobClosed) -> 
         for key in [key for key in rows if key[0] == number]:
             del rows[key]
     changes.forgotten_actions = [row for row in changes.forgotten_actions if row["job_number"] != number]
+    for service in [service for service, row in changes.new_rollouts.items() if row["job_number"] == number]:
+        del changes.new_rollouts[service]
+        changes.removed_rollouts[service] = None
     changes.job_updates.pop(number, None)
     if changes.new_jobs.pop(number, None) is None:
         changes.closed_jobs.append(number)
@@ -151,6 +162,30 @@ def _close_job(changes: RowChanges, numbering: Numbering, record: JobClosed) -> 
 
 def _publish_policy_version(changes: RowChanges, numbering: Numbering, record: PolicyVersionPublished) -> None:
     _job_row(changes, numbering, record.job_id)["policy_version"] = record.version
+
+
+def _begin_rollout(changes: RowChanges, numbering: Numbering, record: RolloutBegun) -> None:
+    number = numbering.open_jobs.get(record.job_id)
+    if number is None:
+        return
+    changes.rollout_updates.pop(record.service, None)
+    changes.new_rollouts[record.service] = {
+        "service": record.service,
+        "job_number": number,
+        "version": record.version,
+        "epoch": record.epoch,
+        "sequence": record.sequence,
+        "begun": 0,
+        "plan": record.plan,
+        "reference": b"",
+    }
+
+
+def _change_rollout(changes: RowChanges, numbering: Numbering, record: RolloutChanged) -> None:
+    row = changes.new_rollouts.get(record.service)
+    if row is None:
+        row = changes.rollout_updates.setdefault(record.service, {"key_service": record.service})
+    row["reference"], row["begun"] = record.reference, int(record.begun)
 
 
 def _change_lease(changes: RowChanges, numbering: Numbering, record: JobLease) -> None:
@@ -190,6 +225,7 @@ def _open_trajectory(changes: RowChanges, numbering: Numbering, record: Trajecto
         "group_cancelled": 0,
         "had_sandbox": 0,
         "closed_at": None,
+        "died": 0,
     }
     numbering.next_trajectory += 1
 
@@ -200,6 +236,7 @@ def _place_trajectory(changes: RowChanges, numbering: Numbering, record: Traject
     row["manager_id"] = record.manager_id
     # Only what had a place loses it.
     row["had_sandbox"] = 1
+    row["died"] = int(record.died)
     row["held"] = json.dumps(record.held, separators=(",", ":"))
     row["held_cores"] = json.dumps(record.held_cores, separators=(",", ":"))
 
@@ -379,6 +416,8 @@ _MERGERS: Final = cast(
         JobClosed: _close_job,
         JobLease: _change_lease,
         PolicyVersionPublished: _publish_policy_version,
+        RolloutBegun: _begin_rollout,
+        RolloutChanged: _change_rollout,
         TrajectoryOpened: _open_trajectory,
         TrajectoryPlaced: _place_trajectory,
         TrajectoryClosed: _close_trajectory,

@@ -100,10 +100,11 @@ trajectories: Final = Table(
     Column("group_cancelled", Integer, nullable=False, server_default=text("0")),
     Column("had_sandbox", Integer, nullable=False, server_default=text("0")),
     Column("closed_at", Double),
+    Column("died", Integer, nullable=False, server_default=text("0")),
     UniqueConstraint("job_number", "trajectory_id"),
 )
-"""Trajectories; `held` and `held_cores` are JSON, `command_timeout` is in seconds, `group_cancelled` and
-`had_sandbox` are 0 or 1."""
+"""Trajectories; `held` and `held_cores` are JSON, `command_timeout` is in seconds, `group_cancelled`,
+`had_sandbox` and `died` are 0 or 1."""
 
 # The two bodies come after them: SQLite then reads the short columns of a row without the pages its bodies overflow to.
 # It needs none to read an empty `cancel_reason` either.
@@ -152,6 +153,20 @@ closed_actions: Final = Table(
     Column("reason", Text, nullable=False, server_default=text("''")),
 )
 """What is kept of the actions of closed jobs; the core says which."""
+
+rollouts: Final = Table(
+    "rollouts",
+    metadata,
+    Column("service", Text, primary_key=True),
+    Column("job_number", BigInteger, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("begun", Integer, nullable=False),
+    Column("plan", LargeBinary, nullable=False),
+    Column("reference", LargeBinary, nullable=False),
+)
+"""The newest weights of each service that an open job published; `begun` is 0 or 1."""
 
 predictor_nodes: Final = Table(
     "predictor_nodes",

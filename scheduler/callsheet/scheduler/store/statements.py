@@ -21,6 +21,7 @@ from callsheet.scheduler.store.schema import (
     closed_jobs,
     forgotten_actions,
     jobs,
+    rollouts,
     scheduler,
     times_away,
     trajectories,
@@ -120,6 +121,13 @@ class ChangeWriter:
         self._remove_actions: Final = Statement(dialect, delete(actions).where(*of_action), ())
         self._remove_trajectories: Final = Statement(dialect, delete(trajectories).where(*of_trajectory), ())
         self._forgotten_actions: Final = RowWriter(dialect, forgotten_actions)
+        self._rollouts: Final = RowWriter(dialect, rollouts)
+        of_closed = delete(rollouts).where(rollouts.c.job_number == bindparam("number"))
+        self._remove_rollouts: Final = Statement(dialect, of_closed, ())
+        former = delete(rollouts).where(rollouts.c.service == bindparam("service"))
+        self._remove_former: Final = Statement(dialect, former, ())
+        changed = update(rollouts).where(rollouts.c.service == bindparam("key_service"))
+        self._change_rollout: Final = Statement(dialect, changed, ("reference", "begun"))
         alive = update(scheduler).values(alive_at=bindparam("alive_at"))
         self._alive: Final = Statement(dialect, alive, ("alive_at",))
         self._times_away: Final = RowWriter(dialect, times_away)
@@ -136,6 +144,7 @@ class ChangeWriter:
             closed: list[Row] = [{"number": number} for number in changes.closed_jobs]
             self._remove_jobs.execute(cursor, closed)
             self._closed_jobs.insert(cursor, closed)
+            self._remove_rollouts.execute(cursor, closed)
         self._jobs.insert(cursor, changes.new_jobs.values())
         self._jobs.update(cursor, changes.job_updates.values())
         self._trajectories.insert(cursor, changes.new_trajectories.values())
@@ -150,6 +159,12 @@ class ChangeWriter:
         self._closed_actions.insert(cursor, changes.closed_actions)
         if changes.forgotten_up_to:
             self._forget.execute(cursor, [{"forgotten": changes.forgotten_up_to}])
+        replaced: list[Row] = [{"service": name} for name in changes.new_rollouts | changes.removed_rollouts]
+        if replaced:
+            self._remove_former.execute(cursor, replaced)
+            self._rollouts.insert(cursor, changes.new_rollouts.values())
+        if changes.rollout_updates:
+            self._change_rollout.execute(cursor, list(changes.rollout_updates.values()))
         if changes.alive_at is not None:
             self._write_times(cursor, changes)
 

@@ -13,6 +13,8 @@ from callsheet.managers.inference.driver import EngineFailedError
 
 CONTROL_TIMEOUT_S = 20.0
 """The longest wait for an answer that takes no computing."""
+LOOK_TIMEOUT_S = 5.0
+"""The longest wait for an answer to a look."""
 CONNECT_TIMEOUT_S = 10.0
 MAX_MESSAGE_CHARACTERS = 500
 MAX_EVENT_BYTES = 64 * 2**20

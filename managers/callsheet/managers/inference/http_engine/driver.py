@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import anyio
+import anyio.to_thread
 import structlog
 from callsheet.managers.inference.driver import (
     EngineDriver,
@@ -30,6 +31,8 @@ from callsheet.managers.inference.http_engine.live_requests import LiveRequest, 
 from callsheet.managers.inference.http_engine.requests import RequestBounds, check_request
 from callsheet.managers.inference.http_engine.versions import label_of, one_span, version_of
 from callsheet.managers.inference.http_engine.watch import Look, ServerState, after_look
+from callsheet.managers.inference.http_engine.weights_check import check_weights
+from callsheet.managers.inference.weights import DiskWeights
 
 log = structlog.get_logger(__name__)
 
@@ -213,6 +216,8 @@ class HttpEngineDriver(EngineDriver):
         if update.mode not in abilities.update_modes:
             raise UnsupportedError(f"this engine cannot update its weights with {update.mode.value}")
         self._check_source(update)
+        if isinstance(update.source, DiskWeights):
+            await anyio.to_thread.run_sync(check_weights, update.source.location, await self._served_path())
         async with self._controlling():
             await self._update(update)
         log.info("weights updated", version=update.version, mode=update.mode.value)
@@ -253,6 +258,10 @@ class HttpEngineDriver(EngineDriver):
 
     async def _replace_weights(self, update: WeightUpdate) -> None:
         """Has the server replace its weights, and call them as `label_of` says; it is stopped, and stays so."""
+
+    async def _served_path(self) -> str:
+        """Where the weights lie that the server serves, as it sees it; empty where that is not known."""
+        return ""
 
     def _check_source(self, update: WeightUpdate) -> None:
         """Refuses a source that the engine cannot take weights from."""

@@ -19,7 +19,7 @@ from callsheet.managers.inference.driver import (
     WeightUpdate,
     WeightUpdateError,
 )
-from callsheet.managers.inference.http_engine.client import Answer, EngineHttp, EngineUnreachableError
+from callsheet.managers.inference.http_engine.client import LOOK_TIMEOUT_S, Answer, EngineHttp, EngineUnreachableError
 from callsheet.managers.inference.http_engine.driver import MAX_REQUESTS, HttpEngineDriver
 from callsheet.managers.inference.http_engine.live_requests import LiveRequest
 from callsheet.managers.inference.http_engine.log_probs import Derivation, ToldLogProbs, derivation
@@ -114,19 +114,24 @@ class SGLangDriver(HttpEngineDriver):
         await self.resume()
 
     async def _look(self) -> Look:
-        info = await self._http.get("/server_info")
-        if info.status == 404:
-            info = await self._http.get("/get_server_info")
-        model = await self._http.get("/model_info")
-        if model.status == 404:
-            model = await self._http.get("/get_model_info")
+        info = await self._look_at("/server_info", "/get_server_info")
+        model = await self._look_at("/model_info", "/get_model_info")
         # /health runs a request, takes a second, and calls a paused server ill after twenty.
-        ready = await self._http.get("/ready")
+        ready = await self._look_at("/ready")
         if not (info.ok and model.ok):
             bad = model if info.ok else info
             raise EngineUnreachableError(f"{self._http.url}: {bad.message}", refused=False)
         identity = identity_of(info.content)
         return Look(paused=ready.status == 503, identity=identity, version=str(model.field("weight_version")))
+
+    async def _look_at(self, path: str, former: str = "") -> Answer:
+        answer = await self._http.get(path, timeout_s=LOOK_TIMEOUT_S)
+        if answer.status == 404 and former:
+            return await self._http.get(former, timeout_s=LOOK_TIMEOUT_S)
+        return answer
+
+    async def _served_path(self) -> str:
+        return str((await self._look_at("/model_info", "/get_model_info")).field("model_path") or "")
 
     async def _submit(self, live: LiveRequest, listen: TokenListener | None) -> Generation:
         sampling = live.request.sampling

@@ -41,6 +41,8 @@ log = structlog.get_logger(__name__)
 CALL_TIMEOUT_S = 60.0
 """The longest wait for the compute thread to come to a step's end."""
 CLOSE_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 600.0
+"""The longest that weights may take to be read from a disk; groups have the deadline of their update."""
 
 T = TypeVar("T")
 
@@ -253,10 +255,10 @@ class TorchEngineDriver(EngineDriver):
 
     async def _in_time(self, reading: Future[Mapping[str, Tensor]], update: WeightUpdate) -> Mapping[str, Tensor]:
         try:
-            with anyio.fail_after(update.timeout_s):
+            with anyio.fail_after(update.timeout_s + READ_TIMEOUT_S):
                 return await asyncio.wrap_future(reading)
         except TimeoutError as error:
-            message = f"the weights did not come within {update.timeout_s:g} s"
+            message = f"the weights did not come within {update.timeout_s + READ_TIMEOUT_S:g} s"
             raise WeightUpdateError(message, intact=True) from error
 
     def _swap(self, state: Mapping[str, Tensor], update: WeightUpdate) -> None:

@@ -274,6 +274,7 @@ class DockerBackend(AgentBackend):
             limits={},
             clean_up=place.remove,
             threads=self._threads,
+            copying=self._copying,
         )
 
     def _groups(self, first_pid: int) -> SandboxGroup | None:

@@ -109,6 +109,8 @@ def _in_words(action: Action, left: Left, now: float, sees_job: Callable[[str], 
             sentence = f"none of {left.managers} managers serves {kind} {service!r} with {_units(action)}"
         case WaitReason.MANAGER_AWAY:
             sentence = f"all {left.managers} managers that can serve it are away or draining"
+        case WaitReason.WEIGHTS:
+            sentence = f"it waits for weights: {left.weights}"
         case WaitReason.SLOTS:
             sentence = f"all slots of {left.managers} managers that serve it are taken"
         case WaitReason.QUOTA:

@@ -134,7 +134,7 @@ class Pool:
             row = list(own(self.nodes[index].free)[:-1]) if own is not None else []
             for number, name in slotted:
                 offered = managers[number].services[name]
-                row.append(offered.description.slots - offered.busy)
+                row.append(0 if offered.weights.gated else offered.description.slots - offered.busy)
             load = backlog = 0.0
             for number, manager in enumerate(managers):
                 running = placed.settle(manager)
@@ -154,7 +154,7 @@ class Pool:
             managers = self.managers[index]
             for place, host in enumerate(self.hosts):
                 service = managers[host.manager].services[host.service]
-                if service.setup_s or service.instances or service.no_room or place in self.brings_in:
+                if service.setup_s or service.instances or _no_room(service) or place in self.brings_in:
                     self._read_set_up(index, place, service)
 
     def _read_set_up(self, index: int, place: int, service: Service) -> None:
@@ -166,7 +166,7 @@ class Pool:
         self.set_up_s[index, place] = waits
         self.instances[index, place] = max(service.instances, service.busy)
         # Where an attempt could begin at once, at least one can; each of several needs an instance of its own.
-        self.ready[index, place] = NO_ROOM if service.no_room else 0 if waits else max(at_once, 1)
+        self.ready[index, place] = NO_ROOM if _no_room(service) else 0 if waits else max(at_once, 1)
 
     def _idle_room(self, index: int) -> int:
         """How many more trajectories a node has cores for; to crowd it would cost more than a set-up elsewhere."""
@@ -344,6 +344,11 @@ class Fleet:
         # By time alone the books of these change.
         self._metered = {node for node in self._index if node.quotas}
         self._watch()
+
+
+def _no_room(service: Service) -> bool:
+    """Whether nothing could begin on it, whatever is free."""
+    return service.no_room or service.weights.gated
 
 
 def _kind(column: str) -> str:

@@ -186,7 +186,8 @@ class GenerationRound:
                 (manager, service)
                 for manager in self._state.managers.values()
                 if manager.accepting and can_ever_serve(manager, key.kind, key.service, key.demand)
-                if (service := service_of(manager, key.kind, key.service)) is not None and not service.no_room
+                if (service := service_of(manager, key.kind, key.service)) is not None
+                and not (service.no_room or service.weights.gated)
             ]
             known = self._engines[alike] = _Engines(hosts, self._knowledge)
         return known

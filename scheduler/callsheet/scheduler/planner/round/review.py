@@ -11,6 +11,7 @@ from callsheet.scheduler.core.entities import Action, Manager, Service
 from callsheet.scheduler.core.model import ActionRequest
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.ready import ClassKey
+from callsheet.scheduler.core.rollouts import why_gated
 from callsheet.scheduler.core.servability import can_ever_serve, service_of
 from callsheet.scheduler.core.state import SchedulerState
 
@@ -31,6 +32,7 @@ class WaitReason(IntEnum):
     ADMISSION = 10
     QUOTA = 11
     OTHERS_FIRST = 12
+    WEIGHTS = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class Left(NamedTuple):
         short: What is short, on the node that comes closest.
         older: The action for which the round keeps units.
         set_up_s: After how many seconds it could begin at the soonest, where it fits.
+        weights: Why no engine has weights that are proved, in a few words.
     """
 
     reason: WaitReason
@@ -65,6 +68,7 @@ class Left(NamedTuple):
     short: tuple[Shortage, ...] = ()
     older: Action | None = None
     set_up_s: float = 0.0
+    weights: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,8 @@ class Review:
         hosts = _accepting(able)
         if not hosts:
             return Left(WaitReason.MANAGER_AWAY, len(able))
+        if all(service.weights.gated for _, service in hosts):
+            return Left(WaitReason.WEIGHTS, len(hosts), weights=why_gated(service for _, service in hosts))
         with_slots = [host for host in hosts if host[1].free_slots is None or host[1].free_slots > 0]
         if not with_slots:
             return Left(WaitReason.SLOTS, len(hosts))

@@ -1,0 +1,242 @@
+"""New weights go from engine to engine, and none is given work for weights that it has not proved."""
+
+from __future__ import annotations
+
+import pytest
+from callsheet.scheduler.core import commands, events
+from callsheet.scheduler.core.engine_weights import WeightsStanding, WeightsTold
+from callsheet.scheduler.core.model import ActionKind, RefusalCode, RefusedError
+from callsheet.scheduler.core.rollouts import FIRST_RETRY_S
+from callsheet.scheduler.planner.answers.explain import explain
+
+from tests.support.core_engines import POLICY, CoreEngine, engines, offer
+from tests.support.core_requests import action_request, job_request
+from tests.support.core_world import CoreWorld
+from tests.support.peers import Peer
+
+
+def world_with_engines(count: int = 2) -> tuple[CoreWorld, list[CoreEngine]]:
+    world = CoreWorld()
+    found = engines(world, count)
+    world.job()
+    return world, found
+
+
+def generate(world: CoreWorld, name: str) -> None:
+    world.submit(action_request(name, ActionKind.GENERATE))
+    world.plan()
+
+
+def test_engines_update_one_after_another_and_the_others_serve_meanwhile() -> None:
+    world, (first, second) = world_with_engines()
+    world.publish(1, offer=offer())
+    assert len(first.updates) == 1
+    assert not second.updates
+    first.begin()
+    generate(world, "meanwhile")
+    assert second.has("meanwhile")
+    assert not first.has("meanwhile")
+    update = first.prove(b"the answer")
+    assert second.updates[-1].reference == b"the answer"
+    assert second.updates[-1].rollout == update.rollout
+    second.begin()
+    generate(world, "after")
+    assert first.has("after")
+    second.prove()
+    assert (len(first.updates), len(second.updates)) == (1, 1)
+    assert "with policy version 1" in world.why("after")
+
+
+def test_so_many_update_at_a_time_once_there_is_an_answer_to_compare_with() -> None:
+    world, all_of_them = world_with_engines(4)
+    world.publish(1, offer=offer(at_once=3))
+    assert [len(each.updates) for each in all_of_them] == [1, 0, 0, 0]
+    all_of_them[0].prove()
+    assert [len(each.updates) for each in all_of_them] == [1, 1, 1, 1]
+    world.publish(2, offer=offer("more", at_once=3, expects_answer=True))
+    assert [len(each.updates) for each in all_of_them] == [1, 1, 1, 1], "three are at it still"
+    all_of_them[1].prove()
+    assert [len(each.updates) for each in all_of_them] == [2, 1, 1, 1]
+    for each in all_of_them[2:]:
+        each.prove()
+    assert [len(each.updates) for each in all_of_them] == [2, 2, 2, 1]
+
+
+def test_a_newer_publish_overtakes_engines_that_have_not_begun() -> None:
+    world, (first, second) = world_with_engines()
+    world.publish(1, offer=offer("one"))
+    world.publish(2, offer=offer("two"))
+    assert [each.version for each in first.updates] == [1]
+    first.prove()
+    assert [each.version for each in first.updates] + [each.version for each in second.updates] == [1, 2]
+    first.prove()
+    assert [each.version for each in second.updates] == [2]
+    second.prove()
+    assert all(each.told.version == 2 for each in (first, second))
+
+
+def test_a_failed_update_is_tried_again_later_and_others_go_on() -> None:
+    world, (first, second) = world_with_engines()
+    world.publish(1, offer=offer())
+    first.fail()
+    assert len(second.updates) == 1
+    second.prove()
+    generate(world, "a")
+    assert second.has("a")
+    world.wait(FIRST_RETRY_S / 2)
+    assert len(first.updates) == 1
+    world.wait(FIRST_RETRY_S)
+    assert len(first.updates) == 2
+    assert first.updates[-1].update > first.updates[0].update
+    first.prove()
+    weights = world.state.managers["engine-0"].services[POLICY].weights
+    assert (weights.failures, weights.gated) == (0, False)
+    assert weights.exposed_s > 0.0
+
+
+def test_an_engine_that_kept_its_old_weights_serves_them_until_it_is_tried_again() -> None:
+    world, (only,) = world_with_engines(1)
+    world.publish(1, offer=offer("one"))
+    proved = only.prove()
+    world.publish(2, offer=offer("two"))
+    only.begin()
+    only.fail("no such directory", proved_by=proved.rollout)
+    generate(world, "a")
+    assert only.has("a")
+
+
+def test_an_update_that_nobody_answers_for_counts_as_failed() -> None:
+    world, (only,) = world_with_engines(1)
+    world.publish(1, offer=offer())
+    only.manager.live(200.0)
+    assert len(only.updates) == 2
+
+
+def test_another_process_of_a_manager_serves_nothing_before_it_has_the_published_weights() -> None:
+    world, (only,) = world_with_engines(1)
+    world.publish(1, offer=offer())
+    only.prove()
+    only.rejoin(incarnation="second")
+    generate(world, "a")
+    assert not only.has("a")
+    only.prove()
+    world.plan()
+    assert only.has("a")
+
+
+def test_an_engine_that_lost_its_weights_is_updated_again() -> None:
+    world, (only,) = world_with_engines(1)
+    world.publish(1, offer=offer())
+    only.prove()
+    only.tell(WeightsTold(WeightsStanding.UNPROVED, 0, reason="the engine restarted"))
+    generate(world, "a")
+    assert not only.has("a")
+    assert len(only.updates) == 2
+    only.prove()
+    world.plan()
+    assert only.has("a")
+
+
+def test_an_update_that_was_lost_with_a_stream_is_sent_again() -> None:
+    world, (only,) = world_with_engines(1)
+    world.publish(1, offer=offer())
+    only.manager.disconnect()
+    only.rejoin()
+    assert len(only.updates) == 1
+    only.begin()
+    only.manager.disconnect()
+    only.rejoin()
+    assert not only.updates, "it is at it"
+
+
+def test_an_engine_that_is_gone_makes_room_for_the_next_one() -> None:
+    world, (first, second) = world_with_engines()
+    world.publish(1, offer=offer())
+    first.begin()
+    first.manager.disconnect()
+    second.manager.live(15.0)
+    assert "engine-0" not in world.state.managers
+    assert len(second.updates) == 1
+
+
+def test_a_restarted_scheduler_goes_on_and_trusts_what_was_proved() -> None:
+    world, (first, second) = world_with_engines()
+    world.publish(1, offer=offer())
+    first.prove(b"the answer")
+    world = world.restart()
+    for each in (first, second):
+        each.move_to(world)
+    assert not first.updates
+    assert second.updates[-1].reference == b"the answer"
+    generate(world, "a")
+    assert first.has("a")
+    assert not second.has("a")
+
+
+def test_a_service_belongs_to_the_job_that_publishes_for_it_until_that_is_closed() -> None:
+    world, (only,) = world_with_engines(1)
+    world.publish(1, offer=offer())
+    only.prove()
+    world.job(job_request("other"))
+    with pytest.raises(RefusedError, match="another open job publishes") as refusal:
+        world.publish(1, "other", offer("theirs"))
+    assert refusal.value.code is RefusalCode.FAILED_PRECONDITION
+    world.close_job()
+    world.publish(1, "other", offer("theirs"))
+    assert len(only.updates) == 2
+
+
+def test_a_version_is_published_once_for_a_service() -> None:
+    world, (only,) = world_with_engines(1)
+    world.publish(1, offer=offer())
+    world.publish(1, offer=offer())
+    assert len(only.updates) == 1
+    with pytest.raises(RefusedError, match="with other weights") as refusal:
+        world.publish(1, offer=offer("others"))
+    assert refusal.value.code is RefusalCode.ALREADY_EXISTS
+
+
+def test_the_service_must_be_clear() -> None:
+    world, _ = world_with_engines(1)
+    with pytest.raises(RefusedError, match="did you mean 'policy'"):
+        world.publish(1, offer=offer(service="polcy"))
+    world.manager("another")
+    with pytest.raises(RefusedError, match="must name one of"):
+        world.publish(1, offer=offer())
+    empty = CoreWorld()
+    empty.job()
+    with pytest.raises(RefusedError, match="no manager serves generate yet"):
+        empty.publish(1, offer=offer())
+
+
+def test_engines_of_a_group_join_together_or_not_at_all() -> None:
+    world, (first, second) = world_with_engines()
+    world.publish(1, offer=offer(expects_answer=True, group_ranks=5))
+    assert not first.updates
+    assert not second.updates
+    world.publish(2, offer=offer("even", expects_answer=True, group_ranks=4))
+    assert (first.updates[-1].rank, second.updates[-1].rank) == (1, 3)
+    first.prove()
+    second.fail()
+    world.wait(600.0)
+    assert len(second.updates) == 1, "the trainer broadcasts once"
+
+
+def test_payloads_of_weights_that_others_took_the_place_of_are_released() -> None:
+    world, _ = world_with_engines(1)
+    world.publish(1, offer=offer("one", payloads=frozenset({"a", "b"})))
+    newer = offer("two", payloads=frozenset({"b"}))
+    todo = world.handle(events.PolicyPublished(events.ReplyTo(Peer("client"), 99), "job", 2, newer))
+    released = [each for each in todo if isinstance(each, commands.ReleasePayloads)]
+    assert [(each.job_id, each.payloads) for each in released] == [("job", frozenset({"a"}))]
+
+
+def test_explain_says_that_an_action_waits_for_weights() -> None:
+    world, all_of_them = world_with_engines(3)
+    world.publish(1, offer=offer(at_once=3, expects_answer=True))
+    all_of_them[0].begin()
+    all_of_them[1].begin()
+    all_of_them[2].fail("the canary differs")
+    generate(world, "a")
+    said = explain(world.state, world.live("a"), world.now, world.planner).sentence
+    assert said == "it waits for weights: 2 engines are updating, 1 quarantined: the canary differs"
