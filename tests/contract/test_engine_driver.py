@@ -329,7 +329,7 @@ async def test_only_prefixes_of_the_same_namespace_are_reused(subject: Subject) 
     if not subject.driver.capabilities.kv_namespaces:
         return
     results = [
-        await subject.driver.generate(replace(request("a", prompt(100)), kv_namespace=namespace))
+        await subject.driver.generate(replace(request("a", prompt(100), temperature=0), kv_namespace=namespace))
         for namespace in ("v1", "v2", "v1")
     ]
     assert [result.cached_tokens for result in results] == [0, 0, subject.cached_of_100]

@@ -31,6 +31,7 @@ class Subject:
         knows_intact: Whether the driver can know that weights which could not be used have left the old ones whole.
         endless: New tokens of a request that is still running when a test wants to interfere.
         lengthy: New tokens of a request that is running for a while, and then ends.
+        wakes_whole: Whether the engine has its weights after a sleep; else they are garbage until they are loaded anew.
         tensors: All weights of a seed by name, as a trainer has them; None where the engine takes no tensors.
     """
 
@@ -48,6 +49,7 @@ class Subject:
     knows_intact: bool = True
     endless: int = 16_000
     lengthy: int = 2000
+    wakes_whole: bool = False
     tensors: Callable[[int], dict[str, Tensor]] | None = None
 
 

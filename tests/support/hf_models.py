@@ -125,7 +125,7 @@ def seeded_model(kind: str = "qwen2", seed: int = 0, **changes: object) -> PreTr
             model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
                 config, dtype=torch.float32
             )
-    model.eval().requires_grad_(False)
+    model.requires_grad_(False)
     return model
 
 
@@ -166,7 +166,7 @@ def model_directory(kind: str = "qwen2", seed: int = 0, **changes: object) -> Pa
 def loaded_model(directory: Path) -> PreTrainedModel:
     """What transformers loads from a directory, once in a process."""
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
-    return cast(PreTrainedModel, model.eval())
+    return cast(PreTrainedModel, model)
 
 
 def reference_log_probs(model: PreTrainedModel, tokens: Sequence[int], output: Sequence[int]) -> list[float]:

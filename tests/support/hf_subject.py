@@ -54,6 +54,7 @@ async def hf_subject(place: Path) -> AsyncIterator[Subject]:
             cached_of_100=96,
             tolerance=1e-4,
             lengthy=400,
+            wakes_whole=True,
             tensors=lambda seed: model(seed).state_dict(),
         )
     finally:

@@ -1,4 +1,4 @@
-"""`callsheet bench dispatch`, `planner`, `real`, `sandbox`, `soak` and `weights`: each measures and prints a report."""
+"""`callsheet bench` of `dispatch`, `planner`, `real`, `rewards`, `sandbox`, `soak`, `weights`: each prints a report."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 from callsheet.benchmarks.dispatch.settings import DispatchSettings
 from callsheet.benchmarks.planner.settings import PlannerBenchSettings
 from callsheet.benchmarks.real.settings import RealSettings
+from callsheet.benchmarks.rewards.settings import RewardsBenchSettings
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.benchmarks.soak.settings import SoakSettings
 from callsheet.benchmarks.weights.settings import WeightsBenchSettings
@@ -58,6 +59,23 @@ def real(*, settings: RealSettings, as_json: AsJson = False) -> None:
         measure(as_json, lambda progress: anyio.run(run_real, settings, progress), render)
     except ValueError as error:
         raise CommandError(str(error), usage=True) from error
+
+
+@options_of(settings=RewardsBenchSettings)
+def rewards(*, settings: RewardsBenchSettings, as_json: AsJson = False) -> None:
+    """Measure many reward models in the memory of few.
+
+    Beside them run two simpler ways to swap, and all models in memory at once. It ends with exit code 1 if a bar is
+    missed.
+    """
+    with needs("bench"):
+        import transformers  # noqa: F401
+        from callsheet.benchmarks.rewards.render import render
+        from callsheet.benchmarks.rewards.run import run_rewards
+    _log_warnings()
+    report = measure(as_json, lambda progress: anyio.run(run_rewards, settings, progress), render)
+    if not report.met:
+        raise typer.Exit(1)
 
 
 @options_of(settings=SandboxBenchSettings)

@@ -25,7 +25,7 @@ _DTYPES = {
 _PIECE = 16 << 20
 
 
-class Arena:
+class WeightsArena:
     """The arena of one device. On a CPU the workers of a manager share it, as a file in memory."""
 
     def __init__(self, device: str, budget_bytes: int, memory_file: int | None = None) -> None:
