@@ -77,7 +77,7 @@ def test_the_status_of_a_rollout() -> None:
 
 @pytest.mark.anyio
 async def test_a_fake_has_every_engine_at_once() -> None:
-    fake = FakeClient({})
+    fake = FakeClient()
     job = await fake.open_job("job")
     with pytest.raises(NotFoundError):
         await job.rollout()

@@ -251,7 +251,7 @@ class WeightsKeeper:
         self._report()
         said = {"version": order.version, "mode": order.mode.value, "exposed_s": round(exposed_s, 3)}
         if change.failure:
-            log.error("weights not proved", reason=change.failure, intact=change.intact, **said)
+            log.warning("weights not proved", reason=change.failure, intact=change.intact, **said)
         else:
             log.info("weights proved", **said)
 
@@ -275,7 +275,7 @@ class WeightsKeeper:
             self.reason = "the engine restarted after its weights were proved"
             self._begin_era(driver.policy_version)
             self._spoilt = self._eras[-1].serial
-            log.error("weights lost", reason=self.reason)
+            log.warning("weights lost", reason=self.reason)
 
 
 async def _replace(order: UpdateOrder, driver: EngineDriver, before: CanaryAnswer | None) -> _Change:

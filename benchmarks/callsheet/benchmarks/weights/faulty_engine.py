@@ -1,4 +1,4 @@
-"""A real engine whose weight updates go wrong as a test says."""
+"""A real engine whose weight updates go wrong as a plan says."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ class FaultyEngine(EngineDriver):
     Attributes:
         faults: What goes wrong in the next updates, one each; None for those that go well.
         begun: Set once a request has come.
+        updating: Set once an update has come.
     """
 
     def __init__(self, engine: EngineDriver, first: Path, wrong: Path) -> None:
@@ -53,6 +54,7 @@ class FaultyEngine(EngineDriver):
         self.engine = engine
         self.faults: list[Fault | None] = []
         self.begun = anyio.Event()
+        self.updating = anyio.Event()
         self._first, self._wrong = first, wrong
         self._incarnation = 0
         self._claimed: int | None = None
@@ -110,6 +112,7 @@ class FaultyEngine(EngineDriver):
     @override
     async def update_weights(self, update: WeightUpdate) -> None:
         fault = self.faults.pop(0) if self.faults else None
+        self.updating.set()
         match fault:
             case None:
                 self._claimed = None
