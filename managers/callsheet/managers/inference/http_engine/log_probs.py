@@ -21,6 +21,8 @@ class ToldLogProbs(Enum):
     """After temperature, before top_k and top_p; at temperature 0 of the model's own output."""
     SAMPLED = "sampled"
     """Of the one that tokens were drawn from."""
+    UNKNOWN = "unknown"
+    """The server does not say; without temperature, top_k and top_p all are the same."""
 
 
 class Derivation(Enum):
@@ -39,14 +41,16 @@ def derivation(told: ToldLogProbs, sampling: Sampling) -> Derivation:
     """How to get at what a request wants from what the engine tells."""
     greedy = sampling.temperature == 0 or sampling.top_k == 1
     plain = sampling.temperature in (0, 1)
+    whole = sampling.temperature == 1 and not sampling.top_k and sampling.top_p == 1
     if sampling.log_probs_mode is LogProbsMode.RAW:
         unscaled = told is ToldLogProbs.RAW or (told is ToldLogProbs.SCALED and plain)
-        whole = plain and not greedy and not sampling.top_k and sampling.top_p == 1
-        return Derivation.AS_TOLD if unscaled or (told is ToldLogProbs.SAMPLED and whole) else Derivation.NONE
+        return Derivation.AS_TOLD if unscaled or whole else Derivation.NONE
     if greedy:
         return Derivation.ZEROS
-    if told is ToldLogProbs.SAMPLED:
+    if told is ToldLogProbs.SAMPLED or whole:
         return Derivation.AS_TOLD
+    if told is ToldLogProbs.UNKNOWN:
+        return Derivation.NONE
     if told is ToldLogProbs.RAW and sampling.temperature != 1:
         return Derivation.NONE
     if not sampling.top_k and sampling.top_p == 1:

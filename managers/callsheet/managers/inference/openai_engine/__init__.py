@@ -1,0 +1,1 @@
+"""A driver for any server with the completions API of OpenAI."""

@@ -1,0 +1,118 @@
+"""Any server with the completions API of OpenAI, behind the `EngineDriver` protocol."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from callsheet.managers.inference.driver import (
+    EngineCapabilities,
+    EngineError,
+    FinishReason,
+    Generation,
+    PauseMode,
+    TokenListener,
+)
+from callsheet.managers.inference.http_engine.client import LOOK_TIMEOUT_S, EngineHttp, EngineUnreachableError
+from callsheet.managers.inference.http_engine.driver import MAX_REQUESTS, HttpEngineDriver
+from callsheet.managers.inference.http_engine.live_requests import LiveRequest
+from callsheet.managers.inference.http_engine.log_probs import Derivation, ToldLogProbs, derivation
+from callsheet.managers.inference.http_engine.requests import error_of, finite, new_tokens
+from callsheet.managers.inference.http_engine.versions import one_span
+from callsheet.managers.inference.http_engine.watch import Look
+from callsheet.managers.inference.openai_engine.server import OpenAIServer, listed_model, start_of, token_ids_of
+
+_FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
+_SEED_BITS = 31
+
+
+class OpenAIDriver(HttpEngineDriver):
+    """Drives a server that only completes: it has no aborts, no weights to replace and no pauses of its own.
+
+    A pause lets what was sent run to its end, and holds back the rest in the driver. An abort ends the connection,
+    after which most servers stop; the tokens are lost.
+
+    Args:
+        http: Calls to the server; belongs to the driver from now on.
+        server: The server as it was found.
+        start_version: The policy version of its weights.
+        max_requests: The most live requests; more are refused as busy.
+    """
+
+    def __init__(
+        self, http: EngineHttp, server: OpenAIServer, *, start_version: int = 0, max_requests: int = MAX_REQUESTS
+    ) -> None:
+        seen = Look(identity=server.created)
+        super().__init__(http, server.bounds, seen, start_version=start_version, max_requests=max_requests)
+        self._server = server
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        """See `EngineDriver`."""
+        return self._server.abilities
+
+    async def _look(self) -> Look:
+        answer = await self._http.get("/v1/models", timeout_s=LOOK_TIMEOUT_S)
+        if answer.status >= 500:
+            raise EngineUnreachableError(f"{self._http.url}/v1/models: {answer.message}", refused=False)
+        return Look(identity=start_of(listed_model(answer, self._server.name)))
+
+    async def _submit(self, live: LiveRequest, listen: TokenListener | None) -> Generation:
+        sampling = live.request.sampling
+        told = ToldLogProbs.UNKNOWN if self._server.log_probs else None
+        how = Derivation.NONE if told is None else derivation(told, sampling)
+        seed = secrets.randbits(_SEED_BITS) if sampling.seed is None else sampling.seed
+        answer = await self._http.post("/v1/completions", self._body(live, how, seed), timeout_s=None)
+        if not answer.ok:
+            raise error_of(answer)
+        return self._generation(answer.content["choices"][0], live, how, seed)
+
+    def _body(self, live: LiveRequest, how: Derivation, seed: int) -> dict[str, Any]:
+        request, sampling = live.request, live.request.sampling
+        body: dict[str, Any] = {
+            "model": self._server.name,
+            "prompt": list(request.prompt_token_ids),
+            "max_tokens": new_tokens(request, self._server.bounds.limits),
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "seed": seed & ((1 << _SEED_BITS) - 1),
+            "return_token_ids": True,
+        }
+        # What is not of the original API is sent only to those who ask for it: some servers refuse unknown fields.
+        if sampling.top_k:
+            body["top_k"] = sampling.top_k
+        if sampling.stop_token_ids:
+            body["stop_token_ids"] = sorted(sampling.stop_token_ids)
+        if sampling.ignore_eos:
+            body["ignore_eos"] = True
+        if sampling.stop:
+            body["stop"] = list(sampling.stop)
+            body["include_stop_str_in_output"] = True
+        if how is Derivation.AS_TOLD:
+            body["logprobs"] = 1
+        return body
+
+    def _generation(self, choice: dict[str, Any], live: LiveRequest, how: Derivation, seed: int) -> Generation:
+        tokens, reason = token_ids_of(choice), choice.get("finish_reason")
+        if tokens is None or reason not in _FINISH:
+            found = "no token ids" if tokens is None else "token ids"
+            raise EngineError(f"the server answered {found} and finish_reason {reason!r}")
+        log_probs: tuple[float, ...] = ()
+        if how is Derivation.ZEROS:
+            log_probs = (0.0,) * len(tokens)
+        elif how is Derivation.AS_TOLD:
+            log_probs = finite((choice.get("logprobs") or {}).get("token_logprobs") or ())
+        return Generation(
+            token_ids=tokens,
+            log_probs=log_probs,
+            finish_reason=_FINISH[reason],
+            version_spans=one_span(live.begun_version, len(tokens)),
+            seed=seed,
+            text=choice.get("text"),
+        )
+
+    async def _send_abort(self, live: LiveRequest) -> None:
+        live.scope.cancel()
+
+    async def _send_pause(self, mode: PauseMode) -> None:
+        """What was sent has run to its end, and nothing new is sent."""

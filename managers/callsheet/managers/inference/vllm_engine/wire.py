@@ -1,0 +1,131 @@
+"""Requests and answers of vLLM's /inference/v1/generate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from callsheet.managers.inference.driver import EngineError, FinishReason, Generation, Sampling
+from callsheet.managers.inference.http_engine.live_requests import LiveRequest
+from callsheet.managers.inference.http_engine.log_probs import Derivation, over_top_k
+from callsheet.managers.inference.http_engine.requests import finite, new_tokens
+from callsheet.managers.inference.http_engine.versions import one_span, spans_of, version_of
+from callsheet.managers.inference.vllm_engine.server import VLLMServer
+
+_FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
+_SEED_MASK = (1 << 63) - 1
+
+
+def generate_body(live: LiveRequest, server: VLLMServer, how: Derivation, seed: int, *, stream: bool) -> dict[str, Any]:
+    """The body of a request."""
+    request, sampling = live.request, live.request.sampling
+    params: dict[str, Any] = {
+        "max_tokens": new_tokens(request, server.bounds.limits),
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "seed": seed & _SEED_MASK,
+        "ignore_eos": sampling.ignore_eos,
+        "skip_special_tokens": True,
+        # The text is to have all tokens, as the ids do.
+        "include_stop_str_in_output": True,
+    }
+    if how is Derivation.AS_TOLD:
+        params["logprobs"] = 0
+    elif how is Derivation.OVER_TOP_K:
+        params["logprobs"] = sampling.top_k
+    if sampling.stop_token_ids:
+        params["stop_token_ids"] = sorted(sampling.stop_token_ids)
+    if sampling.stop:
+        params["stop"] = list(sampling.stop)
+    body: dict[str, Any] = {
+        "request_id": live.server_id,
+        "token_ids": list(request.prompt_token_ids),
+        "sampling_params": params,
+        "output_mode": "text" if server.bounds.stop_texts else "tokens",
+        "stream": stream,
+    }
+    if stream:
+        body["stream_options"] = {"include_usage": True}
+    if request.kv_namespace:
+        body["cache_salt"] = request.kv_namespace
+    return body
+
+
+def server_request_id(live: LiveRequest) -> str:
+    """What the server itself calls a request, as its aborts want it."""
+    return f"generate-tokens-{live.server_id}"
+
+
+def log_probs_of(how: Derivation, choice: Mapping[str, Any], sampling: Sampling, tokens: int) -> tuple[float, ...]:
+    """The log-probabilities that the request wants; none where they cannot be told."""
+    if how is Derivation.NONE:
+        return ()
+    if how is Derivation.ZEROS:
+        return (0.0,) * tokens
+    content: Sequence[Mapping[str, Any]] = (choice.get("logprobs") or {}).get("content") or []
+    own = finite([entry["logprob"] for entry in content[:tokens]])
+    if len(own) != tokens:
+        raise EngineError(f"the engine told {len(own)} log-probabilities of {tokens} tokens")
+    if how is Derivation.AS_TOLD:
+        return own
+    return tuple(
+        over_top_k(each, _likeliest(entry, sampling), sampling, joint=False)
+        for each, entry in zip(own, content, strict=False)
+    )
+
+
+def _likeliest(entry: Mapping[str, Any], sampling: Sampling) -> tuple[float, ...]:
+    told = finite([top["logprob"] for top in entry.get("top_logprobs") or ()])
+    # The token itself is among them, or comes before them.
+    return tuple(sorted(told, reverse=True)[: sampling.top_k])
+
+
+def generation_of(
+    answer: Mapping[str, Any], live: LiveRequest, how: Derivation, seed: int, start_version: int
+) -> Generation:
+    """Reads an answer.
+
+    Raises:
+        EngineError: It is none that a request can end with.
+    """
+    choice = answer["choices"][0]
+    reason = choice.get("finish_reason")
+    if reason not in _FINISH:
+        raise EngineError(f"finish_reason is {reason!r}; it must be one of {sorted(_FINISH)}")
+    tokens = tuple(int(token) for token in choice.get("token_ids") or ())
+    told = choice.get("weight_versions")
+    spans = one_span(live.begun_version, len(tokens))
+    if told:
+        named = [(version_of(each["version"], start_version), each["start"], each["end"]) for each in told]
+        read = spans_of(named, len(tokens))
+        if read is None:
+            raise EngineError(f"weight_versions are {told}; they must cover {len(tokens)} tokens in order")
+        spans = read
+    details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
+    return Generation(
+        token_ids=tokens,
+        log_probs=log_probs_of(how, choice, live.request.sampling, len(tokens)),
+        finish_reason=_FINISH[reason],
+        version_spans=spans,
+        seed=seed,
+        cached_tokens=int(details.get("cached_tokens") or 0),
+        text=choice.get("text"),
+    )
+
+
+def joined(so_far: dict[str, Any] | None, event: Mapping[str, Any]) -> dict[str, Any]:
+    """An answer as far as it has been told, and one more event of its stream, which has only what is new."""
+    answer: dict[str, Any] = so_far or {"choices": [{"token_ids": [], "text": None, "logprobs": {"content": []}}]}
+    if event.get("usage"):
+        answer["usage"] = event["usage"]
+    for new in event.get("choices") or ():
+        choice = answer["choices"][0]
+        choice["token_ids"] += new.get("token_ids") or []
+        if new.get("text") is not None:
+            choice["text"] = (choice["text"] or "") + new["text"]
+        choice["logprobs"]["content"] += (new.get("logprobs") or {}).get("content") or []
+        for name in ("finish_reason", "weight_versions"):
+            if new.get(name) is not None:
+                choice[name] = new[name]
+    return answer
