@@ -101,6 +101,14 @@ class BatchRunner(ABC):
             WeightsError: They cannot be used.
         """
 
+    def named_as_in_memory(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Returns tensors of a file under the names of the model's state_dict(); called from any thread.
+
+        Raises:
+            WeightsError: Some are none of the model's.
+        """
+        return state
+
     @abstractmethod
     def free_cache(self) -> None:
         """Gives the KV cache's memory back."""

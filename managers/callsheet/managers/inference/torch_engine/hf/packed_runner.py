@@ -28,7 +28,7 @@ from callsheet.managers.inference.torch_engine.hf.kv_cache import (
     PrefillPass,
     RowsApartPass,
 )
-from callsheet.managers.inference.torch_engine.hf.weights import read_model_weights
+from callsheet.managers.inference.torch_engine.hf.weights import named_as_in_memory, read_model_weights
 from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import override
@@ -145,6 +145,10 @@ class PackedRunner(BatchRunner):
     @override
     def read_weights(self, directory: Path) -> dict[str, Tensor]:
         return read_model_weights(directory, self.model)
+
+    @override
+    def named_as_in_memory(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return named_as_in_memory(state, self.model)
 
 
 def invariant_tiles(runner: PackedRunner, sizes: Sequence[int]) -> tuple[int, ...]:
