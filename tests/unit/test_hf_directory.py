@@ -69,6 +69,7 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (only_pickles, r"pytorch_model\.bin is another format"),
     (cut, "it is cut short"),
     (lacks_a_shard, r"model-00001-of-00002\.safetensors: is missing"),
+    (lambda directory: (directory / "weights.pt").write_bytes(b""), "give it as weights"),
     (shutil.rmtree, "is no directory"),
 ]
 
@@ -134,7 +135,7 @@ def test_a_stack_tells_what_it_will_serve_and_only_the_engine_is_told_to(copy: P
     assert "--model" not in reward
     assert "--load-at-first-use" in reward
     assert describe_own_model(StackSettings(tmp_path)) is None
-    with pytest.raises(ValueError, match="model: .*nowhere: is no directory"):
+    with pytest.raises(ValueError, match=r"model: .*nowhere: is no directory"):
         describe_own_model(StackSettings(tmp_path, model=str(tmp_path / "nowhere")))
     with pytest.raises(ValueError, match="needs the inference manager"):
         describe_own_model(StackSettings(tmp_path, model=str(copy), managers=("sandbox",)))
