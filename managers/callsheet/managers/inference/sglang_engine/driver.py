@@ -172,7 +172,9 @@ class SGLangDriver(HttpEngineDriver):
         self._require(await self._http.post("/abort_request", {"rid": live.server_id}))
 
     async def _send_pause(self, mode: PauseMode) -> None:
-        word = {PauseMode.ABORT: "abort", PauseMode.KEEP: "in_place", PauseMode.DRAIN: "in_place"}[mode]
+        word = {PauseMode.ABORT: "abort", PauseMode.KEEP: "in_place", PauseMode.DRAIN: "retract"}[mode]
+        # In place a request that has just ended would count as running until the end of the pause, and so keep the
+        # server from a flush. Older servers die of a flush under a retracting pause.
         if self._server.split or (mode is PauseMode.DRAIN and not self._server.modern):
             word = "abort"
         self._require(await self._http.post("/pause_generation", {"mode": word}, timeout_s=PAUSE_TIMEOUT_S))
