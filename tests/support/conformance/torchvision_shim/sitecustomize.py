@@ -1,12 +1,12 @@
-"""Lets SGLang start on a CPU; for `make conformance-sglang` alone.
+"""Lets engines start on a CPU; for `make conformance-sglang` and `make conformance-vllm` alone.
 
 The wheel of torchvision is built for CUDA: on a torch for CPUs its operators are never registered, and the import fails
-while it describes two of them. SGLang uses its image transforms only, so that declaring the two is enough.
+while it describes two of them. The engines use its image transforms only, so that declaring the two is enough.
 """
 
 import os
 
-if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
+if os.environ.get("CALLSHEET_CONFORMANCE_SHIM") == "1":
     import torch
 
     for name in ("nms", "qnms"):
