@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +13,14 @@ from typing import Any
 import anyio
 import pytest
 import torch
+from callsheet.client import Client, ConversationText, Failed, FailureKind, Reason
+from callsheet.deploy.roles import Role
+from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Stopped
 from callsheet.managers.reward.hosted.executor import HostedModelsExecutor
 from callsheet.managers.reward.hosted.model_spec import ModelSpec, ModelTask
-from callsheet.managers.reward.hosted.residency import Stage
+from callsheet.managers.reward.hosted.residency import ModelStage
 from callsheet.managers.reward.hosted.settings import HostedSettings
 from callsheet.v1 import action_pb2, outcome_pb2
 from safetensors.torch import load_file, save_file
@@ -98,7 +102,7 @@ async def test_scores_are_those_of_each_model_alone(classifiers: list[ModelSpec]
         assert sum(tenant.size for tenant in there) <= 1 << 20
         states = {state.name: state for state in executor.service_states()}
         assert {name for name, state in states.items() if state.instances} == {
-            tenant.name for tenant in there if tenant.stage is Stage.RESIDENT
+            tenant.name for tenant in there if tenant.stage is ModelStage.RESIDENT
         }
         assert all(state.setup_s > 0 for state in states.values() if not state.instances)
         assert executor.host.counts.restores >= len(classifiers)
@@ -227,6 +231,28 @@ async def test_idle_models_give_their_memory_back(classifiers: list[ModelSpec]) 
     async with hosting(pinned, idle, park_after_s=0.2, close_after_s=0.2, prewarm=False) as executor:
         assert scored(await score(executor, idle, [5, 6])) == pytest.approx(alone(idle, [5, 6]), abs=1e-5)
         tenants = executor.host.residency.tenants
-        await until(lambda: tenants[idle.name].stage is Stage.COLD and tenants[pinned.name].stage is Stage.RESIDENT)
+        await until(
+            lambda: tenants[idle.name].stage is ModelStage.COLD and tenants[pinned.name].stage is ModelStage.RESIDENT
+        )
         assert scored(await score(executor, idle, [5, 6])) == pytest.approx(alone(idle, [5, 6]), abs=1e-5)
-        assert tenants[pinned.name].stage is Stage.RESIDENT
+        assert tenants[pinned.name].stage is ModelStage.RESIDENT
+
+
+async def test_models_of_the_command_line_behind_a_scheduler(tmp_path: Path, classifiers: list[ModelSpec]) -> None:
+    model, other = classifiers[0], classifiers[2]
+    given = [f"--model={each.name}={each.directory}" for each in (model, other)]
+    arguments: Mapping[str, Sequence[str]] = {Role.REWARD: [*given, "--memory-budget-mib=1", "--no-test-suites"]}
+    settings = StackSettings(data_dir=tmp_path, managers=(Role.REWARD,), arguments=arguments)
+    async with local_stack(settings) as stack, Client(stack.address) as client, await client.open_job("job") as job:
+        first = (await job.reward_model([5, 6], model=model.name)).unwrap()
+        text = ConversationText(TEXT.prompt, TEXT.response)
+        second = (await job.reward_model(model=other.name, text=text)).unwrap()
+        refused = await job.teacher_log_probs(model.name, [5, 6])
+    assert first.score == pytest.approx(alone(model, [5, 6]), abs=1e-5)
+    assert first.line_s >= first.restore_s > 0
+    made = load_tokenizer(other).apply_chat_template(
+        [{"role": "user", "content": TEXT.prompt}, {"role": "assistant", "content": TEXT.response}], return_dict=True
+    )
+    assert second.score == pytest.approx(alone(other, made["input_ids"]), abs=1e-5)
+    assert isinstance(refused, Failed)
+    assert (refused.kind, refused.reason) == (FailureKind.ENV, Reason.WRONG_KIND_OF_MODEL)

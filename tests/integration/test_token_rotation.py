@@ -11,6 +11,7 @@ from callsheet.client import Client, ClientOptions, RefusedError, Succeeded, Too
 from callsheet.client.errors import InvalidArgumentError
 from callsheet.credentials.channel import Credentials
 from callsheet.credentials.token import FileToken
+from callsheet.deploy import tokens
 from callsheet.scheduler.access.identity import Scope
 from structlog.testing import capture_logs
 
@@ -35,7 +36,7 @@ async def test_a_job_goes_on_with_another_token(tmp_path: Path, replaced: bool) 
                 waiting = await job.submit(ToolCall("noop", "call"), unservable=Unservable.WAIT)
                 if replaced:
                     kept.write_text(guarded.issue(Scope.JOB, "mine"))
-                guarded.tokens.change(lambda records: records.pop(former.split("_")[1]))
+                tokens.revoke(guarded.tokens.path, former.split("_")[1])
                 while not any(line["event"] == "stream_ended" for line in lines):  # noqa: ASYNC110 - a log only grows
                     await anyio.sleep(0.05)
                 if not replaced:

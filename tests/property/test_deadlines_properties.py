@@ -54,3 +54,12 @@ def test_deadlines_that_are_set_again_and_again_take_no_more_memory() -> None:
     assert len(deadlines._heap) < 200
     assert deadlines.pop_due(19_998.0) == []
     assert deadlines.pop_due(19_999.0) == ["a"]
+
+
+def test_deadlines_that_are_dropped_leave_nothing_behind() -> None:
+    deadlines: Deadlines[int] = Deadlines()
+    for number in range(10_000):
+        deadlines.set(number, float(number))
+    for number in range(10_000):
+        deadlines.drop(number)
+    assert len(deadlines._heap) < 200

@@ -32,6 +32,7 @@ class Subject:
         endless: New tokens of a request that is still running when a test wants to interfere.
         lengthy: New tokens of a request that is running for a while, and then ends.
         lacking: What was found missing, see `lacks`.
+        wakes_whole: Whether the engine has its weights after a sleep; else they are garbage until they are loaded anew.
         tensors: All weights of a seed by name, as a trainer has them; None where the engine takes no tensors.
     """
 
@@ -49,6 +50,7 @@ class Subject:
     knows_intact: bool = True
     endless: int = 16_000
     lengthy: int = 2000
+    wakes_whole: bool = False
     tensors: Callable[[int], dict[str, Tensor]] | None = None
     lacking: list[str] = field(default_factory=list)
 

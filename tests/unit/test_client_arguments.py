@@ -211,8 +211,6 @@ async def test_what_is_not_built_yet_is_refused_as_such(job: Job) -> None:
     for on_infra in (OnInfra.RETRY, OnInfra.MASK, OnInfra.DROP):
         with pytest.raises(UnimplementedError):
             job.group("g", size=2, on_infra=on_infra)
-    with pytest.raises(NotImplementedError):
-        await job.publish(1, source="s3://weights")
 
 
 def test_a_token_is_shown_nowhere() -> None:

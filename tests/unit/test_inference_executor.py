@@ -18,7 +18,7 @@ from callsheet.managers.inference.weights import DiskWeights
 from callsheet.managers.models.config import TransformerConfig
 from callsheet.managers.models.config_file import WeightsError
 from callsheet.managers.models.transformer import LanguageModel, initialise
-from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
+from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2, weights_pb2
 
 from tests.support.attempts_of_models import generate_attempt
 from tests.support.torch_models import full_pass_log_probs, prompt, save_weights, small_model
@@ -236,6 +236,7 @@ async def test_registration(executor: InferenceExecutor) -> None:
         reserved={"cpu": 1},
         instances=1,
         kv_tokens=65536,
+        weights=manager_service_pb2.EngineWeights(standing=weights_pb2.WEIGHTS_STANDING_INITIAL),
     )
     capabilities = executor.capabilities()
     assert capabilities["weights"] == "random"

@@ -61,9 +61,9 @@ def test_one_sandbox_leaves_most_processes_to_others() -> None:
 
 def test_shortfalls_are_told_by_capability() -> None:
     held = dict.fromkeys(("memory_hard", "socket_memory_hard", "own_user", "own_file_locks", "landlock"), "yes")
-    assert not_enforced(held) == ["the bandwidth of memory and disks"]
+    assert not_enforced(held) == ["records of file locks", "the bandwidth of memory and disks"]
     told = not_enforced({**held, "memory_hard": "no", "own_user": "no"})
-    assert told[:2] == ["the memory of all its processes together", "pipes"]
+    assert told[:2] == ["the memory of all its processes together", "pipes, files watched by epoll, signals that wait"]
 
 
 def test_the_limits_of_commands_leave_room_for_their_manager() -> None:

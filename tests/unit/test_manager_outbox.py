@@ -119,6 +119,11 @@ def test_a_stop_becomes_what_it_was_ordered_for(partial: outcome_pb2.Succeeded |
     )
 
 
+def test_a_timeout_has_the_hint_and_a_cancel_has_none() -> None:
+    assert end(Stopped(hint="a hint"), StopReport.START_TO_CLOSE).failed.message == "for a reason; a hint"
+    assert end(Stopped(hint="a hint"), StopReport.CANCELLED).cancelled.reason == "for a reason"
+
+
 def test_a_refusal_says_that_nothing_started() -> None:
     refused = refusal(GRANT, "stale_token", "too old")
     assert (refused.started, refused.failed.kind, refused.failed.reason) == (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from callsheet.managers.reward.hosted.places import Devices
-from callsheet.managers.reward.hosted.residency import STAY_RESTORES, Residency, Stage, Tenant
-from callsheet.managers.reward.hosted.turns import Line, PatientTurns, Restore
+from callsheet.managers.reward.hosted.places import ModelDevices
+from callsheet.managers.reward.hosted.residency import STAY_RESTORES, HostedTenant, ModelStage, Residency
+from callsheet.managers.reward.hosted.turns import ModelLine, ModelRestore, PatientTurns
 
 SIZE = 64 * 100
 RESTORE_S = 0.1
@@ -15,8 +15,8 @@ RESTORE_S = 0.1
 
 def residency_of(*names: str, room: int = 1, pinned: str = "") -> Residency:
     """Models of one size, of which so many fit."""
-    tenants = [Tenant(name, SIZE, pinned=name == pinned) for name in names]
-    return Residency(Devices(1, room * SIZE), tenants)
+    tenants = [HostedTenant(name, SIZE, pinned=name == pinned) for name in names]
+    return Residency(ModelDevices(1, room * SIZE), tenants)
 
 
 def bring_in(residency: Residency, name: str, now: float, *, served: bool = True) -> tuple[str, ...]:
@@ -31,9 +31,9 @@ def bring_in(residency: Residency, name: str, now: float, *, served: bool = True
     return choice.evicted
 
 
-def line(model: str, now: float, *, waited: float = 0.0, waiting: int = 1, first: int = 1) -> Line:
+def line(model: str, now: float, *, waited: float = 0.0, waiting: int = 1, first: int = 1) -> ModelLine:
     """Requests that wait for a model."""
-    return Line(model, waiting, now - waited, first)
+    return ModelLine(model, waiting, now - waited, first)
 
 
 def test_without_any_requests_the_least_recently_used_goes() -> None:
@@ -54,8 +54,8 @@ def test_what_is_asked_for_most_stays() -> None:
 
 
 def test_what_is_dear_to_restore_stays() -> None:
-    tenants = [Tenant("large", 3 * SIZE), Tenant("small", SIZE), Tenant("c", SIZE)]
-    residency = Residency(Devices(1, 4 * SIZE), tenants)
+    tenants = [HostedTenant("large", 3 * SIZE), HostedTenant("small", SIZE), HostedTenant("c", SIZE)]
+    residency = Residency(ModelDevices(1, 4 * SIZE), tenants)
     for name, now in (("large", 1.0), ("small", 2.0)):
         choice = residency.choose(name, now)
         assert choice is not None
@@ -88,9 +88,9 @@ def test_what_came_and_served_nothing_is_left_alone_for_a_while() -> None:
 
 def test_models_that_cannot_fit_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match="model a"):
-        Residency(Devices(1, SIZE), [Tenant("a", SIZE + 1)])
+        Residency(ModelDevices(1, SIZE), [HostedTenant("a", SIZE + 1)])
     with pytest.raises(ValueError, match="pinned: a, b"):
-        Residency(Devices(1, SIZE), [Tenant("a", SIZE, pinned=True), Tenant("b", 64, pinned=True)])
+        Residency(ModelDevices(1, SIZE), [HostedTenant("a", SIZE, pinned=True), HostedTenant("b", 64, pinned=True)])
 
 
 def test_a_restore_is_learned_and_guessed_from_others_by_size() -> None:
@@ -98,7 +98,7 @@ def test_a_restore_is_learned_and_guessed_from_others_by_size() -> None:
     bring_in(residency, "a", 1.0)
     assert residency.restore_s("b") == pytest.approx(RESTORE_S)
     residency.leave("a")
-    assert residency.tenants["a"].stage is Stage.PARKED
+    assert residency.tenants["a"].stage is ModelStage.PARKED
 
 
 def test_a_line_is_served_to_its_end_before_its_model_gives_way() -> None:
@@ -131,7 +131,7 @@ def test_a_model_comes_before_it_is_asked_for_where_that_pays() -> None:
         residency.request("c", 2.0)
     residency.request("b", 2.0)
     restore = PatientTurns().next_restore([], residency, 3.0)
-    assert restore == Restore("c", restore.choice if restore else residency.choose("c", 3.0))  # type: ignore[arg-type]
+    assert restore == ModelRestore("c", restore.choice if restore else residency.choose("c", 3.0))  # type: ignore[arg-type]
     assert restore is not None
     assert restore.choice.evicted == ("a",)
     assert PatientTurns(prewarm=False).next_restore([], residency, 3.0) is None

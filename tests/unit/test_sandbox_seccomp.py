@@ -7,20 +7,21 @@ import struct
 from collections.abc import Sequence
 
 import pytest
+from callsheet.managers.sandbox.asking_filter import build_asking_filter
+from callsheet.managers.sandbox.bpf import Instruction
 from callsheet.managers.sandbox.seccomp import (
     ALLOWED_SOCKET_FAMILIES,
-    Instruction,
     Unbounded,
     UnsupportedArchitectureError,
     build_filter,
     build_program,
-    build_shared_memory_filter,
 )
 
 X86_64 = 0xC000003E
 I386 = 0x40000003
 ALLOW = 0x7FFF0000
 KILL = 0x80000000
+ASK = 0x7FC00000
 
 
 def failing(number: int) -> int:
@@ -139,11 +140,38 @@ def test_what_is_like_it_is_allowed(call: tuple[int, ...]) -> None:
     ("flags", "asked"), [(0x21, True), (0x23, True), (0x8021, True), (0x22, False), (0x01, False), (0x02, False)]
 )
 def test_anonymous_shared_mappings_are_asked_about(flags: int, asked: bool) -> None:
-    content = build_shared_memory_filter()
-    words = struct.iter_unpack("<HBBI", content)
-    program = [Instruction(opcode, operand, true, false) for opcode, true, false, operand in words]
-    assert answer_of(program, 9, 0, 4096, 3, flags) == (0x7FC00000 if asked else ALLOW)
+    program = asking_program(memory=True)
+    assert answer_of(program, 9, 0, 4096, 3, flags) == (ASK if asked else ALLOW)
     assert answer_of(program, 10, 0, 4096, 3, flags) == ALLOW
+    assert answer_of(asking_program(memory=False), 9, 0, 4096, 3, flags) == ALLOW
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_netlink_sockets_are_asked_about(memory: bool) -> None:
+    program = asking_program(memory=memory)
+    answers = {family: answer_of(program, 41, family, 3, 0) for family in ALLOWED_SOCKET_FAMILIES}
+    assert answers == {1: ALLOW, 2: ALLOW, 10: ALLOW, 16: ASK}
+    # The kernel takes the lower half of a word for the family.
+    assert answer_of(program, 41, 1 << 32 | 16, 3, 0) == ASK
+
+
+def asking_program(*, memory: bool) -> list[Instruction]:
+    words = struct.iter_unpack("<HBBI", build_asking_filter(memory=memory))
+    return [Instruction(opcode, operand, true, false) for opcode, true, false, operand in words]
+
+
+@pytest.mark.parametrize("flags", [0x40021, 0x40022, 0x40001, 0x15 << 26 | 0x40022])
+def test_huge_pages_are_refused(flags: int) -> None:
+    for unbounded in (Unbounded(), Unbounded(memory=True)):
+        assert verdict(9, 0, 2 << 20, 3, flags, unbounded=unbounded) == failing(errno.ENOMEM)
+    assert verdict(319, 0, 4) == verdict(29, 0, 2 << 20, 0o5600) == failing(errno.ENOMEM)
+    assert verdict(319, 0, 3) == verdict(29, 0, 2 << 20, 0o1600) == verdict(9, 0, 4096, 3, 0x22) == ALLOW
+
+
+@pytest.mark.parametrize("option", [26, 51])
+def test_filters_of_sockets_are_refused(option: int) -> None:
+    assert verdict(54, 3, 1, option) == failing(errno.EPERM)
+    assert verdict(54, 3, 6, option) == verdict(54, 3, 1, 2) == ALLOW
 
 
 @pytest.mark.parametrize("number", [142, 144, 314])

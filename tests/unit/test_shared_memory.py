@@ -13,7 +13,7 @@ MOST = 100
 
 def counting(*allowed: tuple[int, int], now: float = 0.0) -> SharedMemory:
     """Returns one that has allowed sizes to threads at a time."""
-    memory = SharedMemory(-1, MOST)
+    memory = SharedMemory(MOST)
     memory.allowed = [Allowed(size, thread, now) for size, thread in allowed]
     return memory
 

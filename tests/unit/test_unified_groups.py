@@ -224,7 +224,7 @@ def test_adopted_groups_stay_when_the_sandbox_ends(fake: FakeCgroups) -> None:
     container = fake.root / "container"
     fake.make_group(container)
     (container / "cgroup.procs").write_text("4711\n")
-    sandbox = SandboxGroup.adopt(GroupLayout(container, dict.fromkeys(ALL, container)))
+    sandbox = SandboxGroup.adopt(GroupLayout(container, dict.fromkeys(ALL, container)), memory_mib=64)
     sandbox.set_cores({0})
     assert fake.read(container, "cpuset.cpus") == "0"
     assert (container / "commands").is_dir()
@@ -237,7 +237,7 @@ def test_adopted_groups_may_go_with_their_container(fake: FakeCgroups) -> None:
     layout_of(fake)
     container = fake.root / "container"
     fake.make_group(container)
-    sandbox = SandboxGroup.adopt(GroupLayout(container, dict.fromkeys(ALL, container)))
+    sandbox = SandboxGroup.adopt(GroupLayout(container, dict.fromkeys(ALL, container)), memory_mib=64)
     shutil.rmtree(container)
     sandbox.kill()
     sandbox.remove()

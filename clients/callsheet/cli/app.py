@@ -13,7 +13,7 @@ from callsheet.cli.errors import CallsheetGroup
 from callsheet.cli.facade_command import facade_app
 from callsheet.cli.health_command import health
 from callsheet.cli.inspect_commands import explain, predictions, status, what_if
-from callsheet.cli.job_commands import cancel, close, drain, jobs
+from callsheet.cli.job_commands import cancel, close, drain, jobs, rollout
 from callsheet.cli.log_command import logs
 from callsheet.cli.manager_commands import manager_app
 from callsheet.cli.output import say
@@ -48,7 +48,22 @@ def _callsheet(
     """Schedules single actions of agentic-RL trajectories."""
 
 
-for command in (up, scheduler, status, explain, jobs, cancel, close, drain, logs, predictions, what_if, health, demo):
+for command in (
+    up,
+    scheduler,
+    status,
+    explain,
+    jobs,
+    rollout,
+    cancel,
+    close,
+    drain,
+    logs,
+    predictions,
+    what_if,
+    health,
+    demo,
+):
     app.command()(command)
 app.command("compose-setup")(compose_setup)
 for name, group in (

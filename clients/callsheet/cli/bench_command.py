@@ -30,10 +30,10 @@ def _bench() -> None:
 
 
 def _benchmarks() -> Mapping[str, Any]:
-    from callsheet.cli.bench_commands import dispatch, planner, real, sandbox, soak
+    from callsheet.cli.bench_commands import dispatch, planner, real, rewards, sandbox, soak, weights
     from callsheet.cli.bench_sim_command import sim
 
     loaded = typer.Typer(rich_markup_mode=None)
-    for command in (dispatch, planner, real, sandbox, sim, soak):
+    for command in (dispatch, planner, real, rewards, sandbox, sim, soak, weights):
         loaded.command()(command)
     return typer.main.get_group(loaded).commands

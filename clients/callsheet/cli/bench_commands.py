@@ -1,4 +1,4 @@
-"""`callsheet bench dispatch`, `planner`, `real`, `sandbox` and `soak`: each measures, and prints a report."""
+"""`callsheet bench` of `dispatch`, `planner`, `real`, `rewards`, `sandbox`, `soak`, `weights`: each prints a report."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import typer
 from callsheet.benchmarks.dispatch.settings import DispatchSettings
 from callsheet.benchmarks.planner.settings import PlannerBenchSettings
 from callsheet.benchmarks.real.settings import RealSettings
+from callsheet.benchmarks.rewards.settings import RewardsBenchSettings
 from callsheet.benchmarks.sandbox.settings import SandboxBenchSettings
 from callsheet.benchmarks.soak.settings import SoakSettings
+from callsheet.benchmarks.weights.settings import WeightsBenchSettings
 from callsheet.cli.errors import CommandError, needs
 from callsheet.cli.options import AsJson, options_of
 from callsheet.cli.output import measure
@@ -59,6 +61,23 @@ def real(*, settings: RealSettings, as_json: AsJson = False) -> None:
         raise CommandError(str(error), usage=True) from error
 
 
+@options_of(settings=RewardsBenchSettings)
+def rewards(*, settings: RewardsBenchSettings, as_json: AsJson = False) -> None:
+    """Measure many reward models in the memory of few.
+
+    Beside them run two simpler ways to swap, and all models in memory at once. It ends with exit code 1 if a bar is
+    missed.
+    """
+    with needs("bench"):
+        import transformers  # noqa: F401
+        from callsheet.benchmarks.rewards.render import render
+        from callsheet.benchmarks.rewards.run import run_rewards
+    _log_warnings()
+    report = measure(as_json, lambda progress: anyio.run(run_rewards, settings, progress), render)
+    if not report.met:
+        raise typer.Exit(1)
+
+
 @options_of(settings=SandboxBenchSettings)
 def sandbox(*, settings: SandboxBenchSettings, as_json: AsJson = False) -> None:
     """Measure what sandboxes cost while others live.
@@ -92,7 +111,30 @@ def soak(*, settings: SoakSettings, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+@options_of(settings=WeightsBenchSettings)
+def weights(*, settings: WeightsBenchSettings, as_json: AsJson = False) -> None:
+    """Tell whether what engines serve is what was published.
+
+    Trajectories run on two engines while weights change under them, in each mode and with updates that go wrong. All
+    tokens are recomputed. It ends with exit code 1 if one is lost, repeated, of the wrong weights or not proved.
+    """
+    with needs("bench"), needs("inference"):
+        from callsheet.benchmarks.weights.render import render
+        from callsheet.benchmarks.weights.run import run_weights_bench
+    _log_errors()
+    report = measure(as_json, lambda progress: anyio.run(run_weights_bench, settings, progress), render)
+    if report.findings:
+        raise typer.Exit(1)
+
+
 def _log_warnings() -> None:
     with needs("bench"):
         from callsheet.deploy.logs import configure_logs
     configure_logs(LogFormat.CONSOLE, LogLevel.WARNING)
+
+
+def _log_errors() -> None:
+    """Updates that are made to fail are reported, and are no news."""
+    with needs("bench"):
+        from callsheet.deploy.logs import configure_logs
+    configure_logs(LogFormat.CONSOLE, LogLevel.ERROR)

@@ -1,4 +1,4 @@
-"""`callsheet jobs`, `cancel`, `close` and `drain`: what operators do with work and managers."""
+"""`callsheet jobs`, `rollout`, `cancel`, `close` and `drain`: what operators do with work and managers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from callsheet.options.common import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
     from callsheet.client.status import JobStatus
+    from callsheet.client.weights import RolloutEngine
 
 # A job that is closed as idle later than that is shown as any other.
 _IDLE_TOLD_S = 3600.0
@@ -41,6 +42,48 @@ def jobs(scheduler: Address = DEFAULT_ADDRESS, as_json: AsJson = False) -> None:
         for job in found
     ]
     print_table("Open jobs", ["job", "sessions #", "trajectories #", "actions", "failures", "life"], rows)
+
+
+def rollout(
+    job: JobId,
+    *,
+    wait_s: Annotated[
+        float, typer.Option(help="Wait so long until all engines have proved the weights; else exit code 1.", min=0.0)
+    ] = 0.0,
+    scheduler: Address = DEFAULT_ADDRESS,
+    as_json: AsJson = False,
+) -> None:
+    """Tell which engines have the weights that a job published, and which are quarantined."""
+    from callsheet.cli.plain import to_plain
+
+    found = ask(scheduler, lambda admin: admin.rollouts(job, wait_s=wait_s))
+    if as_json:
+        print_json({"rollouts": [{**to_plain(each), "done": each.done} for each in found]})
+    for each in () if as_json else found:
+        rows = [
+            [
+                engine.manager_id,
+                engine.state.value,
+                str(engine.version),
+                "yes" if engine.serving else "no",
+                f"{engine.exposed_s:.2f}",
+                retry_of(engine),
+            ]
+            for engine in each.engines
+        ]
+        title = f"Version {each.version} on {each.service}, {each.mode}, {each.at_once} at once"
+        columns = ["engine", "state", "version #", "serves", "exposed, s #", "why"]
+        print_table(title, columns, rows)
+    if not found and not as_json:
+        say(f"job {job} published no weights")
+    if wait_s and not all(each.done for each in found):
+        raise typer.Exit(1)
+
+
+def retry_of(engine: RolloutEngine) -> str:
+    """Why an engine is not served from, and when it is tried again, for people."""
+    again = "" if engine.retry_in_s is None else f" (again in {span(engine.retry_in_s)})"
+    return engine.reason + again
 
 
 def cancel(

@@ -8,6 +8,7 @@ from callsheet.cli.errors import CommandError, needs
 from callsheet.cli.options import AsJson, options_of
 from callsheet.cli.output import say
 from callsheet.deploy.stack_settings import StackSettings
+from callsheet.managers.inference.settings import DEFAULT_SERVICE
 from callsheet.options.common import LogFormat
 
 if TYPE_CHECKING:
@@ -20,15 +21,18 @@ def up(*, settings: StackSettings, as_json: AsJson = False) -> None:
 
     They run until SIGINT or SIGTERM. Each one is a process of its own and is started again if it ends by itself. One
     line with the address goes to standard output as soon as the scheduler takes calls. Actions wait for the managers,
-    of which each shows a line on standard error when it is ready; models are loaded with their first request.
+    of which each shows a line on standard error when it is ready. The demo's models are loaded with their first
+    request, and a model of your own at once: `callsheet up --model DIR` serves what Hugging Face's format holds.
     """
     with needs("local"):
         from callsheet.deploy.logs import configure_logs
+        from callsheet.deploy.own_model import describe_own_model
         from callsheet.deploy.sandbox_checks import has_sandboxes
         from callsheet.deploy.stack import check_machine
     try:
         check_machine(settings)
         sandboxes = has_sandboxes(settings)
+        own_model = describe_own_model(settings)
     except ValueError as error:
         raise CommandError(str(error), usage=True) from error
     if sandboxes:
@@ -36,6 +40,8 @@ def up(*, settings: StackSettings, as_json: AsJson = False) -> None:
     # Its own lines are for people, unless they go where those of its processes go.
     own_format = settings.log_format or (LogFormat.CONSOLE if settings.logs_to_files else None)
     configure_logs(own_format, settings.log_level, role="up")
+    if own_model is not None:
+        show_progress(f"the service {DEFAULT_SERVICE} is {own_model}")
     if sandboxes:
         note_isolation(settings)
         note_core_sharing(settings)

@@ -96,6 +96,15 @@ from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
 from callsheet.client.sync import SyncClient
 from callsheet.client.sync_job import SyncActionHandle, SyncGroup, SyncJob, SyncTrajectory
 from callsheet.client.trajectory import Trajectory
+from callsheet.client.weights import (
+    BroadcastTensor,
+    Canary,
+    EngineState,
+    RolloutEngine,
+    RolloutStatus,
+    Tensors,
+    TransferGroup,
+)
 
 __all__ = [
     "AccessDeniedError",
@@ -108,7 +117,9 @@ __all__ = [
     "ActionTimeoutError",
     "AlreadyExistsError",
     "BackgroundProcesses",
+    "BroadcastTensor",
     "CallsheetError",
+    "Canary",
     "Cancelled",
     "ChatMessage",
     "Client",
@@ -123,6 +134,7 @@ __all__ = [
     "Demand",
     "DownloadedFile",
     "Elastic",
+    "EngineState",
     "EnvError",
     "EnvReset",
     "EnvResetResult",
@@ -172,6 +184,8 @@ __all__ = [
     "RewardResult",
     "RewardScript",
     "RewardTests",
+    "RolloutEngine",
+    "RolloutStatus",
     "Sampling",
     "SandboxFile",
     "SessionReport",
@@ -183,6 +197,7 @@ __all__ = [
     "SyncJob",
     "SyncTrajectory",
     "TeacherLogProbs",
+    "Tensors",
     "Timeline",
     "TimeoutKind",
     "Timeouts",
@@ -193,6 +208,7 @@ __all__ = [
     "TrajectoryDescription",
     "TrajectoryEnd",
     "TrajectoryStatus",
+    "TransferGroup",
     "UnavailableError",
     "UnimplementedError",
     "Unservable",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import anyio
 import grpc.aio
 from callsheet.client.admin_decode import (
     decode_explanation,
@@ -31,6 +32,7 @@ from callsheet.client.per_loop import PerLoop
 from callsheet.client.settings import ClientOptions
 from callsheet.client.status import JobStatus
 from callsheet.client.target import check_target
+from callsheet.client.weights import RolloutStatus
 from callsheet.v1 import (
     admin_service_pb2,
     admin_service_pb2_grpc,
@@ -41,6 +43,8 @@ from callsheet.v1 import (
 
 MAX_OUTCOME_WAIT_S = 600.0
 MAX_WHAT_IF_NODES = 10_000
+# How often it is asked how far a rollout is, by somebody who waits.
+_LOOK_S = 0.3
 T = TypeVar("T")
 
 
@@ -157,6 +161,23 @@ class AdminClient:
         """Returns the open jobs, in the order in which they were opened."""
         response = await self._call(self._connection().client.ListJobs, client_service_pb2.ListJobsRequest())
         return tuple(map(decode_job_status, response.jobs))
+
+    async def rollouts(self, job_id: str, *, wait_s: float = 0.0) -> tuple[RolloutStatus, ...]:
+        """Returns how far the weights are that a job published, by service; raises NotFoundError if it is not open.
+
+        Args:
+            job_id: The job.
+            wait_s: Wait at most so long until all engines have proved them.
+        """
+        ends = anyio.current_time() + wait_s
+        while True:
+            request = client_service_pb2.ListJobsRequest(job_id=job_id)
+            response = await self._call(self._connection().client.ListJobs, request)
+            found = tuple(each for job in response.jobs for each in decode_job_status(job).rollouts)
+            left = ends - anyio.current_time()
+            if all(each.done for each in found) or left <= 0.0:
+                return found
+            await anyio.sleep(min(_LOOK_S, left))
 
     async def cancel_work(self, job_id: str, *, group_id: str = "", trajectory_id: str = "", reason: str = "") -> None:
         """Gives up what is unfinished in a job, or in one group or trajectory of it. The job stays open.

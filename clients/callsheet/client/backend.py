@@ -13,6 +13,7 @@ from callsheet.client.outcomes import Outcome
 from callsheet.client.results import OutputChunk
 from callsheet.client.settings import ClientOptions
 from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
+from callsheet.client.weights import PublishedWeights
 
 T = TypeVar("T")
 
@@ -127,8 +128,8 @@ class Backend(Protocol):
     async def close_job(self, job_id: str) -> None:
         """Closes a job."""
 
-    async def publish(self, job_id: str, version: int, source: str) -> None:
-        """Tells that a job's trainer has a new policy version."""
+    async def publish(self, job_id: str, version: int, weights: PublishedWeights | None) -> None:
+        """Tells that a job's trainer has a new policy version, and where engines find its weights if they are to."""
 
     async def open_trajectory(self, trajectory: TrajectoryDescription) -> Opened:
         """Opens a trajectory."""

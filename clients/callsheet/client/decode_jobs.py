@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from callsheet.client.encode_weights import decode_rollout
 from callsheet.client.fields import by_number, take, take_seconds
 from callsheet.client.jobs import (
     GroupDescription,
@@ -41,6 +42,7 @@ def decode_job_status(message: job_pb2.JobStatus) -> JobStatus:
         expires_in_s=take_seconds(message, "expires_in"),
         closes_in_s=take_seconds(message, "closes_in"),
         idle_closes_in_s=take_seconds(message, "idle_closes_in"),
+        rollouts=tuple(map(decode_rollout, message.rollouts)),
     )
 
 

@@ -11,10 +11,12 @@ from callsheet.client.arguments import instance
 from callsheet.client.backend import ActionHandle, CancelTarget, Opened
 from callsheet.client.encode import encode_submission
 from callsheet.client.encode_jobs import encode_job, encode_trajectory, encode_trajectory_end
-from callsheet.client.errors import RefusalCode, RefusedError, invalid, not_built_yet, not_found, refused, unfit
+from callsheet.client.encode_weights import encode_publish
+from callsheet.client.errors import RefusalCode, RefusedError, invalid, not_found, refused, unfit
 from callsheet.client.fake_handle import FakeHandle
 from callsheet.client.jobs import GroupDescription, JobDescription, Opening, TrajectoryDescription, TrajectoryEnd
 from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
+from callsheet.client.weights import EngineState, PublishedWeights, RolloutEngine, RolloutStatus
 
 Key = tuple[str, str]
 
@@ -53,6 +55,8 @@ class FakeBackend:
         self.submitted: list[Submission[Any]] = []
         self.cancelled: list[tuple[str, str, str]] = []
         self.published: list[tuple[str, int]] = []
+        self.weights: list[tuple[str, int, PublishedWeights]] = []
+        self._rollouts: dict[Key, RolloutStatus] = {}
         self.closed_trajectories: dict[Key, TrajectoryEnd] = {}
         self.open_jobs: dict[str, JobDescription] = {}
         self._scripts = scripts
@@ -77,15 +81,14 @@ class FakeBackend:
         self._check_job(job_id)
         await self.cancel_work(CancelTarget(job_id, reason="the job was closed"))
         del self.open_jobs[job_id]
-        for kept in (self._trajectories, self._groups, self._handles):
+        for kept in (self._trajectories, self._groups, self._handles, self._rollouts):
             for key in [key for key in kept if key[0] == job_id]:
                 del kept[key]
 
-    async def publish(self, job_id: str, version: int, source: str) -> None:
-        """Records the version, and cancels trajectories that are too stale."""
+    async def publish(self, job_id: str, version: int, weights: PublishedWeights | None) -> None:
+        """Records the version and its weights, and cancels trajectories that are too stale."""
         self._check_job(job_id)
-        if instance("source", source, str, "text"):
-            raise not_built_yet("source", source)
+        encode_publish(job_id, 0, weights)  # its rules are the contract's
         if not 0 <= instance("version", version, int, "a whole number, 0 or more") < 2**63:
             raise invalid("version", version, "0 or more")
         newest = self._policy_version(job_id)
@@ -93,6 +96,12 @@ class FakeBackend:
             rule = f"not older than the newest ({newest})"
             raise unfit("version", str(version), rule)
         self.published.append((job_id, version))
+        if weights is not None:
+            service = weights.service or "policy"
+            self.weights.append((job_id, version, weights))
+            engine = RolloutEngine("fake-engine", EngineState.PROVED, version, serving=True)
+            status = RolloutStatus(service, version, weights.mode, weights.at_once, (engine,))
+            self._rollouts[job_id, service] = status
         staleness = self.open_jobs[job_id].staleness
         for each in self._of_job(job_id):
             if staleness is not None and version - each.policy_version > staleness.max_versions:
@@ -242,6 +251,7 @@ class FakeBackend:
             open_trajectories=sum(each.end is None for each in self._of_job(job_id)),
             policy_version=self._policy_version(job_id),
             sessions=1,
+            rollouts=tuple(each for key, each in sorted(self._rollouts.items()) if key[0] == job_id),
         )
 
     def _of_job(self, job_id: str) -> list[_Trajectory]:

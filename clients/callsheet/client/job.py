@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from types import TracebackType
 from typing import Self
 
+import anyio
 from callsheet.client.backend import CancelTarget, Connector
 from callsheet.client.errors import not_found
 from callsheet.client.group import Group
@@ -12,6 +14,18 @@ from callsheet.client.jobs import GroupDescription, OnInfra, Opening, Trajectory
 from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
 from callsheet.client.trajectory import Trajectory, close_after_error
 from callsheet.client.verbs import ActionVerbs
+from callsheet.client.weights import (
+    DEFAULT_UPDATE_TIMEOUT_S,
+    Canary,
+    PublishedWeights,
+    RolloutStatus,
+    Source,
+    UpdateModeName,
+)
+
+# How often the scheduler is asked how far a rollout is.
+_FIRST_LOOKS_S = (0.02, 0.05, 0.1, 0.2)
+_LOOK_S = 0.5
 
 
 class Job(ActionVerbs):
@@ -86,18 +100,65 @@ class Job(ActionVerbs):
         """Returns its groups, by name order; raises NotFoundError if the job is not open."""
         return await self.client.backend().groups(self.job_id)
 
-    async def publish(self, version: int, source: str | None = None) -> None:
+    async def publish(
+        self,
+        version: int,
+        source: Source | None = None,
+        *,
+        mode: UpdateModeName = "drain",
+        service: str = "",
+        at_once: int = 1,
+        canary: Canary | None = None,
+        timeout_s: float = DEFAULT_UPDATE_TIMEOUT_S,
+    ) -> None:
         """Tells the scheduler that the trainer has a new policy version; trajectories too stale are cancelled.
+
+        With a source the engines of a service take its weights, some at a time, while the others serve. It returns once
+        that is accepted; `rollout` tells how far they are. An engine is given work only for weights that it has proved:
+        by their version, and by a canary. A newer publish overtakes engines that have not begun. While this job is open
+        no other job may publish weights for the service.
 
         Args:
             version: The version, 0 or more.
-            source: Where engines find its weights. Not built yet.
+            source: Where engines find its weights: a path or a URI, `Tensors` or a `TransferGroup`.
+            mode: What becomes of running requests: "drain" lets them finish first, "abort" ends them with the tokens
+                they have, "keep" changes the weights between two of their tokens.
+            service: Whose engines; may be left out where the managers serve generate under one name only.
+            at_once: The most engines that update at a time. Without an answer in `canary` the first one goes alone.
+            canary: How engines prove the weights; None asks them a usual prompt.
+            timeout_s: The longest wait for a drain and for the update itself, each.
 
         Raises:
-            FailedPreconditionError: The version is older than the newest.
-            UnimplementedError: A source is given.
+            FailedPreconditionError: The version is older than the newest, the service is not clear, or another open job
+                publishes weights for it.
+            AlreadyExistsError: The version was published with other weights.
+            InvalidArgumentError: A value is out of its range.
         """
-        await self.client.backend().publish(self.job_id, version, source or "")
+        weights = None
+        if source is not None:
+            weights = PublishedWeights(source, mode, service, at_once, canary or Canary(), timeout_s)
+        await self.client.backend().publish(self.job_id, version, weights)
+
+    async def rollout(self, version: int | None = None, *, service: str = "", wait_s: float = 0.0) -> RolloutStatus:
+        """Returns how far the weights are that it published last.
+
+        Args:
+            version: Wait for this version, or a newer one; None takes the newest.
+            service: Whose engines; may be left out where it published for one service only.
+            wait_s: Wait at most so long until all engines have proved it. See `RolloutStatus.done` then.
+
+        Raises:
+            NotFoundError: It is not open, or published no weights for the service.
+        """
+        ends = anyio.current_time() + wait_s
+        pauses = itertools.chain(_FIRST_LOOKS_S, itertools.repeat(_LOOK_S))
+        while True:
+            status = rollout_of(await self.status(), service)
+            reached = status.done and (version is None or status.version >= version)
+            left = ends - anyio.current_time()
+            if reached or left <= 0.0:
+                return status
+            await anyio.sleep(min(next(pauses), left))
 
     async def cancel(self, reason: str = "") -> None:
         """Cancels all its actions and closes all its trajectories as abandoned; the job stays open.
@@ -130,3 +191,16 @@ class Job(ActionVerbs):
             await self.close()
         else:
             await close_after_error(self.client, f"job {self.job_id}", self.close())
+
+
+def rollout_of(status: JobStatus, service: str) -> RolloutStatus:
+    """Returns the rollout of a job for a service, or its only one.
+
+    Raises:
+        NotFoundError: There is none, or there are several and none is named.
+    """
+    found = [each for each in status.rollouts if service in ("", each.service)]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(each.service for each in status.rollouts) or "none"
+    raise not_found("service", service, f"the job published weights for: {names}")

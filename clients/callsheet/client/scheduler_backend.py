@@ -21,6 +21,7 @@ from callsheet.client.decode_jobs import (
 )
 from callsheet.client.encode import content_bytes, encode_submission
 from callsheet.client.encode_jobs import encode_job, encode_trajectory, encode_trajectory_end
+from callsheet.client.encode_weights import encode_publish
 from callsheet.client.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError, RefusalCode
 from callsheet.client.fields import put
 from callsheet.client.jobs import JobDescription, Opening, TrajectoryDescription, TrajectoryEnd
@@ -30,6 +31,7 @@ from callsheet.client.session_handle import SessionHandle, shortened
 from callsheet.client.settings import ClientOptions
 from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
 from callsheet.client.ticket import Ticket
+from callsheet.client.weights import PublishedWeights
 from callsheet.v1 import action_pb2, client_service_pb2
 from callsheet.v1.encoded_fields import embedded, tag
 
@@ -80,12 +82,22 @@ class SchedulerBackend:
         held.release(job_id)
         self._session.payloads.forget_all()
 
-    async def publish(self, job_id: str, version: int, source: str) -> None:
-        """Tells that a job's trainer has a new policy version."""
-        request = client_service_pb2.PublishPolicyVersionRequest()
-        put(request, "", job_id=job_id, version=version, source=source)
+    async def publish(self, job_id: str, version: int, weights: PublishedWeights | None) -> None:
+        """Tells that a job's trainer has a new policy version, and where its weights are if there are any."""
+        request, uploads = await anyio.to_thread.run_sync(encode_publish, job_id, version, weights)
         item = client_service_pb2.ClientItem(publish_policy_version=request)
-        await self._control(job_id, item, _ALREADY_OVERTAKEN)
+        if uploads:
+            await self._session.connect()
+            await self._session.payloads.store(uploads)
+        try:
+            await self._control(job_id, item, _ALREADY_OVERTAKEN)
+        except FailedPreconditionError as error:
+            if not _names_payload(error, uploads):
+                raise
+            # It was stored once, and is not any more.
+            self._session.payloads.forget(uploads)
+            await self._session.payloads.store(uploads)
+            await self._control(job_id, item, _ALREADY_OVERTAKEN)
 
     async def open_trajectory(self, trajectory: TrajectoryDescription) -> Opened:
         """Opens a trajectory."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from callsheet.client.jobs import GroupDescription, JobDescription, TrajectoryDescription, TrajectoryEnd
+from callsheet.client.weights import RolloutStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class JobStatus:
             where it never is.
         forgotten_actions: Finished actions of which only the ids are kept, so that they never run again.
         dead_sandboxes: Actions that failed because their sandbox died while a command ran in it.
+        rollouts: How far the weights are that it published last for each service.
     """
 
     spec: JobDescription
@@ -42,6 +44,7 @@ class JobStatus:
     idle_closes_in_s: float | None = None
     forgotten_actions: int = 0
     dead_sandboxes: int = 0
+    rollouts: tuple[RolloutStatus, ...] = ()
 
     @property
     def job_id(self) -> str:

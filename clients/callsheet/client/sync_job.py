@@ -289,6 +289,7 @@ class SyncJob(_SyncVerbs[Job]):
         return self._wrapped.opening
 
     publish = blocking(Job.publish)
+    rollout = blocking(Job.rollout)
     close = blocking(Job.close)
     cancel = blocking(Job.cancel)
     status = blocking(Job.status)

@@ -32,6 +32,7 @@ from callsheet.client.fake_backend import FakeBackend
 from callsheet.client.jobs import JobDescription, TrajectoryEnd
 from callsheet.client.outcomes import Outcome
 from callsheet.client.results import CommandResult, EnvResetResult, GenerateResult, RewardResult, ToolCallResult
+from callsheet.client.weights import PublishedWeights
 
 T = TypeVar("T")
 ActionT = TypeVar("ActionT")
@@ -65,6 +66,11 @@ class FakeClient(Client):
     def published(self) -> list[tuple[str, int]]:
         """(job id, version) of all published policy versions."""
         return self._fake.published
+
+    @property
+    def weights(self) -> list[tuple[str, int, PublishedWeights]]:
+        """(job id, version, weights) of all policy versions that were published with a source."""
+        return self._fake.weights
 
     @property
     def closed_trajectories(self) -> dict[tuple[str, str], TrajectoryEnd]:

@@ -9,7 +9,7 @@ from callsheet.deploy.roles import Role
 from callsheet.deploy.scheduler_process import SchedulerOptions
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.deploy.tokens import token_path
-from callsheet.managers.inference.settings import share_of_cores
+from callsheet.managers.inference.settings import DEFAULT_SERVICE, share_of_cores
 from callsheet.managers.kind import MANAGER_KINDS
 from callsheet.managers.sandbox.settings import CoreSharing
 from callsheet.options.common import LogFormat
@@ -43,7 +43,7 @@ def role_arguments(role: str, settings: StackSettings, *, address: str, cores: i
         "memory_mib": settings.memory_mib,
         "drain_timeout": float(settings.drain_s),
     }
-    divided = command_line(MANAGER_KINDS.get(role).settings, _divided(settings, cores))
+    divided = command_line(MANAGER_KINDS.get(role).settings, _divided(role, settings, cores))
     return ["manager", role, *command_line(ManagerOptions, common | logs), *divided, *extra]
 
 
@@ -52,13 +52,17 @@ def _to_dial(address: str) -> str:
     return f"localhost:{address.rpartition(':')[2]}"
 
 
-def _divided(settings: StackSettings, cores: int) -> dict[str, object]:
-    """What the stack tells managers about their part of the machine, by option."""
+def _divided(role: str, settings: StackSettings, cores: int) -> dict[str, object]:
+    """What the stack tells a manager about its part of the machine, by option."""
+    own_model = role == Role.INFERENCE and settings.model_directory is not None
     told: dict[str, object] = {
         "data_dir": settings.data_dir,
         "isolation": settings.isolation,
         "share_cores": settings.share_cores,
-        "load_at_first_use": True,
+        # Who names a model wants it, and wants to know at once if it cannot be loaded.
+        "load_at_first_use": not own_model,
+        # Reward managers have an option of this name for models of their own.
+        "model": settings.model if role == Role.INFERENCE and settings.model != DEFAULT_SERVICE else None,
     }
     shared = settings.share_cores is not CoreSharing.RESERVED
     if Role.INFERENCE in settings.managers:

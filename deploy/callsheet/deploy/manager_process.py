@@ -12,6 +12,7 @@ import anyio
 from callsheet.credentials.channel import Credentials
 from callsheet.deploy.child import ParentLink
 from callsheet.deploy.process_options import Cpus, MemoryMib, TlsCa, WrongOptionError
+from callsheet.managers.event_loop import loop_without_epoll
 from callsheet.managers.executor import Executor
 from callsheet.managers.kind import ManagerKind
 from callsheet.managers.node import describe_node
@@ -106,7 +107,9 @@ def run_manager_process(kind: ManagerKind[S], options: ManagerOptions, settings:
         executor = kind.build(settings, manager)
     except ValueError as error:
         raise WrongOptionError(str(error)) from error
-    anyio.run(_serve, manager, executor, link)
+    # Elsewhere commands may share its user, who has a number of files to watch that one of them can take.
+    loop = {} if os.geteuid() == 0 else {"loop_factory": loop_without_epoll}
+    anyio.run(_serve, manager, executor, link, backend_options=loop)
 
 
 def _manager_settings(kind: str, options: ManagerOptions) -> ManagerSettings:

@@ -22,6 +22,8 @@ from callsheet.managers.node import describe_node
 from callsheet.options.private_files import make_private_directory
 
 _SCHEDULER_GRACE_S = 10.0
+# A user's model is loaded before its manager registers.
+_LOADING_TIMEOUT_S = 900.0
 # On top of a manager's own drain: its last acknowledgements and the release of its executor.
 _MANAGER_GRACE_MARGIN_S = 15.0
 # The user's own may be for another scheduler. Empty ones count as unset, and options go before them.
@@ -105,8 +107,13 @@ class Stack:
             arguments=role_arguments(role, self.settings, address=self.address, cores=self._cores),
             environment=_NO_CREDENTIALS if role == Role.SCHEDULER else _NO_SECRETS,
             log_path=bounded_log(log_path) if log_path is not None else None,
-            ready_timeout_s=self.settings.ready_timeout_s,
+            ready_timeout_s=self._ready_timeout_s(role),
         )
+
+    def _ready_timeout_s(self, role: str) -> float:
+        if role == Role.INFERENCE and self.settings.model_directory is not None:
+            return max(self.settings.ready_timeout_s, _LOADING_TIMEOUT_S)
+        return self.settings.ready_timeout_s
 
     async def run_scheduler(self, tasks: anyio.abc.TaskGroup) -> None:
         """Starts the scheduler and learns its address."""

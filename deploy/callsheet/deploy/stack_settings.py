@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 from callsheet.deploy.process_options import Cpus, MemoryMib, TlsCa
-from callsheet.managers.inference.settings import EngineThreads
+from callsheet.managers.inference.settings import DEFAULT_SERVICE, EngineThreads, Model, model_directory
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation, IsolationOption, ShareCores
 from callsheet.options.common import DataDir, Listen, LogFormatOption, LogLevel, LogLevelOption, comma_separated
 from callsheet.options.declaration import Setting
@@ -66,6 +67,7 @@ class StackSettings:
     isolation: IsolationOption = Isolation.BUBBLEWRAP
     share_cores: ShareCores = CoreSharing.RANKED
     engine_threads: EngineThreads = None
+    model: Model = DEFAULT_SERVICE
     log_format: LogFormatOption = None
     log_level: LogLevelOption = LogLevel.INFO
     logs_to_files: Annotated[
@@ -82,8 +84,15 @@ class StackSettings:
     ] = 10.0
     arguments: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
+    @property
+    def model_directory(self) -> Path | None:
+        """The user's own model; None for the demo's."""
+        return model_directory(self.model)
+
     def __post_init__(self) -> None:
         self.access.check_listen(self.listen)
+        if not self.model:
+            raise ValueError("model: '' is empty; it must be given")
         if self.access.tls_cert is not None and self.tls_ca is None:
             raise ValueError("tls_ca: must be given with tls_cert, for the managers")
         from callsheet.managers.kind import MANAGER_KINDS  # Not above: a command line's help does without it.

@@ -203,6 +203,12 @@ class Executor(ABC):
         """What it takes to begin on each service whose models or images come and go; sent with every heartbeat."""
         return []
 
+    async def update_weights(self, update: manager_service_pb2.UpdateWeights, payloads: PayloadAccess) -> None:
+        """Brings an engine to new weights and proves them; `service_states` say what becomes of it, for good.
+
+        A repeated update is done once. Called beside attempts; cancelled when the manager leaves.
+        """
+
     def on_service_change(self, report: Callable[[], None]) -> None:
         """Takes the function to call, on the event loop, when a state is another than before.
 

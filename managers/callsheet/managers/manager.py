@@ -48,6 +48,7 @@ class Manager:
     ) -> None:
         self._settings = settings
         self._executor = executor
+        self._payloads = payloads
         self._tasks = tasks
         self._on_registered = on_registered
         self._incarnation = uuid.uuid4().hex
@@ -77,6 +78,7 @@ class Manager:
             "ends_acknowledged": self._acknowledged,
             "release_sandbox": self._release,
             "drain": lambda _: on_drain(),
+            "update_weights": self._update_weights,
         }
         executor.on_sandbox_lost(self._sandbox_lost)
         executor.on_service_change(self.heartbeat)
@@ -154,6 +156,20 @@ class Manager:
         log.warning("sandbox_lost", reason=reason, **_sandbox_for_log(sandbox))
         self._memory.forget(sandbox)
         self.reports.sandbox_lost(sandbox, reason)
+
+    def _update_weights(self, update: manager_service_pb2.UpdateWeights) -> None:
+        wanted = manager_service_pb2.UpdateWeights()
+        wanted.CopyFrom(update)
+        self._tasks.start_soon(self._change_weights, wanted)
+
+    async def _change_weights(self, update: manager_service_pb2.UpdateWeights) -> None:
+        """The executor limits each of its parts; it alone knows in what state it left the engine."""
+        try:
+            await self._executor.update_weights(update, self._payloads)
+        except (Exception, anyio.get_cancelled_exc_class()) as error:
+            if cancellation_requested():
+                raise
+            log.error("weight_update_failed", exc_info=error, service=update.service, version=update.version)
 
     def _release(self, release: manager_service_pb2.ReleaseSandbox) -> None:
         sandbox = manager_service_pb2.SandboxState()

@@ -32,8 +32,7 @@ class Deadlines(Generic[K]):
         self._times[key] = time
         self._pushes += 1
         heapq.heappush(self._heap, (time, self._pushes, key))
-        if len(self._heap) > 2 * len(self._times) + _SLACK:
-            self._rebuild()
+        self._tidy()
         return self._heap[0][2] == key
 
     def get(self, key: K) -> float | None:
@@ -42,7 +41,8 @@ class Deadlines(Generic[K]):
 
     def drop(self, key: K) -> None:
         """Removes a key's deadline, if it has one."""
-        self._times.pop(key, None)
+        if self._times.pop(key, None) is not None:
+            self._tidy()
 
     def next(self) -> float | None:
         """The earliest deadline."""
@@ -60,6 +60,8 @@ class Deadlines(Generic[K]):
             due.append(key)
         return due
 
-    def _rebuild(self) -> None:
+    def _tidy(self) -> None:
+        if len(self._heap) <= 2 * len(self._times) + _SLACK:
+            return
         self._heap = [(time, order, key) for order, (key, time) in enumerate(self._times.items())]
         heapq.heapify(self._heap)

@@ -172,7 +172,7 @@ async def test_a_score_file_is_not_what_the_policy_left_there(executor: SandboxE
 async def test_what_a_reward_does_is_nowhere_in_the_trajectory(executor: SandboxExecutor) -> None:
     sandbox_id = await began(executor, WRONG)
     secret = inline_file("hidden/test.py", b"secret\n")
-    command = "test $(cat hidden/test.py) = secret && rm solution.py && touch made && { pgrep -x sleep; test $? = 1; }"
+    command = "test $(cat hidden/test.py) = secret && rm solution.py && touch made && ! grep -x sleep /proc/[0-9]*/comm"
     await executor.run(attempt_of(step("sleep 1000 > /dev/null 2>&1 & :"), sandbox_id=sandbox_id))
     assert await scored(executor, command, sandbox_id, secret) == 1.0
     assert await scored(executor, command, sandbox_id, secret) == 1.0

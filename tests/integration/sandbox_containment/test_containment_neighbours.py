@@ -12,7 +12,7 @@ from callsheet.managers.executor import Broken, Completed
 from callsheet.managers.sandbox.agent_sandbox import AgentSandbox
 from callsheet.managers.sandbox.build import build_sandbox_executor
 from callsheet.managers.sandbox.executor import SandboxExecutor
-from callsheet.managers.sandbox.kernel_bounds import most_processes
+from callsheet.managers.sandbox.kernel_bounds import most_netlink_sockets, most_processes
 from callsheet.managers.sandbox.settings import Isolation, SandboxSettings
 from callsheet.v1 import outcome_pb2
 
@@ -85,7 +85,48 @@ print(count)
 """,
         int(Path("/proc/sys/fs/inotify/max_user_instances").read_text()) // 4,
     ),
+    "netlink sockets": (
+        """
+import os, socket, threading
+told = os.pipe()
+def take():
+    held = []
+    try:
+        while len(held) < 200:
+            # Unbound: then the kernel lists them in fewer places.
+            held.append(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 2))
+    except OSError:
+        pass
+    return held
+for _ in range(8):
+    if os.fork() == 0:
+        held = take()
+        os.write(told[1], b"%9d" % len(held))
+        os.setsid()
+        threading.Event().wait()
+print(sum(int(os.read(told[0], 9)) for _ in range(8)))
+""",
+        most_netlink_sockets(MEMORY_MIB),
+    ),
+    "filters of sockets": (
+        """
+import ctypes, socket, struct
+program = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0xFFFFFFFF))
+words = struct.pack("HxxxxxxQ", 1, ctypes.addressof(program))
+held = []
+try:
+    while len(held) < 100:
+        plain = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        plain.setsockopt(socket.SOL_SOCKET, 26, words)
+        held.append(plain)
+except OSError:
+    pass
+print(len(held))
+""",
+        0,
+    ),
 }
+_OF_CONTAINERS = {"message queues", "contexts of asynchronous I/O", "netlink sockets", "filters of sockets"}
 _MOST = str(MEMORY_MIB)
 _FILLING = """
 import mmap, os
@@ -191,7 +232,7 @@ async def executor(settings: SandboxSettings) -> AsyncIterator[SandboxExecutor]:
 async def test_what_the_kernel_has_for_all_is_bounded(
     executor: SandboxExecutor, settings: SandboxSettings, measured: Measured, name: str
 ) -> None:
-    if settings.isolation is Isolation.DOCKER and name not in {"message queues", "contexts of asynchronous I/O"}:
+    if settings.isolation is Isolation.DOCKER and name not in _OF_CONTAINERS:
         pytest.skip("in containers only the memory that it takes is bounded")
     code, most = TAKEN[name]
     async with neighbour(executor, measured):

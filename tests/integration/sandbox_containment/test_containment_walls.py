@@ -172,7 +172,8 @@ print(os.getpriority(os.PRIO_PROCESS, 0) - before, os.sched_getscheduler(0) == o
 """
     async with open_sandbox(settings) as sandbox:
         assert await python(sandbox, code) == "True\n1 True\n"
-        nicer = os.getpriority(os.PRIO_PROCESS, 0) + 5
+        # Of a container the engine says how nice it is.
+        nicer = int(await shell(sandbox, "nice")) + 5
         assert await shell(sandbox, "nice -n 5 nice; ulimit -n 50; ulimit -n") == f"{nicer}\n50\n"
 
 

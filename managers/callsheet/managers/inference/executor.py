@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import anyio
 import structlog
 from callsheet.managers.ends import infra_failure
-from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
+from callsheet.managers.executor import (
+    Attempt,
+    AttemptResult,
+    Broken,
+    Completed,
+    Executor,
+    PayloadAccess,
+    PayloadError,
+    Stopped,
+)
 from callsheet.managers.inference.driver import (
     EngineBusyError,
     EngineDriver,
@@ -22,6 +32,8 @@ from callsheet.managers.inference.driver import (
 )
 from callsheet.managers.inference.engine_kind import UnloadedEngine
 from callsheet.managers.inference.settings import InferenceSettings
+from callsheet.managers.inference.update_orders import order_of, token_of
+from callsheet.managers.inference.weights_keeper import Standing, WeightsKeeper
 from callsheet.managers.models.first_use import FirstUse, LoadError
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from typing_extensions import override
@@ -60,6 +72,7 @@ class InferenceExecutor(Executor):
         self._description = description
         self._settings = settings
         self._report: Callable[[], None] = _tell_nobody
+        self._weights = WeightsKeeper(settings.policy_version, self._weights_changed)
 
     @override
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
@@ -74,6 +87,7 @@ class InferenceExecutor(Executor):
                 policy_version=self._policy_version,
                 instances=1,
                 kv_tokens=self._kv_tokens,
+                weights=self._weights.message(self.engine.value),
             )
         ]
 
@@ -106,9 +120,14 @@ class InferenceExecutor(Executor):
             driver = await self.engine.get()
         except LoadError as error:
             return Broken(infra_failure("engine_failed", str(error)))
-        outcome = await _generate(driver, attempt, request)
+        admission = await self._weights.admit(driver, attempt.stop_requested)
+        if admission is None:
+            return Stopped() if attempt.stop_requested.is_set() else _unproved("the engine's weights are not proved")
+        outcome = await _generate(driver, attempt, replace(request, kv_namespace=admission.namespace))
         if isinstance(outcome, EngineError):
             return _broken_by(outcome)
+        if not await self._weights.vouch(admission, outcome, driver, attempt.stop_requested):
+            return _unproved("it ran into new weights that were not proved")
         succeeded = outcome_pb2.Succeeded(generate=result_of(outcome, request.sampling.log_probs_mode))
         usage = outcome_pb2.Usage(cpu_s=outcome.cpu_s)
         if outcome.finish_reason is FinishReason.ABORT and attempt.stop_requested.is_set():
@@ -136,11 +155,27 @@ class InferenceExecutor(Executor):
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
         """Whether the engine can begin anything: not while it cannot be reached, or while somebody has paused it."""
         driver = self.engine.value
-        if driver is None:
-            return []
-        health = driver.health
-        ready = health.alive and not health.paused
-        return [manager_service_pb2.ServiceState(name=self._settings.service, instances=int(ready), no_room=not ready)]
+        ready = driver is None or (driver.health.alive and not driver.health.paused)
+        weights = self._weights.message(driver)
+        # An engine that is paused for an update is to be given nothing for the sake of its weights.
+        ready = ready or self._weights.standing is Standing.UPDATING
+        state = manager_service_pb2.ServiceState(
+            name=self._settings.service, instances=int(ready), no_room=not ready, weights=weights
+        )
+        return [state]
+
+    def _weights_changed(self) -> None:
+        self._report()
+
+    @override
+    async def update_weights(self, update: manager_service_pb2.UpdateWeights, payloads: PayloadAccess) -> None:
+        """See `Executor`."""
+        try:
+            driver = await self.engine.get()
+            async with order_of(update, payloads) as order:
+                await self._weights.update(order, driver)
+        except (LoadError, PayloadError, OSError) as error:
+            await self._weights.refuse(token_of(update.update), str(error))
 
     @override
     def on_service_change(self, report: Callable[[], None]) -> None:
@@ -274,6 +309,10 @@ def _broken_by(error: EngineError) -> Broken:
     if isinstance(error, EngineFailedError):
         return Broken(infra_failure("engine_failed", str(error)))
     return Broken(infra_failure("engine_error", str(error)))
+
+
+def _unproved(message: str) -> Broken:
+    return Broken(infra_failure("weights_unproved", message))
 
 
 def _tell_nobody() -> None:

@@ -41,15 +41,15 @@ class ModelDirectory:
     tokenizer: bool
     chat_template: bool
 
-    def summary(self) -> str:
-        """One line for people."""
+    def summary(self, dtype: str) -> str:
+        """One line for people, of the model as it is computed in `dtype`."""
         size = (
             f"{self.parameters / 1e9:.2f} billion" if self.parameters >= 1e9 else f"{self.parameters / 1e6:.1f} million"
         )
         context = f"context of {self.context_length} tokens" if self.context_length else "context of any length"
         template = "with a chat template" if self.chat_template else "without a chat template"
         text = template if self.tokenizer else "without a tokenizer"
-        return f"{self.path.name} ({self.architecture}, {size} parameters, {self.dtype}, {context}, {text})"
+        return f"{self.path.name} ({self.architecture}, {size} parameters, {dtype}, {context}, {text})"
 
 
 def read_model_directory(path: Path) -> ModelDirectory:
@@ -153,7 +153,7 @@ def _numbers_in(path: Path) -> int:
             header = json.loads(file.read(length))
             tensors = [entry for name, entry in header.items() if name != "__metadata__"]
             ends = [entry["data_offsets"][1] for entry in tensors]
-            numbers = sum(math.prod(entry["shape"]) for entry in tensors)
+            numbers = sum(int(math.prod(entry["shape"])) for entry in tensors)
         except (ValueError, AttributeError, LookupError, TypeError) as error:
             raise WeightsError(f"{path}: is not a file of safetensors ({error})") from error
     if 8 + length + max(ends, default=0) != size:

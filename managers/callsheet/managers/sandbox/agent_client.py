@@ -67,13 +67,21 @@ class AgentConnection:
         separates_commands: Whether it keeps each command out of the processes of others, see `agent/domains.py`.
     """
 
-    def __init__(self, own: socket.socket, on_lost: Callable[[str], None], make_room: RoomMaker | None = None) -> None:
+    def __init__(
+        self,
+        own: socket.socket,
+        on_lost: Callable[[str], None],
+        make_room: RoomMaker | None = None,
+        make_room_for_command: RoomMaker | None = None,
+    ) -> None:
         """Args:
         own: From `packets.socket_pair`.
         on_lost: Called when the agent is gone without `close`.
         make_room: See `PacketSocket`.
+        make_room_for_command: Called before each command, to see to it that the kernel has what it needs.
         """
         self._on_lost = on_lost
+        self._make_room_for_command = make_room_for_command
         self._jobs: dict[int, AgentJob] = {}
         self._signals: dict[int, anyio.Event] = {}
         self._next_id = 1
@@ -115,6 +123,8 @@ class AgentConnection:
             NoRoomInKernelError: It could not be sent; nothing was asked for.
             SandboxLostError: The agent is gone.
         """
+        if operation == "run" and self._make_room_for_command is not None:
+            await self._make_room_for_command()
         self._check()
         number = self._take_id()
         job = self._jobs[number] = AgentJob(number)

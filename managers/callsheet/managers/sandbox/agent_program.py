@@ -18,10 +18,12 @@ AGENT_START = "__main__.py"
 _IMPORTED = frozenset(
     {
         "__init__",
+        "asking",
         "clearing",
         "domains",
         "files",
         "loop",
+        "netlink",
         "network",
         "paths",
         "processes",

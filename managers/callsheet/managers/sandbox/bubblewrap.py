@@ -11,11 +11,12 @@ from pathlib import Path
 
 from callsheet.managers.open_files import open_files_of_commands
 from callsheet.managers.sandbox.agent_program import AGENT_START, agent_files
+from callsheet.managers.sandbox.asking_filter import build_asking_filter
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.cgroups import GroupLayout
 from callsheet.managers.sandbox.errors import SandboxCreateError
 from callsheet.managers.sandbox.host_python import python_below
-from callsheet.managers.sandbox.kernel_bounds import kernel_bounds, memory_limits
+from callsheet.managers.sandbox.kernel_bounds import kernel_bounds, memory_limits, most_netlink_sockets
 from callsheet.managers.sandbox.landlock import landlock_capabilities
 from callsheet.managers.sandbox.launcher_client import (
     SpawnRequest,
@@ -43,11 +44,11 @@ from callsheet.managers.sandbox.root_filesystem import (
     overlay_request,
     overlays_of,
 )
-from callsheet.managers.sandbox.seccomp import Unbounded, build_filter, build_shared_memory_filter
+from callsheet.managers.sandbox.seccomp import Unbounded, build_filter
 from callsheet.managers.sandbox.settings import SandboxSettings
 
 _AGENT_INSIDE = f"{OWN_PLACE}/agent"
-_MEMORY_FILTER_INSIDE = f"{OWN_PLACE}/shared-memory-filter"
+_ASKING_FILTER_INSIDE = f"{OWN_PLACE}/asking-filter"
 _STAGES_INSIDE = f"{OWN_PLACE}/stage"
 _UID_INSIDE = 1000
 # Where the launcher mounts overlays as root, in a mount namespace of each sandbox.
@@ -156,8 +157,7 @@ class BubblewrapPlanner:
 
         agent = {f"{_AGENT_INSIDE}/{name}": content for name, content in agent_files(Path(self._python)).items()}
         files = agent if spec.root.image else {**_WRITTEN_FILES, **agent}
-        if not self._counts_memory:
-            files = {**files, _MEMORY_FILTER_INSIDE: build_shared_memory_filter()}
+        files = {**files, _ASKING_FILTER_INSIDE: build_asking_filter(memory=not self._counts_memory)}
         inherited = [opened(memory_file("callsheet-seccomp", self._filter))]
         inherited += [opened(memory_file("callsheet-file", content)) for content in files.values()]
         # Descriptor 0 is the agent's socket; the others follow in this order.
@@ -211,7 +211,8 @@ class BubblewrapPlanner:
             *("--remount-ro", OWN_PLACE if image else "/"),
             *("--seccomp", "{fd:1}", "--chdir", WORK, "--", *python, "-I", "-S"),
             *(f"{_AGENT_INSIDE}/{AGENT_START}", "{fd:0}", WORK, TEMPORARY),
-            *(() if self._counts_memory else (_MEMORY_FILTER_INSIDE, str(spec.memory_mib << 20))),
+            *(_ASKING_FILTER_INSIDE, str(most_netlink_sockets(spec.memory_mib))),
+            *(() if self._counts_memory else (str(spec.memory_mib << 20),)),
         ]
 
     def _limits(self, spec: SandboxSpec) -> Mapping[str, tuple[int, int]]:

@@ -20,6 +20,10 @@ _SHARE = 4
 # A sandbox with all the processes that it may have must leave room for others.
 _PROCESS_SHARE = 8
 _USUAL_STACK_BYTES = 8 << 20
+# The part of a sandbox's memory that may wait in its netlink sockets beside it, and how many it has in any case.
+_NETLINK_SHARE = 8
+_FEWEST_NETLINK, _MOST_NETLINK = 8, 64
+_USUAL_BUFFER_BYTES = 212_992
 _SETTINGS = Path("/proc/sys")
 
 
@@ -62,6 +66,18 @@ def memory_limits(size_bytes: int) -> Mapping[str, tuple[int, int]]:
     soft = _USUAL_STACK_BYTES if usual == resource.RLIM_INFINITY else usual
     hard = size_bytes if most == resource.RLIM_INFINITY else min(most, size_bytes)
     return {"RLIMIT_DATA": (size_bytes, size_bytes), "RLIMIT_STACK": (min(soft, hard), hard)}
+
+
+def most_netlink_sockets(memory_mib: int) -> int:
+    """Returns how many netlink sockets a sandbox may have: no group of memory counts what waits in them."""
+    return max(_FEWEST_NETLINK, min(_MOST_NETLINK, (memory_mib << 20) // _NETLINK_SHARE // _netlink_bytes()))
+
+
+@functools.cache
+def _netlink_bytes() -> int:
+    """The most that waits in one: its buffer, of twice the size that was asked for, and one message beyond it."""
+    sizes = (_number(f"net/core/{name}_max") or _USUAL_BUFFER_BYTES for name in ("rmem", "wmem"))
+    return 2 * sum(sizes)
 
 
 @functools.cache

@@ -17,6 +17,7 @@ from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.cgroups import GroupLayout, SandboxGroup, bounds_socket_memory, limit_capabilities
 from callsheet.managers.sandbox.changes import ChangedFiles
 from callsheet.managers.sandbox.descriptor_room import DescriptorRoom
+from callsheet.managers.sandbox.epoll_room import EpollRoom
 from callsheet.managers.sandbox.errors import SandboxCreateError, SandboxLostError
 from callsheet.managers.sandbox.kernel_bounds import KernelBounds
 from callsheet.managers.sandbox.lanes import describe_lanes
@@ -30,6 +31,7 @@ from callsheet.managers.sandbox.network.doors import proxy_environment
 from callsheet.managers.sandbox.packets import socket_pair
 from callsheet.managers.sandbox.process_tree import pin_tree
 from callsheet.managers.sandbox.settings import CoreSharing, SandboxSettings
+from callsheet.managers.sandbox.takers import Takers
 
 _CREATE_SECONDS = 20.0
 _END_SECONDS = 5.0
@@ -134,7 +136,9 @@ class ProcessBackend(AgentBackend):
         self._marker = marker
         self._launcher: LauncherClient | None = None
         self._launching = anyio.Lock()
-        self._room = DescriptorRoom()
+        self._takers = Takers()
+        self._room = DescriptorRoom(self._takers)
+        self._watches = EpollRoom(self._takers)
 
     def capabilities(self) -> Mapping[str, str]:
         """What it isolates, and how it limits."""
@@ -203,7 +207,7 @@ class ProcessBackend(AgentBackend):
             errors, errors_writer = os.pipe()
             resources.callback(os.close, errors)
             own, other = socket_pair()
-            connection = AgentConnection(own, on_lost, self._room.make)
+            connection = AgentConnection(own, on_lost, self._room.make, self._watches.make)
             changes, report = ChangedFiles.reported(spec.root) if plan.process.overlays is not None else (None, None)
             try:
                 with closing(other), ExitStack() as given:
@@ -245,7 +249,7 @@ class ProcessBackend(AgentBackend):
             sandbox = AgentSandbox(spec, connection, parts)
             try:
                 await self._until_serving(connection, errors)
-                self._room.add(sandbox, connection.pid)
+                self._takers.add(sandbox, connection.pid)
                 if plan.bounds is not None:
                     await launcher.settle(connection.pid, plan.bounds)
                 if group is None or not group.pins_cores:

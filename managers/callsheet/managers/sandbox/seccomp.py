@@ -10,28 +10,27 @@ from __future__ import annotations
 
 import errno
 import platform
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from types import MappingProxyType
 
-_AUDIT_ARCH_X86_64 = 0xC000003E
-_X32_SYSCALL_BIT = 0x40000000
-
-_RETURN_ALLOW = 0x7FFF0000
-_RETURN_KILL_PROCESS = 0x80000000
-_RETURN_ERRNO = 0x00050000
-_RETURN_USER_NOTIFY = 0x7FC00000
-
-# Offsets in struct seccomp_data (little endian): number, architecture, low halves of some arguments.
-_OFFSET_NUMBER = 0
-_OFFSET_ARCHITECTURE = 4
-_OFFSET_ARGUMENT_0 = 16
-_OFFSET_ARGUMENT_1 = 24
-_OFFSET_ARGUMENT_2 = 32
-_OFFSET_ARGUMENT_3 = 40
-_HIGH_HALF = 4
+from callsheet.managers.sandbox.bpf import (
+    HIGH_HALF,
+    OFFSET_ARGUMENT_0,
+    OFFSET_ARGUMENT_1,
+    OFFSET_ARGUMENT_2,
+    OFFSET_ARGUMENT_3,
+    RETURN_ALLOW,
+    Instruction,
+    Opcode,
+    check_architecture,
+    fail,
+    give,
+    load,
+    on_number,
+    pack_program,
+    return_if_number,
+)
 
 # CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 _CLONE_NAMESPACE_FLAGS = 0x00000080 | 0x7E020000
@@ -41,7 +40,8 @@ ALLOWED_SOCKET_FAMILIES = (_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK)
 
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _F_SETSIG, _F_SETLEASE, _PR_SET_PDEATHSIG, _SIGCONT = 10, 1024, 1, 18
-_MAP_SHARED, _MAP_ANONYMOUS, _MAP_GROWSDOWN = 0x01, 0x20, 0x100
+_MAP_GROWSDOWN, _MAP_HUGETLB, _MFD_HUGETLB, _SHM_HUGETLB = 0x100, 0x40000, 4, 0o4000
+_SOL_SOCKET, _SO_ATTACH_FILTER, _SO_ATTACH_REUSEPORT_CBPF = 1, 26, 51
 
 # x86_64 numbers of what is always refused with EPERM.
 _REFUSED_X86_64: Mapping[str, int] = MappingProxyType(
@@ -117,7 +117,9 @@ _TIMERS: Mapping[str, int] = MappingProxyType({"timer_create": 222})
 _MEMORY_FILES: Mapping[str, int] = MappingProxyType({"memfd_create": 319})
 _SYSTEM_V: Mapping[str, int] = MappingProxyType({"msgget": 68, "semget": 64, "shmget": 29})
 _SCHED_SETAFFINITY, _CLONE, _IOCTL, _SOCKET, _SOCKETPAIR = 203, 56, 16, 41, 53
-_MMAP, _FCNTL, _PRCTL = 9, 72, 157
+_MMAP, _FCNTL, _PRCTL, _SETSOCKOPT = 9, 72, 157, 54
+# By which of their arguments, in order, they ask for huge pages.
+_OF_HUGE_PAGES = ((OFFSET_ARGUMENT_1, 319, _MFD_HUGETLB), (OFFSET_ARGUMENT_2, 29, _SHM_HUGETLB))
 
 
 # What changes the limits, the priority or the schedule of a process that is named by its number, 0 for the caller. The
@@ -133,28 +135,6 @@ _FIRST_PROCESS = 1
 
 class UnsupportedArchitectureError(RuntimeError):
     """There is no table of system calls for this machine."""
-
-
-class _Opcode(IntEnum):
-    LOAD_WORD = 0x20
-    JUMP_EQUAL = 0x15
-    JUMP_GREATER_OR_EQUAL = 0x35
-    JUMP_ANY_BIT = 0x45
-    RETURN = 0x06
-
-
-@dataclass(frozen=True, slots=True)
-class Instruction:
-    """One classic BPF instruction; jumps count the instructions to skip."""
-
-    opcode: int
-    operand: int
-    if_true: int = 0
-    if_false: int = 0
-
-    def pack(self) -> bytes:
-        """Returns it as the kernel's `struct sock_filter`."""
-        return struct.pack("<HBBI", self.opcode, self.if_true, self.if_false, self.operand)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,123 +181,84 @@ def build_program(forbid_affinity: bool, machine: str, unbounded: Unbounded = Un
         **(_SYSTEM_V if unbounded.system_v else {}),
     }
     return [
-        *_check_architecture(),
-        *(step for number in absent.values() for step in _return_if_number(number, _fail(errno.ENOSYS))),
+        *check_architecture(),
+        *(step for number in absent.values() for step in return_if_number(number, fail(errno.ENOSYS))),
         *_refuse_clone_of_namespaces(),
         *_refuse_socket_families(_SOCKET),
         *_refuse_socket_families(_SOCKETPAIR),
         *_refuse_terminal_injection(),
-        *(_refuse_growing_mappings() if unbounded.memory else []),
+        *_refuse_mappings(growing=unbounded.memory),
+        *(step for place, number, flag in _OF_HUGE_PAGES for step in _refuse_flag(number, place, flag)),
+        *_refuse_socket_filters(),
         *_refuse_leases(waking=unbounded.waking),
         *(_refuse_waking_ends() if unbounded.waking else []),
         *(step for number in _OF_CALLER_ONLY.values() for step in _refuse_others(number)),
         *(step for number, user in _OF_CALLER_BY_KIND.values() for step in _refuse_others_by_kind(number, user)),
         *_refuse_limits_of_others(),
         *([] if forbid_affinity else _refuse_affinity_of_first_process()),
-        *(step for number in sorted(refused.values()) for step in _return_if_number(number, _fail(errno.EPERM))),
-        _give(_RETURN_ALLOW),
-    ]
-
-
-def build_shared_memory_filter() -> bytes:
-    """Returns the filter that asks a listener about each anonymous shared mapping, for x86_64."""
-    return pack_program(
-        [
-            *_check_architecture(),
-            *_on_number(
-                _MMAP,
-                [
-                    _load(_OFFSET_ARGUMENT_3),
-                    Instruction(_Opcode.JUMP_ANY_BIT, _MAP_ANONYMOUS, 1, 0),
-                    _give(_RETURN_ALLOW),
-                    # Shared mappings are of type 1 or 3, private ones of type 2, others do not exist.
-                    Instruction(_Opcode.JUMP_ANY_BIT, _MAP_SHARED, 1, 0),
-                    _give(_RETURN_ALLOW),
-                    _give(_RETURN_USER_NOTIFY),
-                ],
-            ),
-            _give(_RETURN_ALLOW),
-        ]
-    )
-
-
-def pack_program(program: Sequence[Instruction]) -> bytes:
-    """Returns a program as the kernel takes it."""
-    return b"".join(instruction.pack() for instruction in program)
-
-
-def _load(offset: int) -> Instruction:
-    return Instruction(_Opcode.LOAD_WORD, offset)
-
-
-def _give(verdict: int) -> Instruction:
-    return Instruction(_Opcode.RETURN, verdict)
-
-
-def _fail(number: int) -> int:
-    return _RETURN_ERRNO | number
-
-
-def _return_if_number(number: int, verdict: int) -> list[Instruction]:
-    """The accumulator holds the system call's number here and afterwards."""
-    return [Instruction(_Opcode.JUMP_EQUAL, number, 0, 1), _give(verdict)]
-
-
-def _on_number(number: int, body: Sequence[Instruction]) -> list[Instruction]:
-    """Runs `body`, which must end in returns on every way, for one system call only."""
-    return [Instruction(_Opcode.JUMP_EQUAL, number, 0, len(body)), *body]
-
-
-def _check_architecture() -> list[Instruction]:
-    """Ends a process that calls by another ABI (i386, x32): its numbers would mean other system calls."""
-    return [
-        _load(_OFFSET_ARCHITECTURE),
-        Instruction(_Opcode.JUMP_EQUAL, _AUDIT_ARCH_X86_64, 1, 0),
-        _give(_RETURN_KILL_PROCESS),
-        _load(_OFFSET_NUMBER),
-        Instruction(_Opcode.JUMP_GREATER_OR_EQUAL, _X32_SYSCALL_BIT, 0, 1),
-        _give(_RETURN_KILL_PROCESS),
+        *(step for number in sorted(refused.values()) for step in return_if_number(number, fail(errno.EPERM))),
+        give(RETURN_ALLOW),
     ]
 
 
 def _refuse_clone_of_namespaces() -> list[Instruction]:
     body = [
-        _load(_OFFSET_ARGUMENT_0),
-        Instruction(_Opcode.JUMP_ANY_BIT, _CLONE_NAMESPACE_FLAGS, 0, 1),
-        _give(_fail(errno.EPERM)),
-        _give(_RETURN_ALLOW),
+        load(OFFSET_ARGUMENT_0),
+        Instruction(Opcode.JUMP_ANY_BIT, _CLONE_NAMESPACE_FLAGS, 0, 1),
+        give(fail(errno.EPERM)),
+        give(RETURN_ALLOW),
     ]
-    return _on_number(_CLONE, body)
+    return on_number(_CLONE, body)
 
 
 def _refuse_socket_families(number: int) -> list[Instruction]:
     families = ALLOWED_SOCKET_FAMILIES
-    tests = [Instruction(_Opcode.JUMP_EQUAL, family, len(families) - index, 0) for index, family in enumerate(families)]
-    return _on_number(
-        number, [_load(_OFFSET_ARGUMENT_0), *tests, _give(_fail(errno.EAFNOSUPPORT)), _give(_RETURN_ALLOW)]
-    )
+    tests = [Instruction(Opcode.JUMP_EQUAL, family, len(families) - index, 0) for index, family in enumerate(families)]
+    return on_number(number, [load(OFFSET_ARGUMENT_0), *tests, give(fail(errno.EAFNOSUPPORT)), give(RETURN_ALLOW)])
 
 
 def _refuse_terminal_injection() -> list[Instruction]:
     body = [
-        _load(_OFFSET_ARGUMENT_1),
-        Instruction(_Opcode.JUMP_EQUAL, _TIOCSTI, 1, 0),
-        Instruction(_Opcode.JUMP_EQUAL, _TIOCLINUX, 0, 1),
-        _give(_fail(errno.EPERM)),
-        _give(_RETURN_ALLOW),
+        load(OFFSET_ARGUMENT_1),
+        Instruction(Opcode.JUMP_EQUAL, _TIOCSTI, 1, 0),
+        Instruction(Opcode.JUMP_EQUAL, _TIOCLINUX, 0, 1),
+        give(fail(errno.EPERM)),
+        give(RETURN_ALLOW),
     ]
-    return _on_number(_IOCTL, body)
+    return on_number(_IOCTL, body)
 
 
-def _refuse_growing_mappings() -> list[Instruction]:
-    """Memory that grows downwards counts as a stack, whose limit is asked for only when it grows."""
+def _refuse_mappings(*, growing: bool) -> list[Instruction]:
+    """Huge pages are the machine's, and no group of memory counts them; programs take ordinary ones.
+
+    Memory that grows downwards counts as a stack, whose limit is asked for only when it grows.
+    """
+    body = [load(OFFSET_ARGUMENT_3), *_fail_if_any(_MAP_HUGETLB, errno.ENOMEM)]
+    if growing:
+        body += _fail_if_any(_MAP_GROWSDOWN, errno.EPERM)
+    return on_number(_MMAP, [*body, give(RETURN_ALLOW)])
+
+
+def _refuse_flag(number: int, place: int, flag: int) -> list[Instruction]:
+    return on_number(number, [load(place), *_fail_if_any(flag, errno.ENOMEM), give(RETURN_ALLOW)])
+
+
+def _fail_if_any(flags: int, number: int) -> list[Instruction]:
+    return [Instruction(Opcode.JUMP_ANY_BIT, flags, 0, 1), give(fail(number))]
+
+
+def _refuse_socket_filters() -> list[Instruction]:
+    """They are compiled into memory that has one limit for the machine, and what starts a sandbox needs some of it."""
     body = [
-        _load(_OFFSET_ARGUMENT_3),
-        Instruction(_Opcode.JUMP_ANY_BIT, _MAP_GROWSDOWN, 0, 1),
-        _give(_fail(errno.EPERM)),
-        _give(_RETURN_ALLOW),
+        load(OFFSET_ARGUMENT_1),
+        Instruction(Opcode.JUMP_EQUAL, _SOL_SOCKET, 1, 0),
+        give(RETURN_ALLOW),
+        load(OFFSET_ARGUMENT_2),
+        *return_if_number(_SO_ATTACH_FILTER, fail(errno.EPERM)),
+        *return_if_number(_SO_ATTACH_REUSEPORT_CBPF, fail(errno.EPERM)),
+        give(RETURN_ALLOW),
     ]
-    return _on_number(_MMAP, body)
+    return on_number(_SETSOCKOPT, body)
 
 
 def _refuse_leases(*, waking: bool) -> list[Instruction]:
@@ -325,72 +266,72 @@ def _refuse_leases(*, waking: bool) -> list[Instruction]:
 
     With `waking` also what would send SIGCONT for I/O while everything that could send it is stopped.
     """
-    body = [_load(_OFFSET_ARGUMENT_1), Instruction(_Opcode.JUMP_EQUAL, _F_SETLEASE, 0, 1), _give(_fail(errno.EPERM))]
+    body = [load(OFFSET_ARGUMENT_1), Instruction(Opcode.JUMP_EQUAL, _F_SETLEASE, 0, 1), give(fail(errno.EPERM))]
     if waking:
         body += [
-            Instruction(_Opcode.JUMP_EQUAL, _F_SETSIG, 0, 3),
-            _load(_OFFSET_ARGUMENT_2),
-            Instruction(_Opcode.JUMP_EQUAL, _SIGCONT, 0, 1),
-            _give(_fail(errno.EPERM)),
+            Instruction(Opcode.JUMP_EQUAL, _F_SETSIG, 0, 3),
+            load(OFFSET_ARGUMENT_2),
+            Instruction(Opcode.JUMP_EQUAL, _SIGCONT, 0, 1),
+            give(fail(errno.EPERM)),
         ]
-    return _on_number(_FCNTL, [*body, _give(_RETURN_ALLOW)])
+    return on_number(_FCNTL, [*body, give(RETURN_ALLOW)])
 
 
 def _refuse_waking_ends() -> list[Instruction]:
     """A child that would get SIGCONT at the end of its parent."""
     body = [
-        _load(_OFFSET_ARGUMENT_0),
-        Instruction(_Opcode.JUMP_EQUAL, _PR_SET_PDEATHSIG, 0, 3),
-        _load(_OFFSET_ARGUMENT_1),
-        Instruction(_Opcode.JUMP_EQUAL, _SIGCONT, 0, 1),
-        _give(_fail(errno.EPERM)),
-        _give(_RETURN_ALLOW),
+        load(OFFSET_ARGUMENT_0),
+        Instruction(Opcode.JUMP_EQUAL, _PR_SET_PDEATHSIG, 0, 3),
+        load(OFFSET_ARGUMENT_1),
+        Instruction(Opcode.JUMP_EQUAL, _SIGCONT, 0, 1),
+        give(fail(errno.EPERM)),
+        give(RETURN_ALLOW),
     ]
-    return _on_number(_PRCTL, body)
+    return on_number(_PRCTL, body)
 
 
 def _refuse_others(number: int) -> list[Instruction]:
-    body = [_load(_OFFSET_ARGUMENT_0), *_allow_if_equal(0), _give(_fail(errno.EPERM))]
-    return _on_number(number, body)
+    body = [load(OFFSET_ARGUMENT_0), *_allow_if_equal(0), give(fail(errno.EPERM))]
+    return on_number(number, body)
 
 
 def _refuse_others_by_kind(number: int, user: int) -> list[Instruction]:
     body = [
-        _load(_OFFSET_ARGUMENT_0),
-        Instruction(_Opcode.JUMP_EQUAL, user, 0, 1),
-        _give(_fail(errno.EPERM)),
-        _load(_OFFSET_ARGUMENT_1),
+        load(OFFSET_ARGUMENT_0),
+        Instruction(Opcode.JUMP_EQUAL, user, 0, 1),
+        give(fail(errno.EPERM)),
+        load(OFFSET_ARGUMENT_1),
         *_allow_if_equal(0),
-        _give(_fail(errno.EPERM)),
+        give(fail(errno.EPERM)),
     ]
-    return _on_number(number, body)
+    return on_number(number, body)
 
 
 def _refuse_limits_of_others() -> list[Instruction]:
     """Limits of others can be read: then there is no pointer to new ones."""
     body = [
-        _load(_OFFSET_ARGUMENT_0),
+        load(OFFSET_ARGUMENT_0),
         *_allow_if_equal(0),
-        _load(_OFFSET_ARGUMENT_2),
-        Instruction(_Opcode.JUMP_EQUAL, 0, 1, 0),
-        _give(_fail(errno.EPERM)),
-        _load(_OFFSET_ARGUMENT_2 + _HIGH_HALF),
+        load(OFFSET_ARGUMENT_2),
+        Instruction(Opcode.JUMP_EQUAL, 0, 1, 0),
+        give(fail(errno.EPERM)),
+        load(OFFSET_ARGUMENT_2 + HIGH_HALF),
         *_allow_if_equal(0),
-        _give(_fail(errno.EPERM)),
+        give(fail(errno.EPERM)),
     ]
-    return _on_number(_PRLIMIT64, body)
+    return on_number(_PRLIMIT64, body)
 
 
 def _refuse_affinity_of_first_process() -> list[Instruction]:
     """Not of all others: a program that places its threads on cores names them by their numbers."""
     body = [
-        _load(_OFFSET_ARGUMENT_0),
-        Instruction(_Opcode.JUMP_EQUAL, _FIRST_PROCESS, 0, 1),
-        _give(_fail(errno.EPERM)),
-        _give(_RETURN_ALLOW),
+        load(OFFSET_ARGUMENT_0),
+        Instruction(Opcode.JUMP_EQUAL, _FIRST_PROCESS, 0, 1),
+        give(fail(errno.EPERM)),
+        give(RETURN_ALLOW),
     ]
-    return _on_number(_SCHED_SETAFFINITY, body)
+    return on_number(_SCHED_SETAFFINITY, body)
 
 
 def _allow_if_equal(value: int) -> list[Instruction]:
-    return [Instruction(_Opcode.JUMP_EQUAL, value, 0, 1), _give(_RETURN_ALLOW)]
+    return [Instruction(Opcode.JUMP_EQUAL, value, 0, 1), give(RETURN_ALLOW)]

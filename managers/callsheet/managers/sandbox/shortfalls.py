@@ -8,13 +8,13 @@ from collections.abc import Mapping
 _BOUNDED_BY: Mapping[str, str] = {
     "memory_hard": "the memory of all its processes together",
     "socket_memory_hard": "buffers of sockets",
-    "own_user": "pipes",
+    "own_user": "pipes, files watched by epoll, signals that wait",
     "own_file_locks": "locks on files that all can read",
     "landlock": "what commands do to each other",
 }
-_NEVER = "the bandwidth of memory and disks"
+_NEVER = ("records of file locks", "the bandwidth of memory and disks")
 
 
 def not_enforced(capabilities: Mapping[str, str]) -> list[str]:
     """Returns what nothing bounds for one sandbox in namespaces, in words, given the manager's capabilities."""
-    return [*(words for name, words in _BOUNDED_BY.items() if capabilities.get(name) == "no"), _NEVER]
+    return [*(words for name, words in _BOUNDED_BY.items() if capabilities.get(name) == "no"), *_NEVER]

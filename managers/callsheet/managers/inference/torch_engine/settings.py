@@ -40,7 +40,7 @@ class TorchSettings:
 def served_dtype(dtype: Dtype, device: str, own: str) -> str:
     """Returns torch's name of the numbers to compute in; `own` is what the model's config.json names."""
     if dtype is not Dtype.AUTO:
-        return dtype.value
+        return str(dtype.value)
     return "float32" if device.startswith("cpu") else own
 
 

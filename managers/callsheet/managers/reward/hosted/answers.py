@@ -18,7 +18,7 @@ from callsheet.managers.reward.hosted.questions import (
     judged_tokens,
     scored_tokens,
 )
-from callsheet.managers.reward.hosted.skeleton import Skeleton
+from callsheet.managers.reward.hosted.skeleton import ModelSkeleton
 
 # Logits of a batch that are computed at once.
 _MOST_LOGITS = 8 << 20
@@ -30,7 +30,7 @@ Answer = dict[str, Any]
 class AnsweringModel:
     """An opened model: its modules, its tokenizer and its task. Computes only while its weights are bound."""
 
-    def __init__(self, spec: ModelSpec, skeleton: Skeleton, tokenizer: Any, device: str) -> None:
+    def __init__(self, spec: ModelSpec, skeleton: ModelSkeleton, tokenizer: Any, device: str) -> None:
         """Checks that the head is as the spec says.
 
         Raises:

@@ -12,26 +12,26 @@ import anyio
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.managers.reward.hosted.host import ModelHost
 from callsheet.managers.reward.hosted.model_spec import ModelTask
-from callsheet.managers.reward.hosted.residency import Residency, Stage, Tenant
+from callsheet.managers.reward.hosted.residency import HostedTenant, ModelStage, Residency
 from callsheet.managers.reward.hosted.settings import HostedSettings
-from callsheet.managers.reward.hosted.tickets import ModelAnswer, NoAnswer, Ticket, Trouble
-from callsheet.managers.reward.hosted.turns import PatientTurns, Turns
+from callsheet.managers.reward.hosted.tickets import AnswerTrouble, ModelAnswer, ModelRequest, NoAnswer
+from callsheet.managers.reward.hosted.turns import ModelTurns, PatientTurns
 from callsheet.managers.reward.hosted.weights_layout import read_layout
 from callsheet.v1 import action_pb2, manager_service_pb2, outcome_pb2
 from typing_extensions import override
 
 _SCORERS = {ModelTask.CLASSIFY: "model", ModelTask.TEACHER: "teacher", ModelTask.JUDGE: "judge"}
 _FAULTS = {
-    Trouble.MODEL: outcome_pb2.FAILURE_KIND_INFRA,
-    Trouble.QUESTION: outcome_pb2.FAILURE_KIND_ENV,
-    Trouble.MEMORY: outcome_pb2.FAILURE_KIND_RESOURCE_LIMIT,
+    AnswerTrouble.MODEL: outcome_pb2.FAILURE_KIND_INFRA,
+    AnswerTrouble.QUESTION: outcome_pb2.FAILURE_KIND_ENV,
+    AnswerTrouble.MEMORY: outcome_pb2.FAILURE_KIND_RESOURCE_LIMIT,
 }
 
 
 class HostedModelsExecutor(Executor):
     """Serves all models of a manager."""
 
-    def __init__(self, settings: HostedSettings, turns: Turns | None = None) -> None:
+    def __init__(self, settings: HostedSettings, turns: ModelTurns | None = None) -> None:
         """Reads the headers of all weights, and nothing more.
 
         Args:
@@ -117,12 +117,12 @@ class HostedModelsExecutor(Executor):
         """Removes what was written; the workers end with `serve`."""
         self._parked.cleanup()
 
-    async def _withdraw_when_stopped(self, attempt: Attempt, ticket: Ticket) -> None:
+    async def _withdraw_when_stopped(self, attempt: Attempt, ticket: ModelRequest) -> None:
         await attempt.stop_requested.wait()
         self.host.withdraw(ticket)
 
-    def _state(self, tenant: Tenant) -> manager_service_pb2.ServiceState:
-        there = tenant.stage is Stage.RESIDENT
+    def _state(self, tenant: HostedTenant) -> manager_service_pb2.ServiceState:
+        there = tenant.stage is ModelStage.RESIDENT
         blocked_s = max(self.host.models[tenant.name].blocked_until - monotonic(), 0.0)
         return manager_service_pb2.ServiceState(
             name=tenant.name,
@@ -153,7 +153,7 @@ def _text(text: action_pb2.ConversationText) -> dict[str, Any]:
 
 
 def _residency(settings: HostedSettings) -> Residency:
-    from callsheet.managers.reward.hosted.places import Devices
+    from callsheet.managers.reward.hosted.places import ModelDevices
 
     tenants = []
     for spec in settings.all_models:
@@ -163,15 +163,15 @@ def _residency(settings: HostedSettings) -> Residency:
             size = read_layout(spec.directory).size
         except OSError as error:
             raise ValueError(f"model {spec.name}: {spec.directory}: cannot be read: {error}") from error
-        tenants.append(Tenant(spec.name, size, spec.gpus, spec.pinned))
-    return Residency(Devices(len(settings.devices), settings.budget_bytes), tenants)
+        tenants.append(HostedTenant(spec.name, size, spec.gpus, spec.pinned))
+    return Residency(ModelDevices(len(settings.devices), settings.budget_bytes), tenants)
 
 
 def _on_cpu(settings: HostedSettings) -> bool:
     return settings.devices == ("cpu",)
 
 
-def _result(ticket: Ticket) -> AttemptResult:
+def _result(ticket: ModelRequest) -> AttemptResult:
     answer = ticket.answer
     if answer is None:
         return Stopped()
@@ -183,7 +183,7 @@ def _result(ticket: Ticket) -> AttemptResult:
     return Completed(outcome_pb2.Succeeded(reward=_reward(ticket, answer)), outcome_pb2.Usage(cpu_s=answer.cpu_s))
 
 
-def _reward(ticket: Ticket, answer: ModelAnswer) -> outcome_pb2.RewardResult:
+def _reward(ticket: ModelRequest, answer: ModelAnswer) -> outcome_pb2.RewardResult:
     began = ticket.asked_at if ticket.began_at is None else ticket.began_at
     return outcome_pb2.RewardResult(
         score=answer.score,

@@ -5,10 +5,8 @@ All decisions are made by `turns` and `residency`, which are pure; here are the 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -17,13 +15,14 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 from callsheet.managers.reward.hosted.canaries import same_canary
-from callsheet.managers.reward.hosted.lines import Lines
-from callsheet.managers.reward.hosted.model_spec import ModelSpec
-from callsheet.managers.reward.hosted.places import Choice
-from callsheet.managers.reward.hosted.residency import Residency, Stage
+from callsheet.managers.reward.hosted.lines import ModelLines
+from callsheet.managers.reward.hosted.model_spec import ModelTask
+from callsheet.managers.reward.hosted.places import PlaceChoice
+from callsheet.managers.reward.hosted.residency import ModelStage, Residency
+from callsheet.managers.reward.hosted.roster import HostCounts, HostedModel, WorkerSlot, memory_file_of, slots_of
 from callsheet.managers.reward.hosted.settings import HostedSettings
-from callsheet.managers.reward.hosted.tickets import NoAnswer, Ticket, Trouble, answer_of
-from callsheet.managers.reward.hosted.turns import Restore, Turns
+from callsheet.managers.reward.hosted.tickets import AnswerTrouble, ModelRequest, NoAnswer, answer_of
+from callsheet.managers.reward.hosted.turns import ModelRestore, ModelTurns
 from callsheet.managers.reward.hosted.worker import WorkerDiedError, WorkerProcess, WorkerRefusedError
 from callsheet.timing.backoff import backoff_s
 
@@ -33,81 +32,16 @@ log = structlog.get_logger(__name__)
 _LOOK_AGAIN_S = 0.05
 _LOOK_FOR_IDLE_S = 1.0
 _FIRST_BLOCK_S = 1.0
+_MOST_DEATHS = 3
 _LONGEST_BLOCK_S = 60.0
-
-
-@dataclass(slots=True, eq=False)
-class HostedModel:
-    """A model and what became of it.
-
-    Attributes:
-        spec: What it is.
-        parked_name: Name of a parked copy of its weights, were one needed.
-        canary: What it said at first; None before.
-        opened_by: The worker that has it open; None if none.
-        failures: Times in a row that it could not come, or took its worker with it.
-        blocked_until: Before that it is not tried again.
-        problem: Why.
-    """
-
-    spec: ModelSpec
-    parked_name: str
-    canary: list[float] | None = None
-    opened_by: WorkerProcess | None = None
-    failures: int = 0
-    blocked_until: float = 0.0
-    problem: NoAnswer | None = None
-
-
-@dataclass(slots=True, eq=False)
-class WorkerSlot:
-    """A worker that is started again whenever it dies.
-
-    Attributes:
-        models: The models that run in it.
-        process: The process, while it answers; None meanwhile.
-        busy: Whether it computes a batch.
-        deaths: Times in a row that it died without a batch between them.
-    """
-
-    models: tuple[str, ...]
-    process: WorkerProcess | None = None
-    busy: bool = False
-    deaths: int = 0
-
-    @property
-    def alive(self) -> WorkerProcess | None:
-        """The process, if it can be asked now."""
-        return self.process if self.process is not None and self.process.alive else None
-
-
-@dataclass(slots=True)
-class HostCounts:
-    """What happened so far.
-
-    Attributes:
-        restores: Models that came.
-        batches: Batches that ran.
-        answered: Requests in them.
-        hits: Requests whose model was there when they came.
-        asked: Requests.
-        restore_s: Seconds of all restores.
-        strange_canaries: Models that came and were not themselves.
-    """
-
-    restores: int = 0
-    batches: int = 0
-    answered: int = 0
-    hits: int = 0
-    asked: int = 0
-    restore_s: float = 0.0
-    strange_canaries: int = 0
 
 
 class ModelHost:
     """See the module's docstring. Must be used from one event loop, with `serve` running."""
 
-    def __init__(self, settings: HostedSettings, residency: Residency, turns: Turns, parked_directory: Path) -> None:
+    def __init__(
+        self, settings: HostedSettings, residency: Residency, turns: ModelTurns, parked_directory: Path
+    ) -> None:
         """Starts with all models cold.
 
         Args:
@@ -119,12 +53,12 @@ class ModelHost:
         self.residency = residency
         self.counts = HostCounts()
         self.models = {spec.name: HostedModel(spec, f"{index:03d}") for index, spec in enumerate(settings.all_models)}
-        self.workers = _slots(self.models.values())
+        self.workers = slots_of(self.models.values())
         self._slot_of = {model: slot for slot in self.workers.values() for model in slot.models}
         self._settings = settings
         self._turns = turns
         self.parked_directory = parked_directory
-        self._lines = Lines(self.models)
+        self._lines = ModelLines(self.models)
         self._first = [name for name, each in self.models.items() if each.spec.pinned or each.spec.prewarm]
         self._restoring = False
         self._asked = 0
@@ -141,7 +75,7 @@ class ModelHost:
         """Takes the function to call when a model's state is another than before."""
         self._changed = report
 
-    def ask(self, model: str, question: Mapping[str, Any]) -> Ticket:
+    def ask(self, model: str, question: Mapping[str, Any]) -> ModelRequest:
         """Puts a request into its model's line.
 
         Args:
@@ -150,19 +84,19 @@ class ModelHost:
         """
         now = monotonic()
         self._asked += 1
-        ticket = Ticket(model, dict(question), self._asked, now)
+        ticket = ModelRequest(model, dict(question), self._asked, now)
         hosted = self.models[model]
         if hosted.problem is not None and now < hosted.blocked_until:
             ticket.settle(hosted.problem, now)
             return ticket
         self.counts.asked += 1
-        self.counts.hits += self.residency.tenants[model].stage is Stage.RESIDENT
+        self.counts.hits += self.residency.tenants[model].stage is ModelStage.RESIDENT
         self.residency.request(model, now)
         self._lines.add(ticket)
         self._pump()
         return ticket
 
-    def withdraw(self, ticket: Ticket) -> None:
+    def withdraw(self, ticket: ModelRequest) -> None:
         """Ends a request without an answer; a batch that has begun goes on without it."""
         self._lines.remove(ticket)
         ticket.settle(None, monotonic())
@@ -178,7 +112,7 @@ class ModelHost:
 
     async def serve(self) -> None:
         """Runs the workers, and all batches and restores, until it is cancelled."""
-        with _memory_file(self._settings) as memory_file:
+        with memory_file_of(self._settings) as memory_file:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
                 for name, slot in self.workers.items():
@@ -202,7 +136,16 @@ class ModelHost:
             self._changed()
             wait_s = backoff_s(slot.deaths, self._settings.restart_s, self._settings.restart_most_s)
             log.error("reward worker died", worker=name, code=code, models=len(slot.models), again_in_s=wait_s)
+            if slot.deaths >= _MOST_DEATHS:
+                self._fail_all(slot, f"worker {name} died {slot.deaths} times in a row")
             await anyio.sleep(wait_s)
+
+    def _fail_all(self, slot: WorkerSlot, message: str) -> None:
+        """Those who wait for a worker that cannot live learn it."""
+        problem, now = NoAnswer(AnswerTrouble.MODEL, "reward_worker_died", message), monotonic()
+        for model in slot.models:
+            for request in self._lines.take(model, len(self._lines)):
+                request.settle(problem, now)
 
     async def _admit(self, slot: WorkerSlot, process: WorkerProcess, ready: anyio.Event) -> None:
         await ready.wait()
@@ -245,7 +188,7 @@ class ModelHost:
             self.residency.begin(restore.model, restore.choice)
             self._tasks.start_soon(self._bring_in, restore.model, restore.choice)
 
-    def _next_restore(self, now: float) -> Restore | None:
+    def _next_restore(self, now: float) -> ModelRestore | None:
         alive = [name for slot in self.workers.values() if slot.alive is not None for name in slot.models]
         usable = [name for name in alive if self.models[name].blocked_until <= now]
         for name in [name for name in self._first if name in usable]:
@@ -253,20 +196,22 @@ class ModelHost:
             tenant = self.residency.tenants[name]
             choice = self.residency.choose(name, now) if tenant.place is None else None
             if choice is not None:
-                return Restore(name, choice)
+                return ModelRestore(name, choice)
         decided = self._turns.next_restore(self._lines.waiting(usable), self.residency, now)
         return decided if decided is not None and decided.model in usable else None
 
     def _begin_batch(self, slot: WorkerSlot, process: WorkerProcess, model: str, now: float) -> None:
         assert self._tasks is not None
-        tickets = self._lines.take(model, self._settings.max_batch)
+        # A judge answers one after another; others would wait for all of them.
+        judges = self.models[model].spec.kind is ModelTask.JUDGE
+        tickets = self._lines.take(model, 1 if judges else self._settings.max_batch)
         slot.busy = True
         self.residency.run(model, now)
         for ticket in tickets:
             ticket.began_at = now
         self._tasks.start_soon(self._batch, slot, process, model, tickets)
 
-    async def _batch(self, slot: WorkerSlot, process: WorkerProcess, model: str, tickets: list[Ticket]) -> None:
+    async def _batch(self, slot: WorkerSlot, process: WorkerProcess, model: str, tickets: list[ModelRequest]) -> None:
         hosted = self.models[model]
         try:
             answer = await process.ask(
@@ -277,7 +222,7 @@ class ModelHost:
                 max_batch_tokens=self._settings.max_batch_tokens,
             )
         except WorkerDiedError as error:
-            problem = NoAnswer(Trouble.MODEL, "reward_worker_died", str(error))
+            problem = NoAnswer(AnswerTrouble.MODEL, "reward_worker_died", str(error))
             hosted.failures += 1
             if hosted.failures > 1:
                 # Not for the first time: it may well be the model that ends its worker.
@@ -301,33 +246,36 @@ class ModelHost:
         self._changed()
         self._pump()
 
-    async def _bring_in(self, model: str, choice: Choice) -> None:
+    async def _bring_in(self, model: str, choice: PlaceChoice) -> None:
         hosted, slot = self.models[model], self._slot_of[model]
         began, seconds = monotonic(), 0.0
         problem: NoAnswer | None = None
         try:
             for evicted in choice.evicted:
-                await self._evict(evicted)
+                # Nobody waits for it: an idle model reads nothing, and its worker hears of this before anything later.
+                self._start(self._evict, evicted)
             process = slot.alive
             if process is None:
                 raise WorkerDiedError("the worker is not there")
             problem, seconds = await self._come(process, hosted, choice)
         except WorkerDiedError as error:
-            problem = NoAnswer(Trouble.MODEL, "reward_worker_died", str(error))
+            problem = NoAnswer(AnswerTrouble.MODEL, "reward_worker_died", str(error))
         finally:
             self._restoring = False
         now = monotonic()
         if problem is None:
             self.residency.arrive(model, now, seconds)
             self.counts.restores += 1
-            self.counts.restore_s += now - began
+            self.counts.restore_s += seconds
             self._lines.note_restore(model, began, now)
         else:
             self._fail(model, problem, now)
         self._changed()
         self._pump()
 
-    async def _come(self, process: WorkerProcess, hosted: HostedModel, choice: Choice) -> tuple[NoAnswer | None, float]:
+    async def _come(
+        self, process: WorkerProcess, hosted: HostedModel, choice: PlaceChoice
+    ) -> tuple[NoAnswer | None, float]:
         """Restores a model and hears its canary; a strange one is restored once more, from its source.
 
         Returns:
@@ -352,7 +300,7 @@ class ModelHost:
         except WorkerRefusedError as error:
             return _refused(error, "reward_model_unavailable"), 0.0
         message = "its answer to a fixed input is not what it was at first"
-        return NoAnswer(Trouble.MODEL, "reward_model_garbage", message), 0.0
+        return NoAnswer(AnswerTrouble.MODEL, "reward_model_garbage", message), 0.0
 
     async def _open(self, process: WorkerProcess, hosted: HostedModel, fresh: bool) -> None:
         model = asdict(hosted.spec) | {"directory": str(hosted.spec.directory), "kind": hosted.spec.kind.value}
@@ -372,7 +320,7 @@ class ModelHost:
     def _fail(self, model: str, problem: NoAnswer, now: float) -> None:
         """A model could not come: those who wait for it learn why, and it is left alone for a while."""
         if self.residency.tenants[model].place is not None:
-            self.residency.leave(model, Stage.COLD)
+            self.residency.leave(model, ModelStage.COLD)
         self.models[model].opened_by = None
         self.models[model].failures += 1
         if problem.reason == "reward_worker_died" and self.models[model].failures == 1:
@@ -396,13 +344,13 @@ class ModelHost:
     def _let_idle_go(self) -> None:
         """Scale to zero: what idles gives its memory back, and is closed later."""
         now, settings = monotonic(), self._settings
-        for tenant in self.residency.in_stage(Stage.RESIDENT) if settings.park_after_s else ():
+        for tenant in self.residency.in_stage(ModelStage.RESIDENT) if settings.park_after_s else ():
             since = max(tenant.used_at, tenant.came_at)
             if not tenant.pinned and not tenant.running and now - since > settings.park_after_s and not self._restoring:
                 self.park(tenant.name)
-        for tenant in self.residency.in_stage(Stage.PARKED) if settings.close_after_s else ():
+        for tenant in self.residency.in_stage(ModelStage.PARKED) if settings.close_after_s else ():
             if now - max(tenant.used_at, tenant.came_at) > settings.close_after_s and not self._restoring:
-                self.residency.leave(tenant.name, Stage.COLD)
+                self.residency.leave(tenant.name, ModelStage.COLD)
                 self._start(self._close, tenant.name)
 
     def _start(self, step: Callable[[str], Any], model: str) -> None:
@@ -423,26 +371,7 @@ class ModelHost:
             await process.ask("close", self._settings.load_timeout_s, model=model)
 
 
-def _slots(models: Any) -> dict[str, WorkerSlot]:
-    by_worker: dict[str, list[str]] = {}
-    for model in models:
-        by_worker.setdefault(model.spec.worker, []).append(model.spec.name)
-    return {worker: WorkerSlot(tuple(names)) for worker, names in by_worker.items()}
-
-
 def _refused(error: WorkerRefusedError, reason: str = "scorer_failed") -> NoAnswer:
-    return NoAnswer(Trouble.MODEL, "reward_out_of_memory" if error.kind == "out_of_memory" else reason, str(error))
-
-
-@contextmanager
-def _memory_file(settings: HostedSettings) -> Iterator[int | None]:
-    """The arena that all workers of a CPU share; None for GPUs, where a process has its own."""
-    if settings.devices != ("cpu",):
-        yield None
-        return
-    file = os.memfd_create("callsheet-models")
-    try:
-        os.ftruncate(file, settings.budget_bytes)
-        yield file
-    finally:
-        os.close(file)
+    return NoAnswer(
+        AnswerTrouble.MODEL, "reward_out_of_memory" if error.kind == "out_of_memory" else reason, str(error)
+    )

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from callsheet.managers.reward.hosted.tickets import Ticket
-from callsheet.managers.reward.hosted.turns import Line
+from callsheet.managers.reward.hosted.tickets import ModelRequest
+from callsheet.managers.reward.hosted.turns import ModelLine
 
 
-class Lines:
+class ModelLines:
     """A line for each model, first come first served."""
 
     def __init__(self, models: Iterable[str]) -> None:
         """Starts with empty ones."""
-        self._lines: dict[str, deque[Ticket]] = {model: deque() for model in models}
+        self._lines: dict[str, deque[ModelRequest]] = {model: deque() for model in models}
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values()))
 
-    def add(self, ticket: Ticket) -> None:
+    def add(self, ticket: ModelRequest) -> None:
         """A request joins the end of its line."""
         self._lines[ticket.model].append(ticket)
 
-    def remove(self, ticket: Ticket) -> bool:
+    def remove(self, ticket: ModelRequest) -> bool:
         """Takes a request out; returns whether it was waiting."""
         try:
             self._lines[ticket.model].remove(ticket)
@@ -31,7 +31,7 @@ class Lines:
             return False
         return True
 
-    def take(self, model: str, most: int) -> list[Ticket]:
+    def take(self, model: str, most: int) -> list[ModelRequest]:
         """Takes the first requests of a line, at most so many."""
         line = self._lines[model]
         return [line.popleft() for _ in range(min(most, len(line)))]
@@ -41,8 +41,10 @@ class Lines:
         for ticket in self._lines[model]:
             ticket.restore_s += now - max(began, ticket.asked_at)
 
-    def waiting(self, models: Iterable[str]) -> list[Line]:
+    def waiting(self, models: Iterable[str]) -> list[ModelLine]:
         """The lines of these models that are not empty."""
         return [
-            Line(model, len(line), line[0].asked_at, line[0].number) for model in models if (line := self._lines[model])
+            ModelLine(model, len(line), line[0].asked_at, line[0].number)
+            for model in models
+            if (line := self._lines[model])
         ]

@@ -16,7 +16,7 @@ ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Devices:
+class ModelDevices:
     """Alike devices, neighbours by number.
 
     Attributes:
@@ -29,7 +29,7 @@ class Devices:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ArenaPlace:
     """A stretch on the devices of a chunk.
 
     Attributes:
@@ -44,7 +44,7 @@ class Place:
     offset: int
     size: int
 
-    def overlaps(self, other: Place) -> bool:
+    def overlaps(self, other: ArenaPlace) -> bool:
         """Whether both have a byte of a device in common."""
         return (
             self.device < other.device + other.width
@@ -55,7 +55,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class Occupant:
     """What lies at a place.
 
     Attributes:
@@ -64,13 +64,13 @@ class Holder:
         used_at: When it was used last, in seconds.
     """
 
-    place: Place
+    place: ArenaPlace
     loss: float
     used_at: float
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PlaceChoice:
     """Where a model goes.
 
     Attributes:
@@ -79,7 +79,7 @@ class Choice:
         loss: What that costs, all together.
     """
 
-    place: Place
+    place: ArenaPlace
     evicted: tuple[str, ...]
     loss: float
 
@@ -89,7 +89,9 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def cheapest_choice(devices: Devices, width: int, size: int, holders: Mapping[str, Holder]) -> Choice | None:
+def cheapest_choice(
+    devices: ModelDevices, width: int, size: int, holders: Mapping[str, Occupant]
+) -> PlaceChoice | None:
     """The place that costs least; of equal ones the one whose holders were used longest ago, then the tightest.
 
     Args:
@@ -102,7 +104,7 @@ def cheapest_choice(devices: Devices, width: int, size: int, holders: Mapping[st
         The choice; None where only holders that must stay would make room.
     """
     best: tuple[float, float, int, int, int] | None = None
-    found: Choice | None = None
+    found: PlaceChoice | None = None
     for place in _candidates(devices, width, size, holders):
         over = [name for name, holder in holders.items() if holder.place.overlaps(place)]
         loss = sum(holders[name].loss for name in over)
@@ -111,23 +113,23 @@ def cheapest_choice(devices: Devices, width: int, size: int, holders: Mapping[st
         used_at = max((holders[name].used_at for name in over), default=-inf)
         rank = (loss, used_at, _room_around(devices, place, holders), place.device, place.offset)
         if best is None or rank < best:
-            best, found = rank, Choice(place, tuple(sorted(over)), loss)
+            best, found = rank, PlaceChoice(place, tuple(sorted(over)), loss)
     return found
 
 
-def _candidates(devices: Devices, width: int, size: int, holders: Mapping[str, Holder]) -> Iterator[Place]:
+def _candidates(devices: ModelDevices, width: int, size: int, holders: Mapping[str, Occupant]) -> Iterator[ArenaPlace]:
     """Places that begin or end where another one does, or the arena: none between them costs less."""
     last = devices.budget_bytes - size
     for device in range(0, devices.count - width + 1, width):
-        chunk = Place(device, width, 0, devices.budget_bytes)
+        chunk = ArenaPlace(device, width, 0, devices.budget_bytes)
         near = [holder.place for holder in holders.values() if holder.place.overlaps(chunk)]
         offsets = {0, last}
         offsets.update(place.offset + place.size for place in near)
         offsets.update(place.offset - size for place in near)
-        yield from (Place(device, width, offset, size) for offset in sorted(offsets) if 0 <= offset <= last)
+        yield from (ArenaPlace(device, width, offset, size) for offset in sorted(offsets) if 0 <= offset <= last)
 
 
-def _room_around(devices: Devices, place: Place, holders: Mapping[str, Holder]) -> int:
+def _room_around(devices: ModelDevices, place: ArenaPlace, holders: Mapping[str, Occupant]) -> int:
     """Bytes that nobody holds in the chunk twice as wide: little is left over in full surroundings."""
     wide = 2 * place.width
     begin = place.device // wide * wide

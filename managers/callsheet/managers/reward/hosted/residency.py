@@ -14,13 +14,20 @@ from enum import Enum
 from math import inf
 
 from callsheet.managers.reward.hosted.expectations import ArrivalRate, RestoreTimes
-from callsheet.managers.reward.hosted.places import Choice, Devices, Holder, Place, aligned, cheapest_choice
+from callsheet.managers.reward.hosted.places import (
+    ArenaPlace,
+    ModelDevices,
+    Occupant,
+    PlaceChoice,
+    aligned,
+    cheapest_choice,
+)
 
 # Restores' length that a model without a request since it came is left alone.
 STAY_RESTORES = 4.0
 
 
-class Stage(Enum):
+class ModelStage(Enum):
     """Where a model's weights are."""
 
     COLD = "cold"
@@ -30,7 +37,7 @@ class Stage(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Tenant:
+class HostedTenant:
     """A model as residency sees it.
 
     Attributes:
@@ -51,8 +58,8 @@ class Tenant:
     size: int
     width: int = 1
     pinned: bool = False
-    stage: Stage = Stage.COLD
-    place: Place | None = None
+    stage: ModelStage = ModelStage.COLD
+    place: ArenaPlace | None = None
     running: int = 0
     arrivals: ArrivalRate = field(default_factory=ArrivalRate)
     came_at: float = -inf
@@ -63,7 +70,7 @@ class Tenant:
 class Residency:
     """The models of one set of devices."""
 
-    def __init__(self, devices: Devices, tenants: Iterable[Tenant]) -> None:
+    def __init__(self, devices: ModelDevices, tenants: Iterable[HostedTenant]) -> None:
         """Starts with all of them cold.
 
         Raises:
@@ -87,7 +94,7 @@ class Residency:
         """What it costs per second that a model is not there: the price of its restore times its requests."""
         return self.restore_s(name) * self.tenants[name].arrivals.per_s(now)
 
-    def choose(self, name: str, now: float, *, may_go: Callable[[str], bool] = lambda _: True) -> Choice | None:
+    def choose(self, name: str, now: float, *, may_go: Callable[[str], bool] = lambda _: True) -> PlaceChoice | None:
         """Where a model would go and who would give way.
 
         Args:
@@ -101,7 +108,7 @@ class Residency:
         tenant = self.tenants[name]
         return cheapest_choice(self.devices, tenant.width, tenant.size, self._holders(now, may_go))
 
-    def begin(self, name: str, choice: Choice) -> None:
+    def begin(self, name: str, choice: PlaceChoice) -> None:
         """A model begins to come; those that give way are gone.
 
         Raises:
@@ -112,15 +119,15 @@ class Residency:
             raise ValueError(f"model {name}: {tenant.stage.value}: must not be there already")
         for evicted in choice.evicted:
             self.leave(evicted)
-        tenant.place, tenant.stage = choice.place, Stage.COMING
+        tenant.place, tenant.stage = choice.place, ModelStage.COMING
 
     def arrive(self, name: str, now: float, seconds: float) -> None:
         """A model is there, after a restore of so many seconds."""
         tenant = self.tenants[name]
-        tenant.stage, tenant.came_at, tenant.served = Stage.RESIDENT, now, False
+        tenant.stage, tenant.came_at, tenant.served = ModelStage.RESIDENT, now, False
         self.restore_times.learn(name, tenant.size * tenant.width, seconds)
 
-    def leave(self, name: str, stage: Stage = Stage.PARKED) -> None:
+    def leave(self, name: str, stage: ModelStage = ModelStage.PARKED) -> None:
         """A model gives its place back.
 
         Raises:
@@ -134,7 +141,7 @@ class Residency:
     def lose(self, name: str) -> None:
         """A model's process is gone, with all that ran in it."""
         tenant = self.tenants[name]
-        tenant.place, tenant.stage, tenant.running = None, Stage.COLD, 0
+        tenant.place, tenant.stage, tenant.running = None, ModelStage.COLD, 0
 
     def request(self, name: str, now: float) -> None:
         """A model is asked for."""
@@ -149,7 +156,7 @@ class Residency:
             ValueError: The model is not resident.
         """
         tenant = self.tenants[name]
-        if tenant.stage is not Stage.RESIDENT:
+        if tenant.stage is not ModelStage.RESIDENT:
             raise ValueError(f"model {name}: {tenant.stage.value}: must be resident to run")
         tenant.running += 1
         tenant.used_at, tenant.served = now, True
@@ -160,28 +167,28 @@ class Residency:
         tenant.running = max(tenant.running - 1, 0)
         tenant.used_at = now
 
-    def in_stage(self, stage: Stage) -> list[Tenant]:
+    def in_stage(self, stage: ModelStage) -> list[HostedTenant]:
         """The models that are at a stage."""
         return [tenant for tenant in self.tenants.values() if tenant.stage is stage]
 
-    def _holders(self, now: float, may_go: Callable[[str], bool]) -> Mapping[str, Holder]:
+    def _holders(self, now: float, may_go: Callable[[str], bool]) -> Mapping[str, Occupant]:
         return {
-            name: Holder(tenant.place, self._loss(tenant, now, may_go), tenant.used_at)
+            name: Occupant(tenant.place, self._loss(tenant, now, may_go), tenant.used_at)
             for name, tenant in self.tenants.items()
             if tenant.place is not None
         }
 
-    def _loss(self, tenant: Tenant, now: float, may_go: Callable[[str], bool]) -> float:
+    def _loss(self, tenant: HostedTenant, now: float, may_go: Callable[[str], bool]) -> float:
         unserved = not tenant.served and now - tenant.came_at < STAY_RESTORES * self.restore_s(tenant.name)
-        stays = tenant.pinned or tenant.running or tenant.stage is not Stage.RESIDENT or unserved
+        stays = tenant.pinned or tenant.running or tenant.stage is not ModelStage.RESIDENT or unserved
         return inf if stays or not may_go(tenant.name) else self.value(tenant.name, now)
 
     def _check_pinned(self) -> None:
         pinned = [tenant for tenant in self.tenants.values() if tenant.pinned]
-        holders: dict[str, Holder] = {}
+        holders: dict[str, Occupant] = {}
         for tenant in sorted(pinned, key=lambda each: (-each.width, -each.size)):
             choice = cheapest_choice(self.devices, tenant.width, tenant.size, holders)
             if choice is None:
                 names = ", ".join(sorted(each.name for each in pinned))
                 raise ValueError(f"pinned: {names}: must fit together into {self.devices.budget_bytes >> 20} MiB")
-            holders[tenant.name] = Holder(choice.place, inf, 0.0)
+            holders[tenant.name] = Occupant(choice.place, inf, 0.0)

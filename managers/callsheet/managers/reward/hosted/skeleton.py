@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import transformers
-from callsheet.managers.reward.hosted.arena import Arena, supported
+from callsheet.managers.reward.hosted.arena import WeightsArena, supported
 from callsheet.managers.reward.hosted.model_spec import ModelTask
 from callsheet.managers.reward.hosted.weights_layout import LayoutError, TensorPlace, WeightsLayout, read_layout
 from safetensors.torch import save_file
@@ -24,7 +24,7 @@ _CLASSES: dict[ModelTask, Any] = {
 _TORCH_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
-class Skeleton:
+class ModelSkeleton:
     """The modules of a model; its weights are where the layout says, or nowhere.
 
     Attributes:
@@ -61,7 +61,7 @@ class Skeleton:
         self._bound = found
         self.unbind()
 
-    def bind(self, arena: Arena, offset: int) -> None:
+    def bind(self, arena: WeightsArena, offset: int) -> None:
         """Gives every tensor its place in an arena."""
         for sites, place in self._bound:
             tensor = arena.tensor(place, offset)
@@ -89,7 +89,7 @@ class Skeleton:
         """Each tensor's places in the modules and in the layout; None if they do not fit each other."""
         if not supported(layout):
             return None
-        found = []
+        found: list[tuple[Sequence[_Site], TensorPlace]] = []
         for names, sites, tensor in self._sites:
             place = next((layout.tensors[name] for name in names if name in layout.tensors), None)
             if place is None or place.shape != tuple(tensor.shape):

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 
-class Trouble(Enum):
+class AnswerTrouble(Enum):
     """Who is at fault where there is no answer."""
 
     MODEL = "model"
@@ -31,7 +31,7 @@ class NoAnswer:
         text: What a judge said nevertheless.
     """
 
-    trouble: Trouble
+    trouble: AnswerTrouble
     reason: str
     message: str
     text: str = ""
@@ -57,7 +57,7 @@ class ModelAnswer:
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
+class ModelRequest:
     """A request.
 
     Attributes:
@@ -98,11 +98,11 @@ class Ticket:
 def answer_of(found: dict[str, Any], cpu_s: float) -> ModelAnswer | NoAnswer:
     """What a worker's answer means."""
     if "problem" in found:
-        return NoAnswer(Trouble.QUESTION, found["problem"], found["message"], found.get("text", ""))
+        return NoAnswer(AnswerTrouble.QUESTION, found["problem"], found["message"], found.get("text", ""))
     if "out_of_memory" in found:
-        return NoAnswer(Trouble.MEMORY, "reward_out_of_memory", found["out_of_memory"])
+        return NoAnswer(AnswerTrouble.MEMORY, "reward_out_of_memory", found["out_of_memory"])
     if "garbage" in found:
-        return NoAnswer(Trouble.MODEL, "non_finite_score", found["garbage"])
+        return NoAnswer(AnswerTrouble.MODEL, "non_finite_score", found["garbage"])
     return ModelAnswer(
         found["score"],
         tuple(found.get("log_probs", ())),

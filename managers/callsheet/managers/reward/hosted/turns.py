@@ -8,16 +8,17 @@ with a line of its own gives way to it, unless that is late as well.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from callsheet.managers.reward.hosted.places import Choice
-from callsheet.managers.reward.hosted.residency import Residency, Stage
+from callsheet.managers.reward.hosted.places import PlaceChoice
+from callsheet.managers.reward.hosted.residency import ModelStage, Residency
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ModelLine:
     """The requests that wait for a model.
 
     Attributes:
@@ -34,20 +35,20 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Restore:
+class ModelRestore:
     """A model to bring in, and where."""
 
     model: str
-    choice: Choice
+    choice: PlaceChoice
 
 
-class Turns(Protocol):
+class ModelTurns(Protocol):
     """Decides whose turn it is."""
 
-    def next_batch(self, lines: Sequence[Line], residency: Residency, now: float) -> str | None:
+    def next_batch(self, lines: Sequence[ModelLine], residency: Residency, now: float) -> str | None:
         """The model to run now, of those whose worker is idle; None to wait."""
 
-    def next_restore(self, lines: Sequence[Line], residency: Residency, now: float) -> Restore | None:
+    def next_restore(self, lines: Sequence[ModelLine], residency: Residency, now: float) -> ModelRestore | None:
         """The model to bring in now; None to wait."""
 
 
@@ -62,18 +63,18 @@ class PatientTurns:
         prewarm_gain: How much more valuable it must be than what gives way to it.
     """
 
-    patience_restores: float = 20.0
-    least_patience_s: float = 0.5
+    patience_restores: float = 6.0
+    least_patience_s: float = 0.3
     prewarm: bool = True
-    prewarm_gain: float = 2.0
+    prewarm_gain: float = 6.0
 
-    def next_batch(self, lines: Sequence[Line], residency: Residency, now: float) -> str | None:
+    def next_batch(self, lines: Sequence[ModelLine], residency: Residency, now: float) -> str | None:
         """The resident model whose oldest request came first."""
-        ready = [line for line in lines if residency.tenants[line.model].stage is Stage.RESIDENT]
+        ready = [line for line in lines if residency.tenants[line.model].stage is ModelStage.RESIDENT]
         return min(ready, key=lambda line: line.first).model if ready else None
 
-    def next_restore(self, lines: Sequence[Line], residency: Residency, now: float) -> Restore | None:
-        """The absent model for which most waiting time ends with its restore, late ones first."""
+    def next_restore(self, lines: Sequence[ModelLine], residency: Residency, now: float) -> ModelRestore | None:
+        """The absent model whose restore ends most waiting, late ones first."""
         late = {line.model for line in lines if self._late(line, residency, now)}
         waiting = {line.model for line in lines}
         absent = [line for line in lines if residency.tenants[line.model].place is None]
@@ -82,14 +83,14 @@ class PatientTurns:
             stays = late if line.model in late else waiting
             choice = residency.choose(line.model, now, may_go=lambda name, stays=stays: name not in stays)  # type: ignore[misc]
             if choice is not None:
-                return Restore(line.model, choice)
+                return ModelRestore(line.model, choice)
         return self._prewarmed(waiting, residency, now) if self.prewarm and not absent else None
 
-    def _late(self, line: Line, residency: Residency, now: float) -> bool:
+    def _late(self, line: ModelLine, residency: Residency, now: float) -> bool:
         patience = max(self.patience_restores * residency.restore_s(line.model), self.least_patience_s)
         return now - line.oldest_at > patience
 
-    def _prewarmed(self, waiting: Iterable[str], residency: Residency, now: float) -> Restore | None:
+    def _prewarmed(self, waiting: Iterable[str], residency: Residency, now: float) -> ModelRestore | None:
         away = [tenant.name for tenant in residency.tenants.values() if tenant.place is None]
         wanted = max(away, key=lambda name: residency.value(name, now), default=None)
         if wanted is None or not (value := residency.value(wanted, now)):
@@ -97,10 +98,13 @@ class PatientTurns:
         choice = residency.choose(wanted, now, may_go=lambda name: name not in waiting)
         if choice is None or value <= self.prewarm_gain * choice.loss:
             return None
-        return Restore(wanted, choice)
+        return ModelRestore(wanted, choice)
 
 
-def _relief(line: Line, residency: Residency, now: float) -> float:
-    """Waiting time, of those who wait for a model, for each second of its restore."""
+def _relief(line: ModelLine, residency: Residency, now: float) -> float:
+    """Waiting that ends with a restore, for each second of it; long lines count less than by their length.
+
+    By their full length mean completion is a little shorter, and rare models wait longer than they need to.
+    """
     restore_s = residency.restore_s(line.model)
-    return line.waiting * (now - line.oldest_at + restore_s) / max(restore_s, 1e-9)
+    return math.sqrt(line.waiting) * (now - line.oldest_at + restore_s) / max(restore_s, 1e-9)

@@ -20,14 +20,14 @@ import torch
 import transformers
 from callsheet.managers.reward.hosted import frames
 from callsheet.managers.reward.hosted.answers import AnsweringModel, is_out_of_memory
-from callsheet.managers.reward.hosted.arena import Arena
+from callsheet.managers.reward.hosted.arena import WeightsArena
 from callsheet.managers.reward.hosted.model_spec import ModelSpec, ModelTask
-from callsheet.managers.reward.hosted.skeleton import Skeleton
+from callsheet.managers.reward.hosted.skeleton import ModelSkeleton
 
 _COMPUTES = "answer"
 
 
-class Worker:
+class ModelWorker:
     """The models of this process.
 
     Args:
@@ -36,7 +36,7 @@ class Worker:
 
     def __init__(self, hello: dict[str, Any]) -> None:
         shared = hello.get("memory_file")
-        self._arenas = [Arena(device, hello["budget_bytes"], shared) for device in hello["devices"]]
+        self._arenas = [WeightsArena(device, hello["budget_bytes"], shared) for device in hello["devices"]]
         self._devices: list[str] = hello["devices"]
         self._parked = Path(hello["parked_directory"])
         self._scratch_bytes: int | None = hello.get("scratch_bytes")
@@ -63,7 +63,7 @@ class Worker:
         if message["fresh"]:
             shutil.rmtree(parked, ignore_errors=True)
             _forget(old)
-        skeleton = Skeleton(spec.directory, spec.kind, parked)
+        skeleton = ModelSkeleton(spec.directory, spec.kind, parked)
         tokenizer = _tokenizer(spec.directory)
         self._models[spec.name] = AnsweringModel(spec, skeleton, tokenizer, self._devices[0])
         return {"size": skeleton.layout.size}
@@ -126,7 +126,7 @@ def _data_bytes() -> int:
     raise OSError("/proc/self/status has no VmData")
 
 
-def _work(worker: Worker, messages: queue.SimpleQueue[dict[str, Any] | None], answers: _Answers) -> None:
+def _work(worker: ModelWorker, messages: queue.SimpleQueue[dict[str, Any] | None], answers: _Answers) -> None:
     torch.set_num_threads(worker.threads)
     while (message := messages.get()) is not None:
         answers.write(worker.handle(message))
@@ -157,7 +157,7 @@ def main() -> None:
     hello = frames.read(requests)
     if hello is None:
         return
-    worker = Worker(hello)
+    worker = ModelWorker(hello)
     queues: dict[bool, queue.SimpleQueue[dict[str, Any] | None]] = {
         True: queue.SimpleQueue(),
         False: queue.SimpleQueue(),

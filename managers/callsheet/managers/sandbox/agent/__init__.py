@@ -2,10 +2,10 @@
 
 A program of its own, run by the system's Python inside the sandbox as `python3 -I -S agent/__main__.py SOCKET WORK
 TEMPORARY`, where SOCKET is an inherited descriptor; in a container SOCKET is a path, and the path of a seccomp filter
-follows. Where no group counts memory, the path of a filter for shared memory follows, and the bytes there may be. It
-imports nothing but the standard library and works with Python 3.8. As PID 1 of the sandbox it adopts every orphan and
-its end is the sandbox's end; with plain processes it is a subreaper instead. It ends when the manager closes the
-socket.
+follows. Then comes the path of a filter by which the kernel asks, with how many netlink sockets there may be, and where
+no group counts memory, how many bytes of shared memory. It imports nothing but the standard library and works with
+Python 3.8. As PID 1 of the sandbox it adopts every orphan and its end is the sandbox's end; with plain processes it is
+a subreaper instead. It ends when the manager closes the socket.
 
 Requests are JSON packets with descriptors: the first one holds the request's details as JSON (a sealed memory file), so
 that their size is not bounded by a packet. Every request that runs something is a job in a child process:

@@ -12,10 +12,10 @@ import time
 
 # All that this program will ever use: nothing is loaded once there is code in the sandbox that could replace it.
 from . import files, network
+from .asking import Listener, listener_of
 from .domains import Domains, NoDomains
 from .paths import RefusedJobError, place_of
 from .processes import Forks, descendants, interrupt, send_signal, signal_all, signal_everything, until_stopped
-from .shared_memory import SharedMemory, memory_of
 from .slim import call, parse, serialise, signal, socket
 
 TYPE_CHECKING = False
@@ -50,10 +50,10 @@ class Agent:
         forks: Forks,
         program: list[bytes],
         *,
-        memory: SharedMemory | None,
+        listener: Listener | None,
     ) -> None:
         self.manager = manager
-        self.memory = memory
+        self.listener = listener
         self.areas = areas
         self.domains = domains
         self.program = program
@@ -80,16 +80,16 @@ class Agent:
         poll = select.poll()
         poll.register(self.manager, select.POLLIN)
         poll.register(self.wake_up, select.POLLIN)
-        if self.memory is not None:
-            poll.register(self.memory.listener, select.POLLIN)
+        if self.listener is not None:
+            poll.register(self.listener.descriptor, select.POLLIN)
         parent = os.getppid()
         # A fork of the manager may hold the socket open after the manager's end; the parent's id tells as well.
         while os.getppid() == parent:
             ready = dict(poll.poll(None if parent == 0 and not self.stopped and not self.held else LOOK_MILLISECONDS))
             if self.wake_up in ready:
                 self.reap()
-            if self.memory is not None and self.memory.listener in ready:
-                self.memory.answer()
+            if self.listener is not None and self.listener.descriptor in ready:
+                self.listener.answer()
             if self.manager.fileno() in ready and not self.take_request():
                 return
             if (self.stopped or self.held) and time.monotonic() >= self.next_stop and not self.helpers:
@@ -386,7 +386,7 @@ def join_manager(words: list[str]) -> socket.socket:
     from . import container
 
     manager = container.connect(words[0])
-    container.install_filter(words[3])
+    container.install_filter(words.pop(3))
     return manager
 
 
@@ -401,7 +401,8 @@ def own_program() -> list[bytes]:
 
 def main() -> None:
     """Serves until the manager is gone, then takes everything along."""
-    manager = join_manager(sys.argv[1:])
+    words = sys.argv[1:]
+    manager = join_manager(words)
     os.set_inheritable(manager.fileno(), False)
     program = own_program()
     # Plain processes have nothing that keeps them in, and may change to other users, which domains forbid.
@@ -413,7 +414,7 @@ def main() -> None:
     else:
         call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     areas = {"work": os.path.realpath(sys.argv[2]), "temporary": sys.argv[3]}
-    agent = Agent(manager, areas, domains, forks, program, memory=memory_of(sys.argv[4:]))
+    agent = Agent(manager, areas, domains, forks, program, listener=listener_of(words[3:]))
     try:
         agent.serve()
     except OSError:

@@ -7,52 +7,15 @@ requests that overlap, and the inodes that are new after them, are let go togeth
 
 from __future__ import annotations
 
-import array
-import errno
-import fcntl
 import os
 import sys
-import time
 
-from .slim import call
-
-# x86_64's, as the filter is.
-SECCOMP = 317
-SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER = 1, 8
-NOTIF_RECV, NOTIF_SEND = 0xC0502100, 0xC0182101
-CONTINUE = 1
-INSTRUCTION_BYTES = 8
-# Of struct seccomp_notif: its size, and where the id, the thread and the length that it wants are.
-REQUEST_BYTES, ID, THREAD, LENGTH = 80, slice(0, 8), slice(8, 12), slice(40, 48)
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# Of struct seccomp_notif: the length that is wanted.
+LENGTH = slice(40, 48)
 NAME = b"/dev/zero (deleted)"
 # What was allowed becomes a mapping at once; a request that became none within this was withdrawn, or is over already.
 SECONDS_TO_APPEAR = 5.0
-
-
-def memory_of(words: list[str]) -> SharedMemory | None:
-    """Returns what counts, given a filter's path and the bytes there may be; None where a group counts, or nobody may.
-
-    The kernel does not ask where another listener is there already: then it refuses the mappings.
-    """
-    if len(words) < 2:
-        return None
-    with open(words[0], "rb") as file:
-        listener = install(file.read())
-    return SharedMemory(listener, int(words[1])) if listener is not None else None
-
-
-def install(instructions: bytes) -> int | None:
-    """Installs a filter for this process and all that it starts; returns what the kernel asks by, if it does."""
-    program = array.array("B", instructions)
-    address, length = program.buffer_info()
-    words = array.array("Q", [length // INSTRUCTION_BYTES, address]).tobytes()
-    listener = call("syscall", SECCOMP, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, words)
-    if listener >= 0:
-        return listener
-    if call("syscall", SECCOMP, SECCOMP_SET_MODE_FILTER, 0, words) < 0:
-        raise OSError(errno.EPERM, "a filter for shared memory")
-    return None
 
 
 class Allowed:
@@ -76,30 +39,15 @@ class Allowed:
 class SharedMemory:
     """Counts the anonymous shared memory of the sandbox."""
 
-    def __init__(self, listener: int, most: int) -> None:
-        """Args: listener: From `install`. most: Bytes that there may be."""
-        self.listener = listener
+    def __init__(self, most: int) -> None:
+        """Args: most: Bytes that there may be."""
         self.most = most
         self.allowed: list[Allowed] = []
 
-    def answer(self) -> None:
-        """Answers one request."""
-        request = bytearray(REQUEST_BYTES)
-        try:
-            fcntl.ioctl(self.listener, NOTIF_RECV, request)
-        except OSError:
-            # Whoever asked is gone.
-            return
+    def allows(self, request: bytearray, thread: int, now: float) -> bool:
+        """Answers one request of a thread."""
         length = -(-int.from_bytes(request[LENGTH], sys.byteorder) // PAGE_BYTES) * PAGE_BYTES
-        thread = int.from_bytes(request[THREAD], sys.byteorder)
-        fits = self.take(length, thread, time.monotonic())
-        error, flags = (0, CONTINUE) if fits else (-errno.ENOMEM, 0)
-        words = (error & 0xFFFFFFFF).to_bytes(4, sys.byteorder) + flags.to_bytes(4, sys.byteorder)
-        try:
-            fcntl.ioctl(self.listener, NOTIF_SEND, bytes(request[ID]) + bytes(8) + words)
-        except OSError:
-            # A signal came first: it asks again, and this request becomes no mapping.
-            return
+        return self.take(length, thread, now)
 
     def take(self, length: int, thread: int, now: float) -> bool:
         """Counts a request of a thread, if it fits."""

@@ -38,6 +38,9 @@ class Limits(Protocol):
     def limit_memory(self, size_bytes: int) -> None:
         """Bounds the memory of all processes and of files in memory together."""
 
+    def limit_buffers(self, size_bytes: int) -> None:
+        """Bounds the buffers of sockets to a part of a memory limit, where that does not count them."""
+
     def limit_processes(self, count: int) -> None:
         """Bounds the processes and threads."""
 
@@ -76,7 +79,11 @@ class LegacyLimits:
         with_swap = memory / "memory.memsw.limit_in_bytes"
         if with_swap.exists():
             files.write_setting(with_swap, str(size_bytes))
-        buffers = memory / SOCKET_MEMORY_FILE
+        self.limit_buffers(size_bytes)
+
+    def limit_buffers(self, size_bytes: int) -> None:
+        """Buffers of sockets."""
+        buffers = self._groups["memory"] / SOCKET_MEMORY_FILE
         if buffers.exists():
             files.write_setting(buffers, str(size_bytes // _BUFFERS_SHARE))
 
@@ -131,6 +138,9 @@ class UnifiedLimits:
         files.write_setting(self._group / "memory.max", str(size_bytes))
         if (self._group / "memory.swap.max").exists():
             files.write_setting(self._group / "memory.swap.max", "0")
+
+    def limit_buffers(self, size_bytes: int) -> None:
+        """They are in the memory limit."""
 
     def limit_processes(self, count: int) -> None:
         """Processes and threads."""

@@ -79,11 +79,12 @@ class SandboxGroup:
         return group
 
     @classmethod
-    def adopt(cls, layout: GroupLayout) -> SandboxGroup:
+    def adopt(cls, layout: GroupLayout, memory_mib: int) -> SandboxGroup:
         """Takes groups that somebody else made for a sandbox, with their limits, and makes `commands` below them.
 
         Args:
             layout: The sandbox's own groups, not those above.
+            memory_mib: The memory limit that they have; buffers of sockets get none of the engine.
 
         Raises:
             OSError: Nothing can be made there.
@@ -92,6 +93,8 @@ class SandboxGroup:
         trees = {controller: path for controller, path in own_trees.items() if path is not None}
         group = cls(layout.core, trees, layout.controllers.keys(), owned=False)
         files.make_threaded_group(group._commands)
+        if "memory" in layout.controllers:
+            group._limits.limit_buffers(memory_mib << 20)
         group.weight_file = layout.weight_file("")
         return group
 

@@ -17,10 +17,12 @@ from callsheet.managers.open_files import raise_open_files
 from callsheet.managers.sandbox.agent_client import AgentConnection
 from callsheet.managers.sandbox.agent_jobs import SandboxParts
 from callsheet.managers.sandbox.agent_sandbox import AgentBackend, AgentSandbox
+from callsheet.managers.sandbox.asking_filter import build_asking_filter
 from callsheet.managers.sandbox.backend import SandboxSpec
 from callsheet.managers.sandbox.cgroups import SandboxGroup, form_of, limit_capabilities
 from callsheet.managers.sandbox.docker_engine.container import (
     AGENT_INSIDE,
+    ASKING_FILTER_NAME,
     FILTER_NAME,
     MANAGER_LABEL,
     SANDBOX_LABEL,
@@ -95,8 +97,10 @@ class _Place:
         """Makes the directory; returns the socket that the agent is to connect to."""
         self.directory.mkdir(parents=True)
         self.directory.chmod(0o755)
-        (self.directory / FILTER_NAME).write_bytes(seccomp_filter)
-        (self.directory / FILTER_NAME).chmod(0o444)
+        filters = {FILTER_NAME: seccomp_filter, ASKING_FILTER_NAME: build_asking_filter(memory=False)}
+        for name, content in filters.items():
+            (self.directory / name).write_bytes(content)
+            (self.directory / name).chmod(0o444)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         opened = os.open(self.directory, os.O_PATH | os.O_DIRECTORY)
         try:
@@ -210,7 +214,7 @@ class DockerBackend(AgentBackend):
                 try:
                     connection = await self._connect(listener, container, on_lost)
                     environment |= proxy_environment(spec.network)
-                    parts = await self._parts(connection, container, environment, place)
+                    parts = await self._parts(connection, container, environment, place, spec.memory_mib)
                 except BaseException:
                     with anyio.CancelScope(shield=True):
                         await RunningContainer(self._engine, container, self._threads).finish()
@@ -258,7 +262,12 @@ class DockerBackend(AgentBackend):
         return connection
 
     async def _parts(
-        self, connection: AgentConnection, container: Container, environment: Mapping[str, str], place: _Place
+        self,
+        connection: AgentConnection,
+        container: Container,
+        environment: Mapping[str, str],
+        place: _Place,
+        memory_mib: int,
     ) -> SandboxParts:
         stages = stages_inside([stage.source for stage in self._settings.stages])
         on_path = [path for stage, path in zip(self._settings.stages, stages, strict=True) if stage.on_python_path]
@@ -266,7 +275,7 @@ class DockerBackend(AgentBackend):
             first_process=RunningContainer(self._engine, container, self._threads),
             pin=lambda _, cores: self._engine.set_cores(container, sorted(cores)),
             by_process=False,
-            group=await self._blocking(self._groups, connection.pid),
+            group=await self._blocking(self._groups, connection.pid, memory_mib),
             temporary=TEMPORARY,
             agent_directory=AGENT_INSIDE,
             environment=command_defaults(environment, on_path),
@@ -277,11 +286,11 @@ class DockerBackend(AgentBackend):
             copying=self._copying,
         )
 
-    def _groups(self, first_pid: int) -> SandboxGroup | None:
+    def _groups(self, first_pid: int, memory_mib: int) -> SandboxGroup | None:
         """Blocks."""
         if not self._settings.use_control_groups:
             return None
-        return adopt_container(first_pid, with_cpu_tree=self._ranked)
+        return adopt_container(first_pid, memory_mib, with_cpu_tree=self._ranked)
 
     def _plan(self, spec: SandboxSpec, image: str, place: _Place) -> ContainerPlan:
         return plan_container(

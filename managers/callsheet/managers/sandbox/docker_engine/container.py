@@ -8,6 +8,7 @@ from pathlib import Path
 
 from callsheet.managers.sandbox.agent_program import AGENT_DIRECTORY, AGENT_START
 from callsheet.managers.sandbox.backend import SandboxSpec
+from callsheet.managers.sandbox.kernel_bounds import most_netlink_sockets
 from callsheet.managers.sandbox.root_filesystem import (
     FILES_PER_MIB,
     IMAGE_COMMAND_PATH,
@@ -22,6 +23,7 @@ MANAGER_LABEL = "callsheet.manager"
 SANDBOX_LABEL = "callsheet.sandbox"
 SOCKET_NAME = "socket"
 FILTER_NAME = "filter"
+ASKING_FILTER_NAME = "asking-filter"
 
 _STAGES_INSIDE = "/opt/callsheet/stage"
 
@@ -73,7 +75,12 @@ def plan_container(
     """
     mounts = {str(AGENT_DIRECTORY): AGENT_INSIDE, str(directory): MANAGER_INSIDE}
     mounts.update(zip(map(str, stages), stages_inside(stages), strict=True))
-    words = (f"{MANAGER_INSIDE}/{SOCKET_NAME}", WORK, TEMPORARY, f"{MANAGER_INSIDE}/{FILTER_NAME}")
+    words = (
+        f"{MANAGER_INSIDE}/{SOCKET_NAME}",
+        *(WORK, TEMPORARY),
+        *(f"{MANAGER_INSIDE}/{name}" for name in (FILTER_NAME, ASKING_FILTER_NAME)),
+        str(most_netlink_sockets(spec.memory_mib)),
+    )
     return ContainerPlan(
         name=name,
         image=image,

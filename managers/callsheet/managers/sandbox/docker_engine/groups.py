@@ -8,11 +8,14 @@ from pathlib import Path
 from callsheet.managers.sandbox.cgroups import GroupLayout, SandboxGroup, find_layout
 
 
-def adopt_container(first_pid: int, *, with_cpu_tree: bool, proc: Path = Path("/proc")) -> SandboxGroup | None:
+def adopt_container(
+    first_pid: int, memory_mib: int, *, with_cpu_tree: bool, proc: Path = Path("/proc")
+) -> SandboxGroup | None:
     """Returns the groups of a running container; None where they cannot be found or written.
 
     Args:
         first_pid: Its first process as this process sees it.
+        memory_mib: Its memory limit.
         with_cpu_tree: Whether a "cpu" tree of its own is used, see `build`.
     """
     layout = container_layout(first_pid, proc)
@@ -21,7 +24,7 @@ def adopt_container(first_pid: int, *, with_cpu_tree: bool, proc: Path = Path("/
     if not with_cpu_tree and layout.own_tree("cpu") is not None:
         layout = layout.without("cpu")
     try:
-        return SandboxGroup.adopt(layout)
+        return SandboxGroup.adopt(layout, memory_mib)
     except OSError:
         return None
 

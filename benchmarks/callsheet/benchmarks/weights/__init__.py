@@ -1,0 +1,1 @@
+"""Policy versions under load: whether what engines serve is what was published."""

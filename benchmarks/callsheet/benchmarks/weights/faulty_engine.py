@@ -1,0 +1,143 @@
+"""A real engine whose weight updates go wrong as a plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum, auto
+from pathlib import Path
+
+import anyio
+from callsheet.managers.inference.driver import (
+    EngineCapabilities,
+    EngineDriver,
+    EngineFailedError,
+    EngineHealth,
+    EngineLoad,
+    GenerateRequest,
+    Generation,
+    PauseMode,
+    TokenListener,
+    WeightUpdate,
+    WeightUpdateError,
+)
+from callsheet.managers.inference.weights import DiskWeights, UpdateMode
+from typing_extensions import override
+
+
+class Fault(Enum):
+    """What goes wrong in the next update."""
+
+    INTACT = auto()
+    """It is refused before anything was changed."""
+    HALF = auto()
+    """It breaks off after other weights than those that were asked for have come in."""
+    IGNORED = auto()
+    """The engine says that all is well, and takes the version without the weights."""
+    MISLABELLED = auto()
+    """The engine takes the weights, and names another version."""
+    DEAD = auto()
+    """The engine dies, and is back with its first weights."""
+
+
+class FaultyEngine(EngineDriver):
+    """Hands everything to a real engine but what it was told to get wrong.
+
+    Attributes:
+        faults: What goes wrong in the next updates, one each; None for those that go well.
+        begun: Set once a request has come.
+        updating: Set once an update has come.
+    """
+
+    def __init__(self, engine: EngineDriver, first: Path, wrong: Path) -> None:
+        """Args: engine: The real one. first: Weights that it was started with. wrong: Weights that nobody publishes."""
+        self.engine = engine
+        self.faults: list[Fault | None] = []
+        self.begun = anyio.Event()
+        self.updating = anyio.Event()
+        self._first, self._wrong = first, wrong
+        self._incarnation = 0
+        self._claimed: int | None = None
+
+    @property
+    @override
+    def capabilities(self) -> EngineCapabilities:
+        return self.engine.capabilities
+
+    @property
+    @override
+    def policy_version(self) -> int:
+        return self.engine.policy_version if self._claimed is None else self._claimed
+
+    @property
+    @override
+    def load(self) -> EngineLoad:
+        return self.engine.load
+
+    @property
+    @override
+    def health(self) -> EngineHealth:
+        return self.engine.health
+
+    @property
+    @override
+    def incarnation(self) -> str:
+        return str(self._incarnation)
+
+    @override
+    async def read_policy_version(self) -> int:
+        return self.policy_version
+
+    @override
+    async def generate(self, request: GenerateRequest, listen: TokenListener | None = None) -> Generation:
+        self.begun.set()
+        return await self.engine.generate(request, listen)
+
+    @override
+    async def abort(self, request_id: str) -> None:
+        await self.engine.abort(request_id)
+
+    @override
+    async def pause(self, mode: PauseMode, timeout_s: float = 60.0) -> None:
+        await self.engine.pause(mode, timeout_s)
+
+    @override
+    async def resume(self) -> None:
+        await self.engine.resume()
+
+    @override
+    def on_change(self, report: Callable[[], None]) -> None:
+        self.engine.on_change(report)
+
+    @override
+    async def update_weights(self, update: WeightUpdate) -> None:
+        fault = self.faults.pop(0) if self.faults else None
+        self.updating.set()
+        match fault:
+            case None:
+                self._claimed = None
+                await self.engine.update_weights(update)
+            case Fault.INTACT:
+                raise WeightUpdateError("no such weights", intact=True)
+            case Fault.HALF:
+                await self.engine.update_weights(replace(update, source=DiskWeights(str(self._wrong))))
+                raise WeightUpdateError("the connection broke after some of the tensors")
+            case Fault.IGNORED:
+                self._claimed = update.version
+            case Fault.MISLABELLED:
+                await self.engine.update_weights(update)
+                self._claimed = update.version + 1
+            case Fault.DEAD:
+                await self.restart()
+                raise EngineFailedError("the engine died")
+
+    async def restart(self) -> None:
+        """The engine is another one now, with the weights that it was started with."""
+        self._incarnation += 1
+        self._claimed = None
+        first = WeightUpdate(source=DiskWeights(str(self._first)), version=0, mode=UpdateMode.ABORT)
+        await self.engine.update_weights(first)
+
+    @override
+    async def close(self) -> None:
+        await self.engine.close()

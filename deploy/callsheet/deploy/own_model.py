@@ -1,0 +1,28 @@
+"""The user's own model, told before a stack starts. Loads nothing heavy."""
+
+from __future__ import annotations
+
+from callsheet.deploy.roles import Role
+from callsheet.deploy.stack_settings import StackSettings
+
+
+def describe_own_model(settings: StackSettings) -> str | None:
+    """Returns what will be served, in a line for people; None where no directory is given.
+
+    Raises:
+        ValueError: The directory does not hold a model, or nothing would serve it.
+    """
+    directory = settings.model_directory
+    if directory is None:
+        return None
+    if Role.INFERENCE not in settings.managers:
+        raise ValueError(f"model: {settings.model!r}: needs the inference manager, which managers leaves out")
+    from callsheet.managers.inference.torch_engine.settings import Dtype, served_dtype
+    from callsheet.managers.models.config_file import WeightsError
+    from callsheet.managers.models.hf_directory import read_model_directory
+
+    try:
+        described = read_model_directory(directory)
+    except WeightsError as error:
+        raise ValueError(f"model: {error}") from error
+    return described.summary(served_dtype(Dtype.AUTO, "cpu", described.dtype))

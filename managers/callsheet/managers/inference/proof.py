@@ -1,0 +1,92 @@
+"""Whether an engine has the weights that it was given. Pure: answers to a canary prompt are compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+CANARY_TOKENS = 8
+"""Tokens of an answer, where nobody says what is expected."""
+USUAL_PROMPT = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
+"""A prompt that every vocabulary has."""
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryAnswer:
+    """What a model answers greedily to the canary prompt, with the log-probability of each token at temperature 1."""
+
+    token_ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
+
+    @classmethod
+    def of(cls, token_ids: Sequence[int], log_probs: Sequence[float]) -> CanaryAnswer:
+        """Returns the answer with these tokens."""
+        return cls(tuple(token_ids), tuple(log_probs))
+
+
+def largest_difference(one: CanaryAnswer, other: CanaryAnswer) -> float:
+    """Returns by how much two answers differ in a log-probability; infinite where one has none.
+
+    They are compared up to and with the first token that differs. There both chose the likeliest, and of weights that
+    are the same these are as likely: a tie may fall either way. What follows has another prompt.
+    """
+    if not one.token_ids or not other.token_ids or len(one.log_probs) != len(one.token_ids):
+        return float("inf")
+    pairs = list(zip(one.token_ids, other.token_ids, strict=False))
+    alike = next((place for place, (a, b) in enumerate(pairs) if a != b), len(pairs) - 1)
+    differences = [abs(a - b) for a, b in zip(one.log_probs, other.log_probs, strict=False)][: alike + 1]
+    return max(differences) if differences and all(map(math.isfinite, differences)) else float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of an engine after an update.
+
+    Attributes:
+        version: The version that was to be had.
+        version_read: The version that the engine itself names.
+        before: Its answer before the update; None if it had none.
+        after: Its answer now.
+        expected: The answer of the trainer's own model; None if it is not known.
+        reference: The answer of the first engine that was proved; None if there was none.
+        unchanged: Whether the publisher says that the weights are those of before.
+        tolerance: By how much log-probabilities of the same weights may differ on this kind of engine.
+    """
+
+    version: int
+    version_read: int
+    before: CanaryAnswer | None
+    after: CanaryAnswer
+    expected: CanaryAnswer | None = None
+    reference: CanaryAnswer | None = None
+    unchanged: bool = False
+    tolerance: float = 1e-3
+
+
+def objection(evidence: Evidence) -> str:
+    """Returns why an engine is not proved to have its new weights, as a sentence; empty if it is.
+
+    An answer that must equal another's need not differ from the one before as well: an engine that was started with the
+    newest weights answers alike before and after.
+    """
+    if evidence.version_read != evidence.version:
+        return f"the engine names version {evidence.version_read} after an update to {evidence.version}"
+    for of_whom, known in (("the trainer's model", evidence.expected), ("the first engine", evidence.reference)):
+        if known is not None:
+            difference = largest_difference(evidence.after, known)
+            if difference > evidence.tolerance:
+                return f"the canary differs from that of {of_whom} by {_shown(difference, evidence.tolerance)}"
+    if evidence.expected is not None or evidence.reference is not None or evidence.unchanged:
+        return ""
+    if evidence.before is None:
+        return "the canary has nothing to be compared with"
+    difference = largest_difference(evidence.after, evidence.before)
+    if difference <= evidence.tolerance:
+        shown = _shown(difference, evidence.tolerance)
+        return f"the canary is as before: it differs by {shown}; weights that did not change are published as unchanged"
+    return ""
+
+
+def _shown(difference: float, tolerance: float) -> str:
+    return f"{difference:.3g} where {tolerance:.3g} is allowed"

@@ -1,0 +1,103 @@
+"""The models and workers of a host, and what became of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from callsheet.managers.reward.hosted.model_spec import ModelSpec
+from callsheet.managers.reward.hosted.settings import HostedSettings
+from callsheet.managers.reward.hosted.tickets import NoAnswer
+from callsheet.managers.reward.hosted.worker import WorkerProcess
+
+
+@dataclass(slots=True, eq=False)
+class HostedModel:
+    """A model and what became of it.
+
+    Attributes:
+        spec: What it is.
+        parked_name: Name of a parked copy of its weights, were one needed.
+        canary: What it said at first; None before.
+        opened_by: The worker that has it open; None if none.
+        failures: Times in a row that it could not come, or took its worker with it.
+        blocked_until: Before that it is not tried again.
+        problem: Why.
+    """
+
+    spec: ModelSpec
+    parked_name: str
+    canary: list[float] | None = None
+    opened_by: WorkerProcess | None = None
+    failures: int = 0
+    blocked_until: float = 0.0
+    problem: NoAnswer | None = None
+
+
+@dataclass(slots=True, eq=False)
+class WorkerSlot:
+    """A worker that is started again whenever it dies.
+
+    Attributes:
+        models: The models that run in it.
+        process: The process, while it answers; None meanwhile.
+        busy: Whether it computes a batch.
+        deaths: Times in a row that it died without a batch between them.
+    """
+
+    models: tuple[str, ...]
+    process: WorkerProcess | None = None
+    busy: bool = False
+    deaths: int = 0
+
+    @property
+    def alive(self) -> WorkerProcess | None:
+        """The process, if it can be asked now."""
+        return self.process if self.process is not None and self.process.alive else None
+
+
+@dataclass(slots=True)
+class HostCounts:
+    """What happened so far.
+
+    Attributes:
+        restores: Models that came.
+        batches: Batches that ran.
+        answered: Requests in them.
+        hits: Requests whose model was there when they came.
+        asked: Requests.
+        restore_s: Seconds of all restores.
+        strange_canaries: Models that came and were not themselves.
+    """
+
+    restores: int = 0
+    batches: int = 0
+    answered: int = 0
+    hits: int = 0
+    asked: int = 0
+    restore_s: float = 0.0
+    strange_canaries: int = 0
+
+
+def slots_of(models: Iterable[HostedModel]) -> dict[str, WorkerSlot]:
+    """A slot for each worker that the models name."""
+    by_worker: dict[str, list[str]] = {}
+    for model in models:
+        by_worker.setdefault(model.spec.worker, []).append(model.spec.name)
+    return {worker: WorkerSlot(tuple(names)) for worker, names in by_worker.items()}
+
+
+@contextmanager
+def memory_file_of(settings: HostedSettings) -> Iterator[int | None]:
+    """The arena that all workers of a CPU share; None for GPUs, where a process has its own."""
+    if settings.devices != ("cpu",):
+        yield None
+        return
+    file = os.memfd_create("callsheet-models")
+    try:
+        os.ftruncate(file, settings.budget_bytes)
+        yield file
+    finally:
+        os.close(file)
