@@ -18,7 +18,7 @@ from callsheet.managers.inference.driver import (
     VersionSpan,
     WeightUpdateError,
 )
-from callsheet.managers.inference.http_engine.client import Answer
+from callsheet.managers.inference.http_engine.client import HttpAnswer
 from callsheet.managers.inference.http_engine.log_probs import Derivation, ToldLogProbs, derivation, over_top_k
 from callsheet.managers.inference.http_engine.requests import RequestBounds, check_request, error_of, new_tokens
 from callsheet.managers.inference.http_engine.versions import spans_of, version_of
@@ -134,7 +134,7 @@ def test_requests_that_no_server_could_serve() -> None:
 )
 def test_what_refusals_mean(status: int, message: str, kind: type[EngineError], reason: str) -> None:
     for body in ({"error": {"message": message}}, {"message": message}, {"detail": message}, message):
-        error = error_of(Answer(status, body))
+        error = error_of(HttpAnswer(status, body))
         assert type(error) is kind
         assert str(error) == f"HTTP {status}: {message}"
         assert getattr(error, "reason", "") == reason
