@@ -16,10 +16,10 @@ class WeightsBenchSettings:
     """Sizes of the load; times in seconds."""
 
     trajectories: Annotated[int, Setting("Trajectories that run at once.", least=1)] = 64
-    turns: Annotated[int, Setting("Generations of each.", least=1)] = 4
-    tokens: Annotated[int, Setting("New tokens of each generation.", least=2)] = 64
+    turns: Annotated[int, Setting("Generations of each.", least=1)] = 8
+    tokens: Annotated[int, Setting("New tokens of each generation.", least=2)] = 96
     publishes: Annotated[int, Setting("The most publishes in each mode.", least=1)] = 6
-    interval_s: Annotated[float, Setting("Seconds between two publishes.", least=0)] = 3.0
+    interval_s: Annotated[float, Setting("Seconds between two publishes.", least=0)] = 2.5
     modes: Annotated[
         tuple[str, ...],
         Setting(
