@@ -212,11 +212,19 @@ def advance(state: SchedulerState, rollout: WeightsRollout, now: float) -> None:
     else:
         room = rollout.width - sum(each.weights.busy for each in engines)
         able = [each for each in waiting if each.manager.accepting and each.weights.retry_at <= now]
-        # Those that serve nothing anyway come first, and those that failed last.
-        able.sort(key=lambda each: (each.weights.failures, not each.weights.gated, each.manager.manager_id))
+        able.sort(key=_turn)
         for engine in able[: max(room, 0)]:
             _tell(state, rollout, engine, 0, now)
     _set_timer(state, rollout, engines, now)
+
+
+def _turn(engine: PolicyEngine) -> tuple[int, bool, int, str]:
+    """Those that serve nothing anyway come first, then those with the oldest weights, and those that failed last.
+
+    Publishes may come faster than engines update: the first would else be updated each time, and the others never.
+    """
+    weights = engine.weights
+    return weights.failures, not weights.gated, weights.told.version, engine.manager.manager_id
 
 
 def _begin_group(state: SchedulerState, rollout: WeightsRollout, engines: list[PolicyEngine], now: float) -> None:
