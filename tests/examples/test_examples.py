@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -16,6 +17,8 @@ from callsheet.deploy.stack_settings import STANDARD_MANAGERS, StackSettings
 from callsheet.managers.sandbox.probe import probe_bubblewrap
 from callsheet.managers.sandbox.settings import Isolation
 
+from tests.support.hf_models import save_model, seeded_model
+
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 _EXAMPLES = Path(__file__).parents[2] / "examples"
 _DEADLINE_S = 280.0
@@ -27,10 +30,10 @@ def settings(data_dir: Path, *roles: Role) -> StackSettings:
     return StackSettings(data_dir, managers=roles or STANDARD_MANAGERS, isolation=isolation)
 
 
-async def start(name: str, address: str) -> Process:
+async def start(name: str, address: str, *arguments: str) -> Process:
     """Starts an example."""
     environment = os.environ | {"CALLSHEET_SCHEDULER": address}
-    return await anyio.open_process([sys.executable, str(_EXAMPLES / name)], env=environment, stderr=None)
+    return await anyio.open_process([sys.executable, str(_EXAMPLES / name), *arguments], env=environment, stderr=None)
 
 
 async def lines_of(process: Process) -> list[str]:
@@ -47,6 +50,19 @@ async def test_hello(tmp_path: Path) -> None:
             lines = await lines_of(example)
     assert example.returncode == 0
     assert [line.split(":")[0] for line in lines] == ["succeeded"] * 4
+
+
+async def test_a_model_of_ones_own(tmp_path: Path) -> None:
+    model = str(save_model(tmp_path / "mine", seeded_model(), eos=True))
+    stack_settings = replace(settings(tmp_path / "data", Role.INFERENCE), model=model)
+    with anyio.fail_after(_DEADLINE_S):
+        async with (
+            local_stack(stack_settings) as stack,
+            await start("own_model.py", stack.address, model) as example,
+        ):
+            lines = await lines_of(example)
+    assert example.returncode == 0
+    assert len([line for line in lines if "the same" in line]) == 3
 
 
 async def test_the_agent_loop(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -241,7 +241,7 @@ async def test_idle_models_give_their_memory_back(classifiers: list[ModelSpec]) 
 async def test_models_of_the_command_line_behind_a_scheduler(tmp_path: Path, classifiers: list[ModelSpec]) -> None:
     model, other = classifiers[0], classifiers[2]
     given = [f"--model={each.name}={each.directory}" for each in (model, other)]
-    arguments = {Role.REWARD: [*given, "--memory-budget-mib=1", "--no-test-suites"]}
+    arguments: Mapping[str, Sequence[str]] = {Role.REWARD: [*given, "--memory-budget-mib=1", "--no-test-suites"]}
     settings = StackSettings(data_dir=tmp_path, managers=(Role.REWARD,), arguments=arguments)
     async with local_stack(settings) as stack, Client(stack.address) as client, await client.open_job("job") as job:
         first = (await job.reward_model([5, 6], model=model.name)).unwrap()

@@ -108,7 +108,7 @@ def sentencepiece_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def seeded_model(kind: str = "qwen2", seed: int = 0, **changes: object) -> PreTrainedModel:
+def seeded_model(kind: str = "qwen2", seed: int = 0, /, **changes: object) -> PreTrainedModel:
     """A model in float32 with random weights.
 
     Args:
@@ -125,6 +125,8 @@ def seeded_model(kind: str = "qwen2", seed: int = 0, **changes: object) -> PreTr
             model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
                 config, dtype=torch.float32
             )
+    # A model that was not loaded would drop out.
+    model.eval()  # type: ignore[no-untyped-call]
     model.requires_grad_(False)
     return model
 
@@ -156,7 +158,7 @@ def _models_of_this_run() -> Path:
 
 
 @functools.cache
-def model_directory(kind: str = "qwen2", seed: int = 0, **changes: object) -> Path:
+def model_directory(kind: str = "qwen2", seed: int = 0, /, **changes: object) -> Path:
     """A saved `seeded_model`, made once in a process; not to be written to."""
     name = "-".join([kind, str(seed), *(f"{field}={value}" for field, value in changes.items())])
     return save_model(_models_of_this_run() / name, seeded_model(kind, seed, **changes))

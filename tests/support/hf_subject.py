@@ -48,7 +48,7 @@ async def hf_subject(place: Path) -> AsyncIterator[Subject]:
             other_shape=lambda: hf_models.model_directory("qwen2", 1, num_hidden_layers=2, hidden_size=64),
             weights_file="model.safetensors",
             expected=lambda seed, tokens, output: hf_models.reference_log_probs(model(seed), tokens, output),
-            text=lambda ids: hf_models.byte_level_tokenizer().decode(list(ids), skip_special_tokens=True),
+            text=lambda ids: str(hf_models.byte_level_tokenizer().decode(list(ids), skip_special_tokens=True)),
             context_length=CONTEXT_LENGTH,
             most_requests=64,
             cached_of_100=96,

@@ -35,9 +35,7 @@ CONFIGURATIONS: dict[str, transformers.PretrainedConfig] = {
         **_SMALL, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2
     ),
     "roberta": transformers.RobertaConfig(
-        vocab_size=VOCABULARY,
-        num_labels=1,
-        pad_token_id=1,
+        **{**_SMALL, "pad_token_id": 1},
         hidden_size=64,
         intermediate_size=96,
         num_hidden_layers=2,

@@ -21,8 +21,8 @@ WINDOW = 24
 NEW_TOKENS = 12
 LENGTHS = (3, 16, 37, 50)
 
-OWN_NAMES = {"n_embd": 128, "n_head": 2, "n_layer": 2, "n_positions": 512}
-LATENT = {
+OWN_NAMES: dict[str, object] = {"n_embd": 128, "n_head": 2, "n_layer": 2, "n_positions": 512}
+LATENT: dict[str, object] = {
     "n_routed_experts": 4,
     "n_group": 1,
     "topk_group": 1,
@@ -88,8 +88,8 @@ def generate(engine: Batcher, prompts: Sequence[tuple[int, ...]]) -> list[Genera
 def test_tokens_and_log_probs_are_those_of_transformers(kind: str) -> None:
     """Alone and beside others, with prompts in chunks, and again with prefixes that are known by then."""
     changes = PACKED.get(kind) or ONE_BY_ONE.get(kind) or {}
-    own = seeded_model(kind, **changes)
-    engine, runner = engine_of(seeded_model(kind, **changes))
+    own = seeded_model(kind, 0, **changes)
+    engine, runner = engine_of(seeded_model(kind, 0, **changes))
     assert isinstance(runner, PackedRunner if kind in PACKED else SequenceRunner)
     prompts = [prompt(length, seed=length) for length in LENGTHS]
     together = generate(engine, prompts)

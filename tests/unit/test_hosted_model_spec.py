@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def test_settings_name_what_is_missing() -> None:
             HostedSettings(models=models, memory_budget_mib=1, device=device)
 
 
-def write_weights(path: Path, header: dict[str, object], data: bytes) -> None:
+def write_weights(path: Path, header: Mapping[str, object], data: bytes) -> None:
     """A safetensors file."""
     encoded = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(encoded)) + encoded + data)

@@ -128,3 +128,18 @@ def test_no_node_is_held_for_calls_whose_model_is_there(*, there: bool) -> None:
     wait(world, managers, 100.0)
     call(world, "next", "other")
     assert start(world) == ({"next"} if there else set())
+
+
+def test_calls_that_need_no_units_go_where_their_model_is() -> None:
+    world, managers = world_with_models(a=1, b=1)
+    tell(world, managers["a"], ServiceState("judge", 0.0, 1), ServiceState("other", SET_UP_S, 0))
+    tell(world, managers["b"], ServiceState("judge", SET_UP_S, 0), ServiceState("other", 0.0, 1))
+    for index in range(4):
+        call(world, f"judge{index}", "judge", gpus=0)
+        call(world, f"other{index}", "other", gpus=0)
+    assert len(start(world)) == 8
+    assert all(managers["a"].has(f"judge{index}") and managers["b"].has(f"other{index}") for index in range(4))
+    tell(world, managers["a"], ServiceState("judge", SET_UP_S, 0, no_room=True))
+    call(world, "elsewhere", "judge", gpus=0)
+    assert start(world) == {"elsewhere"}
+    assert managers["b"].has("elsewhere")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from typing import cast
 
 import anyio
 import pytest
@@ -56,7 +57,7 @@ async def test_a_failure_of_the_engine_reaches_everyone(tmp_path_factory: pytest
                 tasks.start_soon(fails, name)
             await anyio.wait_all_tasks_blocked()
             # The model and its cache no longer fit together: the next step raises inside torch.
-            driver._runner._cache = torch.zeros(4, 3, 513, 32)
+            cast(ModelRunner, driver._runner)._cache = torch.zeros(4, 3, 513, 32)
             await driver.resume()
     assert len(failures) == 3
     assert not driver.health.alive
@@ -108,7 +109,7 @@ async def test_a_failure_wakes_who_watches_for_it_and_a_close_does_not() -> None
                 tasks.start_soon(watch, driver)
             await anyio.wait_all_tasks_blocked()
             await closing.close()
-            failing._runner._cache = torch.zeros(4, 3, 513, 32)
+            cast(ModelRunner, failing._runner)._cache = torch.zeros(4, 3, 513, 32)
             with pytest.raises(EngineFailedError):
                 await failing.generate(request("a", prompt(8)))
             tasks.cancel_scope.cancel()

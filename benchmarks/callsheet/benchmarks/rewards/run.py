@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -145,13 +145,7 @@ async def _measure(place: _Place, progress: Progress) -> RewardsReport:
         "resident first": (ResidentFirst(), False),
         STATIC: (PatientTurns(), True),
     }
-    found = {}
-    for name, (turns, all_resident) in policies.items():
-        progress(f"{name}: {settings.scorings:,} scorings")
-        hosted = place.hosted(all_resident=all_resident)
-        async with _running(hosted, turns) as run:
-            found[name] = await _policy(run, place, scorings, between_s)
-        progress(f"  mean {found[name].mean_s:.3f} s, p99 {found[name].p99_s:.3f} s, {found[name].restores} restores")
+    found = await _race(place, policies, scorings, between_s, progress)
     overhead = None
     if settings.light_scorings:
         progress("few at once, with long inputs")
@@ -227,36 +221,70 @@ async def _ask_all(
     return [each for each in outcomes if each is not None], time.monotonic() - began
 
 
-async def _policy(
-    run: _Run,
+async def _race(
     place: _Place,
+    policies: Mapping[str, tuple[ModelTurns, bool]],
     scorings: Sequence[ScoringRequest],
     between_s: float,
-) -> SwappingResult:
-    await _open_all(run, place, place.questions)
-    sampler = MemorySampler(run.pids)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(sampler.run)
-        outcomes, wall_s = await _ask_all(run, place, scorings, place.questions, between_s)
-        tasks.cancel_scope.cancel()
-    acts = [_act_s(each) for each in outcomes]
-    counts = run.executor.host.counts
-    expected = [place.alone[each.model][each.question] for each in scorings]
-    return SwappingResult(
-        budget_mib=float(run.executor.host.residency.devices.budget_bytes / MIB),
-        mean_s=fmean(acts),
-        p50_s=percentile(acts, 50),
-        p99_s=percentile(acts, 99),
-        longest_s=max(acts),
-        restores=counts.restores,
-        hit_rate=counts.hits / max(counts.asked, 1),
-        per_batch=counts.answered / max(counts.batches, 1),
-        execution_s=fmean(each.timeline.execution_s for each in outcomes),
-        restore_s=counts.restore_s / max(counts.restores, 1),
-        wall_s=wall_s,
-        memory_mib=max(sampler.peak - run.base, 0) / MIB,
-        worst_difference=differences([each.value.score for each in outcomes], expected),
-    )
+    progress: Progress,
+) -> dict[str, SwappingResult]:
+    """Runs all policies, in blocks one after another: what else the machine does then falls on all of them alike."""
+    async with AsyncExitStack() as stack:
+        races = {}
+        for name, (turns, all_resident) in policies.items():
+            progress(f"{name}: opening {len(place.models)} models")
+            run = await stack.enter_async_context(_running(place.hosted(all_resident=all_resident), turns))
+            await _open_all(run, place, place.questions)
+            races[name] = _Race(run)
+        blocks = place.settings.blocks
+        size = -(-len(scorings) // blocks)
+        for number in range(0, len(scorings), size):
+            part = scorings[number : number + size]
+            block = [replace(each, at=each.at - part[0].at) for each in part]
+            progress(f"scorings {number + 1:,} to {number + len(block):,} by each policy")
+            for race in races.values():
+                await race.go(place, block, between_s)
+        expected = [place.alone[each.model][each.question] for each in scorings]
+        return {name: race.result(expected) for name, race in races.items()}
+
+
+class _Race:
+    """One policy's blocks."""
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+        self._sampler = MemorySampler(run.pids)
+        self._outcomes: list[Succeeded[RewardResult]] = []
+        self._wall_s = 0.0
+
+    async def go(self, place: _Place, block: Sequence[ScoringRequest], between_s: float) -> None:
+        """Asks the requests of a block, each at its time."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._sampler.run)
+            outcomes, wall_s = await _ask_all(self._run, place, block, place.questions, between_s)
+            tasks.cancel_scope.cancel()
+        self._outcomes += outcomes
+        self._wall_s += wall_s
+
+    def result(self, expected: Sequence[float]) -> SwappingResult:
+        """What all blocks say together."""
+        acts = [_act_s(each) for each in self._outcomes]
+        host = self._run.executor.host
+        return SwappingResult(
+            budget_mib=host.residency.devices.budget_bytes / MIB,
+            mean_s=fmean(acts),
+            p50_s=percentile(acts, 50),
+            p99_s=percentile(acts, 99),
+            longest_s=max(acts),
+            restores=host.counts.restores,
+            hit_rate=host.counts.hits / max(host.counts.asked, 1),
+            per_batch=host.counts.answered / max(host.counts.batches, 1),
+            execution_s=fmean(each.timeline.execution_s for each in self._outcomes),
+            restore_s=host.counts.restore_s / max(host.counts.restores, 1),
+            wall_s=self._wall_s,
+            memory_mib=max(self._sampler.peak - self._run.base, 0) / MIB,
+            worst_difference=differences([each.value.score for each in self._outcomes], expected),
+        )
 
 
 async def _overhead(place: _Place, restore_s: float, token_s: float) -> OverheadResult:

@@ -28,7 +28,8 @@ class RewardsBenchSettings:
     room: Annotated[int, Setting("How many of them fit into the memory budget.", least=1)] = 3
     load: Annotated[
         float, Setting("Arriving work, as a share of what a worker does one by one; batches let it do more.")
-    ] = 0.6
+    ] = 0.9
+    blocks: Annotated[int, Setting("Parts of the scorings; policies take turns with each.", least=1)] = 10
     light_scorings: Annotated[int, Setting("Scorings of the run that tells the overhead.", least=0)] = 300
     seed: Annotated[int, Setting("Everything is drawn from it.", least=0)] = 0
     zipf: float = 1.0

@@ -153,7 +153,7 @@ def _numbers_in(path: Path) -> int:
             header = json.loads(file.read(length))
             tensors = [entry for name, entry in header.items() if name != "__metadata__"]
             ends = [entry["data_offsets"][1] for entry in tensors]
-            numbers = sum(math.prod(entry["shape"]) for entry in tensors)
+            numbers = sum(int(math.prod(entry["shape"])) for entry in tensors)
         except (ValueError, AttributeError, LookupError, TypeError) as error:
             raise WeightsError(f"{path}: is not a file of safetensors ({error})") from error
     if 8 + length + max(ends, default=0) != size:

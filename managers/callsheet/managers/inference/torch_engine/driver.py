@@ -253,7 +253,7 @@ class TorchEngineDriver(EngineDriver):
         await anyio.to_thread.run_sync(self._thread.close, CLOSE_TIMEOUT_S)
         await anyio.to_thread.run_sync(self._sources.close)
 
-    async def _in_time(self, reading: Future[Mapping[str, Tensor]], update: WeightUpdate) -> Mapping[str, Tensor]:
+    async def _in_time(self, reading: Future[dict[str, Tensor]], update: WeightUpdate) -> Mapping[str, Tensor]:
         try:
             with anyio.fail_after(update.timeout_s + READ_TIMEOUT_S):
                 return await asyncio.wrap_future(reading)

@@ -73,12 +73,13 @@ def join_group(
     Raises:
         Exception: Of torch's, in all variety: they did not come in time, or the address is wrong.
     """
-    rendezvous = dist.rendezvous(f"tcp://{address}:{port}", rank, world_size, timeout=timeout)
+    rendezvous = c10d.rendezvous(f"tcp://{address}:{port}", rank, world_size, timeout=timeout)
     store, _, _ = next(rendezvous)
     store.set_timeout(timeout)
-    prefixed = dist.PrefixStore(group_name, store)
+    prefixed = c10d.PrefixStore(group_name, store)
+    group: dist.ProcessGroup
     group, _ = c10d._new_process_group_helper(
-        world_size, rank, [], dist.Backend(backend), prefixed, group_name=group_name, timeout=timeout
+        world_size, rank, [], dist.Backend(backend), prefixed, group_name=c10d.GroupName(group_name), timeout=timeout
     )
     c10d._world.pg_group_ranks[group] = {member: member for member in range(world_size)}
     return group

@@ -43,7 +43,7 @@ class WeightsArena:
             self._view: memoryview | None = memoryview(self._mapped)
         else:
             self._bytes = torch.empty(budget_bytes, dtype=torch.uint8, device=self.device)
-            self._view = memoryview(self._bytes.numpy()) if self.device.type == "cpu" else None
+            self._view = self._bytes.numpy().data if self.device.type == "cpu" else None
 
     def restore(self, layout: WeightsLayout, offset: int) -> None:
         """Copies the data of a model's files to its place.
@@ -70,7 +70,7 @@ class WeightsArena:
             buffer = torch.empty(min(_PIECE, part.size), dtype=torch.uint8, pin_memory=True)
             for done in range(0, part.size, _PIECE):
                 size = min(_PIECE, part.size - done)
-                _read_into(file, memoryview(buffer.numpy())[:size], part.begin + done, part.path)
+                _read_into(file, buffer.numpy().data[:size], part.begin + done, part.path)
                 self._bytes[offset + done : offset + done + size].copy_(buffer[:size])
         finally:
             os.close(file)

@@ -16,6 +16,7 @@ import structlog
 from anyio.abc import TaskGroup
 from callsheet.managers.reward.hosted.canaries import same_canary
 from callsheet.managers.reward.hosted.lines import ModelLines
+from callsheet.managers.reward.hosted.model_spec import ModelTask
 from callsheet.managers.reward.hosted.places import PlaceChoice
 from callsheet.managers.reward.hosted.residency import ModelStage, Residency
 from callsheet.managers.reward.hosted.roster import HostCounts, HostedModel, WorkerSlot, memory_file_of, slots_of
@@ -31,6 +32,7 @@ log = structlog.get_logger(__name__)
 _LOOK_AGAIN_S = 0.05
 _LOOK_FOR_IDLE_S = 1.0
 _FIRST_BLOCK_S = 1.0
+_MOST_DEATHS = 3
 _LONGEST_BLOCK_S = 60.0
 
 
@@ -134,7 +136,16 @@ class ModelHost:
             self._changed()
             wait_s = backoff_s(slot.deaths, self._settings.restart_s, self._settings.restart_most_s)
             log.error("reward worker died", worker=name, code=code, models=len(slot.models), again_in_s=wait_s)
+            if slot.deaths >= _MOST_DEATHS:
+                self._fail_all(slot, f"worker {name} died {slot.deaths} times in a row")
             await anyio.sleep(wait_s)
+
+    def _fail_all(self, slot: WorkerSlot, message: str) -> None:
+        """Those who wait for a worker that cannot live learn it."""
+        problem, now = NoAnswer(AnswerTrouble.MODEL, "reward_worker_died", message), monotonic()
+        for model in slot.models:
+            for request in self._lines.take(model, len(self._lines)):
+                request.settle(problem, now)
 
     async def _admit(self, slot: WorkerSlot, process: WorkerProcess, ready: anyio.Event) -> None:
         await ready.wait()
@@ -191,7 +202,9 @@ class ModelHost:
 
     def _begin_batch(self, slot: WorkerSlot, process: WorkerProcess, model: str, now: float) -> None:
         assert self._tasks is not None
-        tickets = self._lines.take(model, self._settings.max_batch)
+        # A judge answers one after another; others would wait for all of them.
+        judges = self.models[model].spec.kind is ModelTask.JUDGE
+        tickets = self._lines.take(model, 1 if judges else self._settings.max_batch)
         slot.busy = True
         self.residency.run(model, now)
         for ticket in tickets:
@@ -239,7 +252,8 @@ class ModelHost:
         problem: NoAnswer | None = None
         try:
             for evicted in choice.evicted:
-                await self._evict(evicted)
+                # Nobody waits for it: an idle model reads nothing, and its worker hears of this before anything later.
+                self._start(self._evict, evicted)
             process = slot.alive
             if process is None:
                 raise WorkerDiedError("the worker is not there")

@@ -89,7 +89,7 @@ class ModelSkeleton:
         """Each tensor's places in the modules and in the layout; None if they do not fit each other."""
         if not supported(layout):
             return None
-        found = []
+        found: list[tuple[Sequence[_Site], TensorPlace]] = []
         for names, sites, tensor in self._sites:
             place = next((layout.tensors[name] for name in names if name in layout.tensors), None)
             if place is None or place.shape != tuple(tensor.shape):

@@ -8,6 +8,7 @@ with a line of its own gives way to it, unless that is late as well.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -62,10 +63,10 @@ class PatientTurns:
         prewarm_gain: How much more valuable it must be than what gives way to it.
     """
 
-    patience_restores: float = 20.0
-    least_patience_s: float = 0.5
+    patience_restores: float = 6.0
+    least_patience_s: float = 0.3
     prewarm: bool = True
-    prewarm_gain: float = 2.0
+    prewarm_gain: float = 6.0
 
     def next_batch(self, lines: Sequence[ModelLine], residency: Residency, now: float) -> str | None:
         """The resident model whose oldest request came first."""
@@ -73,7 +74,7 @@ class PatientTurns:
         return min(ready, key=lambda line: line.first).model if ready else None
 
     def next_restore(self, lines: Sequence[ModelLine], residency: Residency, now: float) -> ModelRestore | None:
-        """The absent model for which most waiting time ends with its restore, late ones first."""
+        """The absent model whose restore ends most waiting, late ones first."""
         late = {line.model for line in lines if self._late(line, residency, now)}
         waiting = {line.model for line in lines}
         absent = [line for line in lines if residency.tenants[line.model].place is None]
@@ -101,6 +102,9 @@ class PatientTurns:
 
 
 def _relief(line: ModelLine, residency: Residency, now: float) -> float:
-    """Waiting time, of those who wait for a model, for each second of its restore."""
+    """Waiting that ends with a restore, for each second of it; long lines count less than by their length.
+
+    By their full length mean completion is a little shorter, and rare models wait longer than they need to.
+    """
     restore_s = residency.restore_s(line.model)
-    return line.waiting * (now - line.oldest_at + restore_s) / max(restore_s, 1e-9)
+    return math.sqrt(line.waiting) * (now - line.oldest_at + restore_s) / max(restore_s, 1e-9)

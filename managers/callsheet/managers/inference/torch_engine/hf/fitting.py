@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 import torch
 from callsheet.managers.inference.torch_engine.batch_runner import ALIGNMENT, BatchRunner, DecodeRow
+from callsheet.managers.inference.torch_engine.extents import Extent
 from callsheet.managers.inference.torch_engine.hf.attention import ATTENTION_NAME, attending
 from callsheet.managers.inference.torch_engine.hf.kv_cache import LayerShape, ProbePass
 from callsheet.managers.inference.torch_engine.hf.packed_runner import PackedRunner, ServedBounds
@@ -146,9 +147,7 @@ def _prove(runner: BatchRunner, reference: Reference) -> None:
         UnfitError: The logits are not those of the reference.
     """
     long, other = reference.long.tolist(), reference.other.tolist()
-    places = [runner.extents.allocate(ALIGNMENT * 2), runner.extents.allocate(ALIGNMENT)]
-    if places[0] is None or places[1] is None:
-        raise ValueError(f"kv_cache_tokens: {runner.extents.capacity}: must be at least {3 * ALIGNMENT}")
+    places = [_room(runner, len(long)), _room(runner, len(other))]
     prefilled = len(long) - 3
     try:
         for begin in range(0, prefilled, prefilled if runner.whole_prompts else _CHUNK):
@@ -171,12 +170,19 @@ def _prove(runner: BatchRunner, reference: Reference) -> None:
             runner.release(place)
 
 
+def _room(runner: BatchRunner, tokens: int) -> Extent:
+    place = runner.extents.allocate(tokens)
+    if place is None:
+        raise ValueError(f"kv_cache_tokens: {runner.extents.capacity}: must be at least {3 * ALIGNMENT}")
+    return place
+
+
 def _rope_of_a_whole_pass(model: PreTrainedModel, bounds: ServedBounds) -> str | None:
     """The kind of a rotary embedding that would depend on what else is in the batch."""
     config = model.config.get_text_config()
     for entry in _mappings(getattr(config, "rope_parameters", None)):
         kind = entry.get("rope_type", entry.get("type"))
-        usual = entry.get("original_max_position_embeddings") or getattr(config, "max_position_embeddings", 0)
+        usual = entry.get("original_max_position_embeddings") or getattr(config, "max_position_embeddings", None) or 0
         if kind in _ROPE_OF_A_WHOLE_PASS and bounds.context_length > usual:
             return str(kind)
     return None

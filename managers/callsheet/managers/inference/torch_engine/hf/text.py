@@ -22,7 +22,7 @@ _MARKED_SPACE = "\u2581"
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase | None:
     """Returns the tokenizer of a model's directory; None, with a warning, if it cannot be loaded."""
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(  # type: ignore[no-untyped-call]
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             directory, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # Token ids go in and out without it.
@@ -38,7 +38,7 @@ def token_bytes_of(tokenizer: PreTrainedTokenizerBase) -> TokenBytes:
     a text is not yet.
     """
     special = {*tokenizer.all_special_ids, *(id_ for id_, added in _added(tokenizer).items() if added.special)}
-    added = {id_: entry.content.encode() for id_, entry in _added(tokenizer).items()}
+    added: dict[int, bytes] = {id_: entry.content.encode() for id_, entry in _added(tokenizer).items()}
     plain = _plain_tokens(tokenizer)
 
     @functools.lru_cache(maxsize=1 << 18)
@@ -60,7 +60,8 @@ def _plain_tokens(tokenizer: PreTrainedTokenizerBase) -> TokenBytes:
         return token if isinstance(token, str) else ""
 
     if "ByteLevel" in kinds:
-        byte_of = {letter: byte for byte, letter in bytes_to_unicode().items()}
+        letters: dict[int, str] = bytes_to_unicode()  # type: ignore[no-untyped-call]
+        byte_of = {letter: byte for byte, letter in letters.items()}
         return lambda token_id: b"".join(
             bytes((byte_of[letter],)) if letter in byte_of else letter.encode() for letter in piece(token_id)
         )

@@ -32,12 +32,14 @@ def load_pretrained(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
     described = read_model_directory(directory)
     try:
         with _quiet_transformers():
-            model, report = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 directory, dtype=dtype, local_files_only=True, trust_remote_code=False, output_loading_info=True
             )
     except Exception as error:  # A loader that is fed garbage raises anything.
         first_line = (str(error).splitlines() or [""])[0]
         raise WeightsError(f"{directory}: {described.architecture} cannot be loaded ({first_line})") from error
+    model: PreTrainedModel
+    model, report = loaded
     # Transformers fills what is missing with random numbers.
     lacking = sorted({*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])})
     if lacking:
@@ -45,8 +47,8 @@ def load_pretrained(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
             f"{directory}: {len(lacking)} tensors of {type(model).__name__} are missing or misshapen "
             f"({', '.join(lacking[:5])}); is it a causal language model?"
         )
-    loaded: PreTrainedModel = model.eval().requires_grad_(False)
-    return loaded
+    model.requires_grad_(False)
+    return model
 
 
 def read_model_weights(directory: Path, running: PreTrainedModel) -> dict[str, Tensor]:
@@ -79,7 +81,7 @@ def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 def _quiet_transformers() -> Iterator[None]:
     """Keeps bars of progress and advice for programmers from the log; what is wrong is raised."""
     bars, level = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
-    transformers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     transformers_logging.set_verbosity(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
@@ -88,4 +90,4 @@ def _quiet_transformers() -> Iterator[None]:
     finally:
         transformers_logging.set_verbosity(level)
         if bars:
-            transformers_logging.enable_progress_bar()
+            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
