@@ -14,7 +14,7 @@ import anyio.to_thread
 from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.measuring.machine import describe_machine
 from callsheet.benchmarks.weights.checks import CheckedTokens, check
-from callsheet.benchmarks.weights.engines import WeightsFleet, RunningEngine, running_fleet
+from callsheet.benchmarks.weights.engines import RunningEngine, WeightsFleet, running_fleet
 from callsheet.benchmarks.weights.faulty_engine import Fault
 from callsheet.benchmarks.weights.load import LoadResult, run_load
 from callsheet.benchmarks.weights.models import greedy_answer, save_version
@@ -90,10 +90,13 @@ async def _mode(
         checked.findings.append("not all engines proved the newest weights")
     if len(checked.versions) < min(3, len(published)):
         checked.findings.append(f"only {len(checked.versions)} versions made tokens; publish more often")
+    smallest_change = min((_change(*pair) for pair in itertools.pairwise(published)), default=0.0)
+    if smallest_change < LEAST_CHANGE:
+        checked.findings.append(f"two versions in a row differ by {smallest_change:.3g} in the canary alone")
     return ModeResult(
         mode=mode,
         published=versions.newest - first,
-        smallest_change=min((_change(*pair) for pair in itertools.pairwise(published)), default=0.0),
+        smallest_change=smallest_change,
         checked=checked,
         failures=tuple(loads[0].failures),
         wall_s=wall_s,
