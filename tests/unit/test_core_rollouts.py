@@ -119,7 +119,7 @@ def test_an_engine_that_kept_its_old_weights_serves_them_until_it_is_tried_again
 def test_an_update_that_nobody_answers_for_counts_as_failed() -> None:
     world, (only,) = world_with_engines(1)
     world.publish(1, offer=offer())
-    only.manager.live(200.0)
+    only.manager.live(240.0)
     assert len(only.updates) == 2
 
 

@@ -30,7 +30,7 @@ from callsheet.timing.backoff import backoff_s
 
 FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 60.0
-# Beside the update's own limits: reading the weights, canaries before and after.
+# Beside the limits of a drain, of the update and of the canaries before and after.
 ANSWER_MARGIN_S = 120.0
 NO_ANSWER = "its manager did not say in time what became of the update"
 RANKS_DIFFER = "the group has {} ranks for {} engines; each must have as many as the others"
@@ -241,7 +241,7 @@ def _begin_group(state: SchedulerState, rollout: WeightsRollout, engines: list[P
 def _tell(state: SchedulerState, rollout: WeightsRollout, engine: PolicyEngine, rank: int, now: float) -> None:
     weights = engine.weights
     weights.updating, weights.rollout = state.next_token(), rollout.token
-    weights.answer_by = now + 2 * rollout.offer.timeout + ANSWER_MARGIN_S
+    weights.answer_by = now + 4 * rollout.offer.timeout + ANSWER_MARGIN_S
     state.emit(
         UpdateWeights(
             session=engine.manager.session,
