@@ -146,11 +146,13 @@ async def _measure(place: _Place, progress: Progress) -> RewardsReport:
         STATIC: (PatientTurns(), True),
     }
     found = await _race(place, policies, scorings, between_s, progress)
+    for name, each in found.items():
+        progress(f"{name}: mean {each.mean_s:.3f} s, p99 {each.p99_s:.3f} s, {each.restores} restores")
     overhead = None
     if settings.light_scorings:
         progress("few at once, with long inputs")
         restore_s = found[OURS].restore_s
-        overhead = await _overhead(place, restore_s, light_s / 64)
+        overhead = await _overhead(place, restore_s, light_s / 64, progress)
     return RewardsReport(settings, describe_machine(), base_mib, between_s, found, overhead)
 
 
@@ -287,13 +289,15 @@ class _Race:
         )
 
 
-async def _overhead(place: _Place, restore_s: float, token_s: float) -> OverheadResult:
+async def _overhead(place: _Place, restore_s: float, token_s: float, progress: Progress) -> OverheadResult:
     """Runs few at once, with inputs as long as it takes for a restore to be about half of an execution."""
     wanted = sum(RESTORE_SHARE) / 2
     tokens = min(max(int(restore_s / wanted / max(token_s, 1e-9)), 4), 900)
     result: OverheadResult | None = None
     for _ in range(_TRIES):
         result = await _light_run(place, tokens, restore_s / wanted / _LIGHT_LOAD)
+        shares = f"restore {result.restore_share:.2f} and overhead {result.overhead_share:.2f} of an execution"
+        progress(f"  {tokens} tokens: {shares}")
         low, high = RESTORE_SHARE
         if low <= result.restore_share <= high:
             break
