@@ -15,7 +15,7 @@ TORCH := 2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .NOTPARALLEL:
-.PHONY: demo test examples compose-smoke check docs lint types layers protos protos-lint protos-check bench soak lock setup clean
+.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm check docs lint types layers protos protos-lint protos-check bench soak lock setup clean
 
 demo: $(SETUP)
 	scripts/system_packages.sh demo
@@ -35,6 +35,16 @@ examples: $(SETUP)
 # Not a part of `make test` either: it needs a Docker engine. docs/how-to/docker-compose.md.
 compose-smoke: $(SETUP)
 	$(BIN)/python scripts/compose_smoke.py
+
+# Not a part of `make test` either: each installs a real server of gigabytes below build/, starts it and stops it.
+conformance: $(SETUP)
+	$(BIN)/python scripts/conformance.py offline
+
+conformance-sglang: $(SETUP)
+	$(BIN)/python scripts/conformance.py sglang
+
+conformance-vllm: $(SETUP)
+	$(BIN)/python scripts/conformance.py vllm
 
 check: lint types layers protos-lint protos-check
 

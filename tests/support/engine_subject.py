@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from callsheet.managers.inference.driver import EngineDriver
@@ -31,6 +31,7 @@ class Subject:
         knows_intact: Whether the driver can know that weights which could not be used have left the old ones whole.
         endless: New tokens of a request that is still running when a test wants to interfere.
         lengthy: New tokens of a request that is running for a while, and then ends.
+        lacking: What was found missing, see `lacks`.
         wakes_whole: Whether the engine has its weights after a sleep; else they are garbage until they are loaded anew.
         tensors: All weights of a seed by name, as a trainer has them; None where the engine takes no tensors.
     """
@@ -51,6 +52,11 @@ class Subject:
     lengthy: int = 2000
     wakes_whole: bool = False
     tensors: Callable[[int], dict[str, Tensor]] | None = None
+    lacking: list[str] = field(default_factory=list)
+
+    def lacks(self, what: str) -> None:
+        """Notes that a test does not apply: its driver says that the engine cannot do what it is about."""
+        self.lacking.append(what)
 
 
 SubjectFactory = Callable[[Path], AbstractAsyncContextManager[Subject]]

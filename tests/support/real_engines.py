@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
-from callsheet.managers.inference.driver import EngineError, UpdateMode, WeightUpdate
+from callsheet.managers.inference.driver import EngineDriver, EngineError, UpdateMode, WeightUpdate
 from callsheet.managers.inference.http_engine.client import EngineHttp
 from callsheet.managers.inference.sglang_engine.driver import SGLangDriver
-from callsheet.managers.inference.sglang_engine.server import read_server
+from callsheet.managers.inference.sglang_engine.server import read_server as sglang_server
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
+from callsheet.managers.inference.vllm_engine.driver import VLLMDriver
+from callsheet.managers.inference.vllm_engine.server import read_server as vllm_server
+from callsheet.managers.inference.vllm_engine.settings import VLLMSettings
 from callsheet.managers.inference.weights import DiskWeights
 
 from tests.support.engine_subject import Subject, SubjectFactory
 
 SGLANG_URL = "CALLSHEET_CONFORMANCE_SGLANG_URL"
+VLLM_URL = "CALLSHEET_CONFORMANCE_VLLM_URL"
 CONTEXT = 2048
 MOST_REQUESTS = 64
 SETTLE_S = 60.0
@@ -49,10 +54,9 @@ def _text(tokens: Sequence[int]) -> str:
 
 
 @asynccontextmanager
-async def real_sglang(place: Path) -> AsyncIterator[Subject]:
-    """A real SGLang server."""
-    await _put_back(await _sglang_driver(), place)
-    driver = await _sglang_driver()
+async def _real(connect: Callable[[], Awaitable[EngineDriver]], place: Path) -> AsyncIterator[Subject]:
+    await _put_back(await connect(), place)
+    driver = await connect()
     try:
         yield Subject(
             driver=driver,
@@ -63,7 +67,7 @@ async def real_sglang(place: Path) -> AsyncIterator[Subject]:
             text=_text,
             context_length=CONTEXT,
             most_requests=MOST_REQUESTS,
-            cached_of_100=99,
+            cached_of_100=CACHED_OF_100[type(driver)],
             tolerance=1e-4,
             endless=1900,
             lengthy=60,
@@ -72,24 +76,36 @@ async def real_sglang(place: Path) -> AsyncIterator[Subject]:
         await driver.close()
 
 
+async def _put_back(driver: EngineDriver, place: Path) -> None:
+    start = DiskWeights(str(conformance_model(place / "start", 0)))
+    await driver.update_weights(WeightUpdate(start, 0, UpdateMode.ABORT, timeout_s=SETTLE_S))
+    await driver.flush()
+    await driver.close()
+
+
 async def _sglang_driver() -> SGLangDriver:
-    http = EngineHttp(os.environ[SGLANG_URL])
-    settings = SGLangSettings()
+    http, settings = EngineHttp(os.environ[SGLANG_URL]), SGLangSettings()
     try:
-        return SGLangDriver(http, await read_server(http, settings), settings, max_requests=MOST_REQUESTS)
+        return SGLangDriver(http, await sglang_server(http, settings), settings, max_requests=MOST_REQUESTS)
     except EngineError:
         await http.close()
         raise
 
 
-async def _put_back(driver: SGLangDriver, place: Path) -> None:
-    await driver.update_weights(
-        WeightUpdate(DiskWeights(str(conformance_model(place / "start", 0))), 0, UpdateMode.ABORT, timeout_s=SETTLE_S)
-    )
-    await driver.flush()
-    await driver.close()
+async def _vllm_driver() -> VLLMDriver:
+    http, settings = EngineHttp(os.environ[VLLM_URL]), VLLMSettings()
+    try:
+        return VLLMDriver(http, await vllm_server(http, settings), settings, max_requests=MOST_REQUESTS)
+    except EngineError:
+        await http.close()
+        raise
 
 
-_FACTORIES: dict[str, tuple[str, SubjectFactory]] = {"sglang": (SGLANG_URL, real_sglang)}
+CACHED_OF_100: dict[type[EngineDriver], int] = {SGLangDriver: 99, VLLMDriver: 0}
+"""Tokens of a prompt of 100 that are found cached: all but one, or whole blocks."""
+_FACTORIES: dict[str, tuple[str, SubjectFactory]] = {
+    "sglang": (SGLANG_URL, partial(_real, _sglang_driver)),
+    "vllm": (VLLM_URL, partial(_real, _vllm_driver)),
+}
 REAL_SERVERS = {name: factory for name, (variable, factory) in _FACTORIES.items() if os.environ.get(variable)}
 """Those that the environment names."""

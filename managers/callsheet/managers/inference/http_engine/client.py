@@ -37,7 +37,7 @@ class EngineUnreachableError(EngineFailedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """What a server answered.
 
     Attributes:
@@ -88,7 +88,7 @@ class EngineHttp:
 
     async def get(
         self, path: str, params: Mapping[str, str] | None = None, timeout_s: float = CONTROL_TIMEOUT_S
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Asks.
 
         Raises:
@@ -102,7 +102,7 @@ class EngineHttp:
         body: object = None,
         params: Mapping[str, str] | None = None,
         timeout_s: float | None = CONTROL_TIMEOUT_S,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Orders. `timeout_s` is None only where something else bounds the wait.
 
         Raises:
@@ -111,7 +111,7 @@ class EngineHttp:
         return await self._call("POST", path, {} if body is None else body, params, timeout_s)
 
     @asynccontextmanager
-    async def stream(self, path: str, body: object) -> AsyncIterator[tuple[Answer | None, AsyncIterator[Any]]]:
+    async def stream(self, path: str, body: object) -> AsyncIterator[tuple[HttpAnswer | None, AsyncIterator[Any]]]:
         """Posts and gives the server-sent events of the answer, decoded; or the answer, if it is an error.
 
         Something else must bound the wait.
@@ -142,7 +142,7 @@ class EngineHttp:
 
     async def _call(
         self, method: str, path: str, body: object, params: Mapping[str, str] | None, timeout_s: float | None
-    ) -> Answer:
+    ) -> HttpAnswer:
         async with (
             self._translated(path),
             self._session.request(
@@ -165,12 +165,12 @@ def _timeout(total_s: float | None) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_TIMEOUT_S)
 
 
-async def _answer(got: aiohttp.ClientResponse) -> Answer:
+async def _answer(got: aiohttp.ClientResponse) -> HttpAnswer:
     text = await got.text(errors="replace")
     try:
-        return Answer(got.status, json.loads(text))
+        return HttpAnswer(got.status, json.loads(text))
     except ValueError:
-        return Answer(got.status, text)
+        return HttpAnswer(got.status, text)
 
 
 async def _events(got: aiohttp.ClientResponse) -> AsyncIterator[Any]:

@@ -13,7 +13,7 @@ from callsheet.managers.inference.driver import (
     GenerateRequest,
     RequestRefusedError,
 )
-from callsheet.managers.inference.http_engine.client import Answer
+from callsheet.managers.inference.http_engine.client import HttpAnswer
 
 # Words by which servers tell of a prompt that is too long, among others in the same answer.
 _TOO_LONG = ("context length", "maximum allowed length", "max_model_len", "longer than")
@@ -70,7 +70,7 @@ def new_tokens(request: GenerateRequest, limits: EngineLimits) -> int:
     return max(min(wanted, limits.context_length - len(request.prompt_token_ids)), 1)
 
 
-def error_of(answer: Answer) -> EngineError:
+def error_of(answer: HttpAnswer) -> EngineError:
     """What an answer that is no success means for a request."""
     if answer.status in (429, 503):
         return EngineBusyError(answer.message)

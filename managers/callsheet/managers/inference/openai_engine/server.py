@@ -14,7 +14,7 @@ from callsheet.managers.inference.driver import (
     UnsupportedError,
 )
 from callsheet.managers.inference.http_engine.attach import EngineStartingError
-from callsheet.managers.inference.http_engine.client import Answer, EngineHttp
+from callsheet.managers.inference.http_engine.client import EngineHttp, HttpAnswer
 from callsheet.managers.inference.http_engine.requests import RequestBounds
 from callsheet.managers.inference.openai_engine.settings import OpenAISettings
 
@@ -90,7 +90,7 @@ async def read_server(http: EngineHttp, settings: OpenAISettings) -> OpenAIServe
     return OpenAIServer(name=name, bounds=bounds, log_probs=bool(told), created=start_of(model))
 
 
-def listed_model(answer: Answer, name: str | None) -> dict[str, Any]:
+def listed_model(answer: HttpAnswer, name: str | None) -> dict[str, Any]:
     """The model of a name in an answer of /v1/models; the first one without a name.
 
     Raises:

@@ -19,7 +19,12 @@ from callsheet.managers.inference.driver import (
     WeightUpdate,
     WeightUpdateError,
 )
-from callsheet.managers.inference.http_engine.client import LOOK_TIMEOUT_S, Answer, EngineHttp, EngineUnreachableError
+from callsheet.managers.inference.http_engine.client import (
+    LOOK_TIMEOUT_S,
+    EngineHttp,
+    EngineUnreachableError,
+    HttpAnswer,
+)
 from callsheet.managers.inference.http_engine.driver import MAX_REQUESTS, HttpEngineDriver
 from callsheet.managers.inference.http_engine.live_requests import LiveRequest
 from callsheet.managers.inference.http_engine.log_probs import Derivation, ToldLogProbs, derivation
@@ -124,7 +129,7 @@ class SGLangDriver(HttpEngineDriver):
         identity = identity_of(info.content)
         return Look(paused=ready.status == 503, identity=identity, version=str(model.field("weight_version")))
 
-    async def _look_at(self, path: str, former: str = "") -> Answer:
+    async def _look_at(self, path: str, former: str = "") -> HttpAnswer:
         answer = await self._http.get(path, timeout_s=LOOK_TIMEOUT_S)
         if answer.status == 404 and former:
             return await self._http.get(former, timeout_s=LOOK_TIMEOUT_S)
@@ -158,7 +163,7 @@ class SGLangDriver(HttpEngineDriver):
                 raise error_of(refusal)
             async for event in events:
                 if "error" in event:
-                    raise error_of(Answer(int(event["error"].get("code") or 500), event))
+                    raise error_of(HttpAnswer(int(event["error"].get("code") or 500), event))
                 last = event
                 tokens = tuple(event.get("output_ids") or ())
                 log_probs = log_probs_of(how, event.get("meta_info") or {}, live.request.sampling, len(tokens))
@@ -172,7 +177,9 @@ class SGLangDriver(HttpEngineDriver):
         self._require(await self._http.post("/abort_request", {"rid": live.server_id}))
 
     async def _send_pause(self, mode: PauseMode) -> None:
-        word = {PauseMode.ABORT: "abort", PauseMode.KEEP: "in_place", PauseMode.DRAIN: "in_place"}[mode]
+        word = {PauseMode.ABORT: "abort", PauseMode.KEEP: "in_place", PauseMode.DRAIN: "retract"}[mode]
+        # In place a request that has just ended would count as running until the end of the pause, and so keep the
+        # server from a flush. Older servers die of a flush under a retracting pause.
         if self._server.split or (mode is PauseMode.DRAIN and not self._server.modern):
             word = "abort"
         self._require(await self._http.post("/pause_generation", {"mode": word}, timeout_s=PAUSE_TIMEOUT_S))
@@ -214,6 +221,6 @@ class SGLangDriver(HttpEngineDriver):
         self._groups.clear()
         self._asleep = False
 
-    def _require(self, answer: Answer) -> None:
+    def _require(self, answer: HttpAnswer) -> None:
         if not answer.ok or answer.field("success") is False:
             raise EngineError(answer.message)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import structlog
 from callsheet.managers.inference.driver import EngineError, WeightUpdate, WeightUpdateError
-from callsheet.managers.inference.http_engine.client import Answer, EngineHttp
+from callsheet.managers.inference.http_engine.client import EngineHttp, HttpAnswer
 from callsheet.managers.inference.http_engine.versions import label_of
 from callsheet.managers.inference.weights import GroupWeights, TensorSpec
 
@@ -106,5 +106,5 @@ def buckets_of(tensors: Sequence[TensorSpec], most_bytes: int = BUCKET_BYTES) ->
         yield bucket
 
 
-def _succeeded(answer: Answer) -> bool:
+def _succeeded(answer: HttpAnswer) -> bool:
     return answer.ok and answer.field("success") is not False

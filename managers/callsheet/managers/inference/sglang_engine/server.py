@@ -18,7 +18,7 @@ from callsheet.managers.inference.driver import (
     UpdateMode,
 )
 from callsheet.managers.inference.http_engine.attach import EngineStartingError
-from callsheet.managers.inference.http_engine.client import Answer, EngineHttp, EngineUnreachableError
+from callsheet.managers.inference.http_engine.client import EngineHttp, EngineUnreachableError, HttpAnswer
 from callsheet.managers.inference.http_engine.requests import RequestBounds
 from callsheet.managers.inference.http_engine.vocabulary import vocabulary_of
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
@@ -137,7 +137,7 @@ def _number(value: object, times: object = 1) -> int | None:
     return value * factor if isinstance(value, int) and value > 0 else None
 
 
-async def _either(http: EngineHttp, path: str, former: str) -> Answer:
+async def _either(http: EngineHttp, path: str, former: str) -> HttpAnswer:
     answer = await http.get(path)
     if answer.status == 404:
         answer = await http.get(former)

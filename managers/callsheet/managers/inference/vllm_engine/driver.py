@@ -18,7 +18,12 @@ from callsheet.managers.inference.driver import (
     WeightUpdate,
     WeightUpdateError,
 )
-from callsheet.managers.inference.http_engine.client import LOOK_TIMEOUT_S, Answer, EngineHttp, EngineUnreachableError
+from callsheet.managers.inference.http_engine.client import (
+    LOOK_TIMEOUT_S,
+    EngineHttp,
+    EngineUnreachableError,
+    HttpAnswer,
+)
 from callsheet.managers.inference.http_engine.driver import MAX_REQUESTS, HttpEngineDriver
 from callsheet.managers.inference.http_engine.live_requests import LiveRequest
 from callsheet.managers.inference.http_engine.log_probs import Derivation, derivation
@@ -154,7 +159,7 @@ class VLLMDriver(HttpEngineDriver):
                 raise error_of(refusal)
             async for event in events:
                 if "error" in event:
-                    raise error_of(Answer(int(event["error"].get("code") or 500), event))
+                    raise error_of(HttpAnswer(int(event["error"].get("code") or 500), event))
                 answer = joined(answer, event)
                 for choice in event.get("choices") or ():
                     tokens = tuple(choice.get("token_ids") or ())
@@ -244,6 +249,6 @@ class VLLMDriver(HttpEngineDriver):
         self._served = self._server.model
 
 
-def _require(answer: Answer) -> None:
+def _require(answer: HttpAnswer) -> None:
     if not answer.ok:
         raise EngineError(answer.message)

@@ -16,7 +16,7 @@ from callsheet.managers.inference.driver import (
     UpdateMode,
 )
 from callsheet.managers.inference.http_engine.attach import EngineStartingError
-from callsheet.managers.inference.http_engine.client import LOOK_TIMEOUT_S, Answer, EngineHttp
+from callsheet.managers.inference.http_engine.client import LOOK_TIMEOUT_S, EngineHttp, HttpAnswer
 from callsheet.managers.inference.http_engine.log_probs import ToldLogProbs
 from callsheet.managers.inference.http_engine.requests import RequestBounds
 from callsheet.managers.inference.http_engine.vocabulary import vocabulary_of
@@ -120,7 +120,7 @@ async def identity_of(http: EngineHttp) -> str:
     return start_in(answer)
 
 
-def start_in(metrics: Answer) -> str:
+def start_in(metrics: HttpAnswer) -> str:
     """Reads the start of the process in an answer of /metrics."""
     found = _START.search(metrics.content) if metrics.ok and isinstance(metrics.content, str) else None
     return found.group(1) if found else ""

@@ -1,0 +1,333 @@
+"""Drivers of servers when these die, come back, fill up, or are used by others; beside the suite of all drivers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+from callsheet.managers.inference.driver import (
+    EngineBusyError,
+    EngineDriver,
+    EngineError,
+    EngineFailedError,
+    FinishReason,
+    Generation,
+    PauseMode,
+    RequestRefusedError,
+    UnsupportedError,
+    UpdateMode,
+    VersionSpan,
+    WeightUpdate,
+    WeightUpdateError,
+)
+from callsheet.managers.inference.http_engine.client import EngineHttp
+from callsheet.managers.inference.http_engine.driver import HttpEngineDriver
+from callsheet.managers.inference.openai_engine.server import read_server as openai_server
+from callsheet.managers.inference.openai_engine.settings import OpenAISettings
+from callsheet.managers.inference.sglang_engine.attaching import attach_sglang
+from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
+from callsheet.managers.inference.vllm_engine.settings import VLLMSettings
+from callsheet.managers.inference.weights import DiskWeights, GroupWeights, TensorSpec, TensorWeights
+
+from tests.support.contract_engine import Standing
+from tests.support.contract_http import ContractServer, running
+from tests.support.contract_model import VOCABULARY, expected_log_probs
+from tests.support.contract_openai import ContractOpenAI
+from tests.support.contract_sglang import ContractSGLang
+from tests.support.contract_vllm import ContractVLLM
+from tests.support.served_subjects import contract_engine, contract_weights, openai_driver, sglang_driver, vllm_driver
+from tests.support.torch_models import prompt, request
+
+pytestmark = pytest.mark.anyio
+WAIT_S = 60
+ENDLESS = 16_000
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server and its driver."""
+
+    server: ContractServer
+    driver: HttpEngineDriver
+
+
+@asynccontextmanager
+async def served(
+    server: ContractServer, connect: Callable[[ContractServer], Awaitable[HttpEngineDriver]]
+) -> AsyncIterator[Served]:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(running(server))
+        driver = await connect(server)
+        stack.push_async_callback(driver.close)
+        yield Served(server, driver)
+
+
+def sglang(place: Path, **options: object) -> ContractSGLang:
+    return ContractSGLang(contract_engine(place), **options)  # type: ignore[arg-type]
+
+
+def vllm(place: Path) -> ContractVLLM:
+    return ContractVLLM(contract_engine(place, heeds_seeds=True, joint=False))
+
+
+@pytest.fixture(params=["sglang", "vllm"])
+async def both(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Served]:
+    """Either of the servers whose weights can be replaced."""
+    server, connect = {
+        "sglang": (sglang(tmp_path), sglang_driver),
+        "vllm": (vllm(tmp_path), vllm_driver),
+    }[request.param]
+    async with served(server, connect) as it:
+        yield it
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for what a server only comes to."""
+    with anyio.fail_after(WAIT_S):
+        while not condition():  # noqa: ASYNC110 - a server signals nothing
+            await anyio.sleep(0.001)
+
+
+async def outcome(driver: EngineDriver, into: list[Generation | Exception], **sampling: object) -> None:
+    try:
+        into.append(await driver.generate(request("a", prompt(20), **{"max_new_tokens": ENDLESS, **sampling})))
+    except EngineError as error:
+        into.append(error)
+
+
+async def test_a_server_that_dies_fails_its_requests_and_may_come_back(both: Served) -> None:
+    told: list[tuple[bool, str]] = []
+    driver, server = both.driver, both.server
+    driver.on_change(lambda: told.append((driver.health.alive, driver.incarnation)))
+    first, ends = driver.incarnation, list[Generation | Exception]()
+    await driver.update_weights(WeightUpdate(DiskWeights(server.engine.model_path), 7, UpdateMode.ABORT))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(outcome, driver, ends)
+        await until(lambda: bool(server.engine.running))
+        await server.die()
+        await driver.look()
+    assert isinstance(ends[0], EngineFailedError)
+    assert not driver.health.alive
+    with pytest.raises(EngineFailedError):
+        await driver.generate(request("b", prompt(4)))
+    with pytest.raises(EngineFailedError):
+        await driver.read_policy_version()
+    with anyio.move_on_after(0.01) as waiting:
+        await driver.wait_failed()
+    assert waiting.cancelled_caught, "it is not dead for good"
+    await server.start()
+    await driver.look()
+    assert driver.health.alive
+    assert driver.incarnation != first
+    assert driver.policy_version == await driver.read_policy_version() == 0
+    assert [alive for alive, _ in told] == [False, True]
+    assert (await driver.generate(request("c", prompt(4)))).finish_reason is FinishReason.LENGTH
+
+
+async def test_a_pause_of_somebody_else_is_no_death(both: Served) -> None:
+    both.server.engine.standing = Standing.KEEP
+    await both.driver.look()
+    assert both.driver.health.alive
+    assert both.driver.health.paused
+    await both.driver.resume()
+    assert both.server.engine.standing is Standing.KEEP, "it is theirs to end"
+    both.server.engine.standing = Standing.NOT
+    await both.driver.look()
+    assert not both.driver.health.paused
+
+
+async def test_weights_that_somebody_else_replaced_are_another_incarnation(both: Served) -> None:
+    before, ends = both.driver.incarnation, list[Generation | Exception]()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(outcome, both.driver, ends)
+        await until(lambda: bool(both.server.engine.running))
+        both.server.engine.label = "theirs"
+        await both.driver.look()
+    assert isinstance(ends[0], EngineFailedError)
+    assert both.driver.incarnation != before
+
+
+async def test_a_full_server_is_busy(both: Served) -> None:
+    both.server.engine.most_waiting = 0
+    with pytest.raises(EngineBusyError):
+        await both.driver.generate(request("a", prompt(4)))
+    both.server.engine.most_waiting = None
+    path = "/generate" if isinstance(both.server, ContractSGLang) else "/inference/v1/generate"
+    both.server.refuse[path] = 500
+    with pytest.raises(EngineError, match="as the test wants it"):
+        await both.driver.generate(request("a", prompt(4)))
+
+
+async def test_what_would_kill_a_server_is_refused_before(both: Served) -> None:
+    with pytest.raises(RequestRefusedError, match=str(VOCABULARY)) as refused:
+        await both.driver.generate(request("a", (1, VOCABULARY)))
+    assert refused.value.reason == "token_out_of_vocabulary"
+    with pytest.raises(UnsupportedError):
+        await both.driver.update_weights(WeightUpdate(TensorWeights(Path("x")), 1, UpdateMode.ABORT))
+    assert both.server.alive
+
+
+async def test_weights_from_a_group(both: Served, tmp_path: Path) -> None:
+    source = GroupWeights(
+        "127.0.0.1", 1, "trainer", 2, 1, "nccl", (TensorSpec(str(contract_weights(tmp_path, 5)), "bfloat16", (3, 4)),)
+    )
+    for version in (4, 5):
+        both.server.calls.clear()
+        await both.driver.update_weights(WeightUpdate(source, version, UpdateMode.DRAIN))
+        joins = [path for path in both.server.calls if "init" in path]
+        assert len(joins) == (1 if version == 4 else 0), "a server that is in the group does not join again"
+        assert await both.driver.read_policy_version() == version
+    after = await both.driver.generate(request("a", prompt(9)))
+    assert after.version_spans == (VersionSpan(5, 0, 16),)
+    assert after.log_probs == pytest.approx(expected_log_probs(5, prompt(9), after.token_ids))
+
+
+async def test_a_half_applied_update_fails_what_was_kept_and_is_another_incarnation(both: Served) -> None:
+    path = "/update_weights_from_disk" if isinstance(both.server, ContractSGLang) else "/update_weight_version"
+    both.server.refuse[path] = 500
+    before, ends = both.driver.incarnation, list[Generation | Exception]()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(outcome, both.driver, ends)
+        await until(lambda: bool(both.server.engine.running))
+        with pytest.raises(EngineError):
+            await both.driver.update_weights(
+                WeightUpdate(DiskWeights(both.server.engine.model_path), 1, UpdateMode.KEEP)
+            )
+    assert isinstance(ends[0], EngineFailedError)
+    assert both.driver.incarnation != before
+    assert not both.driver.health.paused
+
+
+async def test_sleep_and_wake(both: Served) -> None:
+    ends: list[Generation | Exception] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(outcome, both.driver, ends)
+        await until(lambda: bool(both.server.engine.running))
+        with pytest.raises(EngineBusyError):
+            await both.driver.sleep()
+        await both.driver.abort("a")
+    await both.driver.wake()
+    await both.driver.sleep()
+    await both.driver.sleep()
+    assert both.driver.health.paused
+    assert both.server.engine.asleep
+    await both.driver.wake()
+    await both.driver.wake()
+    assert not both.driver.health.paused
+    assert both.server.alive
+    assert (await both.driver.generate(request("a", prompt(9)))).finish_reason is FinishReason.LENGTH
+
+
+async def test_weights_that_were_not_kept_over_a_sleep_are_another_incarnation(tmp_path: Path) -> None:
+    for backup in (False, True):
+        async with served(sglang(tmp_path, weights_backup=backup), sglang_driver) as it:
+            before = it.driver.incarnation
+            await it.driver.sleep()
+            await it.driver.wake()
+            assert (it.driver.incarnation == before) is backup
+
+
+async def test_weights_that_vllm_dropped_are_read_anew(tmp_path: Path) -> None:
+    async with served(vllm(tmp_path), partial(vllm_driver, settings=VLLMSettings(sleep_level=2))) as it:
+        before = it.driver.incarnation
+        await it.driver.sleep()
+        await it.driver.wake()
+        result = await it.driver.generate(request("a", prompt(9)))
+        assert it.driver.incarnation != before
+    assert result.log_probs == pytest.approx(expected_log_probs(0, prompt(9), result.token_ids))
+
+
+async def test_new_requests_do_not_wait_in_a_server_that_is_paused(both: Served) -> None:
+    ends: list[Generation | Exception] = []
+    await both.driver.pause(PauseMode.KEEP)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(outcome, both.driver, ends, max_new_tokens=4))
+        await until(lambda: both.driver.load.waiting == 1)
+        assert both.server.engine.idle
+        await both.driver.abort("a")
+    assert isinstance(ends[0], Generation)
+    assert (ends[0].finish_reason, ends[0].token_ids) == (FinishReason.ABORT, ())
+    await both.driver.resume()
+
+
+async def test_an_abort_under_a_pause_keeps_the_tokens(both: Served) -> None:
+    ends: list[Generation | Exception] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(outcome, both.driver, ends)
+        await until(lambda: any(live.drawn for live in both.server.engine.running))
+        await both.driver.pause(PauseMode.KEEP)
+        tasks.start_soon(both.driver.abort, "a")
+        await anyio.lowlevel.checkpoint()
+        await both.driver.resume()
+    assert isinstance(ends[0], Generation)
+    assert ends[0].finish_reason is FinishReason.ABORT
+    assert ends[0].token_ids
+
+
+async def test_an_older_sglang_keeps_no_requests_over_an_update_and_survives_it(tmp_path: Path) -> None:
+    async with served(sglang(tmp_path, version="0.5.15"), sglang_driver) as it:
+        abilities = it.driver.capabilities
+        assert abilities.update_modes == {UpdateMode.DRAIN, UpdateMode.ABORT}
+        assert not abilities.version_spans
+        for version, mode in enumerate(sorted(abilities.update_modes, key=lambda each: each.value), 1):
+            weights = DiskWeights(str(contract_weights(tmp_path, version)))
+            await it.driver.update_weights(WeightUpdate(weights, version, mode))
+            result = await it.driver.generate(request("a", prompt(9)))
+            assert result.version_spans == (VersionSpan(version, 0, 16),)
+        await it.driver.pause(PauseMode.KEEP)
+        await it.driver.update_weights(WeightUpdate(weights, 9, UpdateMode.ABORT))
+        await it.driver.resume()
+        assert it.server.alive
+
+
+async def test_a_slow_start_is_waited_for_and_a_missing_server_is_told(tmp_path: Path) -> None:
+    server = sglang(tmp_path, starting_answers=1)
+    async with running(server):
+        driver = await anyio.to_thread.run_sync(attach_sglang, SGLangSettings(), server.url)
+        assert driver.limits.sequences == 16
+        assert driver.limits.context_length == ENDLESS + 384
+        await driver.close()
+    with pytest.raises(EngineFailedError, match="no engine was ready there"):
+        await anyio.to_thread.run_sync(attach_sglang, SGLangSettings(attach_timeout=0.01), server.url)
+
+
+async def test_a_server_is_shown_its_key(tmp_path: Path) -> None:
+    server = sglang(tmp_path, api_key="secret")
+    async with running(server):
+        with pytest.raises(EngineError, match="401"):
+            await anyio.to_thread.run_sync(attach_sglang, SGLangSettings(), server.url)
+        driver = await anyio.to_thread.run_sync(attach_sglang, SGLangSettings(), server.url, "secret")
+        assert (await driver.generate(request("a", prompt(4)))).finish_reason is FinishReason.LENGTH
+        await driver.close()
+
+
+async def test_a_server_without_token_ids_is_refused_plainly(tmp_path: Path) -> None:
+    async with running(ContractOpenAI(contract_engine(tmp_path), token_ids=False)) as server:
+        http = EngineHttp(server.url)
+        with pytest.raises(UnsupportedError, match="takes no token ids"):
+            await openai_server(http, OpenAISettings())
+        with pytest.raises(EngineError, match="'other' is none of them"):
+            await openai_server(http, OpenAISettings(served_name="other"))
+        await http.close()
+
+
+async def test_a_server_without_log_probabilities_tells_none(tmp_path: Path) -> None:
+    async with served(ContractOpenAI(contract_engine(tmp_path), log_probs=False), openai_driver) as it:
+        assert not it.driver.capabilities.log_probs_modes
+        result = await it.driver.generate(request("a", prompt(9)))
+        assert (len(result.token_ids), result.log_probs) == (16, ())
+        with pytest.raises(UnsupportedError):
+            await it.driver.update_weights(WeightUpdate(DiskWeights("x"), 1, UpdateMode.ABORT))
+
+
+async def test_a_version_is_no_update(tmp_path: Path) -> None:
+    async with served(vllm(tmp_path), vllm_driver) as it:
+        with pytest.raises(WeightUpdateError, match="version is -1"):
+            await it.driver.update_weights(WeightUpdate(DiskWeights("x"), -1, UpdateMode.ABORT))
