@@ -19,7 +19,9 @@ def build_inference_manager(settings: InferenceSettings, manager: ManagerSetting
     Raises:
         ValueError: A setting breaks its rule, or there is no such engine.
     """
-    settings = on_cores(settings, manager.cores)
+    if not settings.urls:
+        # An engine at a URL computes elsewhere, or on cores that are none of this node's.
+        settings = on_cores(settings, manager.cores)
     kind = ENGINE_KINDS.get(settings.engine)
     return build_inference_executor(settings, kind.build(from_texts(kind.settings, settings.engine_options), settings))
 
