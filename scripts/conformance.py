@@ -38,6 +38,8 @@ SUITE = "tests/contract/test_engine_driver.py"
 COMMON = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "CALLSHEET_CONFORMANCE_SHIM": "1"}
 READY_TIMEOUT_S = 900
 STOP_TIMEOUT_S = 30
+# What a test notes goes into the report of that family alone; real servers on busy machines are slow.
+REPORTING = ("-o", "junit_family=xunit1", "--timeout=1200")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,8 +166,8 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 def run_suite(environment: dict[str, str], drivers: str) -> tuple[int, dict[str, dict[str, str]]]:
     """Runs the suite; returns pytest's exit code, and results by driver and case."""
     PLACE.mkdir(parents=True, exist_ok=True)
-    report = PLACE / "report.xml"
-    command = [sys.executable, "-m", "pytest", SUITE, "-k", drivers, f"--junitxml={report}", "--timeout=1200"]
+    report = PLACE / f"report-{os.getpid()}.xml"
+    command = [sys.executable, "-m", "pytest", SUITE, "-k", drivers, f"--junitxml={report}", *REPORTING]
     code = subprocess.run(command, cwd=ROOT, env=os.environ | environment, check=False).returncode
     return code, results_in(report)
 

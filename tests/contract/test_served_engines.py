@@ -84,11 +84,10 @@ def vllm(place: Path) -> ContractVLLM:
 @pytest.fixture(params=["sglang", "vllm"])
 async def both(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Served]:
     """Either of the servers whose weights can be replaced."""
-    server, connect = {
-        "sglang": (sglang(tmp_path), sglang_driver),
-        "vllm": (vllm(tmp_path), vllm_driver),
-    }[request.param]
-    async with served(server, connect) as it:
+    connected = (
+        served(sglang(tmp_path), sglang_driver) if request.param == "sglang" else served(vllm(tmp_path), vllm_driver)
+    )
+    async with connected as it:
         yield it
 
 
