@@ -338,7 +338,11 @@ async def test_a_version_is_no_update(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm", "openai"])
 async def test_a_manager_of_a_server(engine: str, tmp_path: Path) -> None:
-    kinds = {"sglang": sglang, "vllm": vllm, "openai": lambda place: ContractOpenAI(contract_engine(place))}
+    kinds: dict[str, Callable[[Path], ContractServer]] = {
+        "sglang": sglang,
+        "vllm": vllm,
+        "openai": lambda place: ContractOpenAI(contract_engine(place)),
+    }
     async with running(kinds[engine](tmp_path)) as server:
         settings = InferenceSettings(engine=engine, urls=(server.url,), load_at_first_use=True)
         # The server is served by this event loop, which looking for it must not block.
