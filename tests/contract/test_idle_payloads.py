@@ -159,6 +159,19 @@ async def test_what_a_local_store_let_go_is_removed_once_it_is_old_enough(tmp_pa
     assert await store.remove_unused() == 1
 
 
+async def test_a_put_again_of_long_ago_keeps_nothing_in_a_local_store(tmp_path: Path, clock: SteppedClock) -> None:
+    store = await LocalPayloadStore.open(tmp_path, unused_s=100.0, clock=clock)
+    for put_again_at in (90.0, 110.0):
+        sha256 = await put(store, b"body")
+        await put(store, b"body")
+        clock.seconds += put_again_at
+        await store.retain("job", [sha256])
+        await store.release_job("job")
+        assert (tmp_path / "objects" / sha256).exists() == (put_again_at < 100.0)
+    assert await store.remove_unused() == 0
+    assert list((tmp_path / "owners").iterdir()) == []
+
+
 async def test_uses_in_a_local_store_of_an_older_version_count_from_its_opening(
     tmp_path: Path, clock: SteppedClock
 ) -> None:

@@ -26,7 +26,7 @@ from transformers.utils import logging as transformers_logging
 
 # As in torch_models: kernels this small gain nothing from a second thread.
 torch.set_num_threads(1)
-transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+transformers_logging.disable_progress_bar()
 logging.getLogger("transformers").setLevel(logging.ERROR)
 
 VOCABULARY = 320
@@ -69,7 +69,7 @@ def byte_level_tokenizer() -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     tokenizer.train_from_iterator(_TEXT, trainer)
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=END, pad_token="<|endoftext|>", chat_template=CHAT_TEMPLATE
     )
 
@@ -78,9 +78,7 @@ def byte_level_tokenizer() -> PreTrainedTokenizerFast:
 def tokenizer_without_end() -> PreTrainedTokenizerFast:
     """As `byte_level_tokenizer`; servers that end generation at a tokenizer's end token find none."""
     backend = byte_level_tokenizer().backend_tokenizer
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=backend, pad_token="<|endoftext|>", chat_template=CHAT_TEMPLATE
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<|endoftext|>", chat_template=CHAT_TEMPLATE)
 
 
 @functools.cache
@@ -103,9 +101,7 @@ def sentencepiece_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
 
 
 def seeded_model(kind: str = "qwen2", seed: int = 0, /, **changes: object) -> PreTrainedModel:
@@ -122,11 +118,9 @@ def seeded_model(kind: str = "qwen2", seed: int = 0, /, **changes: object) -> Pr
         config = AutoConfig.for_model(kind, **fields)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-                config, dtype=torch.float32
-            )
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     # A model that was not loaded would drop out.
-    model.eval()  # type: ignore[no-untyped-call]
+    model.eval()
     model.requires_grad_(False)
     return model
 

@@ -56,7 +56,6 @@ PACKED: dict[str, dict[str, object]] = {
 ONE_BY_ONE: dict[str, dict[str, object]] = {
     "mamba": {},
     "bloom": {"n_head": 2, "n_layer": 2},
-    "qwen3_next": {"num_hidden_layers": 4, "num_experts": 4, "num_experts_per_tok": 2},
     "llama4_text": {"num_local_experts": 2, "attention_chunk_size": 32},
 }
 
@@ -100,3 +99,17 @@ def test_tokens_and_log_probs_are_those_of_transformers(kind: str) -> None:
         assert (again.token_ids, again.log_probs) == (result.token_ids, result.log_probs)
         reusable = (len(tokens) - 1) // CHUNK * CHUNK if kind in PACKED else 0
         assert again.cached_tokens == reusable
+
+
+def test_rows_may_be_computed_together_as_they_come_where_that_is_asked_for() -> None:
+    """Tokens are then those of transformers up to rounding, and the engine says that batches matter."""
+    own = seeded_model("qwen2")
+    model = seeded_model("qwen2")
+    runner = fit_runner(model, ServedBounds(VOCABULARY, 512), kv_cache_tokens=2048, batch_invariant=False)
+    assert not runner.batch_invariant
+    engine = Batcher(runner, BatchLimits(prefill_chunk=CHUNK), version=0)
+    engine.prepare()
+    prompts = [prompt(20 + length, seed=length) for length in range(11)]
+    for tokens, result in zip(prompts, generate(engine, prompts), strict=True):
+        assert result.token_ids == reference_greedy(own, tokens, NEW_TOKENS)
+        assert result.log_probs == pytest.approx(reference_log_probs(own, tokens, result.token_ids), abs=1e-4)

@@ -24,7 +24,7 @@ def word_piece_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.decoder = decoders.WordPiece(cleanup=False)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
 
 
 TOKENIZERS = {"byte level": byte_level_tokenizer, "sentencepiece": sentencepiece_tokenizer}
@@ -87,4 +87,4 @@ def test_generation_ends_at_the_models_own_end_unless_that_is_ignored() -> None:
     ended = generate(end)
     assert (ended.token_ids, ended.finish_reason) == (free.token_ids[: first + 1], FinishReason.STOP)
     assert generate(end, ignore_eos=True).token_ids == free.token_ids
-    assert free.text == byte_level_tokenizer().decode(free.token_ids, skip_special_tokens=True)
+    assert free.text == byte_level_tokenizer().decode(list(free.token_ids), skip_special_tokens=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from callsheet.scheduler.core import commands, events
 from callsheet.scheduler.core.model import ActionKind, PriorityClass
@@ -130,15 +132,19 @@ def test_no_node_is_held_for_calls_whose_model_is_there(*, there: bool) -> None:
     assert start(world) == ({"next"} if there else set())
 
 
-def test_calls_that_need_no_units_go_where_their_model_is() -> None:
-    world, managers = world_with_models(a=1, b=1)
+def test_calls_that_need_but_a_slot_go_where_their_model_is() -> None:
+    world = CoreWorld(planner=ElasticPlanner(ElasticSettings(budget=EXACT)))
+    world.job()
+    models = [replace(model(name), slots=64) for name in ("judge", "other")]
+    managers = {name: world.manager(name, *models, on=node(name, 1)) for name in ("a", "b")}
     tell(world, managers["a"], ServiceState("judge", 0.0, 1), ServiceState("other", SET_UP_S, 0))
     tell(world, managers["b"], ServiceState("judge", SET_UP_S, 0), ServiceState("other", 0.0, 1))
     for index in range(4):
         call(world, f"judge{index}", "judge", gpus=0)
         call(world, f"other{index}", "other", gpus=0)
     assert len(start(world)) == 8
-    assert all(managers["a"].has(f"judge{index}") and managers["b"].has(f"other{index}") for index in range(4))
+    assert all(managers["a"].has(f"judge{index}") for index in range(4))
+    assert all(managers["b"].has(f"other{index}") for index in range(4))
     tell(world, managers["a"], ServiceState("judge", SET_UP_S, 0, no_room=True))
     call(world, "elsewhere", "judge", gpus=0)
     assert start(world) == {"elsewhere"}

@@ -9,7 +9,7 @@ from callsheet.deploy.roles import Role
 from callsheet.deploy.scheduler_process import SchedulerOptions
 from callsheet.deploy.stack_settings import StackSettings
 from callsheet.deploy.tokens import token_path
-from callsheet.managers.inference.settings import DEFAULT_SERVICE, share_of_cores
+from callsheet.managers.inference.settings import DEFAULT_ENGINE, DEFAULT_SERVICE, share_of_cores
 from callsheet.managers.kind import MANAGER_KINDS
 from callsheet.managers.sandbox.settings import CoreSharing
 from callsheet.options.common import LogFormat
@@ -62,10 +62,12 @@ def _divided(role: str, settings: StackSettings, cores: int) -> dict[str, object
         # Who names a model wants it, and wants to know at once if it cannot be loaded.
         "load_at_first_use": not own_model,
         # Reward managers have an option of this name for models of their own.
+        "engine": settings.engine if settings.engine != DEFAULT_ENGINE else None,
+        "url": settings.urls or None,
         "model": settings.model if role == Role.INFERENCE and settings.model != DEFAULT_SERVICE else None,
     }
     shared = settings.share_cores is not CoreSharing.RESERVED
-    if Role.INFERENCE in settings.managers:
+    if Role.INFERENCE in settings.managers and not settings.urls:
         told["engine_threads"] = share_of_cores(cores, settings.engine_threads)
         told["shared_cpus"] = cores - share_of_cores(cores, settings.engine_threads) if shared else None
     if shared and Role.SANDBOX in settings.managers:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import functools
 import os
-from dataclasses import dataclass
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import anyio
+import anyio.to_thread
+from anyio.abc import TaskStatus
 from callsheet.credentials.channel import Credentials
 from callsheet.deploy.child import ParentLink
 from callsheet.deploy.process_options import Cpus, MemoryMib, TlsCa, WrongOptionError
@@ -104,12 +108,16 @@ def run_manager_process(kind: ManagerKind[S], options: ManagerOptions, settings:
     configure_logs(options.log_format, options.log_level, role=kind.name)
     try:
         manager = _manager_settings(kind.name, options)
-        executor = kind.build(settings, manager)
+        parts = kind.apart(settings)
+        executor = kind.build(parts[0], manager) if len(parts) == 1 else None
     except ValueError as error:
         raise WrongOptionError(str(error)) from error
     # Elsewhere commands may share its user, who has a number of files to watch that one of them can take.
     loop = {} if os.geteuid() == 0 else {"loop_factory": loop_without_epoll}
-    anyio.run(_serve, manager, executor, link, backend_options=loop)
+    if executor is not None:
+        anyio.run(_serve, manager, executor, link, backend_options=loop)
+    else:
+        anyio.run(_serve_several, kind, manager, parts, link, backend_options=loop)
 
 
 def _manager_settings(kind: str, options: ManagerOptions) -> ManagerSettings:
@@ -133,3 +141,40 @@ async def _serve(settings: ManagerSettings, executor: Executor, link: ParentLink
     async with anyio.create_task_group() as tasks:
         await tasks.start(functools.partial(run_manager, settings, executor))
         link.report_ready(manager_id=settings.manager_id)
+
+
+async def _serve_several(kind: ManagerKind[S], settings: ManagerSettings, parts: Sequence[S], link: ParentLink) -> None:
+    """Runs a manager for each part, which is ready when it can be; the process is ready with the first of them."""
+    stop = anyio.Event()
+    ready = anyio.Event()
+
+    async def run(number: int, part: S) -> None:
+        own = replace(settings, manager_id=f"{settings.manager_id}#{number}", handle_signals=False)
+        try:
+            # An engine's server may take minutes until it answers.
+            executor = await anyio.to_thread.run_sync(kind.build, part, own, abandon_on_cancel=True)
+        except ValueError as error:
+            raise WrongOptionError(str(error)) from error
+        await tasks.start(functools.partial(run_one, own, executor))
+        ready.set()
+
+    async def run_one(own: ManagerSettings, executor: Executor, *, task_status: TaskStatus[None]) -> None:
+        from callsheet.managers.runtime import run_manager
+
+        await run_manager(own, executor, stop=stop, task_status=task_status)
+
+    async def watch_signals() -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for _ in signals:
+                if stop.is_set() or not ready.is_set():
+                    everything.cancel_scope.cancel()
+                stop.set()
+
+    async with anyio.create_task_group() as everything:
+        everything.start_soon(watch_signals)
+        async with anyio.create_task_group() as tasks:
+            for number, part in enumerate(parts):
+                tasks.start_soon(run, number, part)
+            await ready.wait()
+            link.report_ready(manager_id=settings.manager_id)
+        everything.cancel_scope.cancel()

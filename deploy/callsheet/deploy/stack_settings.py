@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Annotated
 
 from callsheet.deploy.process_options import Cpus, MemoryMib, TlsCa
-from callsheet.managers.inference.settings import DEFAULT_SERVICE, EngineThreads, Model, model_directory
+from callsheet.managers.inference.settings import (
+    DEFAULT_ENGINE,
+    DEFAULT_SERVICE,
+    Engine,
+    EngineThreads,
+    EngineUrls,
+    Model,
+    model_directory,
+)
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation, IsolationOption, ShareCores
 from callsheet.options.common import DataDir, Listen, LogFormatOption, LogLevel, LogLevelOption, comma_separated
 from callsheet.options.declaration import Setting
@@ -68,6 +76,8 @@ class StackSettings:
     share_cores: ShareCores = CoreSharing.RANKED
     engine_threads: EngineThreads = None
     model: Model = DEFAULT_SERVICE
+    engine: Engine = DEFAULT_ENGINE
+    urls: EngineUrls = ()
     log_format: LogFormatOption = None
     log_level: LogLevelOption = LogLevel.INFO
     logs_to_files: Annotated[

@@ -140,6 +140,8 @@ class DeclaredOption:
                 negative = positive.replace("--", "--no-", 1)
             flag = positive if value else negative
             return [flag] if flag else []
+        if isinstance(value, tuple) and self.setting.repeatable:
+            return [argument for each in value for argument in self.arguments(each)]
         if isinstance(value, float):
             return [positive, f"{value:g}"]
         return [positive, str(value.value if isinstance(value, Enum) else value)]

@@ -8,7 +8,7 @@ A package offers one as an entry point of the group `callsheet.managers`, under 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -44,6 +44,8 @@ class ManagerKind(Generic[S]):
         name: As in `callsheet manager NAME`; the role of its processes.
         summary: What such a manager does, in one sentence for the help.
         settings: Its settings, a dataclass whose options are declared as `callsheet.options` says.
+        apart: Settings of each of the managers that one process is; one of its own for each engine's server, for
+            instance. Most kinds are one.
         build: Makes the executor of a manager; it may take long. ValueError names a setting that breaks its rule.
         serves: What it will register, the first one telling it from managers of other kinds.
         extra: The extra of Callsheet that installs what it needs; empty for none.
@@ -54,6 +56,7 @@ class ManagerKind(Generic[S]):
     summary: str
     settings: type[S]
     build: Callable[[S, ManagerSettings], Executor]
+    apart: Callable[[S], Sequence[S]] = lambda settings: (settings,)
     serves: tuple[ServedActions, ...]
     extra: str = ""
     hidden: bool = False

@@ -20,7 +20,7 @@ def build_inference_manager(settings: InferenceSettings, manager: ManagerSetting
         ValueError: A setting breaks its rule, or there is no such engine.
     """
     if not settings.urls:
-        # An engine at a URL computes elsewhere, or on cores that are none of this node's.
+        # A server has cores of its own.
         settings = on_cores(settings, manager.cores)
     kind = ENGINE_KINDS.get(settings.engine)
     return build_inference_executor(settings, kind.build(from_texts(kind.settings, settings.engine_options), settings))

@@ -22,6 +22,7 @@ Model = Annotated[
         variable="CALLSHEET_MODEL",
     ),
 ]
+DEFAULT_ENGINE = "torch"
 EngineThreads = Annotated[
     int | None,
     Setting(
@@ -30,6 +31,18 @@ EngineThreads = Annotated[
         variable="CALLSHEET_ENGINE_THREADS",
         default_text="a quarter of the cores, at least 1",
         least=1,
+    ),
+]
+
+
+Engine = Annotated[str, Setting("Driver of the engine.", variable="CALLSHEET_ENGINE")]
+EngineUrls = Annotated[
+    tuple[str, ...],
+    Setting(
+        "Where an engine's server is, such as http://host:30000; repeatable: each is an engine of its own.",
+        flag="--url",
+        metavar="URL",
+        repeatable=True,
     ),
 ]
 
@@ -44,22 +57,14 @@ class InferenceSettings:
         gpus: GPUs of the node to register as reserved; 0 on a CPU.
     """
 
-    engine: Annotated[str, Setting("Driver of the engine.", variable="CALLSHEET_ENGINE")] = "torch"
+    engine: Engine = DEFAULT_ENGINE
     engine_options: Annotated[
         tuple[str, ...],
         Setting(
             "A setting of that driver's own; repeatable.", flag="--engine-option", metavar="NAME=VALUE", repeatable=True
         ),
     ] = ()
-    urls: Annotated[
-        tuple[str, ...],
-        Setting(
-            "Where an engine's server is, such as http://host:30000; for drivers of servers.",
-            flag="--url",
-            metavar="URL",
-            repeatable=True,
-        ),
-    ] = ()
+    urls: EngineUrls = ()
     engine_api_key: Annotated[
         str | None,
         Setting("What that server asks for.", variable="CALLSHEET_ENGINE_API_KEY", secret=True, default_text="none"),

@@ -23,6 +23,8 @@ class Scope(Enum):
 
 OF_ONE_SUBJECT = frozenset({Scope.JOB, Scope.MANAGER})
 """Scopes whose tokens name the one job or manager that they are for."""
+PART_SIGN = "#"
+"""Between a manager's id and the number of one of several that its process is: "gpu-7#0", "gpu-7#1"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,13 @@ class Identity:
         self._require_subject(Scope.JOB, field, job_id)
 
     def require_manager(self, field: str, manager_id: str) -> None:
-        """Checks that it may be a manager.
+        """Checks that it may be a manager: the one its token names, or a part of it.
 
         Raises:
             RefusedError: PERMISSION_DENIED naming the manager.
         """
-        self._require_subject(Scope.MANAGER, field, manager_id)
+        if not is_part_of(manager_id, self.subject):
+            self._require_subject(Scope.MANAGER, field, manager_id)
 
     def sees_job(self, job_id: str) -> bool:
         """Whether a job may be shown to it."""
@@ -72,6 +75,12 @@ class Identity:
     def _require_subject(self, scope: Scope, field: str, subject: str) -> None:
         if self.scope is scope and self.subject != subject:
             raise denied(field, subject, f"must be {self.subject!r}: this token is for that {scope.value} alone")
+
+
+def is_part_of(manager_id: str, subject: str) -> bool:
+    """Whether a manager is the one that a token names, or one of several that are one process under that name."""
+    name, sign, number = manager_id.rpartition(PART_SIGN)
+    return manager_id == subject or (bool(sign) and name == subject and number.isascii() and number.isdigit())
 
 
 ANYBODY = Identity(Scope.ADMIN)

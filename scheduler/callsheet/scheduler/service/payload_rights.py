@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from callsheet.scheduler.access.identity import Identity, Scope
+from callsheet.scheduler.access.identity import Identity, Scope, is_part_of
+from callsheet.scheduler.core.entities import Manager
 from callsheet.scheduler.core.model import RefusalCode, RefusedError
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.store.errors import PayloadNotFoundError
@@ -43,23 +44,26 @@ class PayloadRights:
         owner = owner_of(identity)
         return await self._payloads.unknown_to(owner, job_id, sha256s) if owner else []
 
-    def _was_given(self, manager_id: str, sha256: str) -> bool:
-        manager = self._state.managers.get(manager_id)
-        attempts = manager.attempts.values() if manager is not None else ()
+    def _was_given(self, subject: str, sha256: str) -> bool:
+        managers = self._managers_of(subject)
+        attempts = (attempt for manager in managers for attempt in manager.attempts.values())
         if any(sha256 in attempt.action.request.payloads for attempt in attempts):
             return True
-        services = manager.services if manager is not None else {}
+        services = {name for manager in managers for name in manager.services}
         return any(sha256 in each.offer.payloads for name, each in self._state.rollouts.items() if name in services)
 
-    def _may_learn_of_more(self, manager_id: str) -> bool:
+    def _may_learn_of_more(self, subject: str) -> bool:
         """Whether a manager may run attempts that are not known to be its: it tells them when it registers.
 
         Those whose submits a restart lost are known once their clients have submitted them again.
         """
-        manager = self._state.managers.get(manager_id)
-        if manager is None or manager.session is None:
+        managers = self._managers_of(subject)
+        if not managers or any(manager.session is None for manager in managers):
             return True
-        return any(orphan.manager_id == manager_id for orphan in self._state.orphans.values())
+        return any(is_part_of(orphan.manager_id, subject) for orphan in self._state.orphans.values())
+
+    def _managers_of(self, subject: str) -> list[Manager]:
+        return [each for manager_id, each in self._state.managers.items() if is_part_of(manager_id, subject)]
 
 
 def owner_of(identity: Identity) -> str:

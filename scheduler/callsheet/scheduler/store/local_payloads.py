@@ -3,6 +3,7 @@
     objects/<sha256>             the bytes
     jobs/<digest of the job id>/<sha256>    a hard link to an object that the job retains
     owners/<digest of the owner>/<sha256>   empty: the owner put it lately
+    owners/again/<sha256>        empty: it was put lately when it was there already
     incoming/                    what is being written
     dated                        empty: objects are dated by their last use, as stores of older versions did not
 
@@ -58,6 +59,7 @@ class LocalPayloadStore:
         self._objects = directory / "objects"
         self._jobs = directory / "jobs"
         self._owners = directory / "owners"
+        self._put_again = self._owners / "again"
         self._incoming = directory / "incoming"
         self._dated = directory / "dated"
         self._clock = clock
@@ -230,12 +232,24 @@ class LocalPayloadStore:
                 Path(file.name).rename(path)
                 self._room.count(payload.size)
                 _sync(self._objects)
+            else:
+                self._note(self._put_again, payload.sha256)
             if owner:
-                notes = self._notes_of(owner)
-                notes.mkdir(mode=0o700, exist_ok=True)
-                (notes / payload.sha256).touch(mode=0o600)
-                self._date(notes / payload.sha256)
-                _sync(notes)
+                self._note(self._notes_of(owner), payload.sha256)
+
+    def _note(self, notes: Path, sha256: str) -> None:
+        """Note a put, as durably as `_renew`."""
+        note = notes / sha256
+        try:
+            self._renew(note)
+        except FileNotFoundError:
+            if not notes.exists():
+                notes.mkdir(mode=0o700)
+                _sync(notes.parent)
+            note.touch(mode=0o600)
+            self._date(note)
+            _sync(note)
+            _sync(notes)
 
     def _date_all(self) -> None:
         paths = list(self._objects.iterdir())
@@ -252,7 +266,7 @@ class LocalPayloadStore:
         os.utime(path, (now, now))
 
     def _renew(self, path: Path) -> None:
-        """Date an object anew, durably but for a few minutes.
+        """Date an object or a note anew, durably but for a few minutes.
 
         Raises:
             FileNotFoundError: There is none.
@@ -313,12 +327,16 @@ class LocalPayloadStore:
         # The lock is taken for one file at a time, so that a job with very many holds up nobody.
         for link in list(links.iterdir()):
             with self._lock:
-                link.unlink()
-                self._remove_if_unlinked(self._objects / link.name)
+                link.unlink(missing_ok=True)
+                if not self._is_noted(self._put_again / link.name):
+                    self._remove_if_unlinked(self._objects / link.name)
         with self._lock:
             # Something may have been retained meanwhile; then it is not empty, and stays.
-            if not any(links.iterdir()):
+            if links.exists() and not any(links.iterdir()):
                 links.rmdir()
+
+    def _is_noted(self, note: Path) -> bool:
+        return note.exists() and not _is_older(note, self._clock() - self._unused_s)
 
     def _release_all_but(self, job_ids: Collection[str]) -> None:
         kept = {self._links_of(job_id).name for job_id in job_ids}

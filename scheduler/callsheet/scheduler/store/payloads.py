@@ -4,6 +4,9 @@ A payload that was put is held by no job at first. An action that uses it makes 
 every job that retains it is released, or releases it because it has not used it for long. One that nobody retains is
 removed after a while.
 
+A put of content that is there already is one of somebody else, who may rely on it and use it later. So a job that is
+released takes with it only what was not put again lately; that goes after a while, as what nobody uses.
+
 For callers that may not read everything the store also notes who put a payload, for as long as it is kept unused.
 """
 
@@ -46,7 +49,7 @@ class PayloadStore(Protocol):
     async def put(
         self, chunks: AsyncIterable[bytes], expected: StoredPayload | None = None, owner: str = ""
     ) -> StoredPayload:
-        """Store what `chunks` add up to; storing it again renews the time that it is kept unused.
+        """Store what `chunks` add up to; storing it again renews the time that it is kept, whoever is released.
 
         Args:
             chunks: The bytes.
@@ -102,7 +105,10 @@ class PayloadStore(Protocol):
         """
 
     async def release_job(self, job_id: str) -> None:
-        """Remove every payload that only this job retains. A job that retains nothing is fine."""
+        """Remove every payload that only this job retains, but for what was put again lately: see the module.
+
+        A job that retains nothing is fine.
+        """
 
     async def release_all_but(self, job_ids: Collection[str]) -> None:
         """Release every other job: for a start, since a release may be lost when the scheduler is killed."""

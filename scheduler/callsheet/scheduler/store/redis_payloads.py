@@ -6,6 +6,7 @@
     <namespace>:used:<job id>       sorted set: the same by the milliseconds of its last use
     <namespace>:jobs                set: ids of all jobs that retain something
     <namespace>:put:<digest of the owner>:<sha256>   the owner put it lately; expires
+    <namespace>:again:<sha256>      it was put lately when it was there already; expires
     <namespace>:incoming:<random>   what is being written; expires if its writer dies
 
 What belongs together is changed by one script, so no failure leaves it half done. Content that no job retains expires.
@@ -49,9 +50,10 @@ _REMOVE_S: Final = 5.0
 # How a script says so.
 _OUT_OF_MEMORY: Final = "OOM "
 
-# KEYS: incoming, content, holders. ARGV: fields that incoming must have, milliseconds to keep unused content.
+# KEYS: incoming, content, holders, again. ARGV: fields that incoming must have, milliseconds to keep unused content.
 _KEEP: Final = """
 if redis.call('EXISTS', KEYS[2]) == 1 then
+  redis.call('SET', KEYS[4], '', 'PX', ARGV[2])
   redis.call('UNLINK', KEYS[1])
 else
   if redis.call('HLEN', KEYS[1]) ~= tonumber(ARGV[1]) then return 0 end
@@ -117,7 +119,10 @@ local job = ARGV[1] .. ':job:' .. ARGV[2]
 for _, sha256 in ipairs(redis.call('SMEMBERS', job)) do
   local holders = ARGV[1] .. ':holders:' .. sha256
   redis.call('SREM', holders, ARGV[2])
-  if redis.call('EXISTS', holders) == 0 then redis.call('UNLINK', ARGV[1] .. ':content:' .. sha256) end
+  if redis.call('EXISTS', holders) == 0 then
+    local content, again = ARGV[1] .. ':content:' .. sha256, redis.call('PTTL', ARGV[1] .. ':again:' .. sha256)
+    if again > 0 then redis.call('PEXPIRE', content, again) else redis.call('UNLINK', content) end
+  end
 end
 redis.call('UNLINK', job, ARGV[1] .. ':used:' .. ARGV[2])
 redis.call('SREM', ARGV[1] .. ':jobs', ARGV[2])
@@ -195,8 +200,11 @@ class RedisPayloadStore:
             count += 1
         payload = meter.finish(expected)
         await self._write(incoming, "size", str(payload.size).encode())
-        keys = [incoming, self._content(payload.sha256), f"{self._namespace}:holders:{payload.sha256}"]
-        if not await self._keep(keys=keys, args=[count + 1, self._unused_ms]):
+        keys = [
+            self._content(payload.sha256),
+            *(f"{self._namespace}:{x}:{payload.sha256}" for x in ("holders", "again")),
+        ]
+        if not await self._keep(keys=[incoming, *keys], args=[count + 1, self._unused_ms]):
             raise PayloadStoreError(f"the upload took a break of more than {_INCOMING_MS // 1000} s and has expired")
         if owner:
             await self._client.set(self._note(owner, payload.sha256), b"", px=self._unused_ms)

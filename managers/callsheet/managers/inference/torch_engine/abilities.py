@@ -5,15 +5,24 @@ from __future__ import annotations
 from callsheet.managers.inference.driver import EngineCapabilities, PauseMode, SourceKind, UpdateMode
 
 
-def torch_abilities(*, prefix_cache: bool, stop_texts: bool, half_precision: bool = False) -> EngineCapabilities:
-    """Returns what an engine can do: whether it keeps prefixes, knows the text of its tokens, and rounds early."""
+def torch_abilities(
+    *, prefix_cache: bool, stop_texts: bool, batch_invariant: bool = True, half_precision: bool = False
+) -> EngineCapabilities:
+    """Returns what an engine can do.
+
+    Args:
+        prefix_cache: Whether it keeps prefixes.
+        stop_texts: Whether it knows the text of its tokens.
+        batch_invariant: Whether its tokens do not depend on what else is in the batch.
+        half_precision: Whether it computes in numbers of 16 bits.
+    """
     return EngineCapabilities(
         pause_modes=frozenset(PauseMode),
         update_modes=frozenset(UpdateMode),
         version_spans=True,
         pause_request=True,
         prefix_cache=prefix_cache,
-        batch_invariant=True,
+        batch_invariant=batch_invariant,
         stop_texts=stop_texts,
         weight_sources=frozenset(SourceKind),
         kv_namespaces=True,

@@ -41,6 +41,7 @@ class BatchRunner(ABC):
         tile_rows: The most rows of a decode step; 1 until `choose_tile`.
         keeps_prefixes: Whether KV can be read and written by position, so that prefixes can be reused.
         whole_prompts: Whether a prompt must be computed in one piece.
+        batch_invariant: Whether a token does not depend on what else is in the batch.
     """
 
     model: nn.Module
@@ -48,6 +49,7 @@ class BatchRunner(ABC):
     tile_rows: int
     keeps_prefixes: bool = True
     whole_prompts: bool = False
+    batch_invariant: bool = True
     _asleep: SleepingWeights | None = None
 
     @property
@@ -80,7 +82,7 @@ class BatchRunner(ABC):
             rows: At most `tile_rows` sequences, each one once.
 
         Returns:
-            Logits [tile_rows, vocabulary], float32; rows after the last sequence mean nothing.
+            Logits [rows or more, vocabulary], float32; rows after the last sequence mean nothing.
         """
 
     @abstractmethod
@@ -98,6 +100,14 @@ class BatchRunner(ABC):
         Raises:
             WeightsError: They cannot be used.
         """
+
+    def named_as_in_memory(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Returns tensors of a file under the names of the model's state_dict(); called from any thread.
+
+        Raises:
+            WeightsError: Some are none of the model's.
+        """
+        return state
 
     @abstractmethod
     def free_cache(self) -> None:

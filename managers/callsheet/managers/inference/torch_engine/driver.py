@@ -90,6 +90,7 @@ class TorchEngineDriver(EngineDriver):
         self._abilities = torch_abilities(
             prefix_cache=(limits or BatchLimits()).prefix_cache_tokens > 0 and runner.keeps_prefixes,
             stop_texts=self._stop_texts,
+            batch_invariant=runner.batch_invariant,
             half_precision=runner.half_precision,
         )
         self._report: Callable[[], None] = _tell_nobody
@@ -253,7 +254,7 @@ class TorchEngineDriver(EngineDriver):
         await anyio.to_thread.run_sync(self._thread.close, CLOSE_TIMEOUT_S)
         await anyio.to_thread.run_sync(self._sources.close)
 
-    async def _in_time(self, reading: Future[dict[str, Tensor]], update: WeightUpdate) -> Mapping[str, Tensor]:
+    async def _in_time(self, reading: Future[Mapping[str, Tensor]], update: WeightUpdate) -> Mapping[str, Tensor]:
         try:
             with anyio.fail_after(update.timeout_s + READ_TIMEOUT_S):
                 return await asyncio.wrap_future(reading)

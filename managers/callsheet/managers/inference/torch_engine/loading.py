@@ -43,7 +43,13 @@ def load_own_model(directory: Path, torch: TorchSettings, settings: InferenceSet
     # Transformers takes seconds to import, which the demo's model does without.
     from callsheet.managers.inference.torch_engine.hf.loading import load_hf_model
 
-    loaded = load_hf_model(directory, kv_cache_tokens=settings.kv_cache_tokens, device=torch.device, dtype=torch.dtype)
+    loaded = load_hf_model(
+        directory,
+        kv_cache_tokens=settings.kv_cache_tokens,
+        device=torch.device,
+        dtype=torch.dtype,
+        batch_invariant=torch.batch_invariant,
+    )
     return _start(loaded.runner, torch, settings, loaded.token_bytes, loaded.end_tokens)
 
 

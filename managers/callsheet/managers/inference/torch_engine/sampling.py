@@ -23,6 +23,8 @@ def choose_tokens(
         Token ids, and the natural logarithm of their probabilities, each under the distribution that its sampling
         names. A logarithm that is not finite says that the row's logits were not.
     """
+    if all(sampling.temperature == 0 for sampling in samplings):
+        return _most_likely(logits[: len(samplings)], samplings)
     padding = logits.shape[0] - len(samplings)
     columns = [_parameters(sampling, uniform) for sampling, uniform in zip(samplings, uniforms, strict=True)]
     columns += [(1.0, 1.0, 1.0, 0.0)] * padding
@@ -45,6 +47,14 @@ def choose_tokens(
         log_probs = torch.where(_raw_rows(samplings, padding, logits.device), raw, log_probs)
     both = torch.cat([tokens.double(), log_probs], dim=-1)[: len(samplings)].tolist()
     return [int(token) for token, _ in both], [log_prob for _, log_prob in both]
+
+
+def _most_likely(logits: Tensor, samplings: Sequence[Sampling]) -> tuple[list[int], list[float]]:
+    """What `choose_tokens` chooses where all are greedy: of equal ones the first, without sorting the others."""
+    tokens = torch.argmax(logits, dim=-1, keepdim=True)
+    raw = torch.log_softmax(logits, dim=-1).gather(-1, tokens).double()
+    told = torch.where(_raw_rows(samplings, 0, logits.device) | ~raw.isfinite(), raw, 0.0)
+    return tokens.flatten().tolist(), told.flatten().tolist()
 
 
 def _raw_rows(samplings: Sequence[Sampling], padding: int, device: torch.device) -> Tensor:

@@ -16,6 +16,7 @@ from callsheet.managers.inference.weights import GroupWeights
 from callsheet.managers.models.config_file import WeightsError
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed.rendezvous import rendezvous
 
 _TRAINER_RANK = 0
 
@@ -73,8 +74,8 @@ def join_group(
     Raises:
         Exception: Of torch's, in all variety: they did not come in time, or the address is wrong.
     """
-    rendezvous = c10d.rendezvous(f"tcp://{address}:{port}", rank, world_size, timeout=timeout)
-    store, _, _ = next(rendezvous)
+    meeting = rendezvous(f"tcp://{address}:{port}", rank, world_size, timeout=timeout)
+    store, _, _ = next(meeting)
     store.set_timeout(timeout)
     prefixed = c10d.PrefixStore(group_name, store)
     group: dist.ProcessGroup

@@ -24,7 +24,7 @@ class WeightSources:
         self._shapes = dict(runner.state_shapes())
         self._groups = TransferGroups()
 
-    def read(self, source: WeightSource, timeout_s: float) -> dict[str, Tensor]:
+    def read(self, source: WeightSource, timeout_s: float) -> Mapping[str, Tensor]:
         """Returns tensors by name, checked against the running model.
 
         Args:
@@ -39,7 +39,7 @@ class WeightSources:
                 case DiskWeights(location):
                     return self._runner.read_weights(Path(location.removeprefix("file://")))
                 case TensorWeights(path):
-                    state = _load(path)
+                    state = self._loaded(path)
                     check_tensors({name: tuple(value.shape) for name, value in state.items()}, self._shapes, f"{path}")
                     return state
                 case GroupWeights(group_name=name, tensors=tensors):
@@ -47,6 +47,15 @@ class WeightSources:
                     return self._groups.receive(source, timeout_s)
         except WeightsError as error:
             raise WeightUpdateError(str(error), intact=True) from error
+
+    def _loaded(self, path: Path) -> Mapping[str, Tensor]:
+        state = _load(path)
+        if all(name in self._shapes for name in state):
+            return state
+        try:
+            return self._runner.named_as_in_memory(state)
+        except WeightsError as error:
+            raise WeightsError(f"{path}: {error}") from error
 
     def close(self) -> None:
         """Leaves all groups."""

@@ -58,13 +58,16 @@ class Reference:
             raise UnfitError(f"its logits with a cache are off by {off:.3g} of {scale:.3g}")
 
 
-def fit_runner(model: PreTrainedModel, bounds: ServedBounds, *, kv_cache_tokens: int) -> BatchRunner:
+def fit_runner(
+    model: PreTrainedModel, bounds: ServedBounds, *, kv_cache_tokens: int, batch_invariant: bool = True
+) -> BatchRunner:
     """Returns a runner that was seen to compute what the model does: packed if that is right, else one by one.
 
     Args:
         model: On its device.
         bounds: Which sequences are to be served.
         kv_cache_tokens: Capacity of the KV cache.
+        batch_invariant: Whether a token must not depend on what else is in the batch.
 
     Raises:
         WeightsError: The model cannot be run either way; the message names its architecture.
@@ -74,18 +77,20 @@ def fit_runner(model: PreTrainedModel, bounds: ServedBounds, *, kv_cache_tokens:
     with torch.inference_mode():
         reference = _reference(model, bounds.vocabulary_size)
         try:
-            return _packed(model, bounds, kv_cache_tokens, reference)
+            runner = _packed(model, bounds, kv_cache_tokens, reference)
+            runner.batch_invariant = batch_invariant
+            return runner
         except torch.OutOfMemoryError as error:
             raise ValueError(f"kv_cache_tokens: {kv_cache_tokens} do not fit the device beside {name}") from error
         except Exception as error:  # An architecture may fail anywhere when it is run as it was not written for.
             log.warning("model runs one sequence at a time", architecture=name, reason=f"{error}")
         model.set_attn_implementation(own_attention)
         try:
-            runner = SequenceRunner(model, bounds, kv_cache_tokens=kv_cache_tokens)
-            _prove(runner, reference)
+            alone = SequenceRunner(model, bounds, kv_cache_tokens=kv_cache_tokens)
+            _prove(alone, reference)
         except Exception as error:
             raise WeightsError(f"{name} cannot be served by the torch engine ({error})") from error
-        return runner
+        return alone
 
 
 def _packed(model: PreTrainedModel, bounds: ServedBounds, capacity: int, reference: Reference) -> PackedRunner:

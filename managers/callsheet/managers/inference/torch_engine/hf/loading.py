@@ -32,7 +32,14 @@ class LoadedModel:
     end_tokens: frozenset[int]
 
 
-def load_hf_model(directory: Path, *, kv_cache_tokens: int, device: str, dtype: Dtype = Dtype.AUTO) -> LoadedModel:
+def load_hf_model(
+    directory: Path,
+    *,
+    kv_cache_tokens: int,
+    device: str,
+    dtype: Dtype = Dtype.AUTO,
+    batch_invariant: bool = True,
+) -> LoadedModel:
     """Loads a model with its tokenizer.
 
     Args:
@@ -40,6 +47,7 @@ def load_hf_model(directory: Path, *, kv_cache_tokens: int, device: str, dtype: 
         kv_cache_tokens: Capacity of the KV cache; also bounds the context.
         device: "cpu", "cuda" or any other torch device.
         dtype: In which to compute.
+        batch_invariant: Whether a token must not depend on what else is in the batch.
 
     Raises:
         WeightsError: The directory does not hold a model that can be served.
@@ -54,7 +62,7 @@ def load_hf_model(directory: Path, *, kv_cache_tokens: int, device: str, dtype: 
     embeddings = model.get_input_embeddings()
     vocabulary = getattr(embeddings, "num_embeddings", None) or model.config.get_text_config().vocab_size
     bounds = ServedBounds(vocabulary, served_context(described.context_length, kv_cache_tokens))
-    runner = fit_runner(model, bounds, kv_cache_tokens=kv_cache_tokens)
+    runner = fit_runner(model, bounds, kv_cache_tokens=kv_cache_tokens, batch_invariant=batch_invariant)
     tokenizer = load_tokenizer(directory) if described.tokenizer else None
     ends = end_tokens(directory)
     if not ends and tokenizer is not None and tokenizer.eos_token_id is not None:

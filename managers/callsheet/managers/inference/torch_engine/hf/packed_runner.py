@@ -28,10 +28,15 @@ from callsheet.managers.inference.torch_engine.hf.kv_cache import (
     PrefillPass,
     RowsApartPass,
 )
-from callsheet.managers.inference.torch_engine.hf.weights import read_model_weights
+from callsheet.managers.inference.torch_engine.hf.weights import named_as_in_memory, read_model_weights
 from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import override
+
+TILE_SIZES = (1, 2, 4, TILE_ROWS)
+"""Rows of a step that may be computed together."""
+MOST_ROWS = 64
+"""The most rows of a step where rows may depend on each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +48,21 @@ class ServedBounds:
 
 
 class PackedRunner(BatchRunner):
-    """A model whose attention is ours."""
+    """A model whose attention is ours.
+
+    Attributes:
+        batch_invariant: Whether a row's result must not depend on the other rows of its step; read by `choose_tile`.
+    """
 
     model: PreTrainedModel
 
     def __init__(
-        self, model: PreTrainedModel, layers: Mapping[int, LayerShape], bounds: ServedBounds, *, kv_cache_tokens: int
+        self,
+        model: PreTrainedModel,
+        layers: Mapping[int, LayerShape],
+        bounds: ServedBounds,
+        *,
+        kv_cache_tokens: int,
     ) -> None:
         """Takes the model over and allocates the cache.
 
@@ -64,6 +78,8 @@ class PackedRunner(BatchRunner):
         self.model = model
         self.extents = ExtentAllocator(kv_cache_tokens, ALIGNMENT)
         self.tile_rows = 1
+        self.batch_invariant = True
+        self._tiles: tuple[int, ...] = ()
         self._layers = layers
         self._bounds = bounds
         # Only the logits that are sampled from are worth their product with the vocabulary.
@@ -85,7 +101,11 @@ class PackedRunner(BatchRunner):
 
     @override
     def choose_tile(self) -> None:
-        self.tile_rows = invariant_rows(self, TILE_ROWS)
+        if self.batch_invariant:
+            self._tiles = invariant_tiles(self, TILE_SIZES)
+            self.tile_rows = self._tiles[-1]
+        else:
+            self.tile_rows = MOST_ROWS
 
     @override
     def prefill(self, token_ids: Sequence[int], begin: int, place: Extent) -> Tensor:
@@ -97,7 +117,7 @@ class PackedRunner(BatchRunner):
 
     @override
     def decode(self, rows: Sequence[DecodeRow]) -> Tensor:
-        padding = self.tile_rows - len(rows)
+        padding = next((tile for tile in self._tiles if tile >= len(rows)), len(rows)) - len(rows)
         inputs = torch.tensor(
             [(row.token_id, row.position, row.place.start + row.position) for row in rows]
             + [(0, 0, self._cache.scratch)] * padding,
@@ -126,27 +146,54 @@ class PackedRunner(BatchRunner):
     def read_weights(self, directory: Path) -> dict[str, Tensor]:
         return read_model_weights(directory, self.model)
 
+    @override
+    def named_as_in_memory(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return named_as_in_memory(state, self.model)
 
-def invariant_rows(runner: PackedRunner, rows: int) -> int:
-    """Returns `rows` if a row's result depends neither on its place in a tile nor on the other rows, else 1.
 
-    As `runner.invariant_tile` does it: on the model's own shapes, with attention left out.
+def invariant_tiles(runner: PackedRunner, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Returns the largest usable size of a tile, and smaller ones that give every row the very same bits.
+
+    In a usable one a row's result depends neither on its place nor on the other rows. Measured as
+    `runner.invariant_tile` does it: on the model's own shapes, with attention left out. One row always is usable.
+
+    Args:
+        runner: The model.
+        sizes: What to try, rising.
     """
+    if any(name.endswith(".experts") for name, _ in runner.model.named_modules()):
+        # Which rows an expert computes together is up to the rows: no measurement sees all cases.
+        return (1,)
     device = runner.model.device
     seed = torch.Generator().manual_seed(0)
-    tokens = torch.randint(runner.bounds.vocabulary_size, (rows,), generator=seed).to(device)
-    positions = torch.arange(rows, device=device)
+    tokens = torch.randint(runner.bounds.vocabulary_size, (sizes[-1],), generator=seed).to(device)
+    positions = torch.arange(sizes[-1], device=device)
 
     def outputs(order: Tensor) -> Tensor:
         return runner.forward(tokens[order], positions[order], RowsApartPass())
 
-    with torch.inference_mode():
-        expected = outputs(positions)
+    def usable(rows: int) -> bool:
+        own = positions[:rows]
+        expected = outputs(own)
         for shift in range(1, rows):
-            moved = torch.roll(positions, shift)
-            repeated = torch.full_like(positions, shift)
+            moved, repeated = torch.roll(own, shift), torch.full_like(own, shift)
             if not torch.equal(outputs(moved), expected[moved]):
-                return 1
+                return False
             if not torch.equal(outputs(repeated), expected[repeated]):
-                return 1
-    return rows
+                return False
+        return True
+
+    with torch.inference_mode():
+        largest = next((rows for rows in reversed(sizes) if usable(rows)), 1)
+        whole = outputs(positions[:largest])
+        equal = [
+            rows
+            for rows in sizes
+            if rows < largest
+            and usable(rows)
+            and all(
+                torch.equal(outputs(positions[begin : begin + rows]), whole[begin : begin + rows])
+                for begin in range(0, largest, rows)
+            )
+        ]
+    return (*equal, largest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from callsheet.managers.inference.torch_engine.batch_runner import ALIGNMENT, BatchRunner, DecodeRow, KvChunk
 from callsheet.managers.inference.torch_engine.extents import Extent, ExtentAllocator
 from callsheet.managers.inference.torch_engine.hf.packed_runner import ServedBounds
-from callsheet.managers.inference.torch_engine.hf.weights import read_model_weights
+from callsheet.managers.inference.torch_engine.hf.weights import named_as_in_memory, read_model_weights
 from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import override
@@ -93,3 +93,7 @@ class SequenceRunner(BatchRunner):
     @override
     def read_weights(self, directory: Path) -> dict[str, Tensor]:
         return read_model_weights(directory, self.model)
+
+    @override
+    def named_as_in_memory(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return named_as_in_memory(state, self.model)

@@ -60,7 +60,7 @@ def _plain_tokens(tokenizer: PreTrainedTokenizerBase) -> TokenBytes:
         return token if isinstance(token, str) else ""
 
     if "ByteLevel" in kinds:
-        letters: dict[int, str] = bytes_to_unicode()  # type: ignore[no-untyped-call]
+        letters: dict[int, str] = bytes_to_unicode()
         byte_of = {letter: byte for byte, letter in letters.items()}
         return lambda token_id: b"".join(
             bytes((byte_of[letter],)) if letter in byte_of else letter.encode() for letter in piece(token_id)

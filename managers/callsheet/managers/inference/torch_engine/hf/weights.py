@@ -67,6 +67,32 @@ def read_model_weights(directory: Path, running: PreTrainedModel) -> dict[str, T
     return model.state_dict()
 
 
+def named_as_in_memory(state: Mapping[str, Tensor], running: PreTrainedModel) -> dict[str, Tensor]:
+    """Returns tensors with the names of the running model's state_dict(), some of which may be left out.
+
+    Files may have other names, and parts of what is one tensor in memory, such as single experts. Transformers knows
+    how to join them, and does it in a model of its own.
+
+    Raises:
+        WeightsError: Some are none of the model's, or parts are missing.
+    """
+    try:
+        with _quiet_transformers():
+            loaded: Any = type(running).from_pretrained(
+                None, config=running.config, state_dict=dict(state), dtype=running.dtype, output_loading_info=True
+            )
+    except Exception as error:  # A loader that is fed garbage raises anything.
+        first_line = (str(error).splitlines() or [""])[0]
+        raise WeightsError(f"the tensors do not make up {type(running).__name__} ({first_line})") from error
+    model, report = loaded
+    if strangers := sorted(report["unexpected_keys"]):
+        raise WeightsError(f"{len(strangers)} tensors are none of the running model's ({', '.join(strangers[:5])})")
+    whole: dict[str, Tensor] = model.state_dict()
+    # Tied tensors are one: where it was not given, its other name is not told as missing.
+    random = {whole[name].data_ptr() for name in report["missing_keys"] if name in whole}
+    return {name: values for name, values in whole.items() if values.data_ptr() not in random}
+
+
 def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Names of fields that differ and have an effect."""
     names = {
@@ -81,7 +107,7 @@ def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 def _quiet_transformers() -> Iterator[None]:
     """Keeps bars of progress and advice for programmers from the log; what is wrong is raised."""
     bars, level = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
@@ -90,4 +116,4 @@ def _quiet_transformers() -> Iterator[None]:
     finally:
         transformers_logging.set_verbosity(level)
         if bars:
-            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,61 @@
+"""One process of a manager for several servers of engines: each is an engine of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+from callsheet.client import Client, ClientOptions, Sampling, Succeeded
+from callsheet.client.admin import AdminClient
+from callsheet.deploy.stack import local_stack
+from callsheet.deploy.stack_settings import StackSettings
+from callsheet.deploy.tokens import token_path
+from callsheet.scheduler.access.settings import AccessSettings
+
+from tests.support.contract_http import running
+from tests.support.contract_sglang import ContractSGLang
+from tests.support.served_subjects import contract_engine
+
+pytestmark = pytest.mark.anyio
+_WAIT_S = 100.0
+_SAMPLING = Sampling(max_new_tokens=4, seed=1)
+
+
+async def _engines(admin: AdminClient) -> dict[str, bool]:
+    """The registered managers, and whether each takes generations."""
+    status = await admin.status()
+    return {each.manager_id.rpartition("-")[2]: each.connected for each in status.managers}
+
+
+def _administrator(place: Path) -> ClientOptions:
+    return ClientOptions(token=token_path(place / "data", "admin").read_text().strip())
+
+
+async def test_each_server_is_an_engine_and_one_that_dies_leaves_the_other(tmp_path: Path) -> None:
+    first, second = (ContractSGLang(contract_engine(tmp_path)) for _ in range(2))
+    async with running(first), running(second):
+        settings = StackSettings(
+            tmp_path / "data",
+            access=AccessSettings(tokens=tmp_path / "tokens.json"),
+            managers=("inference",),
+            engine="sglang",
+            urls=(first.url, second.url),
+            cpus=1,
+        )
+        with anyio.fail_after(_WAIT_S):
+            async with (
+                local_stack(settings) as stack,
+                Client(stack.address, _administrator(tmp_path)) as client,
+                AdminClient(stack.address, _administrator(tmp_path)) as admin,
+            ):
+                while len(await _engines(admin)) < 2:  # noqa: ASYNC110 - the process is ready with the first of them
+                    await anyio.sleep(0.05)
+                assert set(await _engines(admin)) == {"inference#0", "inference#1"}
+                async with await client.open_job("j") as job:
+                    outcomes = [await job.generate([1, 2, 3], _SAMPLING) for _ in range(3)]
+                    assert all(isinstance(each, Succeeded) for each in outcomes)
+                    await first.die()
+                    assert isinstance(await job.generate([1, 2], _SAMPLING), Succeeded)
+                    assert first.calls
+                    assert second.calls
