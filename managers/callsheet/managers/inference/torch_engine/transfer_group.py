@@ -6,6 +6,7 @@ Both ends must agree on the names of the store's keys, so the group is made by t
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from datetime import timedelta
@@ -19,6 +20,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import rendezvous
 
 _TRAINER_RANK = 0
+_POLL_S = 0.1
 
 
 class TransferGroups:
@@ -27,6 +29,7 @@ class TransferGroups:
     def __init__(self) -> None:
         self._groups: dict[str, dist.ProcessGroup] = {}
         self._lock = threading.Lock()
+        self._closed = threading.Event()
 
     def receive(self, source: GroupWeights, timeout_s: float) -> dict[str, Tensor]:
         """Joins a group if it is not in it, and returns the tensors that the trainer broadcasts.
@@ -44,7 +47,10 @@ class TransferGroups:
         if not self._lock.acquire(timeout=timeout_s):
             raise WeightsError(f"group {source.group_name}: another update did not end within {timeout_s:g} s")
         try:
-            group = self._groups.get(source.group_name) or _join(source, timedelta(seconds=timeout_s))
+            group = self._groups.get(source.group_name)
+            if group is None:
+                self._await_trainer(source, ends)
+                group = _join(source, timedelta(seconds=max(1.0, ends - time.monotonic())))
             self._groups[source.group_name] = group
             return _receive(group, source, ends)
         except Exception as error:  # Whatever a backend raises, this group is of no use any more.
@@ -57,9 +63,26 @@ class TransferGroups:
             self._lock.release()
 
     def close(self) -> None:
-        """Leaves all groups."""
+        """Leaves all groups, and waits for no trainer any more."""
+        self._closed.set()
         for name in list(self._groups):
             self._leave(name)
+
+    def _await_trainer(self, source: GroupWeights, ends: float) -> None:
+        """Returns once somebody listens at the group's address.
+
+        Torch's own wait for it cannot be given up, and aborts a process that ends meanwhile.
+        """
+        while True:
+            left_s = ends - time.monotonic()
+            if left_s <= 0 or self._closed.is_set():
+                raise TimeoutError("nobody listens there")
+            try:
+                socket.create_connection((source.address, source.port), timeout=left_s).close()
+            except OSError:
+                self._closed.wait(min(_POLL_S, left_s))
+            else:
+                return
 
     def _leave(self, name: str) -> None:
         if (group := self._groups.pop(name, None)) is not None:
