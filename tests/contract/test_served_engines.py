@@ -12,6 +12,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
+from callsheet.managers.inference.build import build_inference_manager
 from callsheet.managers.inference.driver import (
     EngineBusyError,
     EngineDriver,
@@ -31,10 +32,13 @@ from callsheet.managers.inference.http_engine.client import EngineHttp
 from callsheet.managers.inference.http_engine.driver import HttpEngineDriver
 from callsheet.managers.inference.openai_engine.server import read_server as openai_server
 from callsheet.managers.inference.openai_engine.settings import OpenAISettings
+from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.sglang_engine.attaching import attach_sglang
 from callsheet.managers.inference.sglang_engine.settings import SGLangSettings
 from callsheet.managers.inference.vllm_engine.settings import VLLMSettings
 from callsheet.managers.inference.weights import DiskWeights, GroupWeights, TensorSpec, TensorWeights
+from callsheet.managers.settings import ManagerSettings
+from callsheet.v1.manager_service_pb2 import NodeSpec
 
 from tests.support.contract_engine import Standing
 from tests.support.contract_http import ContractServer, running
@@ -80,11 +84,10 @@ def vllm(place: Path) -> ContractVLLM:
 @pytest.fixture(params=["sglang", "vllm"])
 async def both(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Served]:
     """Either of the servers whose weights can be replaced."""
-    server, connect = {
-        "sglang": (sglang(tmp_path), sglang_driver),
-        "vllm": (vllm(tmp_path), vllm_driver),
-    }[request.param]
-    async with served(server, connect) as it:
+    connected = (
+        served(sglang(tmp_path), sglang_driver) if request.param == "sglang" else served(vllm(tmp_path), vllm_driver)
+    )
+    async with connected as it:
         yield it
 
 
@@ -331,3 +334,31 @@ async def test_a_version_is_no_update(tmp_path: Path) -> None:
     async with served(vllm(tmp_path), vllm_driver) as it:
         with pytest.raises(WeightUpdateError, match="version is -1"):
             await it.driver.update_weights(WeightUpdate(DiskWeights("x"), -1, UpdateMode.ABORT))
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm", "openai"])
+async def test_a_manager_of_a_server(engine: str, tmp_path: Path) -> None:
+    kinds: dict[str, Callable[[Path], ContractServer]] = {
+        "sglang": sglang,
+        "vllm": vllm,
+        "openai": lambda place: ContractOpenAI(contract_engine(place)),
+    }
+    async with running(kinds[engine](tmp_path)) as server:
+        settings = InferenceSettings(engine=engine, urls=(server.url,), load_at_first_use=True)
+        # The server is served by this event loop, which looking for it must not block.
+        manager = ManagerSettings("127.0.0.1:1", "m", NodeSpec(node_id="n"), handle_signals=False)
+        executor = await anyio.to_thread.run_sync(build_inference_manager, settings, manager)
+        [service] = executor.services()
+        assert dict(service.reserved) == {}
+        assert service.slots == (settings.slots if engine == "openai" else server.engine.most_running)
+        assert executor.capabilities()["engine"] == engine
+        told: list[bool] = []
+        executor.on_service_change(lambda: told.append(executor.service_states()[0].no_room))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(executor.serve)
+            await server.die()
+            await until(lambda: told == [True])
+            await server.start()
+            await until(lambda: told == [True, False])
+            tasks.cancel_scope.cancel()
+        await executor.close()

@@ -118,10 +118,7 @@ class ContractVLLM(ContractServer):
             if body.get("stream"):
                 return await self._stream(request, live, body)
             await live.ended.wait()
-            told = self._choice(live, body, 0)
-            if body["sampling_params"].get("stop") and not body["sampling_params"].get("include_stop_str_in_output"):
-                told["text"] = ""
-            return web.json_response({"choices": [told], "usage": _usage(live)})
+            return web.json_response({"choices": [self._choice(live, body, 0)], "usage": _usage(live)})
         finally:
             if not live.finish:
                 self.engine.abort(live)
@@ -148,7 +145,6 @@ class ContractVLLM(ContractServer):
             "index": 0,
             "token_ids": list(live.output[told:]),
             "finish_reason": live.finish or None,
-            "text": live.text if not told else "",
         }
         if live.finish:
             choice["weight_versions"] = [{"version": v, "start": b, "end": e} for v, b, e in live.spans]

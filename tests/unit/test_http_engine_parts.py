@@ -149,7 +149,10 @@ def _weights(directory: Path, width: int) -> Path:
 def test_weights_are_looked_at_before_a_server_reads_them(tmp_path: Path) -> None:
     served, new, wider = (_weights(tmp_path / name, width) for name, width in (("old", 2), ("new", 2), ("wide", 3)))
     check_weights(str(new), str(served))
-    check_weights(str(tmp_path / "on another machine"), str(served))
+    check_weights(str(tmp_path / "on another machine"), "/of another machine")
+    check_weights("organisation/name", str(served))
+    with pytest.raises(WeightUpdateError, match="there is no such directory"):
+        check_weights(str(tmp_path / "missing"), str(served))
     check_weights(str(wider), "on another machine")
     with pytest.raises(WeightUpdateError, match="not those of the running model") as misfit:
         check_weights(str(wider), str(served))

@@ -29,6 +29,9 @@ def check_weights(location: str, served: str) -> None:
     """
     directory = Path(location)
     if not directory.is_dir():
+        if directory.is_absolute() and Path(served).is_dir():
+            # What the server serves can be seen from here, so its file system is this one.
+            raise WeightUpdateError(f"{location}: there is no such directory", intact=True)
         return
     try:
         shapes = shapes_in(directory)

@@ -26,9 +26,6 @@ def generate_body(live: LiveRequest, server: VLLMServer, how: Derivation, seed: 
         "top_k": sampling.top_k,
         "seed": seed & _SEED_MASK,
         "ignore_eos": sampling.ignore_eos,
-        "skip_special_tokens": True,
-        # The text is to have all tokens, as the ids do.
-        "include_stop_str_in_output": True,
     }
     if how is Derivation.AS_TOLD:
         params["logprobs"] = 0
@@ -42,7 +39,8 @@ def generate_body(live: LiveRequest, server: VLLMServer, how: Derivation, seed: 
         "request_id": live.server_id,
         "token_ids": list(request.prompt_token_ids),
         "sampling_params": params,
-        "output_mode": "text" if server.bounds.stop_texts else "tokens",
+        # Its texts begin with the prompt's where that ends within a character.
+        "output_mode": "tokens",
         "stream": stream,
     }
     if stream:
@@ -110,20 +108,17 @@ def generation_of(
         version_spans=spans,
         seed=seed,
         cached_tokens=int(details.get("cached_tokens") or 0),
-        text=choice.get("text"),
     )
 
 
 def joined(so_far: dict[str, Any] | None, event: Mapping[str, Any]) -> dict[str, Any]:
     """An answer as far as it has been told, and one more event of its stream, which has only what is new."""
-    answer: dict[str, Any] = so_far or {"choices": [{"token_ids": [], "text": None, "logprobs": {"content": []}}]}
+    answer: dict[str, Any] = so_far or {"choices": [{"token_ids": [], "logprobs": {"content": []}}]}
     if event.get("usage"):
         answer["usage"] = event["usage"]
     for new in event.get("choices") or ():
         choice = answer["choices"][0]
         choice["token_ids"] += new.get("token_ids") or []
-        if new.get("text") is not None:
-            choice["text"] = (choice["text"] or "") + new["text"]
         choice["logprobs"]["content"] += (new.get("logprobs") or {}).get("content") or []
         for name in ("finish_reason", "weight_versions"):
             if new.get(name) is not None:
