@@ -210,6 +210,26 @@ async def test_uses_in_a_redis_of_an_older_version_count_from_the_first_look(
     await store.aclose()
 
 
+async def test_a_release_that_redis_runs_late_takes_nothing_from_a_job_opened_again(
+    redis_url: str, clock: SteppedClock
+) -> None:
+    namespace = uuid.uuid4().hex
+    before = await RedisPayloadStore.open(redis_url, namespace=namespace, clock=lambda: START)
+    store = await RedisPayloadStore.open(redis_url, namespace=namespace, clock=clock)
+    both, former = await put(store, b"both"), await put(store, b"former")
+    await store.retain("job", [both, former])
+    clock.seconds += 1.0
+    await store.retain("job", [both])
+    await before.release_job("job")
+    assert await retained(store, "job", [both, former]) == [both]
+    await before.release_all_but(["another"])
+    for sha256 in (both, former):
+        with pytest.raises(PayloadNotFoundError):
+            await store.size(sha256)
+    await before.aclose()
+    await store.aclose()
+
+
 async def test_a_full_redis_lets_go_of_what_is_idle(clock: SteppedClock) -> None:
     with redis_server() as url:
         store = await RedisPayloadStore.open(url, clock=clock)

@@ -7,7 +7,10 @@ import pytest
 from callsheet.scheduler.core.forgotten import entry
 from callsheet.scheduler.core.model import ActionKey, ActionState, RefusalCode
 from callsheet.scheduler.core.records import ActionFinished, JobOpened, WorkForgotten
+from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.service.background import Background
+from callsheet.scheduler.service.payload_claims import PayloadClaims
+from callsheet.scheduler.service.payload_rights import PayloadRights
 from callsheet.scheduler.service.requests import UnaryReply
 from callsheet.scheduler.service.sessions import ClientStream
 from callsheet.scheduler.store.local_payloads import LocalPayloadStore
@@ -24,7 +27,9 @@ async def test_who_waits_for_it_is_told_to_ask_again(place: JournalPlace) -> Non
         journal.commit([ActionFinished("job", "a", "succeeded", b"outcome", 2.0)])
         journal.commit([WorkForgotten("job", ("a",), entry("a", b"", ActionState.SUCCEEDED))])
         payloads = await LocalPayloadStore.open(place.data_dir / "payloads")
-        background = Background(journal, payloads, lambda job_id: job_id == "job")
+        rights = PayloadRights(payloads, SchedulerState(1, lambda _: b""))
+        claims = PayloadClaims(payloads, rights, lambda job_id: job_id == "job")
+        background = Background(journal, claims, lambda job_id: job_id == "job")
         stream, unary = ClientStream(), UnaryReply()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(background.run)

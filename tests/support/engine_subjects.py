@@ -54,6 +54,7 @@ async def torch_subject(place: Path) -> AsyncIterator[Subject]:
             most_requests=64,
             cached_of_100=96,
             tolerance=2e-5,
+            lengthy=800,
             wakes_whole=True,
         )
     finally:

@@ -8,6 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from callsheet.deploy.command_lines import role_arguments
+from callsheet.deploy.own_model import describe_own_model
+from callsheet.deploy.roles import Role
+from callsheet.deploy.stack_settings import StackSettings
 from callsheet.managers.inference.settings import InferenceSettings
 from callsheet.managers.inference.torch_engine.hf.loading import load_hf_model
 from callsheet.managers.inference.torch_engine.kind import torch_engine
@@ -65,6 +69,7 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (only_pickles, r"pytorch_model\.bin is another format"),
     (cut, "it is cut short"),
     (lacks_a_shard, r"model-00001-of-00002\.safetensors: is missing"),
+    (lambda directory: (directory / "weights.pt").write_bytes(b""), "give it as weights"),
     (shutil.rmtree, "is no directory"),
 ]
 
@@ -118,3 +123,19 @@ def test_dtype_and_context_that_are_served() -> None:
     assert served_context(131_072, 32_768) == 32_768
     assert served_context(2048, 32_768) == 2048
     assert served_context(None, 512) == 512
+
+
+def test_a_stack_tells_what_it_will_serve_and_only_the_engine_is_told_to(copy: Path, tmp_path: Path) -> None:
+    own = StackSettings(tmp_path, model=str(copy))
+    assert (describe_own_model(own) or "").startswith("the service policy is mine (Qwen2ForCausalLM")
+    inference = role_arguments(Role.INFERENCE, own, address="127.0.0.1:7077", cores=4)
+    assert inference[inference.index("--model") + 1] == str(copy)
+    assert "--load-at-first-use" not in inference
+    reward = role_arguments("reward", own, address="127.0.0.1:7077", cores=4)
+    assert "--model" not in reward
+    assert "--load-at-first-use" in reward
+    assert describe_own_model(StackSettings(tmp_path)) is None
+    with pytest.raises(ValueError, match=r"model: .*nowhere: is no directory"):
+        describe_own_model(StackSettings(tmp_path, model=str(tmp_path / "nowhere")))
+    with pytest.raises(ValueError, match="needs the inference manager"):
+        describe_own_model(StackSettings(tmp_path, model=str(copy), managers=("sandbox",)))

@@ -33,7 +33,7 @@ class World:
         self.core = core
         self.store = store
         self.manager = core.manager()
-        self.claims = PayloadClaims(store, PayloadRights(store, core.state))
+        self.claims = PayloadClaims(store, PayloadRights(store, core.state), core.state.jobs.__contains__)
         self.idle = IdlePayloads(store, self.claims, core.state, lambda: core.now)
 
     @classmethod

@@ -12,6 +12,7 @@ import pytest
 from callsheet.scheduler.access.identity import ANYBODY
 from callsheet.scheduler.core.model import RefusalCode, RefusedError
 from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.service import payload_claims
 from callsheet.scheduler.service.payload_claims import PayloadClaims
 from callsheet.scheduler.service.payload_rights import PayloadRights
 from callsheet.scheduler.store.errors import PayloadNotFoundError
@@ -31,7 +32,9 @@ class World:
     def __init__(self, directory: Path, store: LocalPayloadStore) -> None:
         self.directory = directory
         self.store = store
-        self.claims = PayloadClaims(store, PayloadRights(store, SchedulerState(1, lambda _: b"")))
+        self.open_jobs = {"job"}
+        rights = PayloadRights(store, SchedulerState(1, lambda _: b""))
+        self.claims = PayloadClaims(store, rights, lambda job_id: job_id in self.open_jobs)
 
     def holds(self) -> int:
         """Links of jobs to the payload."""
@@ -45,13 +48,13 @@ class World:
 
 
 @asynccontextmanager
-async def world_in(directory: Path) -> AsyncIterator[World]:
+async def world_in(directory: Path, kind: type[LocalPayloadStore] = LocalPayloadStore) -> AsyncIterator[World]:
     """Runs the claims for the length of the block."""
 
     async def chunks() -> AsyncIterator[bytes]:
         yield CONTENT
 
-    store = await LocalPayloadStore.open(directory)
+    store = await kind.open(directory)
     await store.put(chunks())
     world = World(directory, store)
     async with anyio.create_task_group() as tasks:
@@ -121,3 +124,74 @@ async def test_a_payload_that_is_missing_gives_back_those_before_it(tmp_path: Pa
             await world.until(0)
         with pytest.raises(PayloadNotFoundError):
             await world.claims.of_result(ANYBODY, "job", "0" * 64)
+
+
+class SlowRelease(LocalPayloadStore):
+    """A store whose releases of jobs begin when a test says so, as if it could not be reached before."""
+
+    asked: anyio.Event
+    reached: anyio.Event
+
+    async def release_job(self, job_id: str) -> None:
+        """See `PayloadStore.release_job`."""
+        self.asked.set()
+        await self.reached.wait()
+        await super().release_job(job_id)
+
+
+async def test_a_release_that_takes_long_takes_nothing_from_a_job_opened_again(tmp_path: Path) -> None:
+    async with world_in(tmp_path, SlowRelease) as world, anyio.create_task_group() as tasks:
+        store = world.store
+        assert isinstance(store, SlowRelease)
+        store.asked, store.reached = anyio.Event(), anyio.Event()
+        (await world.claims.of_submit(ANYBODY, "job", [REFERENCE])).settle(accepted=True)
+        await world.claims.of_submit(ANYBODY, "another", [REFERENCE])
+        world.open_jobs.clear()
+        world.claims.release_job("job")
+        with anyio.fail_after(DEADLINE_S):
+            await store.asked.wait()
+        world.open_jobs.add("job")
+
+        async def submit() -> None:
+            (await world.claims.of_submit(ANYBODY, "job", [REFERENCE])).settle(accepted=True)
+
+        tasks.start_soon(submit)
+        await anyio.wait_all_tasks_blocked()
+        store.reached.set()
+        with anyio.fail_after(DEADLINE_S):
+            while any(job_id == "job" for job_id, _ in world.claims._claimed) or world.claims._releasing:
+                await anyio.lowlevel.checkpoint()
+        assert world.holds() == 2, "the job that was opened again has it, and the other"
+
+
+@pytest.mark.parametrize("opened", [True, False])
+async def test_a_release_waits_for_submits_on_their_way(tmp_path: Path, opened: bool) -> None:
+    async with world_in(tmp_path) as world:
+        (await world.claims.of_submit(ANYBODY, "job", [REFERENCE])).settle(accepted=True)
+        world.open_jobs.clear()
+        # It came with the opening of a job of the same id, which is not decided either.
+        claim = await world.claims.of_submit(ANYBODY, "job", [REFERENCE])
+        world.claims.release_job("job")
+        await anyio.wait_all_tasks_blocked()
+        assert world.holds() == 1
+        world.open_jobs |= {"job"} if opened else set()
+        claim.settle(accepted=opened)
+        with anyio.fail_after(DEADLINE_S):
+            while world.claims._closed_jobs or world.claims._releasing:
+                await anyio.lowlevel.checkpoint()
+        assert (tmp_path / "objects" / DIGEST).exists() == opened
+
+
+async def test_a_submit_does_not_wait_for_ever_for_a_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payload_claims, "_RELEASE_WAIT_S", 0.0)
+    async with world_in(tmp_path, SlowRelease) as world:
+        store = world.store
+        assert isinstance(store, SlowRelease)
+        store.asked, store.reached = anyio.Event(), anyio.Event()
+        world.claims.release_job("closed")
+        with anyio.fail_after(DEADLINE_S):
+            await store.asked.wait()
+        with pytest.raises(RefusedError, match="still being let go") as refused:
+            await world.claims.of_submit(ANYBODY, "closed", [REFERENCE])
+        assert refused.value.code is RefusalCode.UNAVAILABLE
+        await world.claims.of_submit(ANYBODY, "job", [REFERENCE])

@@ -53,7 +53,7 @@ def rollout(
     scheduler: Address = DEFAULT_ADDRESS,
     as_json: AsJson = False,
 ) -> None:
-    """Tell which engines have the weights that a job published, and which are quarantined."""
+    """Tell which engines have the weights that a job published."""
     from callsheet.cli.plain import to_plain
 
     found = ask(scheduler, lambda admin: admin.rollouts(job, wait_s=wait_s))

@@ -8,7 +8,6 @@ from callsheet.cli.errors import CommandError, needs
 from callsheet.cli.options import AsJson, options_of
 from callsheet.cli.output import say
 from callsheet.deploy.stack_settings import StackSettings
-from callsheet.managers.inference.settings import DEFAULT_SERVICE
 from callsheet.options.common import LogFormat
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def up(*, settings: StackSettings, as_json: AsJson = False) -> None:
     own_format = settings.log_format or (LogFormat.CONSOLE if settings.logs_to_files else None)
     configure_logs(own_format, settings.log_level, role="up")
     if own_model is not None:
-        show_progress(f"the service {DEFAULT_SERVICE} is {own_model}")
+        show_progress(own_model)
     if sandboxes:
         note_isolation(settings)
         note_core_sharing(settings)

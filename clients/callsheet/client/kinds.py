@@ -109,6 +109,7 @@ def _take_generate(message: outcome_pb2.GenerateResult, _: BlobReader) -> Genera
         _LOG_PROBS_MODE_BY_NUMBER.get(message.log_probs_mode, LogProbsMode.SAMPLED),
         message.seed if message.HasField("seed") else None,
         message.text if message.HasField("text") else None,
+        message.begun_version if message.HasField("begun_version") else None,
     )
 
 

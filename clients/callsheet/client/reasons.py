@@ -30,6 +30,8 @@ class Reason(StrEnum):
     """No manager that came can ever serve the action."""
     NO_RESULT = "no_result"
     """The manager reported an end without a result."""
+    RESULT_DROPPED = "result_dropped"
+    """The result was too much to keep until its submit came again after a restart."""
 
     # Any manager.
     ALREADY_RAN = "already_ran"
@@ -122,6 +124,8 @@ class Reason(StrEnum):
     ENGINE_BUSY = "engine_busy"
     ENGINE_ERROR = "engine_error"
     ENGINE_FAILED = "engine_failed"
+    WEIGHTS_UNPROVED = "weights_unproved"
+    """The engine has not proved that it has the weights which were published."""
     INVALID_SAMPLING = "invalid_sampling"
     NO_TOKENIZER = "no_tokenizer"
     """Stop strings were asked for, or text was sent, and the model has no tokenizer."""

@@ -47,6 +47,9 @@ class GenerateResult:
         seed: The seed that was used, given or drawn; the same prompt and weights give the same tokens with it. None if
             the engine does not tell.
         text: Text of the new tokens, special tokens left out; None if the engine has no tokenizer.
+        begun_version: The policy version that its engine served when it was let begin; None if that is not told. Where
+            the first of `policy_versions` is another one, an update with mode "keep" came before its first token: the
+            KV of its prompt may be of both.
     """
 
     token_ids: tuple[int, ...]
@@ -57,6 +60,7 @@ class GenerateResult:
     log_probs_mode: LogProbsMode = LogProbsMode.SAMPLED
     seed: int | None = None
     text: str | None = None
+    begun_version: int | None = None
 
 
 class OutputStream(Enum):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from callsheet.deploy.roles import Role
 from callsheet.deploy.stack_settings import StackSettings
+from callsheet.managers.inference.settings import DEFAULT_SERVICE
 
 
 def describe_own_model(settings: StackSettings) -> str | None:
@@ -25,4 +26,5 @@ def describe_own_model(settings: StackSettings) -> str | None:
         described = read_model_directory(directory)
     except WeightsError as error:
         raise ValueError(f"model: {error}") from error
-    return described.summary(served_dtype(Dtype.AUTO, "cpu", described.dtype))
+    summary = described.summary(served_dtype(Dtype.AUTO, "cpu", described.dtype))
+    return f"the service {DEFAULT_SERVICE} is {summary}"

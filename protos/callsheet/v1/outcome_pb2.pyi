@@ -471,6 +471,7 @@ class GenerateResult(google.protobuf.message.Message):
     LOG_PROBS_MODE_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
     TEXT_FIELD_NUMBER: builtins.int
+    BEGUN_VERSION_FIELD_NUMBER: builtins.int
     finish_reason: global___FinishReason.ValueType
     """Why it ended."""
     cached_tokens: builtins.int
@@ -482,6 +483,11 @@ class GenerateResult(google.protobuf.message.Message):
     text: builtins.str
     """Text of the new tokens, special tokens left out; bytes that are not UTF-8 become U+FFFD. Unset: the engine has no
     tokenizer.
+    """
+    begun_version: builtins.int
+    """The policy version that its engine served when it was let begin; unset if that is not told. Where the first of
+    `policy_versions` is another one, weights changed between two of its prompt's tokens or before them: with the mode
+    "keep" the KV of the prompt may be of both.
     """
     @property
     def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
@@ -506,9 +512,12 @@ class GenerateResult(google.protobuf.message.Message):
         log_probs_mode: callsheet.v1.action_pb2.LogProbsMode.ValueType = ...,
         seed: builtins.int | None = ...,
         text: builtins.str | None = ...,
+        begun_version: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_seed", b"_seed", "_text", b"_text", "seed", b"seed", "text", b"text"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "_text", b"_text", "cached_tokens", b"cached_tokens", "finish_reason", b"finish_reason", "log_probs", b"log_probs", "log_probs_mode", b"log_probs_mode", "policy_versions", b"policy_versions", "seed", b"seed", "text", b"text", "token_ids", b"token_ids"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_begun_version", b"_begun_version", "_seed", b"_seed", "_text", b"_text", "begun_version", b"begun_version", "seed", b"seed", "text", b"text"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_begun_version", b"_begun_version", "_seed", b"_seed", "_text", b"_text", "begun_version", b"begun_version", "cached_tokens", b"cached_tokens", "finish_reason", b"finish_reason", "log_probs", b"log_probs", "log_probs_mode", b"log_probs_mode", "policy_versions", b"policy_versions", "seed", b"seed", "text", b"text", "token_ids", b"token_ids"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_begun_version", b"_begun_version"]) -> typing.Literal["begun_version"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
     @typing.overload

@@ -30,7 +30,7 @@ class RewardsBenchSettings:
         float, Setting("Arriving work, as a share of what a worker does one by one; batches let it do more.")
     ] = 0.9
     blocks: Annotated[int, Setting("Parts of the scorings; policies take turns with each.", least=1)] = 10
-    light_scorings: Annotated[int, Setting("Scorings of the run that tells the overhead.", least=0)] = 300
+    light_scorings: Annotated[int, Setting("Scorings of the run that tells the overhead.", least=0)] = 200
     seed: Annotated[int, Setting("Everything is drawn from it.", least=0)] = 0
     zipf: float = 1.0
     questions: Annotated[int, AtLeast(1)] = 24

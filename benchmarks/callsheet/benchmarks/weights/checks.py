@@ -24,6 +24,7 @@ class CheckedTokens:
         recomputed: Tokens that the reference model computed too.
         aborted: Actions that an update ended early.
         crossing: Actions with tokens of several versions.
+        marked: Actions that begun under an older version than that of their first token, and say so.
         hits: Actions that found a prefix in their engine's cache.
         versions: Tokens by the version that made them.
         largest_error: The largest difference of a log-probability from the reference's.
@@ -35,6 +36,7 @@ class CheckedTokens:
     recomputed: int = 0
     aborted: int = 0
     crossing: int = 0
+    marked: int = 0
     hits: int = 0
     versions: Counter[int] = field(default_factory=Counter)
     largest_error: float = 0.0
@@ -58,7 +60,7 @@ def check(generated: Sequence[Generated], published: frozenset[int], *, mode: st
         _check_length(found, each, mode)
         _check_versions(found, each, published, mode)
         _check_cache(found, each, begun)
-        _recompute(found, each)
+        _recompute(found, each, mode)
     _check_turns(found, generated)
     return found
 
@@ -112,7 +114,7 @@ def _check_versions(found: CheckedTokens, each: Generated, published: frozenset[
 def _check_cache(found: CheckedTokens, each: Generated, begun: dict[int, set[int]]) -> None:
     """Only what its own trajectory left, beginning under the same version, can be in the cache for an action."""
     versions = begun.setdefault(each.trajectory, set())
-    now = each.result.policy_versions[0].version if each.result.policy_versions else None
+    now = each.result.begun_version
     if each.result.cached_tokens:
         found.hits += 1
         if now not in versions:
@@ -121,11 +123,15 @@ def _check_cache(found: CheckedTokens, each: Generated, begun: dict[int, set[int
         versions.add(now)
 
 
-def _recompute(found: CheckedTokens, each: Generated) -> None:
+def _recompute(found: CheckedTokens, each: Generated, mode: str) -> None:
     spans = each.result.policy_versions
     if not spans:
         return
     first = spans[0]
+    if mode == "keep" and each.result.begun_version != first.version:
+        # The switch came while its prompt was computed.
+        found.marked += 1
+        return
     output, log_probs = each.result.token_ids[: first.end], each.result.log_probs[: first.end]
     error, behind = errors_of(first.version, each.prompt, output, log_probs)
     found.recomputed += first.end

@@ -77,7 +77,7 @@ class RunningEngine:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class WeightsFleet:
     """A scheduler's address, its engines, and where weights are."""
 
     address: str
@@ -86,7 +86,7 @@ class Fleet:
 
 
 @asynccontextmanager
-async def running_fleet(directory: Path) -> AsyncIterator[Fleet]:
+async def running_fleet(directory: Path) -> AsyncIterator[WeightsFleet]:
     """Runs a scheduler and two engines for the length of a `with` block."""
     weights = directory / "weights"
     for version in (0, WRONG):
@@ -98,5 +98,5 @@ async def running_fleet(directory: Path) -> AsyncIterator[Fleet]:
         engines = tuple(RunningEngine(address, f"engine-{index}", weights, tasks) for index in range(ENGINES))
         for engine in engines:
             await engine.start()
-        yield Fleet(address, engines, weights)
+        yield WeightsFleet(address, engines, weights)
         tasks.cancel_scope.cancel()

@@ -120,6 +120,7 @@ def _figures(checked: CheckedTokens) -> dict[str, Any]:
         "largest_log_prob_error": float(f"{checked.largest_error:.3g}"),
         "ended_early": checked.aborted,
         "of_several_versions": checked.crossing,
+        "begun_before_a_switch": checked.marked,
         "cache_hits": checked.hits,
         "tokens_by_version": {str(version): count for version, count in sorted(checked.versions.items())},
     }

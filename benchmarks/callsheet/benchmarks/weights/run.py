@@ -14,7 +14,7 @@ import anyio.to_thread
 from callsheet.benchmarks.measuring.clock import Progress
 from callsheet.benchmarks.measuring.machine import describe_machine
 from callsheet.benchmarks.weights.checks import CheckedTokens, check
-from callsheet.benchmarks.weights.engines import Fleet, RunningEngine, running_fleet
+from callsheet.benchmarks.weights.engines import RunningEngine, WeightsFleet, running_fleet
 from callsheet.benchmarks.weights.faulty_engine import Fault
 from callsheet.benchmarks.weights.load import LoadResult, run_load
 from callsheet.benchmarks.weights.models import greedy_answer, save_version
@@ -26,14 +26,9 @@ from callsheet.managers.inference.proof import CANARY_TOKENS, USUAL_PROMPT
 LEAST_CHANGE: Final = 1e-2
 ROLLOUT_S: Final = 60.0
 FAULT_TRAJECTORIES: Final = 16
-KILLED: Final = "killed in mid-update"
-_FAULTS: Final = {
-    "half applied": Fault.HALF,
-    "taken without weights": Fault.IGNORED,
-    "names another version": Fault.MISLABELLED,
-    "back with old weights": Fault.DEAD,
-    KILLED: None,
-}
+KILLED: Final = "killed"
+NO_FAULT: Final = "none"
+_FAULTS: Final = {"half": Fault.HALF, "ignored": Fault.IGNORED, "mislabelled": Fault.MISLABELLED, "old": Fault.DEAD}
 _QUARANTINE_LOOK_S: Final = 0.05
 
 
@@ -61,14 +56,15 @@ async def run_weights_bench(settings: WeightsBenchSettings, progress: Progress =
     with tempfile.TemporaryDirectory(prefix="callsheet-weights-bench-") as directory:
         async with running_fleet(Path(directory)) as fleet, Client(fleet.address) as client:
             versions = _Versions()
+            wrong = [name for name in settings.faults if name != NO_FAULT]
             async with await client.open_job("bench") as job:
                 modes = [await _mode(job, fleet, settings, (mode, versions), progress) for mode in settings.modes]
-                faults = [await _fault(job, fleet, settings, (name, versions), progress) for name in _FAULTS]
+                faults = [await _fault(job, fleet, settings, (name, versions), progress) for name in wrong]
     return WeightsReport(tuple(modes), tuple(faults), describe_machine())
 
 
 async def _mode(
-    job: Job, fleet: Fleet, settings: WeightsBenchSettings, what: tuple[str, _Versions], progress: Progress
+    job: Job, fleet: WeightsFleet, settings: WeightsBenchSettings, what: tuple[str, _Versions], progress: Progress
 ) -> ModeResult:
     mode, versions = what
     progress(f"{mode}: {settings.trajectories} trajectories of {settings.turns} turns")
@@ -94,10 +90,13 @@ async def _mode(
         checked.findings.append("not all engines proved the newest weights")
     if len(checked.versions) < min(3, len(published)):
         checked.findings.append(f"only {len(checked.versions)} versions made tokens; publish more often")
+    smallest_change = min((_change(*pair) for pair in itertools.pairwise(published)), default=0.0)
+    if smallest_change < LEAST_CHANGE:
+        checked.findings.append(f"two versions in a row differ by {smallest_change:.3g} in the canary alone")
     return ModeResult(
         mode=mode,
         published=versions.newest - first,
-        smallest_change=min((_change(*pair) for pair in itertools.pairwise(published)), default=0.0),
+        smallest_change=smallest_change,
         checked=checked,
         failures=tuple(loads[0].failures),
         wall_s=wall_s,
@@ -107,7 +106,7 @@ async def _mode(
 
 
 async def _fault(
-    job: Job, fleet: Fleet, settings: WeightsBenchSettings, what: tuple[str, _Versions], progress: Progress
+    job: Job, fleet: WeightsFleet, settings: WeightsBenchSettings, what: tuple[str, _Versions], progress: Progress
 ) -> FaultResult:
     """The first engine fails in its update, while both have work. A trainer's answer to the canary is published too."""
     name, versions = what
@@ -122,7 +121,7 @@ async def _fault(
 
         tasks.start_soon(run)
         await anyio.sleep(settings.interval_s / 4)
-        fault = _FAULTS[name]
+        fault = _FAULTS.get(name)
         victim.driver.faults = [fault] if fault is not None else []
         victim.driver.updating = anyio.Event()
         await _publish(job, fleet, versions.next(), "keep", expected=True)
@@ -155,7 +154,7 @@ async def _quarantine(job: Job, victim: RunningEngine) -> str:
     return ""
 
 
-async def _publish(job: Job, fleet: Fleet, version: int, mode: str, *, expected: bool = False) -> None:
+async def _publish(job: Job, fleet: WeightsFleet, version: int, mode: str, *, expected: bool = False) -> None:
     place = await anyio.to_thread.run_sync(save_version, version, fleet.weights)
     canary = Canary()
     if expected:

@@ -128,7 +128,9 @@ class InferenceExecutor(Executor):
             return _broken_by(outcome)
         if not await self._weights.vouch(admission, outcome, driver, attempt.stop_requested):
             return _unproved("it ran into new weights that were not proved")
-        succeeded = outcome_pb2.Succeeded(generate=result_of(outcome, request.sampling.log_probs_mode))
+        result = result_of(outcome, request.sampling.log_probs_mode)
+        result.begun_version = admission.version
+        succeeded = outcome_pb2.Succeeded(generate=result)
         usage = outcome_pb2.Usage(cpu_s=outcome.cpu_s)
         if outcome.finish_reason is FinishReason.ABORT and attempt.stop_requested.is_set():
             return Stopped(partial=succeeded, usage=usage)

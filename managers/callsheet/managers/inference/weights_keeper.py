@@ -31,7 +31,8 @@ from callsheet.v1 import manager_service_pb2, weights_pb2
 
 log = structlog.get_logger(__name__)
 
-CANARY_TIMEOUT_S = 60.0
+# Where a batch is full a canary waits as a drain does, and has at least this long.
+LEAST_CANARY_S = 60.0
 READ_TIMEOUT_S = 30.0
 # Changes that a request in flight may have run across.
 _KEPT_ERAS = 64
@@ -262,7 +263,7 @@ class WeightsKeeper:
         answer: CanaryAnswer | None = None
         if order.expected is None and order.reference is None and not order.unchanged:
             try:
-                answer = await ask(driver, order.prompt)
+                answer = await ask(driver, order.prompt, timeout_s=order.timeout_s)
             except (EngineError, TimeoutError) as error:
                 log.warning("no canary before an update", reason=str(error))
         self._before = (order.rollout, answer)
@@ -296,7 +297,8 @@ async def _replace(order: UpdateOrder, driver: EngineDriver, before: CanaryAnswe
     try:
         with anyio.fail_after(READ_TIMEOUT_S):
             version = await driver.read_policy_version()
-        answer = await ask(driver, order.prompt, len(order.expected.token_ids) if order.expected else CANARY_TOKENS)
+        tokens = len(order.expected.token_ids) if order.expected else CANARY_TOKENS
+        answer = await ask(driver, order.prompt, tokens, timeout_s=order.timeout_s)
     except EngineError as error:
         return _Change(f"the engine failed before its new weights were proved: {error}")
     except TimeoutError:
@@ -314,7 +316,9 @@ async def _replace(order: UpdateOrder, driver: EngineDriver, before: CanaryAnswe
     return _Change(objection(evidence), answer=answer)
 
 
-async def ask(driver: EngineDriver, prompt: tuple[int, ...] = (), tokens: int = CANARY_TOKENS) -> CanaryAnswer:
+async def ask(
+    driver: EngineDriver, prompt: tuple[int, ...] = (), tokens: int = CANARY_TOKENS, *, timeout_s: float
+) -> CanaryAnswer:
     """Returns an engine's answer to a canary, which no KV of earlier requests has a part in.
 
     Raises:
@@ -328,7 +332,7 @@ async def ask(driver: EngineDriver, prompt: tuple[int, ...] = (), tokens: int = 
         sampling=Sampling(max_new_tokens=tokens, temperature=0.0, log_probs_mode=LogProbsMode.RAW),
         kv_namespace=f"canary-{name}",
     )
-    with anyio.fail_after(CANARY_TIMEOUT_S):
+    with anyio.fail_after(max(timeout_s, LEAST_CANARY_S)):
         generation = await driver.generate(request)
     return CanaryAnswer(generation.token_ids, generation.log_probs)
 

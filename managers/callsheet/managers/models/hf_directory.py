@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from callsheet.managers.models.config_file import CONFIG_FILE, WeightsError
+from callsheet.managers.models.config_file import CONFIG_FILE, WEIGHTS_FILE, WeightsError
 
 TENSORS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -62,6 +62,8 @@ def read_model_directory(path: Path) -> ModelDirectory:
         raise WeightsError(f"{path}: is no directory; a model is one with {CONFIG_FILE} and safetensors")
     if (path / "adapter_config.json").is_file() and not (path / CONFIG_FILE).is_file():
         raise WeightsError(f"{path}: holds an adapter (adapter_config.json); merge it into its base model first")
+    if (path / WEIGHTS_FILE).is_file():
+        raise WeightsError(f"{path}: holds the demo's kind of model ({WEIGHTS_FILE}); give it as weights, not as model")
     config = read_json(path / CONFIG_FILE)
     text = config.get("text_config")
     text = text if isinstance(text, Mapping) else config
@@ -80,11 +82,6 @@ def read_model_directory(path: Path) -> ModelDirectory:
         tokenizer=any((path / name).is_file() for name in _TOKENIZER_FILES),
         chat_template=_has_chat_template(path),
     )
-
-
-def is_model_directory(path: Path) -> bool:
-    """Whether a directory is meant to be a model of transformers, and not one of the demo's own format."""
-    return not (path / "weights.pt").is_file()
 
 
 def end_tokens(path: Path) -> frozenset[int]:

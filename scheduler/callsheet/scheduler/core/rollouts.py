@@ -30,7 +30,7 @@ from callsheet.timing.backoff import backoff_s
 
 FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 60.0
-# Beside the update's own limits: reading the weights, canaries before and after.
+# Beside the limits of a drain, of the update and of the canaries before and after.
 ANSWER_MARGIN_S = 120.0
 NO_ANSWER = "its manager did not say in time what became of the update"
 RANKS_DIFFER = "the group has {} ranks for {} engines; each must have as many as the others"
@@ -212,11 +212,19 @@ def advance(state: SchedulerState, rollout: WeightsRollout, now: float) -> None:
     else:
         room = rollout.width - sum(each.weights.busy for each in engines)
         able = [each for each in waiting if each.manager.accepting and each.weights.retry_at <= now]
-        # Those that serve nothing anyway come first, and those that failed last.
-        able.sort(key=lambda each: (each.weights.failures, not each.weights.gated, each.manager.manager_id))
+        able.sort(key=_turn)
         for engine in able[: max(room, 0)]:
             _tell(state, rollout, engine, 0, now)
     _set_timer(state, rollout, engines, now)
+
+
+def _turn(engine: PolicyEngine) -> tuple[int, bool, int, str]:
+    """Those that serve nothing anyway come first, then those with the oldest weights, and those that failed last.
+
+    Publishes may come faster than engines update: the first would else be updated each time, and the others never.
+    """
+    weights = engine.weights
+    return weights.failures, not weights.gated, weights.told.version, engine.manager.manager_id
 
 
 def _begin_group(state: SchedulerState, rollout: WeightsRollout, engines: list[PolicyEngine], now: float) -> None:
@@ -233,7 +241,7 @@ def _begin_group(state: SchedulerState, rollout: WeightsRollout, engines: list[P
 def _tell(state: SchedulerState, rollout: WeightsRollout, engine: PolicyEngine, rank: int, now: float) -> None:
     weights = engine.weights
     weights.updating, weights.rollout = state.next_token(), rollout.token
-    weights.answer_by = now + 2 * rollout.offer.timeout + ANSWER_MARGIN_S
+    weights.answer_by = now + 4 * rollout.offer.timeout + ANSWER_MARGIN_S
     state.emit(
         UpdateWeights(
             session=engine.manager.session,

@@ -1,4 +1,4 @@
-"""What the loop starts and does not wait for: reading stored outcomes, releasing the payloads of closed jobs."""
+"""What the loop starts and does not wait for: reading stored outcomes, releasing payloads that jobs need no longer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import anyio
 import structlog
 from callsheet.scheduler.core.model import ActionKey
 from callsheet.scheduler.core.peers import Watcher
+from callsheet.scheduler.service.payload_claims import PayloadClaims
 from callsheet.scheduler.store.errors import PayloadStoreError
 from callsheet.scheduler.store.journal import Journal
-from callsheet.scheduler.store.payloads import PayloadStore
 
 READS_PER_THREAD_CALL = 256
 BYTES_PER_THREAD_CALL = 16 * 1024 * 1024
@@ -22,12 +22,11 @@ _log = structlog.get_logger(__name__)
 class Background:
     """Works off two queues; each entry stands for a request. Streams are not read while `backlog` is long."""
 
-    def __init__(self, journal: Journal, payloads: PayloadStore, job_is_open: Callable[[str], bool]) -> None:
+    def __init__(self, journal: Journal, claims: PayloadClaims, job_is_open: Callable[[str], bool]) -> None:
         self._journal = journal
-        self._payloads = payloads
+        self._claims = claims
         self._job_is_open = job_is_open
         self._reads: deque[tuple[Watcher, ActionKey]] = deque()
-        self._closed_jobs: deque[str] = deque()
         self._unneeded: deque[tuple[str, frozenset[str]]] = deque()
         self._wake = anyio.Event()
 
@@ -43,8 +42,7 @@ class Background:
 
     def release_payloads(self, job_id: str) -> None:
         """Lets go of the payloads that only this job used."""
-        self._closed_jobs.append(job_id)
-        self._wake.set()
+        self._claims.release_job(job_id)
 
     def release_some(self, job_id: str, payloads: frozenset[str]) -> None:
         """Lets go of payloads that a job needs no longer."""
@@ -65,11 +63,6 @@ class Background:
                     self._deliver(watcher, key, encoded)
             while self._unneeded:
                 await self._release_some(*self._unneeded.popleft())
-            while self._closed_jobs:
-                job_id = self._closed_jobs.popleft()
-                # A job opened again under the same id uses what its payloads are kept for; its own close releases them.
-                if not self._job_is_open(job_id):
-                    await self._release(job_id)
 
     def _read(self, keys: list[ActionKey]) -> list[bytes | None]:
         """Outcomes of the first keys: of all, unless they are large."""
@@ -82,16 +75,9 @@ class Background:
                 break
         return stored
 
-    async def _release(self, job_id: str) -> None:
-        try:
-            await self._payloads.release_job(job_id)
-        except PayloadStoreError as error:
-            # The next start of a scheduler does it.
-            _log.error("payloads_not_released", job_id=job_id, reason=str(error))
-
     async def _release_some(self, job_id: str, payloads: frozenset[str]) -> None:
         try:
-            await self._payloads.release(job_id, payloads)
+            await self._claims.release(job_id, payloads)
         except PayloadStoreError as error:
             # They stay until they are idle, or the job is closed.
             _log.error("payloads_not_released", job_id=job_id, reason=str(error))

@@ -67,19 +67,22 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
     async def _read(self, session: ClientStream, request: client_service_pb2.ClientSessionRequest) -> None:
         happened: list[events.Event] = []
         identity = caller()
-        for item in request.items:
-            reply_to = events.ReplyTo(session, item.sequence, holds=True)
-            try:
-                require_job_of(item, identity)
-                event, references = decode_request(item, reply_to, session)
-                if references:
-                    claim = await self._claims.of_submit(identity, job_of_references(item), references)
-                    session.expect_result(item.sequence, claim)
-            except RefusedError as refusal:
-                session.put_result(item.sequence, refusal)
-            else:
-                happened.append(event)
-        self._loop.post(happened)
+        try:
+            for item in request.items:
+                reply_to = events.ReplyTo(session, item.sequence, holds=True)
+                try:
+                    require_job_of(item, identity)
+                    event, references = decode_request(item, reply_to, session)
+                    if references:
+                        claim = await self._claims.of_submit(identity, job_of_references(item), references)
+                        session.expect_result(item.sequence, claim)
+                except RefusedError as refusal:
+                    session.put_result(item.sequence, refusal)
+                else:
+                    happened.append(event)
+        finally:
+            # Also of a session that ends meanwhile: who has claimed payloads must be answered.
+            self._loop.post(happened)
 
     async def _ask(self, item: client_service_pb2.ClientItem) -> UnaryReply:
         identity = caller()
@@ -88,7 +91,12 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         event, references = decode_request(item, events.ReplyTo(reply, 0), None)
         if references:
             reply.claim = await self._claims.of_submit(identity, job_of_references(item), references)
-        await self._loop.wait_for_room()
+        try:
+            await self._loop.wait_for_room()
+        except BaseException:
+            if reply.claim is not None:
+                reply.claim.settle(accepted=False)
+            raise
         self._loop.post([event])
         await reply.result(ANSWER_TIMEOUT)
         return reply

@@ -1,8 +1,12 @@
-"""Payloads that submits refer to: kept for their job from before the submit is decided, given back if it is refused."""
+"""Payloads that submits refer to: kept for their job from before the submit is decided, given back if it is refused.
+
+The payloads of a closed job are let go here too, as a job of the same id may be opened and submit meanwhile. That
+begins only while no such submit is on its way, and those that come after its beginning wait for its end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -25,6 +29,8 @@ _Key: TypeAlias = tuple[str, str]
 
 FULL_RETRY_AFTER = 5.0
 UNAVAILABLE_RETRY_AFTER = 1.0
+# For which a submit waits until the payloads of a former job of its id are let go.
+_RELEASE_WAIT_S = 10.0
 
 _log = structlog.get_logger(__name__)
 
@@ -63,13 +69,16 @@ class Claim:
 
 
 class PayloadClaims:
-    """Retains payloads for submits and results. `run` gives back what refused submits had taken."""
+    """Retains payloads for submits and results. `run` lets go of those of refused submits and of closed jobs."""
 
-    def __init__(self, payloads: PayloadStore, rights: PayloadRights) -> None:
+    def __init__(self, payloads: PayloadStore, rights: PayloadRights, job_is_open: Callable[[str], bool]) -> None:
         self._payloads = payloads
         self._rights = rights
+        self._job_is_open = job_is_open
         self._claimed: dict[_Key, _Claimed] = {}
         self._refused: list[_Key] = []
+        self._closed_jobs: set[str] = set()
+        self._releasing: dict[str, anyio.Event] = {}
         self._wake = anyio.Event()
 
     async def of_submit(self, identity: Identity, job_id: str, references: References) -> Claim:
@@ -125,13 +134,28 @@ class PayloadClaims:
             if not (claimed.pending or claimed.taken) and self._claimed.get(key) is claimed:
                 del self._claimed[key]
 
+    def release_job(self, job_id: str) -> None:
+        """Has `run` let go of the payloads that only this closed job used."""
+        self._closed_jobs.add(job_id)
+        self._wake.set()
+
+    async def release(self, job_id: str, sha256s: Collection[str]) -> None:
+        """Lets go of payloads that a job needs no longer; see `PayloadStore.release`.
+
+        Raises:
+            PayloadStoreError: The store cannot be asked.
+        """
+        await self._payloads.release(job_id, sha256s)
+
     async def run(self) -> None:
-        """Gives back what refused submits had taken, until cancelled."""
+        """Lets go of what refused submits had taken and what closed jobs used, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake = anyio.Event()
             while self._refused:
                 await self._give_back(self._refused.pop())
+            for job_id in list(self._closed_jobs):
+                await self._release_job(job_id)
 
     async def _check_rights(self, identity: Identity, job_id: str, references: References) -> None:
         try:
@@ -157,8 +181,9 @@ class PayloadClaims:
         """Retains a payload for a claim."""
         claimed = self._claimed.setdefault(key, _Claimed())
         claimed.pending += 1
+        job_id, sha256 = key
+        await self._former_job_released(job_id)
         async with claimed.lock:
-            job_id, sha256 = key
             if await self._payloads.retain(job_id, [sha256]):
                 claimed.taken = True
 
@@ -174,6 +199,38 @@ class PayloadClaims:
             self._wake.set()
         else:
             del self._claimed[key]
+        if key[0] in self._closed_jobs:
+            self._wake.set()
+
+    async def _former_job_released(self, job_id: str) -> None:
+        """Waits while payloads of a closed job of this id are let go.
+
+        Raises:
+            PayloadsUnusableError: It takes too long.
+        """
+        with anyio.move_on_after(_RELEASE_WAIT_S):
+            while (released := self._releasing.get(job_id)) is not None:
+                await released.wait()
+            return
+        raise PayloadsUnusableError(f"the payloads of the closed job {job_id!r} are still being let go")
+
+    async def _release_job(self, job_id: str) -> None:
+        if any(key[0] == job_id and claimed.pending for key, claimed in self._claimed.items()):
+            # The last of these submits to be decided wakes this again.
+            return
+        self._closed_jobs.discard(job_id)
+        # A job opened again under the same id uses what its payloads are kept for; its own close releases them.
+        if self._job_is_open(job_id):
+            return
+        released = self._releasing[job_id] = anyio.Event()
+        try:
+            await self._payloads.release_job(job_id)
+        except PayloadStoreError as error:
+            # The next start of a scheduler does it.
+            _log.error("payloads_not_released", job_id=job_id, reason=str(error))
+        finally:
+            del self._releasing[job_id]
+            released.set()
 
     async def _give_back(self, key: _Key) -> None:
         claimed = self._claimed.get(key)

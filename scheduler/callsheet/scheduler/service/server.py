@@ -126,7 +126,9 @@ async def _serve_with(
     await payloads.release_all_but(list(state.jobs))
     writer = GroupCommitWriter(journal, on_fatal)
     learning = Learning(predictors, engines, journal, settings.predictor_save_interval)
-    background = Background(journal, payloads, lambda job_id: job_id in state.jobs)
+    rights = PayloadRights(payloads, state)
+    claims = PayloadClaims(payloads, rights, lambda job_id: job_id in state.jobs)
+    background = Background(journal, claims, lambda job_id: job_id in state.jobs)
     loop = CoreLoop(
         state,
         planning,
@@ -140,8 +142,6 @@ async def _serve_with(
     admin = AdminServicer(loop, predictors, planning)
     writer.start()
     try:
-        rights = PayloadRights(payloads, state)
-        claims = PayloadClaims(payloads, rights)
         server = _grpc_server(settings, loop, partial(PayloadServicer, payloads, rights), claims, admin)
         async with server as address, anyio.create_task_group() as tasks:
             tasks.start_soon(claims.run)

@@ -40,7 +40,11 @@ class ClientStream:
 
     def expect_result(self, sequence: int, claim: Claim) -> None:
         """Settles the payloads of a submit once it has its result."""
+        former = self._claims.get(sequence)
         self._claims[sequence] = claim
+        if former is not None:
+            # A client that uses a number twice; what it refers to stays for its job.
+            former.settle(accepted=True)
 
     def put_result(self, sequence: int, refusal: RefusedError | None) -> None:
         """See `ClientSession`."""

@@ -113,19 +113,23 @@ end
 return redis.call('ZRANGEBYSCORE', used, '-inf', '(' .. ARGV[4])
 """
 
-# ARGV: namespace, job id.
+# ARGV: namespace, job id, milliseconds after which a use is of another job of the id (empty: none is). A Redis that
+# hung may run this long after its caller gave up, and the job was opened again.
 _RELEASE: Final = """
-local job = ARGV[1] .. ':job:' .. ARGV[2]
+local job, used = ARGV[1] .. ':job:' .. ARGV[2], ARGV[1] .. ':used:' .. ARGV[2]
 for _, sha256 in ipairs(redis.call('SMEMBERS', job)) do
-  local holders = ARGV[1] .. ':holders:' .. sha256
-  redis.call('SREM', holders, ARGV[2])
-  if redis.call('EXISTS', holders) == 0 then
-    local content, again = ARGV[1] .. ':content:' .. sha256, redis.call('PTTL', ARGV[1] .. ':again:' .. sha256)
-    if again > 0 then redis.call('PEXPIRE', content, again) else redis.call('UNLINK', content) end
+  local holders, time = ARGV[1] .. ':holders:' .. sha256, redis.call('ZSCORE', used, sha256)
+  if ARGV[3] == '' or not time or tonumber(time) <= tonumber(ARGV[3]) then
+    redis.call('SREM', job, sha256)
+    redis.call('ZREM', used, sha256)
+    redis.call('SREM', holders, ARGV[2])
+    if redis.call('EXISTS', holders) == 0 then
+      local content, again = ARGV[1] .. ':content:' .. sha256, redis.call('PTTL', ARGV[1] .. ':again:' .. sha256)
+      if again > 0 then redis.call('PEXPIRE', content, again) else redis.call('UNLINK', content) end
+    end
   end
 end
-redis.call('UNLINK', job, ARGV[1] .. ':used:' .. ARGV[2])
-redis.call('SREM', ARGV[1] .. ':jobs', ARGV[2])
+if redis.call('EXISTS', job) == 0 then redis.call('SREM', ARGV[1] .. ':jobs', ARGV[2]) end
 """
 
 
@@ -269,15 +273,16 @@ class RedisPayloadStore:
     async def release_job(self, job_id: str) -> None:
         """See `PayloadStore.release_job`."""
         with _as_store_errors():
-            await self._release(args=[self._namespace, job_id])
+            await self._release(args=[self._namespace, job_id, self._ms(0.0)])
 
     async def release_all_but(self, job_ids: Collection[str]) -> None:
         """See `PayloadStore.release_all_but`."""
         with _as_store_errors():
             members: Any = self._client.smembers(f"{self._namespace}:jobs")
             known = {member.decode() for member in await members}
-        for job_id in known - set(job_ids):
-            await self.release_job(job_id)
+            for job_id in known - set(job_ids):
+                # Whenever it was used: the clock of the process before may have been ahead.
+                await self._release(args=[self._namespace, job_id, ""])
 
     async def remove_unused(self) -> int:
         """See `PayloadStore.remove_unused`: Redis does it by itself."""

@@ -61,7 +61,8 @@ def _start(
     end_tokens: frozenset[int],
 ) -> TorchEngineDriver:
     limits = BatchLimits(
-        max_running=settings.slots,
+        # One more than attempts: a canary must not wait until one of them has ended.
+        max_running=settings.slots + 1,
         prefill_chunk=torch.prefill_chunk,
         prefix_cache_tokens=torch.prefix_cache_tokens,
     )

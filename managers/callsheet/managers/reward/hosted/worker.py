@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -14,7 +15,8 @@ from callsheet.managers.reward.hosted import frames
 
 log = structlog.get_logger(__name__)
 
-_MODULE = "callsheet.managers.reward.hosted.worker_process"
+# Its directory is not where it imports from.
+_COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("worker_process.py")))
 _START_TIMEOUT_S = 300.0
 _END_TIMEOUT_S = 5.0
 # One arena of malloc for both threads, and large blocks given back at once: memory stays where it is counted.
@@ -82,7 +84,7 @@ class WorkerProcess:
         Args:
             ready: Set once it answers.
         """
-        command = [sys.executable, "-m", _MODULE]
+        command = list(_COMMAND)
         environment = os.environ | _ENVIRONMENT
         process = await anyio.open_process(
             command, stderr=None, env=environment, pass_fds=self._files, start_new_session=True

@@ -1,4 +1,4 @@
-"""A worker: a process that holds models and answers for them. `python -m` runs it, with pipes as stdin and stdout.
+"""A worker: a process that holds models and answers for them. It runs as a program, with pipes as stdin and stdout.
 
 Two threads do its work: one computes batches, the other opens, restores and evicts. So a model comes while another one
 computes. The manager sees to it that nothing leaves while it runs. The process ends with its stdin.
