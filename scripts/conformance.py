@@ -99,16 +99,28 @@ def set_up(name: str) -> Path:
     if not done.exists():
         print(f"Setting up {name} in {venv}: some minutes and gigabytes.", flush=True)
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-        with_dependencies, _, alone = (RECIPES / f"{name}.txt").read_text(encoding="utf-8").partition("# --no-deps\n")
-        for text, option in ((with_dependencies, []), (alone, ["--no-deps"])):
-            wanted = [line for line in text.splitlines() if line and not line.startswith("#")]
-            if wanted:
-                # torch comes first, so that nothing brings another build of it.
-                first = [wanted[:1], wanted[1:]] if not option else [wanted]
-                for some in filter(None, first):
-                    subprocess.run([python, "-m", "pip", "install", "--quiet", *option, *some], check=True)
+        install(python, (RECIPES / f"{name}.txt").read_text(encoding="utf-8"))
         done.touch()
     return python
+
+
+def install(python: Path, recipe: str) -> None:
+    """Does what a recipe says: packages with what they need, then some without, then some that are to go."""
+    recipe, _, unwanted = recipe.partition("# uninstall\n")
+    wanted, _, alone = recipe.partition("# --no-deps\n")
+    # torch comes first, so that nothing brings another build of it.
+    first, *others = packages(wanted)
+    steps = [["install", first], ["install", *others], ["install", "--no-deps", *packages(alone)]]
+    for step in steps:
+        if step[-1] not in ("install", "--no-deps"):
+            subprocess.run([python, "-m", "pip", step[0], "--quiet", *step[1:]], check=True)
+    if unwanted:
+        subprocess.run([python, "-m", "pip", "uninstall", "--quiet", "--yes", *packages(unwanted)], check=True)
+
+
+def packages(text: str) -> list[str]:
+    """The packages in a part of a recipe."""
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
 @contextmanager
