@@ -303,8 +303,7 @@ async def _overhead(place: _Place, restore_s: float, token_s: float, progress: P
         low, high = RESTORE_SHARE
         if low <= result.restore_share <= high:
             break
-        # Half of the way: other work on the machine makes each look at it another.
-        tokens = min(max(int(tokens * (result.restore_share / wanted) ** 0.5), 4), _MOST_TOKENS)
+        tokens = min(max(int(tokens * result.restore_share / wanted), 4), _MOST_TOKENS)
     return min(tried, key=lambda each: abs(each.restore_share - wanted))
 
 

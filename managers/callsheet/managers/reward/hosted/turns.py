@@ -66,7 +66,7 @@ class PatientTurns:
     patience_restores: float = 6.0
     least_patience_s: float = 0.3
     prewarm: bool = True
-    prewarm_gain: float = 6.0
+    prewarm_gain: float = 2.0
 
     def next_batch(self, lines: Sequence[ModelLine], residency: Residency, now: float) -> str | None:
         """The resident model whose oldest request came first."""
@@ -84,7 +84,7 @@ class PatientTurns:
             choice = residency.choose(line.model, now, may_go=lambda name, stays=stays: name not in stays)  # type: ignore[misc]
             if choice is not None:
                 return ModelRestore(line.model, choice)
-        return self._prewarmed(waiting, residency, now) if self.prewarm and not absent else None
+        return self._prewarmed(waiting, residency, now) if self.prewarm and not lines else None
 
     def _late(self, line: ModelLine, residency: Residency, now: float) -> bool:
         patience = max(self.patience_restores * residency.restore_s(line.model), self.least_patience_s)
