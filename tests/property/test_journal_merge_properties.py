@@ -203,7 +203,7 @@ def recover(batches: list[list[Record]]) -> tuple[Recovered, dict[tuple[str, str
             return recovered, outcomes
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(batches_of_records())
 def test_any_split_into_commits_recovers_the_same(batches: list[list[Record]]) -> None:
     model = Model()

@@ -30,9 +30,9 @@ MISFORTUNES = {
 
 
 def seeds() -> list[int]:
-    """Fixed seeds, and a fresh one; CALLSHEET_SIM_SEED replays a single one."""
+    """A fixed seed, and a fresh one; CALLSHEET_SIM_SEED replays a single one."""
     replayed = os.environ.get("CALLSHEET_SIM_SEED")
-    return [int(replayed)] if replayed else [1, 2, random.SystemRandom().randrange(1 << 32)]
+    return [int(replayed)] if replayed else [1, random.SystemRandom().randrange(1 << 32)]
 
 
 @pytest.mark.parametrize("name", sorted(MISFORTUNES))

@@ -16,7 +16,6 @@ from callsheet.client import (
     NotFoundError,
     Opening,
     TrajectoryEnd,
-    UnimplementedError,
 )
 
 
@@ -84,8 +83,6 @@ class ClientContract:
         await job.publish(2)
         with pytest.raises(FailedPreconditionError):
             await job.publish(1)
-        with pytest.raises(UnimplementedError):
-            await job.publish(3, source="s3://weights")
 
     async def test_what_is_not_there(self, client: Any) -> None:
         never = client.job(f"never-{uuid.uuid4().hex}")

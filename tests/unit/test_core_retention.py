@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from callsheet.scheduler.core import events, records
+from callsheet.scheduler.core import events, records, retention
 from callsheet.scheduler.core.commands import CoreCommand, Persist
 from callsheet.scheduler.core.forgotten import ENTRY_BYTES, ForgottenWork, entry
 from callsheet.scheduler.core.model import ActionKind, ActionState, RefusalCode, RefusedError
-from callsheet.scheduler.core.retention import MAX_PER_STEP
 
 from tests.support.core_requests import action_request, fixed, job_request, key_of
 from tests.support.core_world import SETTINGS, CoreWorld, FakeManager, Stream
@@ -166,16 +165,17 @@ def test_an_attempt_of_a_forgotten_action_is_stopped() -> None:
     assert refusal_of(after, "a").forgotten
 
 
-def test_a_step_forgets_a_bounded_number() -> None:
+def test_a_step_forgets_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "MAX_PER_STEP", 20)
     world, _ = world_with_finished()
-    for number in range(3 * MAX_PER_STEP):
+    for number in range(60):
         world.submit(action_request(f"a{number}", ActionKind.GENERATE, wait=True))
     world.cancel_work()
     world.now += 2 * KEPT_S
     sizes = []
     while world.state.jobs["job"].finished:
         sizes.append(_forgotten_in(world.handle(events.TimerFired())))
-    assert sizes == [MAX_PER_STEP] * 3
+    assert sizes == [20, 20, 20]
 
 
 def _forgotten_in(todo: list[CoreCommand]) -> int:

@@ -7,7 +7,7 @@ from typing import Final
 
 from callsheet.scheduler.core.admission import admit
 from callsheet.scheduler.core.commands import AcknowledgeEnd, CancelAttempt, PauseAttempt, ReleaseSandbox, ResizeAttempt
-from callsheet.scheduler.core.entities import Action, Attempt, Job, Manager, Orphan, Stranger
+from callsheet.scheduler.core.entities import Action, Attempt, Job, Manager, Orphan
 from callsheet.scheduler.core.events import AttemptEnded, AttemptFailed, AttemptSucceeded
 from callsheet.scheduler.core.lifecycle import arm_attempt, enqueue
 from callsheet.scheduler.core.model import ActionKey, ActionRequest, ActionState, FailureKind, Token
@@ -15,6 +15,7 @@ from callsheet.scheduler.core.records import ActionDispatched
 from callsheet.scheduler.core.registration import RunningAttempt, SandboxRef
 from callsheet.scheduler.core.resizing import note_booked
 from callsheet.scheduler.core.servability import service_of
+from callsheet.scheduler.core.services import Stranger
 from callsheet.scheduler.core.state import SchedulerState
 
 _NO_ROOM: Final = AttemptFailed(

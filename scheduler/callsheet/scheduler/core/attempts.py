@@ -16,7 +16,7 @@ from callsheet.scheduler.core.adoption import (
     waits_for,
 )
 from callsheet.scheduler.core.commands import AcknowledgeEnd, Dispatch
-from callsheet.scheduler.core.entities import Action, Attempt, LastAttempt, Manager, Service
+from callsheet.scheduler.core.entities import Action, Attempt, LastAttempt, Manager
 from callsheet.scheduler.core.lifecycle import (
     arm_attempt,
     drop_attempt,
@@ -31,6 +31,7 @@ from callsheet.scheduler.core.plan import Assignment
 from callsheet.scheduler.core.records import ActionDispatched
 from callsheet.scheduler.core.resizing import change_cores, note_booked
 from callsheet.scheduler.core.servability import service_of
+from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
 
 STOPPED = events.AttemptFailed(FailureKind.INFRA, "stopped_by_manager", "the manager ended the attempt by itself")

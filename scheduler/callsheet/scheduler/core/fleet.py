@@ -5,7 +5,7 @@ from __future__ import annotations
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.adoption import adopt_running, release_stranger, take_orphan
 from callsheet.scheduler.core.commands import AcceptManager, DrainManager, RefuseManager, ReleaseSandbox
-from callsheet.scheduler.core.entities import Attempt, LastAttempt, Manager, Service, pool_of
+from callsheet.scheduler.core.entities import Attempt, LastAttempt, Manager
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.lifecycle import STATE_LOST, drop_attempt, drop_sandbox, end_unsuccessfully
 from callsheet.scheduler.core.metering import buckets_of
@@ -22,6 +22,7 @@ from callsheet.scheduler.core.peers import ManagerSession
 from callsheet.scheduler.core.registration import NodeDescription, ServiceDescription, ServiceState
 from callsheet.scheduler.core.rollouts import advance_services, reconnected, registered, weights_told
 from callsheet.scheduler.core.servability import note_arrival
+from callsheet.scheduler.core.services import Service, pool_of
 from callsheet.scheduler.core.state import SchedulerState
 
 MANAGER_LOST = events.AttemptFailed(FailureKind.INFRA, "manager_lost", "the manager that ran the attempt is gone")

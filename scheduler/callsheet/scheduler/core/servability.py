@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callsheet.scheduler.core.entities import Action, Manager, Service, Trajectory
+from callsheet.scheduler.core.entities import Action, Manager, Trajectory
 from callsheet.scheduler.core.events import AttemptFailed
 from callsheet.scheduler.core.lifecycle import NOT_COPIED, finish
 from callsheet.scheduler.core.model import (
@@ -19,6 +19,7 @@ from callsheet.scheduler.core.model import (
     failed_precondition,
 )
 from callsheet.scheduler.core.registration import IMAGE_SERVICE_PREFIX
+from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.core.suggestions import did_you_mean
 

@@ -12,12 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from callsheet.scheduler.core.admission import first_actions
-from callsheet.scheduler.core.entities import Action, Manager, Service, Trajectory
+from callsheet.scheduler.core.entities import Action, Manager, Trajectory
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU
 from callsheet.scheduler.core.plan import Assignment, Plan
 from callsheet.scheduler.core.ready import ClassKey, ReadyQueue
 from callsheet.scheduler.core.servability import service_of
+from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.question.price import choose_units
 from callsheet.scheduler.planner.round.holding import held_resources

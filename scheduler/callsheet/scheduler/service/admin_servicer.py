@@ -9,9 +9,10 @@ import anyio.to_thread
 from callsheet.scheduler.access.identity import Scope
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.engine_weights import WeightsStanding
-from callsheet.scheduler.core.entities import Manager, Service
+from callsheet.scheduler.core.entities import Manager
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import ActionKey
+from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.planner.answers.what_if import ask
 from callsheet.scheduler.planner.predictors import Predictors
 from callsheet.scheduler.planner.protocol import Reviewer

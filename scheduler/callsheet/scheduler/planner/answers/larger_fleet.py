@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
-from callsheet.scheduler.core.entities import Manager, Service
+from callsheet.scheduler.core.entities import Manager
 from callsheet.scheduler.core.fleet import update_reserve
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.quotas import TokenBucket
+from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Hashable
 from typing import NamedTuple
 
-from callsheet.scheduler.core.entities import Attempt, Service
+from callsheet.scheduler.core.entities import Attempt
 from callsheet.scheduler.core.events import AttemptEnded, AttemptSucceeded
 from callsheet.scheduler.core.model import ActionRequest
+from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.planner.engines.output_lengths import OutputLengths
 from callsheet.scheduler.planner.engines.prefixes import Prefix, Prefixes
 from callsheet.scheduler.planner.engines.price import EngineRates
@@ -53,7 +54,7 @@ class EngineKnowledge:
         prefix = self.prefixes.of((request.key.job_id, request.trajectory_id)) if request.trajectory_id else None
         if prefix is None or request.generation is None or prefix.engine != manager_id:
             return 0
-        if prefix.version != service.description.policy_version:
+        if prefix.weights != _weights_of(service):
             return 0
         expected = min(prefix.tokens, request.generation.prompt_tokens)
         return int(expected * self.prefixes.share_found(manager_id))
@@ -90,9 +91,15 @@ class EngineKnowledge:
             return
         trajectory, prompt = (request.key.job_id, request.trajectory_id), request.generation.prompt_tokens
         before = self.prefixes.of(trajectory)
-        version = service.description.policy_version
-        if before is not None and before.engine == manager_id and before.version == version and before.tokens:
+        weights = _weights_of(service)
+        if before is not None and before.engine == manager_id and before.weights == weights and before.tokens:
             self.prefixes.found(manager_id, max(min(before.tokens, prompt), 1), cached)
         free = service.free_kv_tokens
         if free is not None:
-            self.prefixes.put(trajectory, Prefix(manager_id, prompt + new, version), free)
+            self.prefixes.put(trajectory, Prefix(manager_id, prompt + new, weights), free)
+
+
+def _weights_of(service: Service) -> Hashable:
+    """What tells an engine's weights from those before and after: KV of others is of no use."""
+    told = service.weights.told
+    return (service.description.policy_version, told.version, told.proved_by)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from callsheet.scheduler.core.model import TrajectoryKey
@@ -18,12 +19,12 @@ class Prefix(NamedTuple):
     Attributes:
         engine: The manager of the engine that ran it.
         tokens: Its prompt and what it wrote.
-        version: The policy version that the engine served then.
+        weights: What tells the weights that the engine had then from others.
     """
 
     engine: str
     tokens: int
-    version: int
+    weights: Hashable
 
 
 class Prefixes:

@@ -15,9 +15,10 @@ from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
-from callsheet.scheduler.core.entities import Manager, Service
+from callsheet.scheduler.core.entities import Manager
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU, ActionKind
+from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.set_up_index import SetUpIndex
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.fleet.placed import PlacedActions

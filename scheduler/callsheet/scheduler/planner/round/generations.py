@@ -16,11 +16,12 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
-from callsheet.scheduler.core.entities import Action, Manager, Service
+from callsheet.scheduler.core.entities import Action, Manager
 from callsheet.scheduler.core.model import ActionKind, Demand
 from callsheet.scheduler.core.plan import Assignment
 from callsheet.scheduler.core.ready import ClassKey, ReadyClass
 from callsheet.scheduler.core.servability import can_ever_serve, service_of
+from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.engines.knowledge import EngineKnowledge
 from callsheet.scheduler.planner.engines.price import EngineLoads, generation_prices

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from callsheet.scheduler.core.entities import Manager, Service
+from callsheet.scheduler.core.entities import Manager
 from callsheet.scheduler.core.model import CPU, ActionRequest
 from callsheet.scheduler.core.plan import Assignment, CoreChange
 from callsheet.scheduler.core.ready import ClassKey, ReadyClass
 from callsheet.scheduler.core.servability import service_of
+from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
 from callsheet.scheduler.planner.fleet.pools import USUAL_USE
 from callsheet.scheduler.planner.question.price import choose_units

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
-from callsheet.scheduler.core.entities import Attempt, Manager, Service
+from callsheet.scheduler.core.entities import Attempt, Manager
 from callsheet.scheduler.core.ledger import Node
 from callsheet.scheduler.core.model import CPU, ActionKind, ActionState
 from callsheet.scheduler.core.plan import CoreChange
 from callsheet.scheduler.core.ready import ClassKey
 from callsheet.scheduler.core.resizing import elastic_cores
 from callsheet.scheduler.core.servability import service_of
+from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
 
 

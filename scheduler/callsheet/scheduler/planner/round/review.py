@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from callsheet.scheduler.core.entities import Action, Manager, Service
+from callsheet.scheduler.core.entities import Action, Manager
 from callsheet.scheduler.core.model import ActionRequest
 from callsheet.scheduler.core.plan import Plan
 from callsheet.scheduler.core.ready import ClassKey
 from callsheet.scheduler.core.rollouts import why_gated
 from callsheet.scheduler.core.servability import can_ever_serve, service_of
+from callsheet.scheduler.core.services import Service
 from callsheet.scheduler.core.state import SchedulerState
 
 
