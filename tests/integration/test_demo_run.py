@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from callsheet.benchmarks.demo import run
 from callsheet.benchmarks.demo.inputs import prepare_inputs
 from callsheet.benchmarks.demo.packages import DemoInputError
 from callsheet.benchmarks.demo.render import render_run
@@ -20,12 +21,18 @@ from callsheet.managers.sandbox.settings import Isolation
 from rich.console import Console
 
 
+async def _no_warm_up(*_: object) -> None:
+    """Runs no episodes that are not counted."""
+
+
 @pytest.mark.anyio
 @pytest.mark.timeout(600)
 async def test_the_demo_falls_back_to_plain_processes_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CALLSHEET_BWRAP", str(tmp_path / "there-is-none"))
+    # Cold caches change what is measured, which is not looked at here.
+    monkeypatch.setattr(run, "_warm_up", _no_warm_up)
     settings = DemoSettings(trajectories=2, cpus=2, data_dir=tmp_path / "data")
     try:
         prepare_inputs(settings.cache, lambda _: None)
