@@ -152,7 +152,7 @@ def _open(name: str, flags: int, parent: int | None) -> tuple[int, int | None]:
             return opened, None
         os.close(opened)
     except PermissionError:
-        pass
+        pass  # Its owner took the right away, which is given back below.
     place = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         # By descriptor, so that it is this very entry whatever has its name by now.
