@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import anyio
@@ -15,6 +16,7 @@ from callsheet.scheduler.access.settings import AccessSettings
 
 from tests.support.contract_http import running
 from tests.support.contract_sglang import ContractSGLang
+from tests.support.ports import free_port
 from tests.support.served_subjects import contract_engine
 
 pytestmark = pytest.mark.anyio
@@ -59,3 +61,16 @@ async def test_each_server_is_an_engine_and_one_that_dies_leaves_the_other(tmp_p
                     assert isinstance(await job.generate([1, 2], _SAMPLING), Succeeded)
                     assert first.calls
                     assert second.calls
+
+
+async def test_a_server_that_never_came_holds_nobody_up(tmp_path: Path) -> None:
+    server = ContractSGLang(contract_engine(tmp_path))
+    async with running(server), local_stack(StackSettings(tmp_path / "data", managers=())) as stack:
+        command = [sys.executable, "-m", "callsheet.cli.main", "manager", "inference", "--engine", "sglang"]
+        command += ["--scheduler", stack.address, "--url", server.url, "--url", f"http://127.0.0.1:{free_port()}"]
+        with anyio.fail_after(_WAIT_S):
+            async with AdminClient(stack.address) as admin, await anyio.open_process(command, stdout=None) as process:
+                while not await _engines(admin):  # noqa: ASYNC110 - a registration signals nothing here
+                    await anyio.sleep(0.05)
+                process.terminate()
+                assert await process.wait() == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -116,8 +117,11 @@ def run_manager_process(kind: ManagerKind[S], options: ManagerOptions, settings:
     loop = {} if os.geteuid() == 0 else {"loop_factory": loop_without_epoll}
     if executor is not None:
         anyio.run(_serve, manager, executor, link, backend_options=loop)
-    else:
-        anyio.run(_serve_several, kind, manager, parts, link, backend_options=loop)
+    elif anyio.run(_serve_several, kind, manager, parts, link, backend_options=loop):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # All managers have left in good order; nothing ends a thread that waits for a server.
+        os._exit(0)
 
 
 def _manager_settings(kind: str, options: ManagerOptions) -> ManagerSettings:
@@ -143,20 +147,37 @@ async def _serve(settings: ManagerSettings, executor: Executor, link: ParentLink
         link.report_ready(manager_id=settings.manager_id)
 
 
-async def _serve_several(kind: ManagerKind[S], settings: ManagerSettings, parts: Sequence[S], link: ParentLink) -> None:
-    """Runs a manager for each part, which is ready when it can be; the process is ready with the first of them."""
+async def _serve_several(kind: ManagerKind[S], settings: ManagerSettings, parts: Sequence[S], link: ParentLink) -> bool:
+    """Runs a manager for each part, which is ready when it can be; the process is ready with the first of them.
+
+    Returns:
+        Whether a thread is left that still waits for what a part needs, such as a server that never came.
+    """
     stop = anyio.Event()
     ready = anyio.Event()
+    unbuilt = set(range(len(parts)))
+
+    def build(part: S, own: ManagerSettings) -> Executor:
+        try:
+            return kind.build(part, own)
+        except ValueError as error:
+            raise WrongOptionError(str(error)) from error
 
     async def run(number: int, part: S) -> None:
         own = replace(settings, manager_id=f"{settings.manager_id}#{number}", handle_signals=False)
-        try:
+        async with anyio.create_task_group() as building:
+            building.start_soon(cancel_on_stop, building.cancel_scope)
             # An engine's server may take minutes until it answers.
-            executor = await anyio.to_thread.run_sync(kind.build, part, own, abandon_on_cancel=True)
-        except ValueError as error:
-            raise WrongOptionError(str(error)) from error
-        await tasks.start(functools.partial(run_one, own, executor))
-        ready.set()
+            executor = await anyio.to_thread.run_sync(build, part, own, abandon_on_cancel=True)
+            unbuilt.discard(number)
+            building.cancel_scope.cancel()
+        if number not in unbuilt:
+            await tasks.start(functools.partial(run_one, own, executor))
+            ready.set()
+
+    async def cancel_on_stop(scope: anyio.CancelScope) -> None:
+        await stop.wait()
+        scope.cancel()
 
     async def run_one(own: ManagerSettings, executor: Executor, *, task_status: TaskStatus[None]) -> None:
         from callsheet.managers.runtime import run_manager
@@ -178,3 +199,4 @@ async def _serve_several(kind: ManagerKind[S], settings: ManagerSettings, parts:
             await ready.wait()
             link.report_ready(manager_id=settings.manager_id)
         everything.cancel_scope.cancel()
+    return bool(unbuilt)
