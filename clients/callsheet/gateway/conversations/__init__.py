@@ -1,0 +1,1 @@
+"""Which tokens a call continues: a tree of a trajectory's calls, exact to the token, and the samples it makes."""
