@@ -12,8 +12,8 @@ class Scope(Enum):
     """What a token lets its bearer do.
 
     ADMIN: everything. READ_ONLY: look at everything, change nothing. JOB: all that concerns one job. MANAGER: be one
-    manager, and store and read the payloads of its attempts. GATEWAY: generate in trajectories of all jobs, and see which
-    there are.
+    manager, and store and read the payloads of its attempts. GATEWAY: generate in trajectories of all jobs, and
+    see which there are.
     """
 
     ADMIN = "admin"
