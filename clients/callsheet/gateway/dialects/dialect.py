@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from callsheet.gateway.chat import ChatReply, ChatRequest
-from callsheet.gateway.dialects import chat_completions
+from callsheet.gateway.dialects import chat_completions, messages
 
 
 class Dialect(Protocol):
@@ -40,6 +40,7 @@ class Dialect(Protocol):
 
 DIALECTS: Final[Mapping[str, Dialect]] = {
     "/chat/completions": chat_completions,
+    "/messages": messages,
 }
 """Every dialect by its path below the base URL of version 1, such as `http://gateway/v1`."""
 
