@@ -51,12 +51,12 @@ class DialectAnswers:
     """Answers each call with the next reply or error, and keeps what the calls asked for.
 
     Attributes:
-        replies: What to answer, in order; a status is an error.
+        replies: What to answer, in order; a status is an error, and bytes are a stream's.
         bodies: The bodies that came.
         requests: What the dialect read in them.
     """
 
-    replies: list[ChatReply | int] = field(default_factory=list)
+    replies: list[ChatReply | int | bytes] = field(default_factory=list)
     bodies: list[dict[str, Any]] = field(default_factory=list)
     requests: list[ChatRequest] = field(default_factory=list)
 
@@ -72,8 +72,8 @@ class DialectAnswers:
         reply = self.replies.pop(0)
         if isinstance(reply, int):
             return httpx2.Response(reply, json=dialect.error(reply, "no"), headers=error_headers(reply))
-        if request.stream:
-            stream = b"".join(dialect.events(request, reply))
+        if isinstance(reply, bytes) or request.stream:
+            stream = reply if isinstance(reply, bytes) else b"".join(dialect.events(request, reply))
             return httpx2.Response(200, content=stream, headers={"content-type": "text/event-stream"})
         return httpx2.Response(200, json=dialect.answer(request, reply))
 

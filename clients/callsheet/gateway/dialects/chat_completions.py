@@ -11,13 +11,12 @@ from callsheet.gateway.dialects.openai_fields import (
     REFUSED_SAMPLING,
     error,
     error_event,
-    function_tool,
     log_probs,
-    named_tool,
     sampling,
     usage,
 )
 from callsheet.gateway.dialects.server_sent_events import DONE, event, pieces
+from callsheet.gateway.dialects.tools import declared_function, named_tool
 
 __all__ = ["answer", "error", "error_event", "events", "read"]
 
@@ -99,7 +98,8 @@ def _tool_call(call: Fields) -> dict[str, Any]:
 
 def _tool(tool: Fields) -> Tool:
     tool.choice("type", ("function",))
-    return function_tool(tool.required_object("function"))
+    function = tool.required_object("function")
+    return declared_function(function, function.object("parameters"))
 
 
 def _tool_choice(fields: Fields, tools: Sequence[Tool]) -> str:

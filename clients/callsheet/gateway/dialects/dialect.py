@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from callsheet.gateway.chat import ChatReply, ChatRequest
-from callsheet.gateway.dialects import chat_completions
+from callsheet.gateway.dialects import chat_completions, completions, messages, responses
 
 
 class Dialect(Protocol):
@@ -40,6 +40,9 @@ class Dialect(Protocol):
 
 DIALECTS: Final[Mapping[str, Dialect]] = {
     "/chat/completions": chat_completions,
+    "/completions": completions,
+    "/messages": messages,
+    "/responses": responses,
 }
 """Every dialect by its path below the base URL of version 1, such as `http://gateway/v1`."""
 

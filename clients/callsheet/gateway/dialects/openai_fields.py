@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from callsheet.gateway.chat import AskedSampling, BadRequestError, ChatReply, ReplyToken, Tool
+from callsheet.gateway.chat import AskedSampling, ChatReply, ReplyToken
 from callsheet.gateway.dialects.fields import Fields, Refusal
 from callsheet.gateway.dialects.server_sent_events import event
 
@@ -65,33 +65,6 @@ def sampling(body: Fields, *, max_tokens: Sequence[str], log_probs: bool) -> Ask
 def _top_k(body: Fields) -> int | None:
     """vLLM and SGLang say "all tokens" by -1, and vLLM by 0 too."""
     return body.integer("top_k", least=-1) if body.values.get("top_k") not in (-1, 0) else None
-
-
-def function_tool(function: Fields) -> Tool:
-    """A function as chat completions declare it; `strict` is left out, as replies are not constrained.
-
-    Raises:
-        BadRequestError: It has no name, or a field breaks its rule.
-    """
-    parameters = function.object("parameters")
-    declared: dict[str, Any] = {"name": function.name("name")}
-    if description := function.text("description"):
-        declared["description"] = description
-    declared["parameters"] = parameters.values if parameters else {"type": "object", "properties": {}}
-    return {"type": "function", "function": declared}
-
-
-def named_tool(place: str, name: str, tools: Sequence[Tool]) -> str:
-    """The name of the tool that has to be called.
-
-    Raises:
-        BadRequestError: It is not among the tools, or its name is a word that says which tools may be called.
-    """
-    if name not in [tool["function"]["name"] for tool in tools]:
-        raise BadRequestError(place, name, "the name of one of the tools")
-    if name in {"auto", "none", "required"}:
-        raise BadRequestError(place, name, "another name than auto, none and required")
-    return name
 
 
 def log_probs(tokens: Sequence[ReplyToken]) -> list[dict[str, Any]]:
