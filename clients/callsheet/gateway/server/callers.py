@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
+from urllib.parse import unquote
 
 import anyio
 from callsheet.client import AccessDeniedError, CallsheetError, ClientOptions
@@ -139,12 +140,13 @@ def named(headers: Mapping[str, str], session: str, shown: str, subject: str) ->
     """Returns the job and the trajectory that a request names: headers go before the path, and that before the key.
 
     Args:
-        headers: Of the request.
+        headers: Of the request; names in them are percent-encoded.
         session: What its path names.
         shown: JOB or JOB/TRAJECTORY in place of a key, where no scheduler asks for tokens; else empty.
         subject: The job that the caller's token is for; empty for others.
     """
     job_of_key, _, trajectory_of_key = shown.partition("/")
     job_of_path, slash, trajectory_of_path = session.rpartition("/")
-    job_id = headers.get(JOB_HEADER, "") or (job_of_path if slash else "") or subject or job_of_key
-    return job_id, headers.get(TRAJECTORY_HEADER, "") or trajectory_of_path or trajectory_of_key
+    job_of_header, trajectory_of_header = (unquote(headers.get(name, "")) for name in (JOB_HEADER, TRAJECTORY_HEADER))
+    job_id = job_of_header or (job_of_path if slash else "") or subject or job_of_key
+    return job_id, trajectory_of_header or trajectory_of_path or trajectory_of_key
