@@ -18,7 +18,7 @@ def gateway(
     log_format: LogFormatOption = None,
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
-    """Serve the models of a scheduler by the APIs of OpenAI and Anthropic.
+    """Serve models by the APIs of OpenAI and Anthropic.
 
     An agent takes http://HOST:PORT/v1 as its base URL and a trajectory's key as its API key. Its calls become generate
     actions of that trajectory, whose tokens a trainer takes as samples.
