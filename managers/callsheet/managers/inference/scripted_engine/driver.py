@@ -123,7 +123,8 @@ class ScriptedEngineDriver(EngineDriver):
     @property
     def health(self) -> EngineHealth:
         """See `EngineDriver`."""
-        return EngineHealth(alive=not self._closed, paused=self._paused, reason="the engine is closed" if self._closed else "")
+        reason = "the engine is closed" if self._closed else ""
+        return EngineHealth(alive=not self._closed, paused=self._paused, reason=reason)
 
     @property
     def limits(self) -> EngineLimits:
