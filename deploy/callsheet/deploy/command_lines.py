@@ -68,6 +68,7 @@ def _divided(role: str, settings: StackSettings, cores: int) -> dict[str, object
         "load_at_first_use": not own_model,
         # Reward managers have an option of this name for models of their own.
         "engine": settings.engine if settings.engine != DEFAULT_ENGINE else None,
+        "script": settings.script,
         "url": settings.urls or None,
         "model": settings.model if role == Role.INFERENCE and settings.model != DEFAULT_SERVICE else None,
     }

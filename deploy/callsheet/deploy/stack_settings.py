@@ -15,6 +15,7 @@ from callsheet.managers.inference.settings import (
     EngineThreads,
     EngineUrls,
     Model,
+    Script,
     model_directory,
 )
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation, IsolationOption, ShareCores
@@ -106,6 +107,7 @@ class StackSettings:
     engine_threads: EngineThreads = None
     model: Model = DEFAULT_SERVICE
     engine: Engine = DEFAULT_ENGINE
+    script: Script = None
     urls: EngineUrls = ()
     log_format: LogFormatOption = None
     log_level: LogLevelOption = LogLevel.INFO

@@ -9,7 +9,7 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from callsheet.managers.models.options import LoadAtFirstUse, Seed, Weights
-from callsheet.options.declaration import AtLeast, Setting, check_least
+from callsheet.options.declaration import AtLeast, PathRule, Setting, check_least
 
 DEFAULT_SERVICE = "policy"
 """Name of the service where the user chose none."""
@@ -45,6 +45,16 @@ EngineUrls = Annotated[
         repeatable=True,
     ),
 ]
+Script = Annotated[
+    Path | None,
+    Setting(
+        "What the scripted engine answers: a JSON file.",
+        metavar="FILE",
+        variable="CALLSHEET_SCRIPT",
+        default_text="none",
+        path=PathRule(exists=True, file=True, directory=False, resolve=True),
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +79,7 @@ class InferenceSettings:
         str | None,
         Setting("What that server asks for.", variable="CALLSHEET_ENGINE_API_KEY", secret=True, default_text="none"),
     ] = field(default=None, repr=False)
+    script: Script = None
     model: Model = DEFAULT_SERVICE
     weights: Weights = None
     seed: Seed = 0
@@ -86,6 +97,8 @@ class InferenceSettings:
         for url in self.urls:
             _check_url(url)
         check_least(self)
+        if self.script is not None and self.engine == DEFAULT_ENGINE:
+            raise ValueError(f"script: {str(self.script)!r}: is for engine 'scripted', and engine is {self.engine!r}")
         if self.model_directory is not None and self.weights is not None:
             raise ValueError(f"model: {self.model!r}: is a directory, which weights must not be given with")
 
