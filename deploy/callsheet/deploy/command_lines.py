@@ -64,10 +64,13 @@ def _divided(role: str, settings: StackSettings, cores: int) -> dict[str, object
         # Reward managers have an option of this name for models of their own.
         "engine": settings.engine if settings.engine != DEFAULT_ENGINE else None,
         "url": settings.urls or None,
+        "launch": settings.launches or None,
+        "launch_stop": settings.launch_stop,
+        "launch_logs": settings.data_dir / "logs" if settings.launches else None,
         "model": settings.model if role == Role.INFERENCE and settings.model != DEFAULT_SERVICE else None,
     }
     shared = settings.share_cores is not CoreSharing.RESERVED
-    if Role.INFERENCE in settings.managers and not settings.urls:
+    if Role.INFERENCE in settings.managers and not settings.served_apart:
         told["engine_threads"] = share_of_cores(cores, settings.engine_threads)
         told["shared_cpus"] = cores - share_of_cores(cores, settings.engine_threads) if shared else None
     if shared and Role.SANDBOX in settings.managers:

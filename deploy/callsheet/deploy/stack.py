@@ -60,7 +60,7 @@ def check_machine(settings: StackSettings) -> int:
     cores = usable if settings.cpus is None else settings.cpus
     if not 1 <= cores <= usable:
         raise ValueError(f"cpus: {cores} must be between 1 and {usable}, the cores that this process may use")
-    if Role.INFERENCE in settings.managers and not settings.urls:
+    if Role.INFERENCE in settings.managers and not settings.served_apart:
         share_of_cores(cores, settings.engine_threads)
     return cores
 
@@ -111,7 +111,7 @@ class Stack:
         )
 
     def _ready_timeout_s(self, role: str) -> float:
-        if role == Role.INFERENCE and (self.settings.model_directory is not None or self.settings.urls):
+        if role == Role.INFERENCE and (self.settings.model_directory is not None or self.settings.served_apart):
             return max(self.settings.ready_timeout_s, _LOADING_TIMEOUT_S)
         return self.settings.ready_timeout_s
 

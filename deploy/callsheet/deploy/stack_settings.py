@@ -12,8 +12,10 @@ from callsheet.managers.inference.settings import (
     DEFAULT_ENGINE,
     DEFAULT_SERVICE,
     Engine,
+    EngineLaunches,
     EngineThreads,
     EngineUrls,
+    LaunchStop,
     Model,
     model_directory,
 )
@@ -78,6 +80,8 @@ class StackSettings:
     model: Model = DEFAULT_SERVICE
     engine: Engine = DEFAULT_ENGINE
     urls: EngineUrls = ()
+    launches: EngineLaunches = ()
+    launch_stop: LaunchStop = None
     log_format: LogFormatOption = None
     log_level: LogLevelOption = LogLevel.INFO
     logs_to_files: Annotated[
@@ -98,6 +102,11 @@ class StackSettings:
     def model_directory(self) -> Path | None:
         """The user's own model; None for the demo's."""
         return model_directory(self.model)
+
+    @property
+    def served_apart(self) -> bool:
+        """Whether engines are servers with processes and cores of their own."""
+        return bool(self.urls or self.launches)
 
     def __post_init__(self) -> None:
         self.access.check_listen(self.listen)
