@@ -16,7 +16,9 @@ from callsheet.options.common import LogFormat
 from callsheet.options.declaration import command_line
 
 
-def role_arguments(role: str, settings: StackSettings, *, address: str, cores: int) -> list[str]:
+def role_arguments(
+    role: str, settings: StackSettings, *, address: str, cores: int, metrics: str | None = None
+) -> list[str]:
     """The command line of one process of the stack, after `callsheet`.
 
     Managers of any kind are given what the stack knows, as far as their kind declares an option of that name.
@@ -26,13 +28,19 @@ def role_arguments(role: str, settings: StackSettings, *, address: str, cores: i
         settings: The stack's.
         address: Where the scheduler listens (for itself) or is to be dialled (for managers).
         cores: Cores of the node.
+        metrics: Where the scheduler has its metrics; None for nowhere.
     """
     logs: dict[str, object] = {"log_level": settings.log_level, "log_format": settings.log_format}
     if settings.logs_to_files:
         logs["log_format"] = settings.log_format or LogFormat.JSON
     extra = list(settings.arguments.get(role, ()))
     if role == Role.SCHEDULER:
-        own = {"listen": address, "data_dir": settings.data_dir, "expect": ",".join(settings.managers) or None}
+        own = {
+            "metrics_listen": metrics or "off",
+            "listen": address,
+            "data_dir": settings.data_dir,
+            "expect": ",".join(settings.managers) or None,
+        }
         access = {each.name: getattr(settings.access, each.name) for each in fields(settings.access)}
         return ["scheduler", *command_line(SchedulerOptions, own | access | logs), *extra]
     common = {

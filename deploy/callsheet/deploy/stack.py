@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
@@ -71,11 +72,14 @@ class Stack:
     Attributes:
         settings: What it was started with.
         address: Where the scheduler listens, "host:port"; the same after its restarts.
+        metrics_url: Where its metrics are; None for nowhere.
     """
 
     def __init__(self, settings: StackSettings) -> None:
         self.settings = settings
         self.address = settings.listen
+        self.metrics_url: str | None = None
+        self._metrics_listen = settings.metrics_listen
         self._cores = check_machine(settings)
         roles: tuple[str, ...] = (Role.SCHEDULER, *settings.managers)
         self._supervisors = {role: self._supervisor(role) for role in roles}
@@ -104,7 +108,9 @@ class Stack:
         return ProcessSpec(
             name=role,
             module=command_module(),
-            arguments=role_arguments(role, self.settings, address=self.address, cores=self._cores),
+            arguments=role_arguments(
+                role, self.settings, address=self.address, cores=self._cores, metrics=self._metrics_listen
+            ),
             environment=_NO_CREDENTIALS if role == Role.SCHEDULER else _NO_SECRETS,
             log_path=bounded_log(log_path) if log_path is not None else None,
             ready_timeout_s=self._ready_timeout_s(role),
@@ -122,6 +128,9 @@ class Stack:
         process = supervisor.process
         if process is not None:
             self.address = process.facts["address"]
+            self.metrics_url = process.facts.get("metrics")
+        if self.metrics_url is not None:
+            self._metrics_listen = urlsplit(self.metrics_url).netloc
 
     async def run_managers(self, tasks: anyio.abc.TaskGroup, watcher: StackWatcher | None) -> None:
         """Starts all managers, together, and waits until each is registered.

@@ -20,7 +20,15 @@ from callsheet.managers.inference.settings import (
     model_directory,
 )
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation, IsolationOption, ShareCores
-from callsheet.options.common import DataDir, Listen, LogFormatOption, LogLevel, LogLevelOption, comma_separated
+from callsheet.options.common import (
+    DataDir,
+    Listen,
+    LogFormatOption,
+    LogLevel,
+    LogLevelOption,
+    comma_separated,
+    metrics_address,
+)
 from callsheet.options.declaration import Setting
 from callsheet.scheduler.access.settings import AccessSettings
 
@@ -60,6 +68,15 @@ class StackSettings:
 
     data_dir: DataDir
     listen: Listen = "127.0.0.1:0"
+    metrics_listen: Annotated[
+        str | None,
+        Setting(
+            "Where /metrics is, for Prometheus; port 0 takes a free one, which is told at the start.",
+            variable="CALLSHEET_METRICS_LISTEN",
+            metavar="HOST:PORT|off",
+            parse=metrics_address,
+        ),
+    ] = "127.0.0.1:0"
     access: AccessSettings = field(default_factory=AccessSettings)
     tls_ca: TlsCa = None
     managers: Annotated[
@@ -110,6 +127,8 @@ class StackSettings:
 
     def __post_init__(self) -> None:
         self.access.check_listen(self.listen)
+        if self.metrics_listen is not None:
+            self.access.check_listen(self.metrics_listen)
         if not self.model:
             raise ValueError("model: '' is empty; it must be given")
         if self.access.tls_cert is not None and self.tls_ca is None:
