@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from callsheet.deploy.gateway_process import gateway_arguments
 from callsheet.deploy.manager_process import ManagerOptions
 from callsheet.deploy.roles import Role
 from callsheet.deploy.scheduler_process import SchedulerOptions
@@ -17,7 +18,7 @@ from callsheet.options.declaration import command_line
 
 
 def role_arguments(
-    role: str, settings: StackSettings, *, address: str, cores: int, metrics: str | None = None
+    role: str, settings: StackSettings, *, address: str, cores: int, metrics: str | None = None, gateway: str = ""
 ) -> list[str]:
     """The command line of one process of the stack, after `callsheet`.
 
@@ -29,6 +30,7 @@ def role_arguments(
         address: Where the scheduler listens (for itself) or is to be dialled (for managers).
         cores: Cores of the node.
         metrics: Where the scheduler has its metrics; None for nowhere.
+        gateway: Where the gateway listens.
     """
     logs: dict[str, object] = {"log_level": settings.log_level, "log_format": settings.log_format}
     if settings.logs_to_files:
@@ -36,15 +38,18 @@ def role_arguments(
     extra = list(settings.arguments.get(role, ()))
     if role == Role.SCHEDULER:
         own = {
-            "metrics_listen": metrics or "off",
+            "metrics_listen": metrics or "none",
             "listen": address,
             "data_dir": settings.data_dir,
             "expect": ",".join(settings.managers) or None,
         }
         access = {each.name: getattr(settings.access, each.name) for each in fields(settings.access)}
         return ["scheduler", *command_line(SchedulerOptions, own | access | logs), *extra]
+    to_dial = _to_dial(address) if settings.access.tls_cert is not None else address
+    if role == Role.GATEWAY:
+        return [*gateway_arguments(settings, gateway, to_dial), *command_line(ManagerOptions, logs), *extra]
     common = {
-        "scheduler": _to_dial(address) if settings.access.tls_cert is not None else address,
+        "scheduler": to_dial,
         "tls_ca": settings.tls_ca if settings.access.tls_cert is not None else None,
         "token_file": token_path(settings.data_dir, role) if settings.access.tokens is not None else None,
         "cpus": cores,
@@ -71,6 +76,7 @@ def _divided(role: str, settings: StackSettings, cores: int) -> dict[str, object
         "load_at_first_use": not own_model,
         # Reward managers have an option of this name for models of their own.
         "engine": settings.engine if settings.engine != DEFAULT_ENGINE else None,
+        "script": settings.script,
         "url": settings.urls or None,
         "launch": settings.launches or None,
         "launch_stop": settings.launch_stop,

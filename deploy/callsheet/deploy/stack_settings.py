@@ -17,6 +17,7 @@ from callsheet.managers.inference.settings import (
     EngineUrls,
     LaunchStop,
     Model,
+    Script,
     model_directory,
 )
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation, IsolationOption, ShareCores
@@ -27,12 +28,23 @@ from callsheet.options.common import (
     LogLevel,
     LogLevelOption,
     comma_separated,
+    host_and_port,
     metrics_address,
 )
 from callsheet.options.declaration import Setting
 from callsheet.scheduler.access.settings import AccessSettings
 
+AUTO_GATEWAY = "auto"
+"""A gateway at the port after the scheduler's, where its extra is installed."""
+_NO_GATEWAY = "none"
 STANDARD_MANAGERS = ("sandbox", "inference", "reward")
+
+
+def gateway_or_none(text: str) -> str | None:
+    """Reads where a gateway is to listen; raises ValueError that names the rule."""
+    if text == _NO_GATEWAY:
+        return None
+    return text if text == AUTO_GATEWAY else host_and_port(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +85,7 @@ class StackSettings:
         Setting(
             "Where /metrics is, for Prometheus; port 0 takes a free one, which is told at the start.",
             variable="CALLSHEET_METRICS_LISTEN",
-            metavar="HOST:PORT|off",
+            metavar="HOST:PORT|none",
             parse=metrics_address,
         ),
     ] = "127.0.0.1:0"
@@ -89,6 +101,17 @@ class StackSettings:
             parse=comma_separated,
         ),
     ] = STANDARD_MANAGERS
+    gateway: Annotated[
+        str | None,
+        Setting(
+            "Where the gateway listens: auto is the port after the scheduler's, none runs no gateway.",
+            variable="CALLSHEET_GATEWAY_LISTEN",
+            metavar="HOST:PORT|auto|none",
+            default=AUTO_GATEWAY,
+            text=str,
+            parse=gateway_or_none,
+        ),
+    ] = None
     cpus: Cpus = None
     memory_mib: MemoryMib = None
     isolation: IsolationOption = Isolation.BUBBLEWRAP
@@ -96,6 +119,7 @@ class StackSettings:
     engine_threads: EngineThreads = None
     model: Model = DEFAULT_SERVICE
     engine: Engine = DEFAULT_ENGINE
+    script: Script = None
     urls: EngineUrls = ()
     launches: EngineLaunches = ()
     launch_stop: LaunchStop = None

@@ -65,6 +65,16 @@ EngineUrls = Annotated[
         repeatable=True,
     ),
 ]
+Script = Annotated[
+    Path | None,
+    Setting(
+        "What the scripted engine answers: a JSON file.",
+        metavar="FILE",
+        variable="CALLSHEET_SCRIPT",
+        default_text="none",
+        path=PathRule(exists=True, file=True, directory=False, resolve=True),
+    ),
+]
 
 
 def default_log_dir() -> Path:
@@ -108,6 +118,7 @@ class InferenceSettings:
         str | None,
         Setting("What that server asks for.", variable="CALLSHEET_ENGINE_API_KEY", secret=True, default_text="none"),
     ] = field(default=None, repr=False)
+    script: Script = None
     model: Model = DEFAULT_SERVICE
     weights: Weights = None
     seed: Seed = 0
@@ -129,6 +140,8 @@ class InferenceSettings:
             raise ValueError(f"url: {self.urls[0]!r}: must not be given with launch, whose servers have free ports")
         if self.launches and self.engine == DEFAULT_ENGINE:
             raise ValueError("launch: needs an engine that is a server: give --engine sglang, vllm or openai")
+        if self.script is not None and self.engine == DEFAULT_ENGINE:
+            raise ValueError(f"script: {str(self.script)!r}: is for engine 'scripted', and engine is {self.engine!r}")
         if self.model_directory is not None and self.weights is not None:
             raise ValueError(f"model: {self.model!r}: is a directory, which weights must not be given with")
 
