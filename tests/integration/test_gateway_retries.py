@@ -138,7 +138,7 @@ async def _converse(scheduler: str, port: int, data_dir: Path, job: Job, traject
         ask = await exits.enter_async_context(openai_chat(access.url, access.api_key, 12))
         await ask("Hello")
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ask, "slow")
+            tasks.start_soon(_finish, ask("slow"))
             while not await calls_under_way(job):  # noqa: ASYNC110 - the scheduler does not tell by itself
                 await anyio.sleep(0.02)
             first.kill()
@@ -146,3 +146,7 @@ async def _converse(scheduler: str, port: int, data_dir: Path, job: Job, traject
             await exits.enter_async_context(gateway_process(scheduler, port, data_dir))
         await ask("Hello again")
         return await trajectory.samples()
+
+
+async def _finish(asking: Awaitable[str]) -> None:
+    await asking

@@ -96,14 +96,14 @@ class RunningGateway:
 
 @asynccontextmanager
 async def running_gateway(
-    scheduler: str, job_id: str, data_dir: Path, **settings: Any
+    scheduler: str, job_id: str, data_dir: Path, *, token: str | None = None, **settings: Any
 ) -> AsyncIterator[RunningGateway]:
     """Runs a gateway in this process, with a job of its own."""
     stop = anyio.Event()
     given = GatewaySettings(scheduler=scheduler, listen="127.0.0.1:0", data_dir=data_dir, **settings)
     async with anyio.create_task_group() as tasks:
         url = await tasks.start(serve, given, stop)
-        options = ClientOptions(gateway=url)
+        options = ClientOptions(gateway=url, token=token)
         async with (
             Client(scheduler, options) as client,
             await client.open_job(job_id) as job,
