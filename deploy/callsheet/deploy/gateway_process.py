@@ -11,6 +11,7 @@ from callsheet.deploy.roles import Role
 from callsheet.deploy.stack_settings import AUTO_GATEWAY, StackSettings
 from callsheet.deploy.tokens import token_path
 from callsheet.gateway.server.settings import GatewaySettings
+from callsheet.managers.inference.scripted_engine.script import read_script
 from callsheet.managers.inference.settings import DEFAULT_SERVICE
 from callsheet.options.declaration import command_line
 
@@ -48,7 +49,7 @@ def gateway_arguments(settings: StackSettings, listen: str, scheduler: str) -> l
         "listen": listen,
         "data_dir": settings.data_dir,
         "service": settings.model if settings.model_directory is None else DEFAULT_SERVICE,
-        "tokenizer": settings.model_directory,
+        "tokenizer": _tokenizer(settings),
         "tls_cert": settings.access.tls_cert,
         "tls_key": settings.access.tls_key,
         "insecure": settings.access.insecure or None,
@@ -74,6 +75,14 @@ def gateway_url(settings: StackSettings, listen: str) -> str:
 def _knows_tokens(settings: StackSettings) -> bool:
     """Whether the tokenizer is known: that of a directory, or the bytes of the demo's model."""
     return settings.model_directory is not None or (settings.engine in _BYTES and not settings.urls)
+
+
+def _tokenizer(settings: StackSettings) -> str | None:
+    """The directory of the tokenizer; None for bytes."""
+    if settings.script is not None:
+        named = read_script(settings.script.read_text(encoding="utf-8")).tokenizer
+        return str(settings.script.parent / named) if named else None
+    return None if settings.model_directory is None else str(settings.model_directory)
 
 
 def _with_port(listen: str, *, or_free: bool = False) -> str:
