@@ -17,7 +17,7 @@ LOCAL_SHELL: Final = "local_shell"
 
 _KINDS: Final = ("custom", "function", LOCAL_SHELL, "namespace")
 # A provider runs these for the model, which may do without. An agent that cannot turn them off works all the same.
-_LEFT_OUT: Final = frozenset({"web_search", "web_search_preview"})
+_LEFT_OUT: Final = ("web_search", "web_search_preview")
 _SHELL: Final[Tool] = function(
     LOCAL_SHELL,
     "Runs a command on the machine of the user.",
