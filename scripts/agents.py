@@ -92,7 +92,7 @@ def run(agent: AgentToRun, access: GatewayAccess) -> tuple[int, Path]:
         directory.mkdir(parents=True)
     command = agent.command(home, access)
     own: Mapping[str, str] = agent.environment(home)
-    environment = os.environ | {"NO_PROXY": "127.0.0.1"} | access.environment() | own
+    environment = {**os.environ, "NO_PROXY": "127.0.0.1", **access.environment(), **own}
     with (PLACE / f"{agent.name}.log").open("wb") as log:
         done = subprocess.run(
             command,

@@ -228,7 +228,8 @@ def _message(parsed: ParsedReply, turn: int) -> Message:
         message["content"] = parsed.content or None
         message["tool_calls"] = [
             {
-                "id": f"call_{turn}_{place}",
+                # Nine letters and digits: some templates refuse others.
+                "id": f"c{turn:05d}{place:03d}",
                 "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
             }
