@@ -28,7 +28,7 @@ def scripted_engine(own: ScriptedSettings, settings: InferenceSettings) -> Unloa
     def load() -> EngineDriver:
         from callsheet.managers.inference.scripted_engine.vocabulary import load_vocabulary
 
-        vocabulary = load_vocabulary(script.tokenizer, file.parent)
+        vocabulary = load_vocabulary(settings.model_directory)
         return ScriptedEngineDriver(script, vocabulary, policy_version=settings.policy_version)
 
     capabilities = {"engine": "scripted", "script": file.name, "context_length": str(script.context_length)}
