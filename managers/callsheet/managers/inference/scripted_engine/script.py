@@ -1,7 +1,7 @@
 """What a scripted engine answers. Pure.
 
-A script is a JSON object, such as `{"replies": [{"match": "rain", "text": "It is wet."}, {"text": "Hello."}]}`, or one such
-reply a line.
+A script is a JSON object, such as `{"replies": [{"match": "rain", "text": "It is wet."}, {"text": "Hello."}]}`, or one
+such reply a line.
 """
 
 from __future__ import annotations
