@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from callsheet.deploy.gateway_process import gateway_arguments
 from callsheet.deploy.manager_process import ManagerOptions
 from callsheet.deploy.roles import Role
 from callsheet.deploy.scheduler_process import SchedulerOptions
@@ -16,7 +17,7 @@ from callsheet.options.common import LogFormat
 from callsheet.options.declaration import command_line
 
 
-def role_arguments(role: str, settings: StackSettings, *, address: str, cores: int) -> list[str]:
+def role_arguments(role: str, settings: StackSettings, *, address: str, cores: int, gateway: str = "") -> list[str]:
     """The command line of one process of the stack, after `callsheet`.
 
     Managers of any kind are given what the stack knows, as far as their kind declares an option of that name.
@@ -26,6 +27,7 @@ def role_arguments(role: str, settings: StackSettings, *, address: str, cores: i
         settings: The stack's.
         address: Where the scheduler listens (for itself) or is to be dialled (for managers).
         cores: Cores of the node.
+        gateway: Where the gateway listens.
     """
     logs: dict[str, object] = {"log_level": settings.log_level, "log_format": settings.log_format}
     if settings.logs_to_files:
@@ -35,8 +37,11 @@ def role_arguments(role: str, settings: StackSettings, *, address: str, cores: i
         own = {"listen": address, "data_dir": settings.data_dir, "expect": ",".join(settings.managers) or None}
         access = {each.name: getattr(settings.access, each.name) for each in fields(settings.access)}
         return ["scheduler", *command_line(SchedulerOptions, own | access | logs), *extra]
+    to_dial = _to_dial(address) if settings.access.tls_cert is not None else address
+    if role == Role.GATEWAY:
+        return [*gateway_arguments(settings, gateway, to_dial), *command_line(ManagerOptions, logs), *extra]
     common = {
-        "scheduler": _to_dial(address) if settings.access.tls_cert is not None else address,
+        "scheduler": to_dial,
         "tls_ca": settings.tls_ca if settings.access.tls_cert is not None else None,
         "token_file": token_path(settings.data_dir, role) if settings.access.tokens is not None else None,
         "cpus": cores,

@@ -19,11 +19,29 @@ from callsheet.managers.inference.settings import (
     model_directory,
 )
 from callsheet.managers.sandbox.settings import CoreSharing, Isolation, IsolationOption, ShareCores
-from callsheet.options.common import DataDir, Listen, LogFormatOption, LogLevel, LogLevelOption, comma_separated
+from callsheet.options.common import (
+    DataDir,
+    Listen,
+    LogFormatOption,
+    LogLevel,
+    LogLevelOption,
+    comma_separated,
+    host_and_port,
+)
 from callsheet.options.declaration import Setting
 from callsheet.scheduler.access.settings import AccessSettings
 
+AUTO_GATEWAY = "auto"
+"""A gateway at the port after the scheduler's, where its extra is installed."""
+_NO_GATEWAY = "none"
 STANDARD_MANAGERS = ("sandbox", "inference", "reward")
+
+
+def gateway_or_none(text: str) -> str | None:
+    """Reads where a gateway is to listen; raises ValueError that names the rule."""
+    if text == _NO_GATEWAY:
+        return None
+    return text if text == AUTO_GATEWAY else host_and_port(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +89,17 @@ class StackSettings:
             parse=comma_separated,
         ),
     ] = STANDARD_MANAGERS
+    gateway: Annotated[
+        str | None,
+        Setting(
+            "Where the gateway listens: auto is the port after the scheduler's, none runs no gateway.",
+            variable="CALLSHEET_GATEWAY_LISTEN",
+            metavar="HOST:PORT|auto|none",
+            default=AUTO_GATEWAY,
+            text=str,
+            parse=gateway_or_none,
+        ),
+    ] = None
     cpus: Cpus = None
     memory_mib: MemoryMib = None
     isolation: IsolationOption = Isolation.BUBBLEWRAP

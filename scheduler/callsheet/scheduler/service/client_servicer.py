@@ -182,11 +182,14 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
     ) -> client_service_pb2.GetServerInfoResponse:
         """What this scheduler is and which clients it serves."""
         _log.info("client_greeted", version=request.client_version[:MAX_LOGGED])
+        identity = caller()
         return client_service_pb2.GetServerInfoResponse(
             version=scheduler_version(),
             contract=CONTRACT,
             oldest_contract=OLDEST_CONTRACT,
             epoch=self._loop.state.epoch,
+            caller_scope=identity.scope.value if identity.token_id else "",
+            caller_subject=identity.subject,
         )
 
     async def ListJobs(  # noqa: N802
