@@ -97,7 +97,9 @@ def run_until_signal(settings: StackSettings, as_json: bool) -> None:
         )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(cancel_on_signal, tasks.cancel_scope)
-            async with local_stack(settings, watcher=watcher, wait_for_managers=False):
+            async with local_stack(settings, watcher=watcher, wait_for_managers=False) as stack:
+                if stack.metrics_url is not None:
+                    show_progress(f"metrics for Prometheus are at {stack.metrics_url}")
                 await anyio.sleep_forever()
 
     anyio.run(run)

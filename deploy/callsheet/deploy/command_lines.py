@@ -17,7 +17,9 @@ from callsheet.options.common import LogFormat
 from callsheet.options.declaration import command_line
 
 
-def role_arguments(role: str, settings: StackSettings, *, address: str, cores: int, gateway: str = "") -> list[str]:
+def role_arguments(
+    role: str, settings: StackSettings, *, address: str, cores: int, gateway: str = "", metrics: str | None = None
+) -> list[str]:
     """The command line of one process of the stack, after `callsheet`.
 
     Managers of any kind are given what the stack knows, as far as their kind declares an option of that name.
@@ -28,13 +30,19 @@ def role_arguments(role: str, settings: StackSettings, *, address: str, cores: i
         address: Where the scheduler listens (for itself) or is to be dialled (for managers).
         cores: Cores of the node.
         gateway: Where the gateway listens.
+        metrics: Where the scheduler has its metrics; None for nowhere.
     """
     logs: dict[str, object] = {"log_level": settings.log_level, "log_format": settings.log_format}
     if settings.logs_to_files:
         logs["log_format"] = settings.log_format or LogFormat.JSON
     extra = list(settings.arguments.get(role, ()))
     if role == Role.SCHEDULER:
-        own = {"listen": address, "data_dir": settings.data_dir, "expect": ",".join(settings.managers) or None}
+        own = {
+            "metrics_listen": metrics or "off",
+            "listen": address,
+            "data_dir": settings.data_dir,
+            "expect": ",".join(settings.managers) or None,
+        }
         access = {each.name: getattr(settings.access, each.name) for each in fields(settings.access)}
         return ["scheduler", *command_line(SchedulerOptions, own | access | logs), *extra]
     to_dial = _to_dial(address) if settings.access.tls_cert is not None else address
@@ -70,10 +78,13 @@ def _divided(role: str, settings: StackSettings, cores: int) -> dict[str, object
         "engine": settings.engine if settings.engine != DEFAULT_ENGINE else None,
         "script": settings.script,
         "url": settings.urls or None,
+        "launch": settings.launches or None,
+        "launch_stop": settings.launch_stop,
+        "launch_logs": settings.data_dir / "logs" if settings.launches else None,
         "model": settings.model if role == Role.INFERENCE and settings.model != DEFAULT_SERVICE else None,
     }
     shared = settings.share_cores is not CoreSharing.RESERVED
-    if Role.INFERENCE in settings.managers and not settings.urls:
+    if Role.INFERENCE in settings.managers and not settings.served_apart:
         told["engine_threads"] = share_of_cores(cores, settings.engine_threads)
         told["shared_cpus"] = cores - share_of_cores(cores, settings.engine_threads) if shared else None
     if shared and Role.SANDBOX in settings.managers:

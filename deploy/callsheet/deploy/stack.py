@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
@@ -65,7 +66,7 @@ def check_machine(settings: StackSettings) -> int:
     cores = usable if settings.cpus is None else settings.cpus
     if not 1 <= cores <= usable:
         raise ValueError(f"cpus: {cores} must be between 1 and {usable}, the cores that this process may use")
-    if Role.INFERENCE in settings.managers and not settings.urls:
+    if Role.INFERENCE in settings.managers and not settings.served_apart:
         share_of_cores(cores, settings.engine_threads)
     return cores
 
@@ -77,11 +78,14 @@ class Stack:
         settings: What it was started with.
         address: Where the scheduler listens, "host:port"; the same after its restarts.
         gateway_url: Where the gateway is; None where there is none.
+        metrics_url: Where its metrics are; None for nowhere.
     """
 
     def __init__(self, settings: StackSettings) -> None:
         self.settings = settings
         self.address = settings.listen
+        self.metrics_url: str | None = None
+        self._metrics_listen = settings.metrics_listen
         self._cores = check_machine(settings)
         self._gateway = gateway_listen(settings)
         self.gateway_url = None if self._gateway is None else gateway_url(settings, self._gateway)
@@ -116,7 +120,9 @@ class Stack:
         return ProcessSpec(
             name=role,
             module=command_module(),
-            arguments=role_arguments(role, self.settings, address=self.address, cores=self._cores),
+            arguments=role_arguments(
+                role, self.settings, address=self.address, cores=self._cores, metrics=self._metrics_listen
+            ),
             environment=_NO_CREDENTIALS if role == Role.SCHEDULER else _NO_SECRETS,
             log_path=self._log_path(role),
             ready_timeout_s=self._ready_timeout_s(role),
@@ -138,7 +144,7 @@ class Stack:
         return bounded_log(self.settings.data_dir / "logs" / f"{role}.log")
 
     def _ready_timeout_s(self, role: str) -> float:
-        if role == Role.INFERENCE and (self.settings.model_directory is not None or self.settings.urls):
+        if role == Role.INFERENCE and (self.settings.model_directory is not None or self.settings.served_apart):
             return max(self.settings.ready_timeout_s, _LOADING_TIMEOUT_S)
         return self.settings.ready_timeout_s
 
@@ -149,6 +155,9 @@ class Stack:
         process = supervisor.process
         if process is not None:
             self.address = process.facts["address"]
+            self.metrics_url = process.facts.get("metrics")
+        if self.metrics_url is not None:
+            self._metrics_listen = urlsplit(self.metrics_url).netloc
 
     async def run_gateway(self, tasks: anyio.abc.TaskGroup, watcher: StackWatcher | None) -> None:
         """Starts the gateway, if there is one."""

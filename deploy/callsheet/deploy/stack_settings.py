@@ -12,8 +12,10 @@ from callsheet.managers.inference.settings import (
     DEFAULT_ENGINE,
     DEFAULT_SERVICE,
     Engine,
+    EngineLaunches,
     EngineThreads,
     EngineUrls,
+    LaunchStop,
     Model,
     Script,
     model_directory,
@@ -27,6 +29,7 @@ from callsheet.options.common import (
     LogLevelOption,
     comma_separated,
     host_and_port,
+    metrics_address,
 )
 from callsheet.options.declaration import Setting
 from callsheet.scheduler.access.settings import AccessSettings
@@ -77,6 +80,15 @@ class StackSettings:
 
     data_dir: DataDir
     listen: Listen = "127.0.0.1:0"
+    metrics_listen: Annotated[
+        str | None,
+        Setting(
+            "Where /metrics is, for Prometheus; port 0 takes a free one, which is told at the start.",
+            variable="CALLSHEET_METRICS_LISTEN",
+            metavar="HOST:PORT|off",
+            parse=metrics_address,
+        ),
+    ] = "127.0.0.1:0"
     access: AccessSettings = field(default_factory=AccessSettings)
     tls_ca: TlsCa = None
     managers: Annotated[
@@ -109,6 +121,8 @@ class StackSettings:
     engine: Engine = DEFAULT_ENGINE
     script: Script = None
     urls: EngineUrls = ()
+    launches: EngineLaunches = ()
+    launch_stop: LaunchStop = None
     log_format: LogFormatOption = None
     log_level: LogLevelOption = LogLevel.INFO
     logs_to_files: Annotated[
@@ -130,8 +144,15 @@ class StackSettings:
         """The user's own model; None for the demo's."""
         return model_directory(self.model)
 
+    @property
+    def served_apart(self) -> bool:
+        """Whether engines are servers with processes and cores of their own."""
+        return bool(self.urls or self.launches)
+
     def __post_init__(self) -> None:
         self.access.check_listen(self.listen)
+        if self.metrics_listen is not None:
+            self.access.check_listen(self.metrics_listen)
         if not self.model:
             raise ValueError("model: '' is empty; it must be given")
         if self.access.tls_cert is not None and self.tls_ca is None:

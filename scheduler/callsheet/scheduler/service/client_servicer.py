@@ -51,7 +51,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         self, request_iterator: AsyncIterator[client_service_pb2.ClientSessionRequest], context: Context
     ) -> None:
         """One session of one client."""
-        session, peer = ClientStream(self._unread), peer_of(context)
+        session, peer = ClientStream(self._unread, self._loop.tally.refused), peer_of(context)
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(session.outbox.write_all, context.write)
