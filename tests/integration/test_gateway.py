@@ -31,7 +31,7 @@ async def scheduler(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[s
 
 @pytest.fixture(scope="module")
 async def gateway(scheduler: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    bounds = {"max_request_bytes": 200_000, "max_trajectory_calls": 3, "disconnect_grace_s": 0.1}
+    bounds: dict[str, Any] = {"max_request_bytes": 200_000, "max_trajectory_calls": 3, "disconnect_grace_s": 0.1}
     async with running_gateway(scheduler, "job", tmp_path_factory.mktemp("gateway"), **bounds) as running:
         yield running
 
