@@ -127,7 +127,7 @@ class World:
         restore(
             self.state,
             self.journal.recovered(),
-            RequestDecoder(job_request, trajectory_request, action_request, no_weights),
+            RequestDecoder(job_request, trajectory_request, action_request, no_weights, no_weights),
             self.time.now,
         )
         check_invariants(self.state)

@@ -95,6 +95,7 @@ class Client:
         detached: bool = False,
         idle_timeout_s: float | None = None,
         dead_sandbox_is_infra: bool = False,
+        max_buffered: int | None = None,
     ) -> Job:
         """Opens a job; opening it again with the same arguments attaches to it, which `Job.opening` tells.
 
@@ -110,6 +111,8 @@ class Client:
             idle_timeout_s: After so many seconds without any work the job is closed, even while a client holds it. None
                 takes the server's default (7 days), and means never if detached.
             dead_sandbox_is_infra: An action whose sandbox dies while a command runs in it fails as INFRA, not as ENV.
+            max_buffered: From so many finished trajectories in its buffer on no new one begins; None takes the server's
+                default (4,096).
 
         Raises:
             InvalidArgumentError: A value out of its range, or of another type.
@@ -126,6 +129,7 @@ class Client:
             detached,
             idle_timeout_s,
             dead_sandbox_is_infra,
+            max_buffered,
         )
         return Job(self, job_id, await self.backend().open_job(described))
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from types import TracebackType
 from typing import Self
 
 import anyio
 from callsheet.client.backend import CancelTarget, Connector
+from callsheet.client.batch import Batch, FinishedTrajectory
 from callsheet.client.errors import not_found
 from callsheet.client.group import Group
 from callsheet.client.jobs import GroupDescription, OnInfra, Opening, TrajectoryDescription
@@ -99,6 +101,36 @@ class Job(ActionVerbs):
     async def groups(self) -> list[GroupStatus]:
         """Returns its groups, by name order; raises NotFoundError if the job is not open."""
         return await self.client.backend().groups(self.job_id)
+
+    async def take_batch(
+        self, size: int, *, wait_s: float = 0.0, lease_s: float | None = None, batch_id: str | None = None
+    ) -> Batch | None:
+        """Takes the oldest finished trajectories out of the job's buffer, groups whole. They are leased to the caller.
+
+        Args:
+            size: The fewest trajectories, 1 to 2,048; a last group may make it more.
+            wait_s: How many seconds to wait while there are too few.
+            lease_s: After so many seconds the batch goes back, unless it was acknowledged or extended before; a day at
+                most. None takes the server's default (10 minutes).
+            batch_id: 1 to 256 characters, new in the job; None makes one up. The same id again is given the same batch,
+                so that a trainer that notes the id finds what it had taken after a crash.
+
+        Returns:
+            The batch; None if there were too few in time.
+
+        Raises:
+            InvalidArgumentError: A value out of its range; a size that the buffer never holds.
+            AlreadyExistsError: A batch of this id was acknowledged.
+            NotFoundError: The job is not open.
+            ConnectionLostError: There was no connection for too long.
+        """
+        name = uuid.uuid4().hex if batch_id is None else batch_id
+        content = await self.client.backend().take_batch(self.job_id, name, size, wait_s, lease_s)
+        return Batch(self.client, self.job_id, content) if content is not None else None
+
+    async def buffered(self) -> list[FinishedTrajectory]:
+        """Returns what is in the job's buffer, the oldest first, at most 10,000 and without payloads."""
+        return await self.client.backend().buffered(self.job_id)
 
     async def publish(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 
 
@@ -52,15 +52,30 @@ class OnInfra(Enum):
     """The group goes on with a member less. Not built yet."""
 
 
+DEFAULT_ADMIT_WITHIN = 1
+"""What `Staleness()` asks for where nothing is given."""
+
+
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """A bound on how far a trajectory may fall behind the newest policy version.
+    """What a job wants of trajectories that fall behind the newest policy version.
+
+    A trajectory's staleness is the newest version less the newest when it was opened, counted up to its consumption.
+    `Staleness()` paces within 1. Without `admit_within` nothing is paced.
 
     Attributes:
-        max_versions: A trajectory that began more than this many versions ago is cancelled; at least 1.
+        max_versions: Evict: a live trajectory that is staler is cancelled; at least 1. None evicts none.
+        admit_within: Admit: a new trajectory waits to begin while one more could make any staler than this when it is
+            trained on; 0 or more. It takes the size of the batches from the last `take_batch`.
+        select_within: Select: what is staler when a batch is taken is dropped, a group as a whole; 0 or more.
+        mixed_versions: Whether what several versions made is trained on, as far as results tell their versions.
     """
 
-    max_versions: int
+    max_versions: int | None = None
+    _: KW_ONLY
+    admit_within: int | None = None
+    select_within: int | None = None
+    mixed_versions: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +112,8 @@ class JobDescription:
             takes the server's default (7 days), and means never if detached.
         dead_sandbox_is_infra: An action whose sandbox dies while a command runs in it fails as INFRA. By default it
             fails as ENV, as what runs there may have brought that about, to have its sample dropped.
+        max_buffered: From so many finished trajectories in its buffer on no new one begins; None takes the server's
+            default (4,096).
     """
 
     job_id: str
@@ -108,6 +125,7 @@ class JobDescription:
     detached: bool = False
     idle_timeout_s: float | None = None
     dead_sandbox_is_infra: bool = False
+    max_buffered: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

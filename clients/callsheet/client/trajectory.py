@@ -10,6 +10,7 @@ from typing import Any, Final, Self, Unpack
 import anyio
 from callsheet.client.actions import EnvReset, EnvStep
 from callsheet.client.backend import CancelTarget, Connector
+from callsheet.client.batch import FinishedResult
 from callsheet.client.commands import CommandDefaults, CommandLike, SandboxFile
 from callsheet.client.errors import (
     AlreadyExistsError,
@@ -87,6 +88,26 @@ class Trajectory(ActionVerbs):
         """
         await self.client.backend().close_trajectory(self.job_id, self.trajectory_id, end)
         self.end = end
+
+    async def finish(self, reward: float, payload: bytes = b"", *, policy_versions: Iterable[int] = ()) -> None:
+        """Closes the trajectory as COMPLETED, and puts it into the buffer that trainers take batches from.
+
+        Doing so again with the same values does nothing.
+
+        Args:
+            reward: What it was worth; a finite number.
+            payload: What the trainer needs of it: any bytes, through the payload store above 4 KiB.
+            policy_versions: Versions that made its tokens, as far as that is known; at most 64.
+
+        Raises:
+            AlreadyExistsError: It has ended otherwise, or with another result.
+            InvalidArgumentError: A value does not fit.
+            NotFoundError: There is none, or its job is not open.
+            ConnectionLostError: There was no connection for too long.
+        """
+        result = FinishedResult(reward, payload, tuple(listed(policy_versions)))
+        await self.client.backend().finish_trajectory(self.job_id, self.trajectory_id, result)
+        self.end = TrajectoryEnd.COMPLETED
 
     async def status(self) -> TrajectoryStatus:
         """Returns what the scheduler knows of it; raises NotFoundError if its job is not open or never had it."""

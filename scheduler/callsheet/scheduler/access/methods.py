@@ -39,12 +39,16 @@ _OF_A_JOB: Final = _methods(
     "CancelAction",
     "CancelWork",
     "PublishPolicyVersion",
+    "TakeBatch",
+    "SettleBatch",
 )
 
 # Each one by its name: a new method is for administrators until somebody has thought about it.
 SCOPES: Final = {
     **dict.fromkeys(_OF_A_JOB, _JOB),
-    **dict.fromkeys(_methods(_CLIENT, "GetOutcome", "ListJobs", "ListTrajectories", "ListGroups"), _LOOKING),
+    **dict.fromkeys(
+        _methods(_CLIENT, "GetOutcome", "ListJobs", "ListTrajectories", "ListGroups", "ListBuffer"), _LOOKING
+    ),
     **dict.fromkeys(_methods(_CLIENT, "GetServerInfo"), _ALL),
     **dict.fromkeys(_methods(_ADMIN, "GetStatus", "WhatIf", "GetPredictionErrors"), frozenset({Scope.READ_ONLY})),
     **dict.fromkeys(_methods(_ADMIN, "ResizeAction", "PauseAction", "ResumeAction"), _JOB),

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from callsheet.scheduler.core.buffer import Buffer
 from callsheet.scheduler.core.closed import ClosedTogether, ClosedTrajectory
 from callsheet.scheduler.core.commands import OutcomeResult
 from callsheet.scheduler.core.events import AttemptEnded, result_bytes
@@ -340,6 +341,7 @@ class Job:
         forgotten: Those actions, trajectories and groups of which nothing else is kept.
         state_counts: Actions by their states, those with an outcome included.
         dead_sandboxes: Actions that ended as their sandbox died under them.
+        buffer: Its finished trajectories that no trainer has acknowledged yet.
     """
 
     request: JobRequest
@@ -368,6 +370,7 @@ class Job:
     state_counts: dict[ActionState, int] = field(default_factory=dict)
     failure_counts: dict[str, int] = field(default_factory=dict)
     dead_sandboxes: int = 0
+    buffer: Buffer = field(default_factory=Buffer)
 
 
 @dataclass(slots=True)

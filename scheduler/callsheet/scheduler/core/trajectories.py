@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from callsheet.scheduler.core import events
+from callsheet.scheduler.core.batches import buffer_result, check_same_result, member_closed
 from callsheet.scheduler.core.closed import ClosedTrajectory
 from callsheet.scheduler.core.entities import Group, Job, Trajectory
 from callsheet.scheduler.core.leases import check_not_expired, open_job
@@ -16,6 +17,7 @@ from callsheet.scheduler.core.model import (
     RefusedError,
     TrajectoryEnd,
     TrajectoryRequest,
+    TrajectoryResult,
     failed_precondition,
 )
 from callsheet.scheduler.core.open_work import check_room_for_trajectory
@@ -132,19 +134,26 @@ def on_trajectory_close(state: SchedulerState, event: events.TrajectoryCloseRequ
     job = open_job(state, event.job_id, event.reply_to, works_at=now)
     trajectory = job.trajectories.get(event.trajectory_id)
     if trajectory is not None:
-        close_trajectory(state, trajectory, event.end, CLOSED, now)
+        close_trajectory(state, trajectory, event.end, CLOSED, now, result=event.result)
     else:
         closed = closed_trajectory(job, event.trajectory_id)
         if closed.end is not event.end:
             rule = f"was closed as {closed.end.value}: {closed.reason}"
             raise RefusedError(RefusalCode.ALREADY_EXISTS, "end", event.end.value, rule)
+        check_same_result(job, event.trajectory_id, event.end, event.result)
     state.accept(event.reply_to)
 
 
 def close_trajectory(
-    state: SchedulerState, trajectory: Trajectory, end: TrajectoryEnd, reason: str, now: float
+    state: SchedulerState,
+    trajectory: Trajectory,
+    end: TrajectoryEnd,
+    reason: str,
+    now: float,
+    *,
+    result: TrajectoryResult | None = None,
 ) -> None:
-    """Cancels a trajectory's actions, releases its sandbox and counts it in its group."""
+    """Cancels a trajectory's actions, releases its sandbox and counts it in its group; a result enters the buffer."""
     job_id, trajectory_id = trajectory.key
     job = trajectory.job
     del job.trajectories[trajectory_id]
@@ -159,14 +168,19 @@ def close_trajectory(
         drop_sandbox(state, trajectory, now, lost=False)
     if not job.over:
         state.persist(TrajectoryClosed(job_id, trajectory_id, end.value, reason, now))
+        if result is not None:
+            buffer_result(state, trajectory, result, now)
     if trajectory.open_actions:
         job.closing[trajectory_id] = trajectory
     group = group_of(job, trajectory.request)
+    group_id = trajectory.request.group.group_id if trajectory.request.group is not None else ""
     if group is not None:
         count_closed(group, trajectory_id, end)
         if end is TrajectoryEnd.COMPLETED and group.completed >= group.quorum:
             abandon(state, job, sorted(group.members), REDUNDANT, now)
     closed_now(state, trajectory, now)
+    if not job.over:
+        member_closed(state, job, group_id, now)
 
 
 def add_closed(job: Job, request: TrajectoryRequest, end: TrajectoryEnd, reason: str, policy_version: int) -> None:
@@ -210,3 +224,4 @@ def cancel_group(state: SchedulerState, job: Job, group_id: str, reason: str, no
         first = next(iter([*group.members, *group.lost]))
         state.persist(GroupCancelled(job.request.job_id, first))
     abandon(state, job, list(group.members), reason, now)
+    member_closed(state, job, group_id, now)

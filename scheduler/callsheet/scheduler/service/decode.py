@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Concatenate, Final, ParamSpec, TypeVar, cast
+from typing import Concatenate, Final, Literal, ParamSpec, TypeVar, cast
 
 from callsheet.scheduler.core.generations import GenerationSize
 from callsheet.scheduler.core.model import (
@@ -59,6 +59,7 @@ DEFAULT_SCHEDULE_TO_CLOSE = 3600.0
 
 _UNSERVABLE: Final = frozenset(action_pb2.Unservable.values())
 _BUILT_ON_INFRA: Final = frozenset({job_pb2.ON_INFRA_UNSPECIFIED, job_pb2.ON_INFRA_REPLACE})
+MAX_BUFFERED: Final = 100_000
 # Thousandths of a unit.
 MILLI = 1000
 
@@ -81,7 +82,15 @@ def decode_job(spec: job_pb2.JobSpec) -> JobRequest:
         detached=spec.detached,
         dead_sandbox_is_infra=spec.dead_sandbox_is_infra,
         idle_timeout=longer_than_zero("job.idle_timeout", spec.idle_timeout) if spec.HasField("idle_timeout") else None,
+        max_buffered=int(within("job.max_buffered", spec.max_buffered, 0, MAX_BUFFERED)),
+        admit_within=_versions(spec.staleness, "admit_within"),
+        select_within=_versions(spec.staleness, "select_within"),
+        mixed_versions=not spec.staleness.refuse_mixed,
     )
+
+
+def _versions(staleness: job_pb2.Staleness, name: Literal["admit_within", "select_within"]) -> int | None:
+    return int(at_least(f"job.staleness.{name}", getattr(staleness, name), 0)) if staleness.HasField(name) else None
 
 
 def decode_trajectory(spec: job_pb2.TrajectorySpec) -> TrajectoryRequest:

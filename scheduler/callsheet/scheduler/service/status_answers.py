@@ -7,6 +7,7 @@ from callsheet.scheduler.core.idleness import idle_at, idle_timeout_of
 from callsheet.scheduler.core.leases import grace_of
 from callsheet.scheduler.core.model import TrajectoryEnd
 from callsheet.scheduler.core.state import SchedulerState
+from callsheet.scheduler.service.buffer_answers import buffer_status
 from callsheet.scheduler.service.decode import DEFAULT_IDLE_TIMEOUT
 from callsheet.scheduler.service.openings import to_wire
 from callsheet.scheduler.service.refusals import fill_duration
@@ -30,6 +31,7 @@ def job_status(state: SchedulerState, job: Job, now: float) -> job_pb2.JobStatus
         forgotten_actions=len(job.forgotten),
         dead_sandboxes=job.dead_sandboxes,
         rollouts=rollouts_of(state, request.job_id, now),
+        buffer=buffer_status(state, job, now),
     )
     status.spec.share = request.weight
     status.spec.priority_class = job_pb2.PriorityClass.ValueType(request.priority_class)
