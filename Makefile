@@ -15,7 +15,7 @@ TORCH := 2.13.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .NOTPARALLEL:
-.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm check docs lint types layers protos protos-lint protos-check bench soak lock setup clean
+.PHONY: demo test examples compose-smoke conformance conformance-sglang conformance-vllm agents check docs lint types layers protos protos-lint protos-check bench soak lock setup clean
 
 demo: $(SETUP)
 	scripts/system_packages.sh demo
@@ -45,6 +45,10 @@ conformance-sglang: $(SETUP)
 
 conformance-vllm: $(SETUP)
 	$(BIN)/python scripts/conformance.py vllm
+
+# Not a part of `make test` either: it installs agents from PyPI and npm below build/, and needs Node 20. AGENTS="codex" for one.
+agents: $(SETUP)
+	$(BIN)/python scripts/agents.py $(AGENTS)
 
 check: lint types layers protos-lint protos-check
 

@@ -127,7 +127,7 @@ def test_tokens_are_issued_listed_and_revoked(tmp_path: Path) -> None:
     assert after["revoked_at"] is not None
     for arguments, says in (
         (("issue", "job"), "takes the id of one job"),
-        (("issue", "root"), "scope: 'root' is none of admin, read-only, job, manager"),
+        (("issue", "root"), "scope: 'root' is none of admin, read-only, job, manager, gateway"),
         (("issue", "admin", "--lifetime", "0"), "lifetime: must be above 0"),
         (("revoke", "gone"), "'gone' is no id of"),
     ):

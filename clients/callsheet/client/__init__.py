@@ -53,6 +53,7 @@ from callsheet.client.errors import (
     UnavailableError,
     UnimplementedError,
 )
+from callsheet.client.gateway import GatewayAccess, PromptDrift, SampledTurn, TrainingSample, TrajectorySamples
 from callsheet.client.group import Group, Member
 from callsheet.client.job import Job
 from callsheet.client.jobs import (
@@ -151,6 +152,7 @@ __all__ = [
     "FinishedTrajectory",
     "ForgottenError",
     "ForkedProcessError",
+    "GatewayAccess",
     "Generate",
     "GenerateResult",
     "Group",
@@ -180,6 +182,7 @@ __all__ = [
     "PolicyError",
     "PolicyVersionSpan",
     "PriorityClass",
+    "PromptDrift",
     "QueueFullError",
     "QuotaError",
     "Reason",
@@ -194,6 +197,7 @@ __all__ = [
     "RewardTests",
     "RolloutEngine",
     "RolloutStatus",
+    "SampledTurn",
     "Sampling",
     "SandboxFile",
     "SessionReport",
@@ -213,9 +217,11 @@ __all__ = [
     "Tls",
     "ToolCall",
     "ToolCallResult",
+    "TrainingSample",
     "Trajectory",
     "TrajectoryDescription",
     "TrajectoryEnd",
+    "TrajectorySamples",
     "TrajectoryStatus",
     "TransferGroup",
     "UnavailableError",
