@@ -57,6 +57,7 @@ from callsheet.client.gateway import GatewayAccess, PromptDrift, SampledTurn, Tr
 from callsheet.client.group import Group, Member
 from callsheet.client.job import Job
 from callsheet.client.jobs import (
+    FailurePolicy,
     GroupDescription,
     JobDescription,
     OnInfra,
@@ -148,6 +149,7 @@ __all__ = [
     "Failed",
     "FailedPreconditionError",
     "FailureKind",
+    "FailurePolicy",
     "FinishReason",
     "FinishedTrajectory",
     "ForgottenError",

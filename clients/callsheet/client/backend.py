@@ -135,7 +135,7 @@ class Backend(Protocol):
     async def open_trajectory(self, trajectory: TrajectoryDescription) -> Opened:
         """Opens a trajectory."""
 
-    async def close_trajectory(self, job_id: str, trajectory_id: str, end: TrajectoryEnd) -> None:
+    async def close_trajectory(self, job_id: str, trajectory_id: str, end: TrajectoryEnd, reason: str = "") -> None:
         """Closes a trajectory."""
 
     async def finish_trajectory(self, job_id: str, trajectory_id: str, result: FinishedResult) -> None:

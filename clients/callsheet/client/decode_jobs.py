@@ -91,5 +91,9 @@ def _staleness(message: job_pb2.Staleness) -> Staleness:
 
 def _group(spec: job_pb2.GroupSpec) -> GroupDescription:
     return GroupDescription(
-        spec.group_id, spec.size, spec.quorum or None, _ON_INFRA.get(spec.on_infra, OnInfra.REPLACE)
+        spec.group_id,
+        spec.size,
+        spec.quorum or None,
+        _ON_INFRA.get(spec.on_infra, OnInfra.REPLACE),
+        spec.infra_budget if spec.HasField("infra_budget") else None,
     )

@@ -84,6 +84,10 @@ def encode_group(message: job_pb2.GroupSpec, group: GroupDescription) -> None:
     on_infra = instance("group.on_infra", group.on_infra, OnInfra, "an OnInfra")
     if on_infra is not OnInfra.REPLACE:
         message.on_infra = _ON_INFRA[on_infra]
+    if group.infra_budget is not None:
+        if not is_number(group.infra_budget) or group.infra_budget < 0:
+            raise invalid("group.infra_budget", group.infra_budget, "0 or more")
+        put(message, "group", infra_budget=group.infra_budget)
 
 
 def encode_trajectory_end(end: TrajectoryEnd) -> job_pb2.TrajectoryEnd.ValueType:

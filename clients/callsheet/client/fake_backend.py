@@ -17,7 +17,14 @@ from callsheet.client.encode_weights import encode_publish
 from callsheet.client.errors import RefusalCode, RefusedError, invalid, not_found, refused, unfit
 from callsheet.client.fake_buffer import FakeBuffer
 from callsheet.client.fake_handle import FakeHandle
-from callsheet.client.jobs import GroupDescription, JobDescription, Opening, TrajectoryDescription, TrajectoryEnd
+from callsheet.client.jobs import (
+    GroupDescription,
+    JobDescription,
+    OnInfra,
+    Opening,
+    TrajectoryDescription,
+    TrajectoryEnd,
+)
 from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
 from callsheet.client.weights import EngineState, PublishedWeights, RolloutEngine, RolloutStatus
 
@@ -43,18 +50,34 @@ class _Group:
         return tuple(sorted(each.spec.trajectory_id for each in self.members if each.end is end))
 
     @property
+    def _budget(self) -> int:
+        return self.spec.size if self.spec.infra_budget is None else self.spec.infra_budget
+
+    def _lost_for(self, on_infra: OnInfra) -> tuple[str, ...]:
+        """Lost members that it deals with so, within its budget."""
+        return self.ids(TrajectoryEnd.LOST)[: self._budget] if self.spec.on_infra is on_infra else ()
+
+    @property
+    def seats(self) -> int:
+        """How many are taken."""
+        return len(self.members) - len(self._lost_for(OnInfra.REPLACE))
+
+    @property
     def has_quorum(self) -> bool:
-        return len(self.ids(TrajectoryEnd.COMPLETED)) >= (self.spec.quorum or self.spec.size)
+        completed = len(self.ids(TrajectoryEnd.COMPLETED)) + len(self._lost_for(OnInfra.MASK))
+        left = self.spec.size - len(self._lost_for(OnInfra.DROP))
+        return completed >= min(self.spec.quorum or self.spec.size, left)
 
     @property
     def is_over(self) -> bool:
-        seats = len(self.members) - len(self.ids(TrajectoryEnd.LOST))
-        return not self.ids(None) and (self.has_quorum or self.cancelled or seats >= self.spec.size)
+        return not self.ids(None) and (self.has_quorum or self.cancelled or self.seats >= self.spec.size)
 
     def status(self) -> GroupStatus:
-        completed, abandoned = self.ids(TrajectoryEnd.COMPLETED), self.ids(TrajectoryEnd.ABANDONED)
-        lost = self.ids(TrajectoryEnd.LOST)
-        return GroupStatus(self.spec, self.ids(None), completed, abandoned, lost, self.has_quorum)
+        completed, lost = self.ids(TrajectoryEnd.COMPLETED), self._lost_for(OnInfra.REPLACE)
+        kept = set(self.ids(TrajectoryEnd.LOST)) - set(lost)
+        abandoned = tuple(sorted({*self.ids(TrajectoryEnd.ABANDONED), *kept}))
+        masked, dropped = self._lost_for(OnInfra.MASK), self._lost_for(OnInfra.DROP)
+        return GroupStatus(self.spec, self.ids(None), completed, abandoned, lost, self.has_quorum, masked, dropped)
 
 
 class FakeBackend:
@@ -135,13 +158,13 @@ class FakeBackend:
         self._trajectories[key] = opened
         return Opened(Opening.CREATED)
 
-    async def close_trajectory(self, job_id: str, trajectory_id: str, end: TrajectoryEnd) -> None:
+    async def close_trajectory(self, job_id: str, trajectory_id: str, end: TrajectoryEnd, reason: str = "") -> None:
         """Closes a trajectory."""
         encode_trajectory_end(end)
         trajectory = self._find(job_id, trajectory_id)
         if trajectory.end not in {None, end}:
             raise _taken("end", end.value, f"the trajectory has ended as {trajectory.end}: {trajectory.reason}")
-        self._end(trajectory, end, "closed by its client")
+        self._end(trajectory, end, reason or "closed by its client")
 
     async def finish_trajectory(self, job_id: str, trajectory_id: str, result: FinishedResult) -> None:
         """Closes a trajectory as completed, and puts it into the job's buffer."""
@@ -262,8 +285,7 @@ class FakeBackend:
         group = self._groups.setdefault((job_id, spec.group_id), _Group(spec))
         if group.spec != spec:
             raise _taken("group.group_id", spec.group_id, "the group was opened with another body")
-        seats = len(group.members) - len(group.ids(TrajectoryEnd.LOST))
-        if group.cancelled or seats >= spec.size:
+        if group.cancelled or group.seats >= spec.size:
             raise unfit("group.group_id", spec.group_id, "the group takes no more members")
         group.members.append(member)
 

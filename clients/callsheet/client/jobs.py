@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 
+from callsheet.client.outcomes import FailureKind
+
 
 class PriorityClass(Enum):
     """How trajectories of a job are ranked before others."""
@@ -40,16 +42,37 @@ class TrajectoryEnd(Enum):
 
 
 class OnInfra(Enum):
-    """What a group does with a member that was lost to an INFRA failure."""
+    """What a group does with a member that was lost, as often as its budget allows; then such a member has failed."""
 
     REPLACE = "replace"
     """It takes no seat: another trajectory joins in its place."""
     RETRY = "retry"
-    """The same trajectory starts over. Not built yet."""
+    """The same trajectory starts over, with a fresh sandbox once it resets."""
     MASK = "mask"
-    """It keeps its seat and has no reward. Not built yet."""
+    """It keeps its seat, has no reward, and counts towards the quorum."""
     DROP = "drop"
-    """The group goes on with a member less. Not built yet."""
+    """The group goes on with a member less, and its quorum is at most what is left of its size."""
+
+
+LOST_TO_INFRA = frozenset({FailureKind.INFRA})
+
+
+@dataclass(frozen=True, slots=True)
+class FailurePolicy:
+    """What failures of rollouts mean for the groups of a job.
+
+    A failure of another kind abandons its member, which keeps its seat and tells the failure as its reason. It is
+    neither masked nor replaced.
+
+    Attributes:
+        on_infra: What becomes of members that are lost.
+        infra_budget: For how many members of a group, or retries of RETRY; None means the group's size.
+        lost_to: Kinds of failure that a member is lost to.
+    """
+
+    on_infra: OnInfra = OnInfra.REPLACE
+    infra_budget: int | None = None
+    lost_to: frozenset[FailureKind] = LOST_TO_INFRA
 
 
 DEFAULT_ADMIT_WITHIN = 1
@@ -87,12 +110,14 @@ class GroupDescription:
         size: Trajectories in the group, the same in every member.
         quorum: Completed trajectories after which the others are redundant and are cancelled; None means `size`.
         on_infra: What becomes of members that were lost to INFRA, the same in every member.
+        infra_budget: For how many, the same in every member; None means `size`.
     """
 
     group_id: str
     size: int
     quorum: int | None = None
     on_infra: OnInfra = OnInfra.REPLACE
+    infra_budget: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

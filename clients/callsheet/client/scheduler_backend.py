@@ -127,9 +127,11 @@ class SchedulerBackend:
         item = client_service_pb2.ClientItem(open_trajectory=encode_trajectory(trajectory))
         return _opened(await self._control(trajectory.job_id, item))
 
-    async def close_trajectory(self, job_id: str, trajectory_id: str, end: TrajectoryEnd) -> None:
+    async def close_trajectory(self, job_id: str, trajectory_id: str, end: TrajectoryEnd, reason: str = "") -> None:
         """Closes a trajectory."""
-        await self._control(job_id, _close_trajectory(job_id, trajectory_id, end), _ALREADY_GONE)
+        item = _close_trajectory(job_id, trajectory_id, end)
+        put(item.close_trajectory, "", reason=shortened(instance("reason", reason, str, "text")).replace("\0", ""))
+        await self._control(job_id, item, _ALREADY_GONE)
 
     async def finish_trajectory(self, job_id: str, trajectory_id: str, result: FinishedResult) -> None:
         """Closes a trajectory as completed, with what its trainer gets of it."""

@@ -458,12 +458,15 @@ class CloseTrajectoryRequest(google.protobuf.message.Message):
     TRAJECTORY_ID_FIELD_NUMBER: builtins.int
     END_FIELD_NUMBER: builtins.int
     RESULT_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """Its job."""
     trajectory_id: builtins.str
     """The trajectory."""
     end: callsheet.v1.job_pb2.TrajectoryEnd.ValueType
     """How it ended."""
+    reason: builtins.str
+    """Why, as a sentence of at most 256 characters, for one that did not complete; empty says that it was closed."""
     @property
     def result(self) -> callsheet.v1.buffer_pb2.TrajectoryResult:
         """With a result, which only a completed one may have, it enters the buffer of its job."""
@@ -475,9 +478,10 @@ class CloseTrajectoryRequest(google.protobuf.message.Message):
         trajectory_id: builtins.str = ...,
         end: callsheet.v1.job_pb2.TrajectoryEnd.ValueType = ...,
         result: callsheet.v1.buffer_pb2.TrajectoryResult | None = ...,
+        reason: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["result", b"result"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["end", b"end", "job_id", b"job_id", "result", b"result", "trajectory_id", b"trajectory_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["end", b"end", "job_id", b"job_id", "reason", b"reason", "result", b"result", "trajectory_id", b"trajectory_id"]) -> None: ...
 
 global___CloseTrajectoryRequest = CloseTrajectoryRequest
 

@@ -71,7 +71,7 @@ def is_over(job: Job, group: Group) -> bool:
     """Whether no other member of a group can finish: it has its quorum, or no seat is free or open."""
     if any(each in job.trajectories for each in group.members):
         return False
-    return group.completed >= group.quorum or group.cancelled or len(group.members) >= group.size
+    return group.has_quorum or group.cancelled or len(group.members) >= group.size
 
 
 def member_closed(state: SchedulerState, job: Job, group_id: str, now: float) -> None:

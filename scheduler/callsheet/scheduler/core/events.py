@@ -112,6 +112,7 @@ class TrajectoryCloseRequested(Request):
     trajectory_id: str
     end: TrajectoryEnd
     result: TrajectoryResult | None = None
+    reason: str = ""
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from callsheet.scheduler.core.entities import Group, Job, Trajectory
 from callsheet.scheduler.core.leases import check_not_expired, open_job
 from callsheet.scheduler.core.lifecycle import cancel, drop_sandbox
 from callsheet.scheduler.core.model import (
+    GroupRequest,
     Opened,
     Opening,
     RefusalCode,
@@ -49,7 +50,7 @@ def on_trajectory_open(state: SchedulerState, event: events.TrajectoryOpenReques
         state.persist(TrajectoryOpened(request.job_id, request.trajectory_id, request.spec, job.policy_version, now))
         if request.group is not None:
             group = job.groups[request.group.group_id]
-            if group.completed >= group.quorum:
+            if group.has_quorum:
                 close_trajectory(state, trajectory, TrajectoryEnd.ABANDONED, REDUNDANT, now)
     closed = job.closed_trajectories.get(request.trajectory_id)
     if closed is not None:
@@ -65,8 +66,9 @@ def _check_group(job: Job, request: TrajectoryRequest) -> None:
     group = job.groups.get(request.group.group_id)
     if group is None:
         return
-    if (group.size, group.quorum) != (request.group.size, request.group.quorum):
-        rule = f"must agree with its siblings: size {group.size}, quorum {group.quorum}"
+    if group.spec != _new_group(request.group).spec:
+        rule = f"must agree with its siblings: size {group.size}, quorum {group.quorum}, "
+        rule += f"{group.on_infra.name} for {group.infra_budget} of them"
         raise failed_precondition("trajectory.group", request.group, rule)
     if group.cancelled:
         rule = "was cancelled; it takes no more trajectories"
@@ -79,7 +81,12 @@ def group_of(job: Job, request: TrajectoryRequest) -> Group | None:
     """The group of a trajectory, made with its first member; None if it has none."""
     if request.group is None:
         return None
-    return job.groups.setdefault(request.group.group_id, Group(request.group.size, request.group.quorum))
+    return job.groups.setdefault(request.group.group_id, _new_group(request.group))
+
+
+def _new_group(spec: GroupRequest) -> Group:
+    budget = spec.size if spec.infra_budget is None else spec.infra_budget
+    return Group(spec.size, spec.quorum, spec.on_infra, budget)
 
 
 def add_trajectory(
@@ -134,7 +141,7 @@ def on_trajectory_close(state: SchedulerState, event: events.TrajectoryCloseRequ
     job = open_job(state, event.job_id, event.reply_to, works_at=now)
     trajectory = job.trajectories.get(event.trajectory_id)
     if trajectory is not None:
-        close_trajectory(state, trajectory, event.end, CLOSED, now, result=event.result)
+        close_trajectory(state, trajectory, event.end, event.reason or CLOSED, now, result=event.result)
     else:
         closed = closed_trajectory(job, event.trajectory_id)
         if closed.end is not event.end:
@@ -176,7 +183,7 @@ def close_trajectory(
     group_id = trajectory.request.group.group_id if trajectory.request.group is not None else ""
     if group is not None:
         count_closed(group, trajectory_id, end)
-        if end is TrajectoryEnd.COMPLETED and group.completed >= group.quorum:
+        if end is not TrajectoryEnd.ABANDONED and group.has_quorum:
             abandon(state, job, sorted(group.members), REDUNDANT, now)
     closed_now(state, trajectory, now)
     if not job.over:
@@ -199,10 +206,9 @@ def abandon(state: SchedulerState, job: Job, trajectory_ids: Iterable[str], reas
 
 
 def count_closed(group: Group, trajectory_id: str, end: TrajectoryEnd) -> None:
-    """Counts a closed trajectory in its group: one that was lost leaves its seat to another."""
+    """Counts a closed trajectory in its group."""
     if end is TrajectoryEnd.LOST:
-        group.members.pop(trajectory_id, None)
-        group.lost[trajectory_id] = None
+        group.lose(trajectory_id)
     else:
         group.members[trajectory_id] = None
         group.completed += end is TrajectoryEnd.COMPLETED

@@ -104,7 +104,8 @@ def _decode_close_trajectory(
     end = from_wire(known("end", message.end, job_pb2.TrajectoryEnd.values()))
     job_id, trajectory_id = identifier("job_id", message.job_id), identifier("trajectory_id", message.trajectory_id)
     result, references = decode_result_of(message, end)
-    return events.TrajectoryCloseRequested(reply_to, job_id, trajectory_id, end, result), references
+    reason = short_text("reason", message.reason)
+    return events.TrajectoryCloseRequested(reply_to, job_id, trajectory_id, end, result, reason), references
 
 
 def _decode_cancel_work(
