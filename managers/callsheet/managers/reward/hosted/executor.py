@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 from callsheet.managers.executor import Attempt, AttemptResult, Broken, Completed, Executor, Stopped
 from callsheet.managers.reward.hosted.host import ModelHost
-from callsheet.managers.reward.hosted.model_spec import ModelTask
+from callsheet.managers.reward.hosted.model_spec import ModelSpec, ModelTask
 from callsheet.managers.reward.hosted.residency import HostedTenant, ModelStage, Residency
 from callsheet.managers.reward.hosted.settings import HostedSettings
 from callsheet.managers.reward.hosted.tickets import AnswerTrouble, ModelAnswer, ModelRequest, NoAnswer
@@ -53,7 +53,8 @@ class HostedModelsExecutor(Executor):
     @override
     def services(self) -> Sequence[manager_service_pb2.HostedService]:
         """One for each model. The cores that they compute with are reserved once."""
-        cores = {"cpu": self._settings.model_threads * len(self.host.workers)} if _on_cpu(self._settings) else {}
+        workers = {hosted.spec.worker for hosted in self.host.models.values() if not hosted.spec.url}
+        cores = {"cpu": self._settings.model_threads * len(workers)} if _on_cpu(self._settings) and workers else {}
         states = {state.name: state for state in self.service_states()}
         return [
             manager_service_pb2.HostedService(
@@ -155,16 +156,20 @@ def _text(text: action_pb2.ConversationText) -> dict[str, Any]:
 def _residency(settings: HostedSettings) -> Residency:
     from callsheet.managers.reward.hosted.places import ModelDevices
 
-    tenants = []
-    for spec in settings.all_models:
-        if spec.gpus != 1:
-            raise ValueError(f"model {spec.name}: gpus: {spec.gpus}: must be 1 for a model in a worker")
-        try:
-            size = read_layout(spec.directory).size
-        except OSError as error:
-            raise ValueError(f"model {spec.name}: {spec.directory}: cannot be read: {error}") from error
-        tenants.append(HostedTenant(spec.name, size, spec.gpus, spec.pinned))
+    tenants = [HostedTenant(spec.name, _size(spec), spec.gpus, spec.pinned) for spec in settings.all_models]
     return Residency(ModelDevices(len(settings.devices), settings.budget_bytes), tenants)
+
+
+def _size(spec: ModelSpec) -> int:
+    """Bytes that a model takes on each device of its chunk."""
+    if spec.url:
+        return spec.memory_mib << 20
+    if spec.gpus != 1:
+        raise ValueError(f"model {spec.name}: gpus: {spec.gpus}: must be 1 for a model in a worker")
+    try:
+        return read_layout(spec.directory).size
+    except OSError as error:
+        raise ValueError(f"model {spec.name}: {spec.directory}: cannot be read: {error}") from error
 
 
 def _on_cpu(settings: HostedSettings) -> bool:
