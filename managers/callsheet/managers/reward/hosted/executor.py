@@ -64,6 +64,7 @@ class HostedModelsExecutor(Executor):
                 reserved=cores if index == 0 else {},
                 setup_s=states[name].setup_s,
                 instances=states[name].instances,
+                instance_slots=states[name].instance_slots,
             )
             for index, name in enumerate(self.host.models)
         ]
@@ -78,6 +79,12 @@ class HostedModelsExecutor(Executor):
     def service_states(self) -> Sequence[manager_service_pb2.ServiceState]:
         """What it takes to begin on each model; none can where its worker is being started again."""
         return [self._state(tenant) for tenant in self.host.residency.tenants.values()]
+
+    @override
+    def take_demand(self, demand: manager_service_pb2.ServiceDemand) -> None:
+        """Has it count for who comes and who gives way."""
+        if demand.service in self.host.models:
+            self.host.residency.expect(demand.service, demand.waiting + demand.coming)
 
     @override
     def on_service_change(self, report: Callable[[], None]) -> None:
@@ -129,6 +136,7 @@ class HostedModelsExecutor(Executor):
             name=tenant.name,
             setup_s=0.0 if there else self.host.residency.restore_s(tenant.name) + blocked_s,
             instances=int(there),
+            instance_slots=self.host.room(tenant.name),
             no_room=not self.host.has_worker(tenant.name),
         )
 

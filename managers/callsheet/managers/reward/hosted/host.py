@@ -15,6 +15,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 from callsheet.managers.reward.hosted.canaries import SERVER_TOLERANCE, TOLERANCE, same_canary
+from callsheet.managers.reward.hosted.expectations import room_before_restore
 from callsheet.managers.reward.hosted.lines import ModelLines
 from callsheet.managers.reward.hosted.model_spec import ModelTask
 from callsheet.managers.reward.hosted.places import PlaceChoice
@@ -80,6 +81,11 @@ class ModelHost:
         """Whether the model's worker answers, or is being started for the first time."""
         slot = self._slot_of[model]
         return slot.process is not None or not slot.deaths
+
+    def room(self, model: str) -> int:
+        """Requests it should have before the model is worth a restore elsewhere; see `room_before_restore`."""
+        pace = self.residency.tenants[model].pace
+        return room_before_restore(self._settings.max_batch, self.residency.restore_s(model), pace.per_s)
 
     def on_change(self, report: Callable[[], None]) -> None:
         """Takes the function to call when a model's state is another than before."""
@@ -253,6 +259,7 @@ class ModelHost:
             share = answer["cpu_s"] / len(tickets)
             outcomes = [answer_of(found, share) for found in answer["answers"]]
             self.counts.batches += 1
+            self.residency.tenants[model].pace.learn(len(tickets), monotonic() - (tickets[0].began_at or 0.0))
             self.counts.answered += len(tickets)
         finally:
             slot.busy = False
@@ -374,7 +381,8 @@ class ModelHost:
         now, settings = monotonic(), self._settings
         for tenant in self.residency.in_stage(ModelStage.RESIDENT) if settings.park_after_s else ():
             since = max(tenant.used_at, tenant.came_at)
-            if not tenant.pinned and not tenant.running and now - since > settings.park_after_s and not self._restoring:
+            idle = not tenant.pinned and not tenant.running and tenant.expected < 1
+            if idle and now - since > settings.park_after_s and not self._restoring:
                 self.park(tenant.name)
         for tenant in self.residency.in_stage(ModelStage.PARKED) if settings.close_after_s else ():
             if now - max(tenant.used_at, tenant.came_at) > settings.close_after_s and not self._restoring:
