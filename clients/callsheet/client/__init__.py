@@ -52,6 +52,7 @@ from callsheet.client.errors import (
     UnavailableError,
     UnimplementedError,
 )
+from callsheet.client.gateway import GatewayAccess, PromptDrift, SampledTurn, TrainingSample, TrajectorySamples
 from callsheet.client.group import Group, Member
 from callsheet.client.job import Job
 from callsheet.client.jobs import (
@@ -146,6 +147,7 @@ __all__ = [
     "FinishReason",
     "ForgottenError",
     "ForkedProcessError",
+    "GatewayAccess",
     "Generate",
     "GenerateResult",
     "Group",
@@ -172,6 +174,7 @@ __all__ = [
     "PolicyError",
     "PolicyVersionSpan",
     "PriorityClass",
+    "PromptDrift",
     "QueueFullError",
     "QuotaError",
     "Reason",
@@ -186,6 +189,7 @@ __all__ = [
     "RewardTests",
     "RolloutEngine",
     "RolloutStatus",
+    "SampledTurn",
     "Sampling",
     "SandboxFile",
     "SessionReport",
@@ -204,9 +208,11 @@ __all__ = [
     "Tls",
     "ToolCall",
     "ToolCallResult",
+    "TrainingSample",
     "Trajectory",
     "TrajectoryDescription",
     "TrajectoryEnd",
+    "TrajectorySamples",
     "TrajectoryStatus",
     "TransferGroup",
     "UnavailableError",

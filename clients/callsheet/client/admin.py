@@ -26,6 +26,7 @@ from callsheet.client.channel import answer_of, open_channel
 from callsheet.client.decode_jobs import decode_job_status
 from callsheet.client.errors import ClientClosedError, invalid
 from callsheet.client.fields import duration, put
+from callsheet.client.handshake import greeting
 from callsheet.client.outcomes import Outcome
 from callsheet.client.payloads import PayloadTransfer, read_outcome
 from callsheet.client.per_loop import PerLoop
@@ -49,6 +50,19 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
+class CallerIdentity:
+    """Who a caller is to the scheduler, by its token.
+
+    Attributes:
+        scope: "admin", "read-only", "job", "manager" or "gateway"; empty where the scheduler asks for no tokens.
+        subject: The one job or manager that the token is for; empty for the others.
+    """
+
+    scope: str
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Connection:
     """A channel and the stubs on it."""
 
@@ -69,6 +83,15 @@ class AdminClient:
         self.target = check_target(target, self.options)
         self._closed = False
         self._connections: PerLoop[_Connection] = PerLoop()
+
+    async def identity(self) -> CallerIdentity:
+        """Returns whose token this client shows.
+
+        Raises:
+            AccessDeniedError: The scheduler does not know it.
+        """
+        info = await self._call(self._connection().client.GetServerInfo, greeting())
+        return CallerIdentity(info.caller_scope, info.caller_subject)
 
     async def status(self) -> SchedulerStatus:
         """Returns jobs, managers, nodes and counts."""

@@ -188,6 +188,8 @@ class SyncTrajectory(_SyncVerbs[Trajectory]):
     cancel = blocking(Trajectory.cancel)
     env_reset = blocking(Trajectory.env_reset)
     env_step = blocking(Trajectory.env_step)
+    gateway = blocking(Trajectory.gateway)
+    samples = blocking(Trajectory.samples)
 
 
 class SyncGroup(_Blocking[Group]):

@@ -20,6 +20,7 @@ from callsheet.client.errors import (
     not_found,
     unfit,
 )
+from callsheet.client.gateway import GatewayAccess, TrajectorySamples, issue_key, read_samples
 from callsheet.client.jobs import Opening, TrajectoryDescription, TrajectoryEnd
 from callsheet.client.options import ActionOptions
 from callsheet.client.outcomes import Outcome
@@ -107,6 +108,46 @@ class Trajectory(ActionVerbs):
         work = CancelTarget(self.job_id, trajectory_id=self.trajectory_id, reason=reason)
         await self.client.backend().cancel_work(work)
         self.end = self.end or TrajectoryEnd.ABANDONED
+
+    async def gateway(
+        self,
+        *,
+        lifetime_s: float = 86_400.0,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        max_tokens: int | None = None,
+    ) -> GatewayAccess:
+        """Returns what an agent needs to speak to the model in this trajectory's name: a base URL and a key.
+
+        The key lets its bearer generate here and do nothing else. What is given of sampling is forced on every call,
+        whatever the agent asks for.
+
+        Args:
+            lifetime_s: How long the key is valid, at most 30 days.
+            temperature: At least 0.
+            top_p: Above 0 and at most 1.
+            top_k: At least 0; 0 means all.
+            max_tokens: The most new tokens of a call.
+
+        Raises:
+            InvalidArgumentError: A number is out of its range.
+            AccessDeniedError: This client's token is not for the job.
+            ConnectionLostError: There is no gateway at `ClientOptions.gateway`, or no answer in time.
+        """
+        asked = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "max_tokens": max_tokens}
+        sampling = {name: value for name, value in asked.items() if value is not None}
+        body = {"lifetime_s": lifetime_s, "sampling": sampling}
+        return await issue_key(self.client.options, self.job_id, self.trajectory_id, body)
+
+    async def samples(self) -> TrajectorySamples:
+        """Returns what the model said to agents in this trajectory, as a trainer takes it; also once it was closed.
+
+        Raises:
+            AccessDeniedError: This client's token is not for the job.
+            ConnectionLostError: There is no gateway at `ClientOptions.gateway`, or no answer in time.
+        """
+        return await read_samples(self.client.options, self.job_id, self.trajectory_id)
 
     async def __aenter__(self) -> Self:
         """Opens the trajectory.

@@ -216,6 +216,8 @@ class GetServerInfoResponse(google.protobuf.message.Message):
     CONTRACT_FIELD_NUMBER: builtins.int
     OLDEST_CONTRACT_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
+    CALLER_SCOPE_FIELD_NUMBER: builtins.int
+    CALLER_SUBJECT_FIELD_NUMBER: builtins.int
     version: builtins.str
     """The scheduler's version."""
     contract: builtins.int
@@ -226,6 +228,12 @@ class GetServerInfoResponse(google.protobuf.message.Message):
     """The oldest state of the contract whose clients it serves."""
     epoch: builtins.int
     """Grows with every start."""
+    caller_scope: builtins.str
+    """What the caller's token lets it do: "admin", "read-only", "job", "gateway" or "manager"; empty where the scheduler
+    asks for no tokens.
+    """
+    caller_subject: builtins.str
+    """The one job or manager that the caller's token is for; empty for the others."""
     def __init__(
         self,
         *,
@@ -233,8 +241,10 @@ class GetServerInfoResponse(google.protobuf.message.Message):
         contract: builtins.int = ...,
         oldest_contract: builtins.int = ...,
         epoch: builtins.int = ...,
+        caller_scope: builtins.str = ...,
+        caller_subject: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["contract", b"contract", "epoch", b"epoch", "oldest_contract", b"oldest_contract", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["caller_scope", b"caller_scope", "caller_subject", b"caller_subject", "contract", b"contract", "epoch", b"epoch", "oldest_contract", b"oldest_contract", "version", b"version"]) -> None: ...
 
 global___GetServerInfoResponse = GetServerInfoResponse
 

@@ -401,6 +401,7 @@ class HostedService(google.protobuf.message.Message):
     COPIES_SANDBOXES_FIELD_NUMBER: builtins.int
     WEIGHTS_FIELD_NUMBER: builtins.int
     KV_TOKENS_FIELD_NUMBER: builtins.int
+    PROBLEM_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Name: "sandbox", "test-suite", a model, an API; "sandbox:" and an image for sandboxes with it, which serves only
     actions that ask for it.
@@ -424,6 +425,8 @@ class HostedService(google.protobuf.message.Message):
     sequences of a batch. Generations are sent to the engine where they are expected to end first, and no more of them
     than its cache holds.
     """
+    problem: builtins.str
+    """In answers of the admin service: as in ServiceState."""
     @property
     def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[callsheet.v1.action_pb2.ActionKind.ValueType]:
         """The kinds of action it serves; at least one."""
@@ -462,9 +465,10 @@ class HostedService(google.protobuf.message.Message):
         copies_sandboxes: builtins.bool = ...,
         weights: global___EngineWeights | None = ...,
         kv_tokens: builtins.int = ...,
+        problem: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["weights", b"weights"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["copies_sandboxes", b"copies_sandboxes", "instances", b"instances", "kept_set_ups", b"kept_set_ups", "kinds", b"kinds", "kv_tokens", b"kv_tokens", "name", b"name", "policy_version", b"policy_version", "reserved", b"reserved", "setup_s", b"setup_s", "shared", b"shared", "slots", b"slots", "weights", b"weights"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["copies_sandboxes", b"copies_sandboxes", "instances", b"instances", "kept_set_ups", b"kept_set_ups", "kinds", b"kinds", "kv_tokens", b"kv_tokens", "name", b"name", "policy_version", b"policy_version", "problem", b"problem", "reserved", b"reserved", "setup_s", b"setup_s", "shared", b"shared", "slots", b"slots", "weights", b"weights"]) -> None: ...
 
 global___HostedService = HostedService
 
@@ -689,6 +693,7 @@ class ServiceState(google.protobuf.message.Message):
     WEIGHTS_FIELD_NUMBER: builtins.int
     OTHERS_SEQUENCES_FIELD_NUMBER: builtins.int
     OTHERS_KV_TOKENS_FIELD_NUMBER: builtins.int
+    PROBLEM_FIELD_NUMBER: builtins.int
     name: builtins.str
     """One of the registered services."""
     setup_s: builtins.float
@@ -703,6 +708,10 @@ class ServiceState(google.protobuf.message.Message):
     """For engines that others use too: sequences that did not come through this manager."""
     others_kv_tokens: builtins.int
     """Tokens of the KV cache that those hold."""
+    problem: builtins.str
+    """Why nothing can begin on it, as a sentence for operators, for instance that its engine's server crashes and where
+    its log is; empty if it can. It must hold no payloads, and is cut after 1024 characters.
+    """
     @property
     def kept_set_ups(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
         """Set-ups whose results the manager keeps, by a name that follows from the EnvResetInput (callsheet.v1.set_ups), with
@@ -726,9 +735,10 @@ class ServiceState(google.protobuf.message.Message):
         weights: global___EngineWeights | None = ...,
         others_sequences: builtins.int = ...,
         others_kv_tokens: builtins.int = ...,
+        problem: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["weights", b"weights"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["instances", b"instances", "kept_set_ups", b"kept_set_ups", "name", b"name", "no_room", b"no_room", "others_kv_tokens", b"others_kv_tokens", "others_sequences", b"others_sequences", "setup_s", b"setup_s", "weights", b"weights"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["instances", b"instances", "kept_set_ups", b"kept_set_ups", "name", b"name", "no_room", b"no_room", "others_kv_tokens", b"others_kv_tokens", "others_sequences", b"others_sequences", "problem", b"problem", "setup_s", b"setup_s", "weights", b"weights"]) -> None: ...
 
 global___ServiceState = ServiceState
 

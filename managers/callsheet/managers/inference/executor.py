@@ -164,7 +164,11 @@ class InferenceExecutor(Executor):
         # An engine that is paused for an update is to be given nothing for the sake of its weights.
         ready = ready or self._weights.standing is Standing.UPDATING
         state = manager_service_pb2.ServiceState(
-            name=self._settings.service, instances=int(ready), no_room=not ready, weights=weights
+            name=self._settings.service,
+            instances=int(ready),
+            no_room=not ready,
+            weights=weights,
+            problem="" if ready or driver is None else _why_not(driver),
         )
         return [state]
 
@@ -319,6 +323,11 @@ def _broken_by(error: EngineError) -> Broken:
 
 def _unproved(message: str) -> Broken:
     return Broken(infra_failure("weights_unproved", message))
+
+
+def _why_not(driver: EngineDriver) -> str:
+    health = driver.health
+    return health.reason or ("the engine is paused" if health.paused else "the engine is dead")
 
 
 def _tell_nobody() -> None:

@@ -12,6 +12,7 @@ from typing import ClassVar
 from callsheet.scheduler.core.events import AttemptResult, ReplyTo
 from callsheet.scheduler.core.model import (
     ActionKey,
+    ActionKind,
     ActionRequest,
     ActionState,
     Opened,
@@ -219,6 +220,7 @@ class OutcomeFacts:
     """All there is to say about a finished action. Times are seconds since the epoch; 0 for a step never reached."""
 
     key: ActionKey
+    kind: ActionKind
     state: ActionState
     result: OutcomeResult
     usage: Usage | None

@@ -88,6 +88,7 @@ class ServiceState:
         weights: As in `ServiceDescription`; None leaves what was told before.
         others_sequences: Sequences on an engine that did not come through its manager.
         others_kv_tokens: Tokens of its KV cache that those hold.
+        problem: Why nothing can begin on it, as a sentence; empty if it can.
     """
 
     name: str
@@ -98,6 +99,7 @@ class ServiceState:
     weights: WeightsTold | None = None
     others_sequences: int = 0
     others_kv_tokens: int = 0
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ class Service:
     kv_booked: int = 0
     others_sequences: int = 0
     others_kv_tokens: int = 0
+    problem: str = ""
 
     @property
     def free_kv_tokens(self) -> int | None:

@@ -51,7 +51,7 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
         self, request_iterator: AsyncIterator[client_service_pb2.ClientSessionRequest], context: Context
     ) -> None:
         """One session of one client."""
-        session, peer = ClientStream(self._unread), peer_of(context)
+        session, peer = ClientStream(self._unread, self._loop.tally.refused), peer_of(context)
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(session.outbox.write_all, context.write)
@@ -182,11 +182,14 @@ class ClientServicer(client_service_pb2_grpc.ClientServiceServicer):
     ) -> client_service_pb2.GetServerInfoResponse:
         """What this scheduler is and which clients it serves."""
         _log.info("client_greeted", version=request.client_version[:MAX_LOGGED])
+        identity = caller()
         return client_service_pb2.GetServerInfoResponse(
             version=scheduler_version(),
             contract=CONTRACT,
             oldest_contract=OLDEST_CONTRACT,
             epoch=self._loop.state.epoch,
+            caller_scope=identity.scope.value if identity.token_id else "",
+            caller_subject=identity.subject,
         )
 
     async def ListJobs(  # noqa: N802

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import anyio
-from callsheet.scheduler.access.identity import Identity, Scope
+from callsheet.scheduler.access.identity import Identity, Scope, denied
 from callsheet.scheduler.core import events
 from callsheet.scheduler.core.model import ActionKey, Opened, RefusalCode, RefusedError, invalid
 from callsheet.scheduler.core.peers import Watcher
@@ -13,6 +15,8 @@ from callsheet.scheduler.service.openings import from_wire
 from callsheet.scheduler.service.payload_claims import Claim, References
 from callsheet.scheduler.service.rules import at_least, identifier, known, short_text
 from callsheet.v1 import client_service_pb2, common_pb2, job_pb2, outcome_pb2
+
+_OF_GATEWAYS: Final = frozenset({"cancel", "open_trajectory", "submit"})
 
 
 def decode_request(
@@ -51,19 +55,32 @@ def decode_request(
 
 
 def require_job_of(item: client_service_pb2.ClientItem, identity: Identity) -> None:
-    """Checks that a caller may touch the job of an item.
+    """Checks that a caller may touch the job of an item, and that a gateway does what it is for.
 
     Raises:
-        RefusedError: PERMISSION_DENIED naming the job.
+        RefusedError: PERMISSION_DENIED naming the job, or what a gateway may not do.
     """
     name = item.WhichOneof("item")
-    if name is None or identity.scope is not Scope.JOB:
+    if name is None:
+        return
+    if identity.scope is Scope.GATEWAY:
+        _require_generation(item, name)
+    if identity.scope is not Scope.JOB:
         return
     value = getattr(item, name)
     if isinstance(value, str):
         identity.require_job("job_id", value)
     else:
         identity.require_job("job_id", (value.key if name == "cancel" else value).job_id)
+
+
+def _require_generation(item: client_service_pb2.ClientItem, name: str) -> None:
+    """Checks that a request is one of those that a gateway needs."""
+    if name not in _OF_GATEWAYS:
+        raise denied("item", name, f"must be one of {', '.join(sorted(_OF_GATEWAYS))}: this token is of a gateway")
+    kind = item.submit.WhichOneof("payload") if name == "submit" else "generate"
+    if kind != "generate":
+        raise denied("submit", kind or "", "must be generate: this token is of a gateway")
 
 
 def job_of_references(item: client_service_pb2.ClientItem) -> str:

@@ -94,19 +94,27 @@ class Residency:
         """What it costs per second that a model is not there: the price of its restore times its requests."""
         return self.restore_s(name) * self.tenants[name].arrivals.per_s(now)
 
-    def choose(self, name: str, now: float, *, may_go: Callable[[str], bool] = lambda _: True) -> PlaceChoice | None:
+    def choose(
+        self,
+        name: str,
+        now: float,
+        *,
+        may_go: Callable[[str], bool] = lambda _: True,
+        once_served: bool = False,
+    ) -> PlaceChoice | None:
         """Where a model would go and who would give way.
 
         Args:
             name: A model that is not there.
             now: Seconds.
-            may_go: Whether an idle model may give way to it.
+            may_go: Whether a model may give way to it.
+            once_served: Whether to count those that run, or have served nothing yet, as if they had.
 
         Returns:
             None where what must stay leaves no room.
         """
         tenant = self.tenants[name]
-        return cheapest_choice(self.devices, tenant.width, tenant.size, self._holders(now, may_go))
+        return cheapest_choice(self.devices, tenant.width, tenant.size, self._holders(now, may_go, once_served))
 
     def begin(self, name: str, choice: PlaceChoice) -> None:
         """A model begins to come; those that give way are gone.
@@ -171,16 +179,17 @@ class Residency:
         """The models that are at a stage."""
         return [tenant for tenant in self.tenants.values() if tenant.stage is stage]
 
-    def _holders(self, now: float, may_go: Callable[[str], bool]) -> Mapping[str, Occupant]:
+    def _holders(self, now: float, may_go: Callable[[str], bool], once_served: bool) -> Mapping[str, Occupant]:
         return {
-            name: Occupant(tenant.place, self._loss(tenant, now, may_go), tenant.used_at)
+            name: Occupant(tenant.place, self._loss(tenant, now, may_go, once_served), tenant.used_at)
             for name, tenant in self.tenants.items()
             if tenant.place is not None
         }
 
-    def _loss(self, tenant: HostedTenant, now: float, may_go: Callable[[str], bool]) -> float:
+    def _loss(self, tenant: HostedTenant, now: float, may_go: Callable[[str], bool], once_served: bool) -> float:
         unserved = not tenant.served and now - tenant.came_at < STAY_RESTORES * self.restore_s(tenant.name)
-        stays = tenant.pinned or tenant.running or tenant.stage is not ModelStage.RESIDENT or unserved
+        occupied = (tenant.running > 0 or unserved) and not once_served
+        stays = tenant.pinned or occupied or tenant.stage is not ModelStage.RESIDENT
         return inf if stays or not may_go(tenant.name) else self.value(tenant.name, now)
 
     def _check_pinned(self) -> None:
