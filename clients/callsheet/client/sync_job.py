@@ -291,6 +291,7 @@ class SyncJob(_SyncVerbs[Job]):
         return self._wrapped.opening
 
     publish = blocking(Job.publish)
+    step_summary = plain(Job.step_summary)
     rollout = blocking(Job.rollout)
     close = blocking(Job.close)
     cancel = blocking(Job.cancel)
