@@ -15,7 +15,7 @@ from callsheet.client import (
     SyncClient,
     Timeline,
 )
-from callsheet.client.step_summary import MAX_JOBS, EndedAction, StepTallies
+from callsheet.client.step_summary import MAX_JOBS, EndedAction, StepTallies, ended_by_message, ended_by_outcome
 from callsheet.client.testing import FakeClient
 from callsheet.v1 import outcome_pb2
 
@@ -66,7 +66,7 @@ async def test_staleness_is_counted_by_token_from_the_newest_version_known() -> 
 async def test_a_cancelled_action_counts_with_what_it_came_to() -> None:
     partial = _generation((0, 3)).value
     tallies = StepTallies()
-    tallies.ended("j", EndedAction.of_outcome(ActionKind.GENERATE, Cancelled("late", partial)))
+    tallies.ended("j", ended_by_outcome(ActionKind.GENERATE, Cancelled("late", partial)))
     summary = tallies.take("j")
     assert (summary["ended/cancelled"], summary["tokens/generated"]) == (1, 3)
 
@@ -81,15 +81,15 @@ def test_the_contract_s_outcomes_count_as_the_client_s(end: str) -> None:
     if spans:
         result = message.succeeded if end == "succeeded" else getattr(message, end).partial
         result.generate.policy_versions.add(version=2, begin=0, end=4)
-    action = EndedAction.of_message(ActionKind.GENERATE, message)
+    action = ended_by_message(ActionKind.GENERATE, message)
     failure = FailureKind.INFRA if end == "failed" else None
-    timeline = Timeline(queue_s=0.5, execution_s=1.5)
-    assert action == EndedAction(ActionKind.GENERATE, end, timeline, 1, failure, (spans,) if spans else ())
+    told = (spans,) if spans else ()
+    assert action == EndedAction(ActionKind.GENERATE, end, 0.5, 1.5, failure=failure, spans=told)
 
 
 def test_what_is_kept_is_bounded() -> None:
     tallies = StepTallies()
-    action = EndedAction.of_outcome(ActionKind.GENERATE, _generation((0, 1)))
+    action = ended_by_outcome(ActionKind.GENERATE, _generation((0, 1)))
     for number in range(MAX_JOBS + 1):
         tallies.ended(f"j-{number}", action)
     assert tallies.take("j-0")["actions/generate"] == 0

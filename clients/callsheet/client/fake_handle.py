@@ -14,7 +14,7 @@ from callsheet.client.backend import ActionHandle
 from callsheet.client.errors import RefusedError
 from callsheet.client.outcomes import Cancelled, Outcome
 from callsheet.client.results import CommandResult, OutputChunk, OutputStream
-from callsheet.client.step_summary import EndedAction, StepTallies
+from callsheet.client.step_summary import StepTallies, ended_by_outcome
 
 T = TypeVar("T")
 
@@ -92,4 +92,4 @@ class FakeHandle(ActionHandle[T]):
 
     def _end(self, outcome: Outcome[T]) -> None:
         self._ended = outcome
-        self._steps.ended(self.job_id, EndedAction.of_outcome(self._action.kind, outcome))
+        self._steps.ended(self.job_id, ended_by_outcome(self._action.kind, outcome))

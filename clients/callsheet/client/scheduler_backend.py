@@ -31,7 +31,7 @@ from callsheet.client.session import Reply, Session
 from callsheet.client.session_handle import SessionHandle, shortened
 from callsheet.client.settings import ClientOptions
 from callsheet.client.status import GroupStatus, JobStatus, TrajectoryStatus
-from callsheet.client.step_summary import EndedAction, StepTallies
+from callsheet.client.step_summary import StepTallies, ended_by_message
 from callsheet.client.ticket import Ticket
 from callsheet.client.weights import PublishedWeights
 from callsheet.v1 import action_pb2, client_service_pb2, outcome_pb2
@@ -219,7 +219,7 @@ class SchedulerBackend:
     def _count(self, job_id: str, kind: ActionKind, ticket: Ticket[Reply]) -> None:
         """Counts an action whose outcome has arrived, whether somebody waits for it or not."""
         if isinstance(ticket.value, outcome_pb2.Outcome):
-            self._steps.ended(job_id, EndedAction.of_message(kind, ticket.value))
+            self._steps.ended(job_id, ended_by_message(kind, ticket.value))
 
     async def _control(
         self,

@@ -7,11 +7,11 @@ import time
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from callsheet.client.actions import ActionKind
 from callsheet.client.fields import by_number
-from callsheet.client.outcomes import Cancelled, Expired, Failed, FailureKind, Outcome, Succeeded, Timeline
+from callsheet.client.outcomes import Cancelled, Expired, Failed, FailureKind, Outcome, Succeeded
 from callsheet.client.results import GenerateResult
 from callsheet.v1 import outcome_pb2
 
@@ -30,14 +30,13 @@ _FAILURE_KIND = by_number(FailureKind, "FAILURE_KIND_", outcome_pb2.FailureKind)
 _FAILURES = tuple(kind.value for kind in FailureKind if kind is not FailureKind.UNSPECIFIED)
 
 
-@dataclass(frozen=True, slots=True)
-class EndedAction:
-    """What a summary takes of an action that has ended.
+class EndedAction(NamedTuple):
+    """What a summary takes of an action that has ended. A tuple, as there is one for each outcome that arrives.
 
     Attributes:
         kind: Its kind.
         end: "succeeded", "failed", "cancelled" or "expired".
-        timeline: Where its time went; only its durations count.
+        queue_s: As in `Timeline`, and so are the other times.
         attempts: Attempts that were dispatched.
         failure: Due to whom it failed; None if it did not.
         spans: Of a generation: policy versions and how many tokens each made, partial results included.
@@ -45,37 +44,38 @@ class EndedAction:
 
     kind: ActionKind
     end: str
-    timeline: Timeline
+    queue_s: float = 0.0
+    execution_s: float = 0.0
+    overhead_s: float = 0.0
+    paused_s: float = 0.0
+    start_wait_s: float = 0.0
     attempts: int = 1
     failure: FailureKind | None = None
     spans: tuple[tuple[int, int], ...] = ()
 
-    @classmethod
-    def of_message(cls, kind: ActionKind, message: outcome_pb2.Outcome) -> EndedAction:
-        """Takes it from an outcome of the contract, without decoding results."""
-        end = message.WhichOneof("result") or "failed"
-        failure = _FAILURE_KIND.get(message.failed.kind, FailureKind.UNSPECIFIED) if end == "failed" else None
-        result = message.succeeded if end == "succeeded" else getattr(getattr(message, end), "partial", None)
-        spans = result.generate.policy_versions if result is not None and kind is ActionKind.GENERATE else ()
-        counts = tuple((span.version, span.end - span.begin) for span in spans)
-        told = message.timeline
-        durations = Timeline(
-            queue_s=told.queue_s,
-            execution_s=told.execution_s,
-            overhead_s=told.overhead_s,
-            paused_s=told.paused_s,
-            start_wait_s=told.start_wait_s,
-        )
-        return cls(kind, end, durations, message.attempts, failure, counts)
 
-    @classmethod
-    def of_outcome(cls, kind: ActionKind, outcome: Outcome[Any]) -> EndedAction:
-        """Takes it from an outcome."""
-        failure = outcome.kind if isinstance(outcome, Failed) else None
-        result = outcome.value if isinstance(outcome, Succeeded) else getattr(outcome, "partial", None)
-        spans = result.policy_versions if isinstance(result, GenerateResult) else ()
-        counts = tuple((span.version, span.end - span.begin) for span in spans)
-        return cls(kind, _ENDS[type(outcome)], outcome.timeline, outcome.attempts, failure, counts)
+def ended_by_message(kind: ActionKind, message: outcome_pb2.Outcome) -> EndedAction:
+    """Takes it from an outcome of the contract, without decoding results."""
+    end = message.WhichOneof("result") or "failed"
+    failure = _FAILURE_KIND.get(message.failed.kind, FailureKind.UNSPECIFIED) if end == "failed" else None
+    spans: tuple[tuple[int, int], ...] = ()
+    if kind is ActionKind.GENERATE and end != "expired":
+        result = message.succeeded if end == "succeeded" else getattr(message, end).partial
+        spans = tuple((span.version, span.end - span.begin) for span in result.generate.policy_versions)
+    told = message.timeline
+    times = (told.queue_s, told.execution_s, told.overhead_s, told.paused_s, told.start_wait_s)
+    return EndedAction(kind, end, *times, message.attempts, failure, spans)
+
+
+def ended_by_outcome(kind: ActionKind, outcome: Outcome[Any]) -> EndedAction:
+    """Takes it from an outcome."""
+    failure = outcome.kind if isinstance(outcome, Failed) else None
+    result = outcome.value if isinstance(outcome, Succeeded) else getattr(outcome, "partial", None)
+    spans = result.policy_versions if isinstance(result, GenerateResult) else ()
+    counts = tuple((span.version, span.end - span.begin) for span in spans)
+    told = outcome.timeline
+    times = (told.queue_s, told.execution_s, told.overhead_s, told.paused_s, told.start_wait_s)
+    return EndedAction(kind, _ENDS[type(outcome)], *times, outcome.attempts, failure, counts)
 
 
 @dataclass(slots=True)
@@ -102,21 +102,25 @@ class StepTally:
 
     def add(self, action: EndedAction) -> None:
         """Counts an action that has ended."""
-        timeline = action.timeline
-        self.times_s[_PHASES[action.kind]] += timeline.execution_s
-        self.times_s["waiting"] += timeline.queue_s
-        self.times_s["start_waiting"] += timeline.start_wait_s
-        self.times_s["paused"] += timeline.paused_s
-        self.times_s["overhead"] += timeline.overhead_s
+        times = self.times_s
+        times[_PHASES[action.kind]] += action.execution_s
+        times["waiting"] += action.queue_s
+        times["start_waiting"] += action.start_wait_s
+        times["paused"] += action.paused_s
+        times["overhead"] += action.overhead_s
         self.actions[action.kind.value] += 1
         self.ends[action.end] += 1
         self.retried += action.attempts > 1
         if action.failure is not None:
             self.failures[action.failure.value] += 1
-        versions = {version for version, _ in action.spans}
-        self.newest_version = max(self.newest_version, *versions, 0)
+        if action.spans:
+            self._add_tokens(action.spans)
+
+    def _add_tokens(self, spans: tuple[tuple[int, int], ...]) -> None:
+        versions = {version for version, _ in spans}
+        self.newest_version = max(self.newest_version, *versions)
         self.mixed += len(versions) > 1
-        for version, count in action.spans:
+        for version, count in spans:
             lag = self.newest_version - version
             self.tokens += count
             self.lag_tokens += lag * count
