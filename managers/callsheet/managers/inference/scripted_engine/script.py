@@ -1,7 +1,7 @@
 """What a scripted engine answers. Pure.
 
-A script is a JSON object, such as `{"tokenizer": "DIR", "replies": [{"match": "rain", "text": "No."}]}`, or
-one such reply a line.
+A script is a JSON object, such as `{"replies": [{"match": "rain", "text": "It is wet."}, {"text": "Hello."}]}`, or one
+such reply a line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-_FIELDS: Final = frozenset(("tokenizer", "key", "replies", "context_length"))
+_FIELDS: Final = frozenset(("key", "replies", "context_length"))
 _REPLY_FIELDS: Final = frozenset(
     (
         "text",
@@ -73,13 +73,11 @@ class Script:
 
     Attributes:
         replies: In their order.
-        tokenizer: Directory with a `tokenizer.json`; empty is the demo's bytes.
         key: A pattern with one group. What the group has in its last match in the prompt is the prompt's key.
         context_length: The most tokens of a prompt and its reply.
     """
 
     replies: tuple[ScriptedReply, ...]
-    tokenizer: str = ""
     key: re.Pattern[str] | None = None
     context_length: int = CONTEXT_LENGTH
 
@@ -129,7 +127,6 @@ def read_script(text: str) -> Script:
         raise ScriptError(f"key is {value['key']!r}; it must be a pattern with one group")
     return Script(
         replies=tuple(_reply(each, f"replies[{place}]") for place, each in enumerate(replies)),
-        tokenizer=_typed(value, "tokenizer", str, "a text", "") or "",
         key=key,
         context_length=_typed(value, "context_length", int, "a number", "") or CONTEXT_LENGTH,
     )
