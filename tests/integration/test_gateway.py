@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 import anyio
@@ -31,7 +32,7 @@ async def scheduler(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[s
 
 @pytest.fixture(scope="module")
 async def gateway(scheduler: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    bounds = {"max_request_bytes": 200_000, "max_trajectory_calls": 3, "disconnect_grace_s": 0.1}
+    bounds: dict[str, Any] = {"max_request_bytes": 200_000, "max_trajectory_calls": 3, "disconnect_grace_s": 0.1}
     async with running_gateway(scheduler, "job", tmp_path_factory.mktemp("gateway"), **bounds) as running:
         yield running
 
@@ -182,6 +183,22 @@ async def test_a_closed_trajectory_takes_no_calls_and_keeps_its_samples(gateway:
     late = await gateway.post(CHAT, chat("Hello again"), key)
     assert (late.status, late.headers["x-should-retry"]) == (409, "false")
     assert len((await gateway.job.trajectory("closed").samples()).samples) == 1
+
+
+async def test_completions_go_on_from_tokens_and_messages_are_counted(gateway: RunningGateway) -> None:
+    key = await key_of(gateway, "tokens")
+    first = await gateway.post("/v1/completions", {"model": "m", "prompt": "Roll the dice"}, key)
+    assert first.body["usage"]["prompt_tokens"] == 1 + len("Roll the dice")
+    (sample,) = (await gateway.job.trajectory("tokens").samples()).samples
+    again = await gateway.post("/v1/completions", {"model": "m", "prompt": [*sample.token_ids, 65, 66]}, key)
+    assert again.status == 200
+    samples = await gateway.job.trajectory("tokens").samples()
+    assert [turn.parent for turn in samples.turns] == [None, 0]
+    assert samples.samples[0].token_ids[: len(sample.token_ids)] == sample.token_ids
+    body = _BODIES["/messages"]
+    counted = await gateway.post("/v1/messages/count_tokens", body, key)
+    answered = await gateway.post("/v1/messages", body, key)
+    assert counted.body["input_tokens"] == answered.body["usage"]["input_tokens"]
 
 
 async def test_models_are_listed_with_their_context(gateway: RunningGateway) -> None:
