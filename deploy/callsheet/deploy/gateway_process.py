@@ -11,7 +11,6 @@ from callsheet.deploy.roles import Role
 from callsheet.deploy.stack_settings import AUTO_GATEWAY, StackSettings
 from callsheet.deploy.tokens import token_path
 from callsheet.gateway.server.settings import GatewaySettings
-from callsheet.managers.inference.scripted_engine.script import read_script
 from callsheet.managers.inference.settings import DEFAULT_SERVICE
 from callsheet.options.declaration import command_line
 
@@ -79,9 +78,6 @@ def _knows_tokens(settings: StackSettings) -> bool:
 
 def _tokenizer(settings: StackSettings) -> str | None:
     """The directory of the tokenizer; None for bytes."""
-    if settings.script is not None:
-        named = read_script(settings.script.read_text(encoding="utf-8")).tokenizer
-        return str(settings.script.parent / named) if named else None
     return None if settings.model_directory is None else str(settings.model_directory)
 
 

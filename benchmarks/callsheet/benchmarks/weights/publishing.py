@@ -13,13 +13,13 @@ from typing import Final
 
 import anyio
 import anyio.to_thread
+from callsheet.benchmarks.weights import trainer
 from callsheet.benchmarks.weights.engines import WeightsFleet
 from callsheet.client import BroadcastTensor, Canary, Job, Tensors, TransferGroup
 from callsheet.client.weights import Source
 from callsheet.managers.inference.proof import CANARY_TOKENS, USUAL_PROMPT
 from safetensors.torch import save, save_file
 
-TRAINER: Final = "callsheet.benchmarks.weights.trainer"
 BROADCAST_S: Final = 120.0
 LISTEN_LOOK_S: Final = 0.1
 LOOPBACK: Final = "127.0.0.1"
@@ -85,7 +85,9 @@ class Publisher:
             yield
             return
         arguments = [str(source.port), source.group_name, str(source.world_size), str(file)]
-        async with await anyio.open_process([sys.executable, "-m", TRAINER, *arguments], stdout=None) as process:
+        async with await anyio.open_process(
+            [sys.executable, "-m", trainer.__name__, *arguments], stdout=None
+        ) as process:
             await _until_listening(source)
             yield
             with anyio.move_on_after(BROADCAST_S):
