@@ -42,7 +42,7 @@ _THREAD_BYTES: Final = 1 << 18
 _log = structlog.get_logger(__name__)
 
 
-class Gateway:
+class GatewayApi:
     """What the routes need."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Gateway:
         return Response(await self._trainers.samples(caller), media_type="application/json")
 
 
-def make_app(gateway: Gateway, max_request_bytes: int) -> Starlette:
+def make_app(gateway: GatewayApi, max_request_bytes: int) -> Starlette:
     """Returns the application.
 
     Args:
