@@ -79,11 +79,13 @@ async def test_a_script_that_is_used_up_refuses() -> None:
 
 async def test_a_script_with_a_tokenizer_of_its_own(tmp_path: Path) -> None:
     make_model(tmp_path, 1)
-    vocabulary = load_vocabulary(tmp_path.name, tmp_path.parent)
+    vocabulary = load_vocabulary(tmp_path)
     driver = ScriptedEngineDriver(read_script('{"text": "the file"}'), vocabulary)
     said = await driver.generate(GenerateRequest("a", tuple(vocabulary.encode("hello")), Sampling(max_new_tokens=50)))
     assert said.token_ids == (*vocabulary.encode(f"the file{END}"),)
     assert said.text == "the file"
+    with pytest.raises(ValueError, match=r"must be a directory with tokenizer\.json"):
+        load_vocabulary(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
