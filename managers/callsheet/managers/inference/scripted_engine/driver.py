@@ -27,7 +27,7 @@ from callsheet.managers.inference.driver import (
 )
 from callsheet.managers.inference.scripted_engine.answer import ScriptedToken, answer
 from callsheet.managers.inference.scripted_engine.record import RecordGeneration
-from callsheet.managers.inference.scripted_engine.script import Script, ScriptedReply, ScriptPlayer
+from callsheet.managers.inference.scripted_engine.script import EngineScript, ScriptedReply, ScriptPlayer
 from callsheet.managers.inference.scripted_engine.vocabulary import ScriptVocabulary
 
 SCRIPTED_ABILITIES = EngineCapabilities(
@@ -80,7 +80,7 @@ class ScriptedEngineDriver(EngineDriver):
 
     def __init__(
         self,
-        script: Script,
+        script: EngineScript,
         vocabulary: ScriptVocabulary,
         *,
         policy_version: int = 0,

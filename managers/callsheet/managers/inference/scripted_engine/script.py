@@ -45,7 +45,7 @@ class ScriptedReply:
         token_ids: Its tokens themselves.
         random_tokens: So many tokens, each drawn from the whole vocabulary by the seed of the request.
         match: Only for prompts in whose text this pattern is found; None is for any.
-        key: Only for prompts with this key, see `Script.key`; such a reply is never used up.
+        key: Only for prompts with this key, see `EngineScript.key`; such a reply is never used up.
         repeat: Whether it may be given again and again.
         log_probs: Of its tokens, the end token included; made up where none are given.
         versions: The policy version of each stretch, as (version, begin, end); the engine's own where none are given.
@@ -68,7 +68,7 @@ class ScriptedReply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class EngineScript:
     """What an engine answers.
 
     Attributes:
@@ -86,7 +86,7 @@ class Script:
 class ScriptPlayer:
     """Goes through a script: the first reply that fits a prompt and is not used up."""
 
-    script: Script
+    script: EngineScript
     _left: list[ScriptedReply] = field(init=False)
     _by_key: dict[str, ScriptedReply] = field(init=False)
 
@@ -108,7 +108,7 @@ class ScriptPlayer:
         return None
 
 
-def read_script(text: str) -> Script:
+def read_script(text: str) -> EngineScript:
     """Returns a script.
 
     Args:
@@ -125,7 +125,7 @@ def read_script(text: str) -> Script:
     key = None if value.get("key") is None else _pattern(value["key"], "key")
     if key is not None and key.groups != 1:
         raise ScriptError(f"key is {value['key']!r}; it must be a pattern with one group")
-    return Script(
+    return EngineScript(
         replies=tuple(_reply(each, f"replies[{place}]") for place, each in enumerate(replies)),
         key=key,
         context_length=_typed(value, "context_length", int, "a number", "") or CONTEXT_LENGTH,
