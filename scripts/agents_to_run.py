@@ -15,6 +15,10 @@ PLACE = Path(__file__).resolve().parent.parent / "build" / "agents"
 _CHATS = Path(__file__).resolve().parent / "tool_chats.py"
 
 
+def _call(name: str, arguments: Mapping[str, Any]) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
 class AgentToRun(ABC):
     """One agent.
 
@@ -31,18 +35,21 @@ class AgentToRun(ABC):
         self.file = f"notes-of-{name}.txt"
         self.task = f"Write the file {self.file}."
         self._tool = (shell, argument)
-        look, write = "ls -la", f"printf 'Written by %s.\\n' {name} > {self.file}"
         self.replies = (
-            f"<think>I look around first.</think>I list the files.{self._call(look)}{self._call('pwd')}",
-            f"<think>It is not there yet.</think>{self._call(write)}",
-            self._call(f"cat {self.file}"),
-            self._call(ending) if ending else "<think>It is there.</think>The file is written — 完成.",
+            f"<think>I look around first.</think>I list the files.{self.run('ls -la')}{self.run('pwd')}",
+            f"<think>It is not there yet.</think>{self.write()}",
+            self.run(f"cat {self.file}"),
+            self.run(ending) if ending else "<think>It is there.</think>The file is written — 完成.",
         )
 
-    def _call(self, command: str) -> str:
+    def run(self, command: str) -> str:
+        """The call by which the model runs a command."""
         name, argument = self._tool
-        call: dict[str, Any] = {"name": name, "arguments": {argument: command}}
-        return f"<tool_call>{json.dumps(call)}</tool_call>"
+        return _call(name, {argument: command})
+
+    def write(self) -> str:
+        """The call by which the model writes the file."""
+        return self.run(f"printf 'Written by %s.\\n' {self.name} > {self.file}")
 
     def installation(self) -> list[list[str]]:
         """Commands that install it; none where it is there."""
@@ -93,6 +100,8 @@ class MiniSweAgent(AgentToRun):
 class Codex(AgentToRun):
     """codex, which speaks responses."""
 
+    model = "policy"
+
     _package = "@openai/codex@0.169.0"
     _program = PLACE / "codex" / "node_modules" / ".bin" / "codex"
 
@@ -104,7 +113,7 @@ class Codex(AgentToRun):
     def command(self, home: Path, access: GatewayAccess) -> list[str]:
         """See `AgentToRun`."""
         settings = f"""
-            model = "policy"
+            model = "{self.model}"
             model_provider = "callsheet"
             [model_providers.callsheet]
             name = "Callsheet"
@@ -121,12 +130,24 @@ class Codex(AgentToRun):
         return {**super().environment(home), "CODEX_HOME": str(home)}
 
 
+class PatchingCodex(Codex):
+    """codex with a model whose name it knows: then it has a tool that takes a patch as a text."""
+
+    model = "gpt-5.5"
+
+    def write(self) -> str:
+        """See `AgentToRun`."""
+        patch = f"*** Begin Patch\n*** Add File: {self.file}\n+{self.content}*** End Patch\n"
+        return _call("apply_patch", {"input": patch})
+
+
 _ALL: tuple[AgentToRun, ...] = (
     ToolChat("openai-chat"),
     ToolChat("openai-responses"),
     ToolChat("anthropic-messages"),
     MiniSweAgent("mini-swe-agent", ending="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),
     Codex("codex", shell="exec_command", argument="cmd"),
+    PatchingCodex("codex-patching", shell="exec_command", argument="cmd"),
 )
 AGENTS = {agent.name: agent for agent in _ALL}
 """By name."""

@@ -25,11 +25,15 @@ ROOM = {
     "vllm": "--max-num-seqs 33",
 }
 
+# Two servers share this machine's cores; threads of small kernels would mostly wait for each other.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
 
 def server_command(name: str, model: Path) -> str:
     """The command line of a server, with {port} still in it."""
     server, python = SERVERS[name], set_up(name)
-    environment = [f"{key}={value}" for key, value in (COMMON | server.environment).items()]
+    variables = COMMON | server.environment | ONE_THREAD
+    environment = [f"{key}={value}" for key, value in variables.items()]
     arguments = [part.replace("{model}", str(model)) for part in f"{server.arguments} {ROOM[name]}".split()]
     return shlex.join(["env", "-C", str(PLACE / name), *environment, str(python), *arguments])
 
