@@ -94,6 +94,14 @@ def test_all_managers_share_one_node(whole_stack: RunningStack) -> None:
     assert all(manager["connected"] for manager in status["managers"])
 
 
+def test_the_gateway_serves_where_it_is_said_to(whole_stack: RunningStack) -> None:
+    url = str(whole_stack.announcement["gateway"])
+    deadline = time.monotonic() + _START_S
+    while (health := whole_stack.run("health", "--gateway", url)).returncode != 0:
+        assert time.monotonic() < deadline, health.stderr
+    assert health.stdout == "serving\n"
+
+
 def test_a_step_prints_what_its_program_printed(whole_stack: RunningStack) -> None:
     outcome = whole_stack.json("submit env-step", "--", "python3", "-c", "print(40 + 2)")
     assert outcome["outcome"] == "succeeded"
@@ -135,7 +143,7 @@ def test_both_rewards_score(whole_stack: RunningStack) -> None:
 
 def test_the_logs_are_where_its_data_is(whole_stack: RunningStack) -> None:
     logs = Path(whole_stack.announcement["data_dir"]) / "logs"
-    assert {path.stem for path in logs.glob("*.log")} == {"scheduler", "sandbox", "inference", "reward"}
+    assert {path.stem for path in logs.glob("*.log")} == {"scheduler", "gateway", "sandbox", "inference", "reward"}
 
 
 def test_an_action_that_nobody_serves_is_refused_in_one_line(whole_stack: RunningStack) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -211,3 +212,15 @@ async def test_models_are_listed_with_their_context(gateway: RunningGateway) -> 
     too_long = await gateway.post(CHAT, chat("x" * 140_000), "job")
     assert too_long.status == 400
     assert "maximum context length is 131072" in too_long.body["error"]["message"]
+
+
+async def test_a_closed_trajectory_is_forgotten_after_its_time(scheduler: str, tmp_path: Path) -> None:
+    async with running_gateway(scheduler, "short-lived", tmp_path, retention_s=0.0, sweep_s=0.05) as gateway:
+        for trajectory_id in ("closed", "open"):
+            key = await key_of(gateway, trajectory_id)
+            assert (await gateway.post(CHAT, chat("Hello"), key)).status == 200
+        await gateway.job.trajectory("closed").close()
+        with anyio.fail_after(30.0):
+            while (await gateway.job.trajectory("closed").samples()).turns:  # noqa: ASYNC110 - it tells nobody
+                await anyio.sleep(0.02)
+        assert len((await gateway.job.trajectory("open").samples()).turns) == 1

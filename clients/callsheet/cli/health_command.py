@@ -35,7 +35,9 @@ def health(
     ] = None,
     within: Annotated[float, typer.Option(metavar="SECONDS", help="How old the file may be.", min=0.1)] = 20.0,
 ) -> None:
-    """Exit with 0 if a scheduler, a gateway or a manager is well, else with 1.
+    """Exit with 0 if a process of Callsheet is well.
+
+    Else it exits with 1. A process is a scheduler, a gateway or a manager.
 
     It takes no token.
     """
