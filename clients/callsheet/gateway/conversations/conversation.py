@@ -14,7 +14,7 @@ from callsheet.gateway.chat import ChatRequest, Message, ReplyEnd
 from callsheet.gateway.conversations.canonical import digests, next_digest
 from callsheet.gateway.conversations.renderer import ParsedReply, Renderer, text_before
 from callsheet.gateway.conversations.samples import Sample, merge, path_tokens
-from callsheet.gateway.conversations.turns import Drift, Generated, Prepared, Turn, from_record, to_record
+from callsheet.gateway.conversations.turns import ConversationTurn, Drift, Generated, Prepared, from_record, to_record
 
 MAX_TURNS: Final = 1024
 """Turns of one conversation, unless told otherwise."""
@@ -71,7 +71,7 @@ class Conversation:
         self._renderer = renderer
         self._max_turns = max_turns
         self._max_realigned_tokens = max_realigned_tokens
-        self._turns: list[Turn] = []
+        self._turns: list[ConversationTurn] = []
         self._by_digest: dict[str, int] = {}
         self._by_prompt: dict[str, int] = {}
 
@@ -91,7 +91,7 @@ class Conversation:
         return conversation
 
     @property
-    def turns(self) -> Sequence[Turn]:
+    def turns(self) -> Sequence[ConversationTurn]:
         """All turns, in the order of their commits."""
         return tuple(self._turns)
 
@@ -134,7 +134,7 @@ class Conversation:
         else:
             parsed = ParsedReply(text_before(self._renderer.decode(generated.token_ids), request.sampling.stop))
         message = _message(parsed, number)
-        turn = Turn(
+        turn = ConversationTurn(
             number=number,
             parent=prepared.parent,
             kept=prepared.kept,
@@ -156,7 +156,7 @@ class Conversation:
         """Returns what a trainer takes: the paths through the turns, each sampled token with a loss once."""
         return merge(self._turns)
 
-    def _append(self, turn: Turn) -> None:
+    def _append(self, turn: ConversationTurn) -> None:
         if turn.number != len(self._turns):
             raise ValueError(f"turn is {turn.number}; it must be {len(self._turns)}, the next of the conversation")
         self._turns.append(turn)
@@ -178,7 +178,7 @@ class Conversation:
             if length < len(tokens) and tokens[:length] == path_tokens(self._turns, turn.number):
                 yield length, turn.number
 
-    def _deepest(self, chain: Sequence[str]) -> Turn | None:
+    def _deepest(self, chain: Sequence[str]) -> ConversationTurn | None:
         """Returns the turn with the most messages that a request begins with, if it has messages beyond them."""
         for digest in reversed(chain[:-1]):
             number = self._by_digest.get(digest)
@@ -186,14 +186,16 @@ class Conversation:
                 return self._turns[number]
         return None
 
-    def _changed(self, messages: Sequence[Message], chain: Sequence[str], known: int) -> Turn | None:
+    def _changed(self, messages: Sequence[Message], chain: Sequence[str], known: int) -> ConversationTurn | None:
         """Returns the turn whose reply the request has in another form, if it has one."""
         replies = (place for place in range(known, len(messages)) if messages[place].get("role") == "assistant")
         place = next(replies, None)
         number = None if place is None else self._by_prompt.get(chain[place])
         return None if number is None else self._turns[number]
 
-    def _begin(self, request: ChatRequest, messages: Sequence[Message], digest: str, changed: Turn | None) -> Prepared:
+    def _begin(
+        self, request: ChatRequest, messages: Sequence[Message], digest: str, changed: ConversationTurn | None
+    ) -> Prepared:
         """Returns a prompt that continues no turn, unless one whose reply was changed a little."""
         if changed is not None:
             tokens = self._renderer.render(messages, request.tools, request.template_arguments)
@@ -205,7 +207,9 @@ class Conversation:
         lost = "its first reply is none of this trajectory" if repeats and self._turns else ""
         return self._whole(request, digest, lost)
 
-    def _realigned(self, request: ChatRequest, tokens: tuple[int, ...], digest: str, changed: Turn) -> Prepared | None:
+    def _realigned(
+        self, request: ChatRequest, tokens: tuple[int, ...], digest: str, changed: ConversationTurn
+    ) -> Prepared | None:
         """Returns the prompt as a continuation of the changed turn, if only the end of its reply is lost."""
         old = path_tokens(self._turns, changed.number)
         kept = _common_length(old, tokens)
@@ -227,7 +231,7 @@ def _common_length(left: Sequence[int], right: Sequence[int]) -> int:
     return min(len(left), len(right))
 
 
-def _with_reasoning(messages: Sequence[Message], changed: Turn | None) -> Sequence[Message]:
+def _with_reasoning(messages: Sequence[Message], changed: ConversationTurn | None) -> Sequence[Message]:
     """Returns the messages with the reasoning of a changed reply, which most harnesses drop."""
     if changed is None or not changed.message.get("reasoning_content"):
         return messages

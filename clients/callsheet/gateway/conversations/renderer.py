@@ -10,7 +10,7 @@ from callsheet.gateway.chat import Message, Tool
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
+class WrittenCall:
     """A call of a tool, as the model wrote it.
 
     Attributes:
@@ -34,7 +34,7 @@ class ParsedReply:
 
     content: str
     reasoning: str | None = None
-    tool_calls: tuple[ToolCall, ...] = ()
+    tool_calls: tuple[WrittenCall, ...] = ()
 
 
 def text_before(text: str, stop: Sequence[str]) -> str:
