@@ -6,13 +6,13 @@ messages. Miles, verifiers and AgentCore keep such trees, too; docs/concepts/tok
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from callsheet.gateway.chat import ChatRequest, Message, ReplyEnd
 from callsheet.gateway.conversations.canonical import digests, next_digest
-from callsheet.gateway.conversations.renderer import ParsedReply, Renderer
+from callsheet.gateway.conversations.renderer import ParsedReply, Renderer, text_before
 from callsheet.gateway.conversations.samples import Sample, merge, path_tokens
 from callsheet.gateway.conversations.turns import ConversationTurn, Drift, Generated, Prepared, from_record, to_record
 
@@ -105,6 +105,8 @@ class Conversation:
         if len(self._turns) >= self._max_turns:
             beginnings = sum(turn.parent is None for turn in self._turns)
             raise HistoryNotReplayedError(len(self._turns), beginnings)
+        if request.prompt is not None:
+            return self._from_tokens(request, request.prompt)
         chain = digests(request.messages, request.tools, request.template_arguments)
         parent = self._deepest(chain)
         changed = self._changed(request.messages, chain, 0 if parent is None else parent.length)
@@ -127,7 +129,10 @@ class Conversation:
         """Adds a turn for a call and what was sampled for it."""
         request, number = prepared.request, len(self._turns)
         tools = () if request.tool_choice == "none" else request.tools
-        parsed = self._renderer.parse(generated.token_ids, tools, request.sampling.stop, prepared.token_ids)
+        if request.prompt is None:
+            parsed = self._renderer.parse(generated.token_ids, tools, request.sampling.stop, prepared.token_ids)
+        else:
+            parsed = ParsedReply(text_before(self._renderer.decode(generated.token_ids), request.sampling.stop))
         message = _message(parsed, number)
         turn = ConversationTurn(
             number=number,
@@ -158,6 +163,20 @@ class Conversation:
         # The newest of equal ones is the one that is continued.
         self._by_digest[turn.digest] = turn.number
         self._by_prompt[turn.prompt_digest] = turn.number
+
+    def _from_tokens(self, request: ChatRequest, prompt: str | Sequence[int]) -> Prepared:
+        """Returns a prompt without messages. It continues the longest turn that it begins with."""
+        tokens = self._renderer.encode(prompt) if isinstance(prompt, str) else tuple(prompt)
+        digest = next_digest("", {"role": "prompt", "content": " ".join(map(str, tokens))})
+        kept, parent = max(self._beginnings(tokens), default=(0, -1))
+        return Prepared(request, tokens, None if parent < 0 else parent, kept, 0, Drift.CLEAN, "", digest)
+
+    def _beginnings(self, tokens: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+        """Yields length and number of the turns that a prompt begins with."""
+        for turn in self._turns:
+            length = turn.total_length
+            if length < len(tokens) and tokens[:length] == path_tokens(self._turns, turn.number):
+                yield length, turn.number
 
     def _deepest(self, chain: Sequence[str]) -> ConversationTurn | None:
         """Returns the turn with the most messages that a request begins with, if it has messages beyond them."""
